@@ -1,6 +1,6 @@
-"""The one place where decodings are timed and counted: jobs in, runs out.
+"""Decodings timed and counted, for every runner in one way: jobs in, runs out.
 
-What has to be right for every measurement is done here and nowhere else: a method is warmed up
+What has to be right for every measurement is done here: a method is warmed up
 before its first run, CUDA graphs are recorded before replays are timed, the device is waited for
 where a time is read, and a run beside a disturbance of the machine is measured again. Which jobs
 there are, in which order and until when is the caller's: jobs are taken one by one, so that a
@@ -28,7 +28,7 @@ from specwb.probability import Sampling
 from specwb.stops import Text
 
 WARM_UP = 8
-"""Tokens of the text, on a CPU, and new tokens of a method's first decoding, which is not timed."""
+"""New tokens of a method's first decoding, which is not timed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +68,11 @@ class Run:
         seconds: of the whole run, prompt processing included.
         accepted: draft tokens kept, by row and step.
         tested: depths at which candidates were tested, by row and step. A row's last step counts
-            only what it accepted: the end of text or the limit may have cut it.
+            only what it accepted: the end of text or the limit may have cut it. Empty where a
+            number of steps was asked for.
         drafted: draft tokens, by row and step.
-        levels: the depth of the draft, by row and step.
+        levels: the depth of the draft, by row and step, of trees of which a number of steps was
+            asked for.
         step_seconds: of every step of the batch, the first one with the prompt in it; empty where
             steps were not timed.
         parts: seconds by part of the steps, summed; empty where no clock ran.
@@ -78,6 +80,10 @@ class Run:
         texts: what was written, where stop texts were asked for.
         probe: seconds of the machine's fixed step beside the run, the slower of before and after.
         again: whether the run was measured again.
+        wall: seconds that measuring took, with what was decoded for it and does not count: steps
+            that were recorded as graphs, a disturbed attempt, probes. Warm-ups are not in it.
+
+    Where a last step that may be cut was left out, tokens and times still have it.
     """
 
     tokens: list[list[int]]
@@ -93,6 +99,7 @@ class Run:
     texts: list[str] | None = None
     probe: float = 0.0
     again: bool = False
+    wall: float = 0.0
 
     @property
     def written(self) -> int:
@@ -118,6 +125,7 @@ def measure(
     clock: bool | None = None,
     watch: Watch | None = None,
     timed: bool = True,
+    warm: bool = True,
 ) -> Iterator[tuple[Job, Run]]:
     """Decode jobs one after another; yields each with its run before the next job is taken.
 
@@ -129,46 +137,61 @@ def measure(
             out. None decodes to the end of the text.
         until: texts that end a row; the runs then have texts. None: none, and no texts.
         clock: whether the parts of a step are timed; default where that costs nothing.
-        timed: whether times are wanted. Otherwise nothing is warmed up.
+        timed: whether times are wanted. Otherwise nothing is warmed up, and what recorded graphs
+            counts too.
+        warm: whether a method is warmed up before its first run.
         watch: times the machine's fixed step between runs. A run beside a slow one was disturbed;
             it is measured again where there is time (:attr:`Watch.repeat_until`), and the attempt
             with the faster step beside it counts, whatever the two took themselves.
     """
-    warm: set[tuple] = set()
+    begun: set[tuple] = set()
     for job in jobs:
         kind = id(job.method), job.sampling, job.layout
-        if timed and kind not in warm:
-            warm.add(kind)
-            short = replace(job, tokens=min(WARM_UP, job.tokens))
-            if clock_is_free(target.device):  # nothing there depends on the length of the text
-                short = replace(short, rows=[row[-WARM_UP:] for row in job.rows])
-            _decode(target, short, 2, until, clock)
-        before = watch.last if watch else 0.0
-        run = _decode(target, job, steps, until, clock)
+        if timed and warm and kind not in begun:
+            begun.add(kind)
+            _warm_up(target, job, until, clock)
+        began, before = time.monotonic(), watch.last if watch else 0.0
+        run = _decode(target, job, steps, until, clock, timed)
         if watch:
             run.probe = max(before, watch.probe())
             if watch.slow(run.probe) and time.monotonic() + run.seconds < watch.repeat_until:
                 before = watch.last
-                second = _decode(target, job, steps, until, clock)
+                second = _decode(target, job, steps, until, clock, timed)
                 second.probe = max(before, watch.probe())
                 run = min(run, second, key=lambda one: one.probe)
                 run.again = True
+        run.wall = time.monotonic() - began
         yield job, run
 
 
+def _warm_up(target: Target, job: Job, until: Sequence[str] | None, clock: bool | None) -> None:
+    """Decodes a few tokens: tables that are made when first needed, threads, packed weights."""
+    _decode(target, replace(job, tokens=min(WARM_UP, job.tokens)), None, until, clock, False)
+
+
 def _decode(
-    target: Target, job: Job, steps: int | None, until: Sequence[str] | None, clock: bool | None
+    target: Target,
+    job: Job,
+    steps: int | None,
+    until: Sequence[str] | None,
+    clock: bool | None,
+    timed: bool,
 ) -> Run:
     method = job.method
     if isinstance(method, Library):
         return _by_library(target, method, job, until)
-    return replayed(lambda: _by_engine(target, method, job, steps, until, clock), method.arenas)
+
+    def once() -> Run:
+        return _by_engine(target, method, job, steps, until, clock)
+
+    return replayed(once, method.arenas) if timed else once()
 
 
 def _by_library(target: Target, row: Library, job: Job, until: Sequence[str] | None) -> Run:
     rows = [list(ids) for ids in job.rows]
     seeds = [job.seed] if isinstance(job.seed, int) else list(job.seed)
-    with torch.random.fork_rng():  # the library draws from torch's global generator
+    devices = [target.device] if target.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):  # the library draws from torch's global generator
         torch.manual_seed(seeds[0])
         tokens, forwards, seconds = row.generate(rows, job.tokens)
     run = Run(tokens, forwards, seconds)
@@ -198,8 +221,8 @@ def _by_engine(
         clocked = waits or clock_is_free(target.device)
     clock = Clock(target.device) if clocked else None
 
-    def now(wait: bool) -> float:
-        if wait and target.device.type == "cuda":
+    def now() -> float:
+        if target.device.type == "cuda":
             torch.cuda.synchronize(target.device)
         return time.perf_counter()
 
@@ -212,8 +235,13 @@ def _by_engine(
             seconds["search"] = spent["search"] - searched
         return seconds
 
-    times, first = [now(True)], {}
-    columns: list[Tensor] = []
+    times, first = [now()], {}
+    # by step; between two steps of a number of them no more is computed than their views need
+    counts: list[Tensor] = []
+    offered: list[Tensor] = []
+    drafted: list[Tensor] = []
+    levels: list[Tensor] = []
+    is_tree = drafter.limits.children > 1
     state, stops = None, None
     loop = rounds(
         target,
@@ -232,40 +260,49 @@ def _by_engine(
     )
     for step in islice(loop, count):
         if by_step:
-            times.append(now(True))
-        if not columns:
+            times.append(now())
+        if not counts:
             first = laps()
         state, stops, draft = step.state, step.stops, step.draft
-        levels = (draft.valid * draft.tree.depth).amax(1)
-        numbers = step.verdict.count, step.offered(), draft.valid[:, 1:].sum(1), levels
-        columns.append(torch.stack([x.long().expand(len(job.rows)) for x in numbers], -1))
+        counts.append(step.verdict.count)
+        drafted.append(draft.valid[:, 1:].sum(1))
+        if not by_step:
+            offered.append(step.offered())
+        elif is_tree:
+            levels.append((draft.valid * draft.tree.depth).amax(1))
     assert state is not None
     assert stops is not None
     starts, ends, table = state.start.tolist(), state.length.tolist(), state.tokens.tolist()
-    per_step = torch.stack(columns, 1).tolist()  # [B,steps,4]
-    seconds = now(True) - times[0]
+    columns = [
+        torch.stack([x.expand(len(job.rows)) for x in column], 1).tolist() if column else []
+        for column in (counts, drafted, offered, levels)
+    ]
+    seconds = now() - times[0]
     parts = laps()
     loop.close()  # type: ignore[attr-defined]
-    live = [[step for step in row if step[0] > 0] for row in per_step]
+    live = [sum(n > 0 for n in row) for row in columns[0]]  # a row that has ended writes nothing
     if by_step and tokens < enough:
-        for row in live:
-            if len(row) > 1 and sum(step[0] for step in row) >= tokens:
-                del row[-1]
+        live = [
+            n - (n > 1 and sum(row[:n]) >= tokens) for n, row in zip(live, columns[0], strict=True)
+        ]
+    by_row = [
+        [row[:n] for row, n in zip(column, live, strict=True)] if column else []
+        for column in columns
+    ]
     written = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
-    accepted = [[step[0] - 1 for step in row] for row in live]
-    offered = [[step[1] for step in row] for row in live]
+    accepted = [[n - 1 for n in row] for row in by_row[0]]
     tested = [
         [a + more for a, more in zip(row[:-1], offers, strict=False)] + row[-1:]
-        for row, offers in zip(accepted, offered, strict=True)
+        for row, offers in zip(accepted, by_row[2], strict=False)
     ]
     return Run(
         written,
-        sum(map(len, accepted)),
+        sum(live),
         seconds,
         accepted,
         tested,
-        [[step[2] for step in row] for row in live],
-        [[step[3] for step in row] for row in live],
+        by_row[1],
+        by_row[3],
         [b - a for a, b in pairwise(times)],
         parts,
         first,

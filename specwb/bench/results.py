@@ -1,8 +1,8 @@
-"""The figures of measurements: each has one name, with its formula, wherever it stands.
+"""The figures of measurements by name, with their formulas, and the interval of a mean or median.
 
 Speeds are tokens per second. A *pair* is a method's speed and the reference's on the same prompt
-(a group of them, or a question with all its turns); the reference is the fastest plain decoding of
-the run.
+(a group of them, or a question with all its turns). The reference is the fastest plain decoding of
+the run; a sweep has one plain decoding only, ``ar``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FIGURES = {
     "tau": "tokens per target forward, the bonus token included",
     "accepted": "tau - 1: draft tokens kept per target forward",
     "speedup": "median over prompts of the method's speed / the reference's on the same prompt",
-    "speedup.total": "(all tokens / all seconds) / the same of the reference: what predictions are"
-    " about",
+    "speedup.total": "(all tokens / all seconds) / the same of ar: what predictions are about",
     "speedup.mean_rate": "(mean over questions of the method's speed) / the reference's mean, as"
     " Spec-Bench divides",
     "speedup.steady": "mean over prompts of the tokens of all decoding steps but the first, over"
     " those that plain decoding writes in their time: prompt processing is not in it",
 }
-"""Name -> formula. Only one of them is called speedup."""
+"""Name -> formula. ``compare``, ``evaluate``, ``sweep`` and ``tune`` call the one of that name
+speedup; the column of a paper's study is ``speedup.steady``."""
 RESAMPLES = 10_000
 """Draws of a bootstrap interval."""
 

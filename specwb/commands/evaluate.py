@@ -182,14 +182,19 @@ def _ratio(value: float | None) -> str:
 
 def _notes(answers, questions, settings, out, dtype) -> list[str]:
     """What stands below the table."""
+    from specwb.bench.results import FIGURES
     from specwb.harness import summary
 
     asked = settings.turns
     over = summary.reference(answers)
     notes = [
-        f"Speedups are over {over}, the faster plain decoding; the interval resamples questions.",
+        f"Speedups are over {over}, the faster plain decoding: the {FIGURES['speedup']}; the "
+        "interval resamples questions.",
         f"Up to {settings.max_new_tokens} new tokens a turn. Answers are in {out / 'answers'}.",
     ]
+    every = [turn for turns in answers.values() for turn in turns]
+    if disturbed := sum(turn.disturbed for turn in every):
+        notes.append(f"The machine was slow beside {disturbed} of {len(every)} answers.")
     some = next(iter(answers.values()))
     if cut := sum(turn.cut for turn in some):
         notes.append(f"{cut} prompts were shortened to fit the context.")

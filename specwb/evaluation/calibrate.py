@@ -88,7 +88,7 @@ def step_seconds(
     """
     sampling = Sampling(temperature)
     job = Job(method.key, method, [list(prompt)], max_new_tokens, sampling, seed, graphs=graphs)
-    ((_, run),) = measure(target, [job], steps=count + 1, timed=False)
+    ((_, run),) = measure(target, [job], steps=count + 1, clock=False, warm=False)
     first, *later = run.step_seconds
     return first, median(later or [first])
 

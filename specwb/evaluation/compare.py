@@ -444,13 +444,9 @@ def _jobs(
     end = math.inf if seconds is None else began + seconds
     for index, (category, rows) in enumerate(groups):
         spent = time.monotonic() - began
-        if index == 1:
-            for name in [name for name in names if not runs[name]]:
-                names.remove(name)
-                del runs[name]
         if index and seconds is not None:
-            decoding = sum(run.seconds for name in names for run in runs[name]) / index
-            if spent >= seconds or (index >= len(categories) and spent + decoding > seconds):
+            group = sum(run.wall for name in names for run in runs[name]) / index
+            if spent >= seconds or (index >= len(categories) and spent + group > seconds):
                 return
         # with little time, a first run of every method is worth more than a second of one
         watch.repeat_until = end if index or seconds is None else began
@@ -463,6 +459,10 @@ def _jobs(
                 spent_share = (time.monotonic() - began) / seconds if seconds else 0
                 progress(max(fraction, spent_share), f"{name}: {category}")
             yield Job(name, methods[name], rows, *how)
+        if not index:
+            for name in [name for name in names if not runs[name]]:
+                names.remove(name)
+                del runs[name]
 
 
 def _whole_groups(runs: Runs) -> Runs:

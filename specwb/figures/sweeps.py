@@ -11,7 +11,7 @@ from specwb.figures.style import DEPTHS, PALETTE, figure
 
 
 def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
-    """The means of :func:`specwb.sweeps.summary` over one parameter or two.
+    """The means, of speedups medians, of :func:`specwb.sweeps.summary` over one parameter or two.
 
     Of one parameter: points with their intervals, joined where it is a number. Of two numbers: a
     heat map. Otherwise one curve over the last parameter for every combination of the others.

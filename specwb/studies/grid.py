@@ -8,7 +8,6 @@ end-of-text token.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -23,7 +22,7 @@ from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.studies.store import Store
+from specwb.studies.store import Store, StoreError
 
 LONG = 512
 """Tokens of a long prompt."""
@@ -148,6 +147,7 @@ def run(
     Raises:
         ValueError: there is no prompt or no cell, rounds < 2, there is no room for a prompt, or
             ``most`` is less than three steps may add.
+        StoreError: the store lacks what is recorded now.
     """
     cells: list[Setting] = list(methods)
     check(questions, cells, rounds_each)
@@ -168,6 +168,16 @@ def run(
     document = store.document
     document["domains"] = [q.subtask for q in questions]
     records = [store.cells.setdefault(cell.key, {"accepted": [], "ms": []}) for cell in cells]
+    for cell, record in zip(cells, records, strict=True):
+        if {len(record.get(name, [])) for name in ("accepted", "drafted", "mean")} != {
+            len(record["ms"])
+        }:
+            raise StoreError(
+                f"--out: {store.path} was begun by an earlier version, which noted less of "
+                f"{cell.key!r}; name another file, or begin anew with --restart"
+            )
+        # an earlier version did not watch the machine
+        record.setdefault("disturbed", [0] * len(record["ms"]))
 
     def jobs() -> Iterator[Job]:
         for index in range(min(len(record["ms"]) for record in records), len(texts)):
@@ -188,17 +198,15 @@ def run(
                 ids = long if cell.long else texts[index]
                 yield job_of(cell, methods[cell], ids, rounds_each, seed + index, most)
 
-    watch, began = Watch(one_step(target)), time.monotonic()
+    watch = Watch(one_step(target))
     try:
         for job, one in measure(target, jobs(), steps=rounds_each, watch=watch):
-            spent = document["spent"] + time.monotonic() - began
-            document["spent"] = round(spent, 3)
+            document["spent"] = round(document["spent"] + one.wall, 3)
             record = store.cells[job.key]
             for name, value in results(one, job.method).items():
                 record.setdefault(name, []).append(value)
-            record.setdefault("disturbed", []).append(int(watch.slow(one.probe)))
+            record["disturbed"].append(int(watch.slow(one.probe)))
             store.save()
-            began = time.monotonic()
     except KeyboardInterrupt:
         return True
     return False

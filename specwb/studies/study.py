@@ -239,6 +239,13 @@ class Study:
                 )
         elif self.variants:
             lines.append("No ablation results; --train makes them.")
+        records = [cell for cell in document["cells"].values() if "disturbed" in cell]
+        if disturbed := sum(sum(cell["disturbed"]) for cell in records):
+            lines.append(
+                f"The machine was slow beside {disturbed} of "
+                f"{sum(len(cell['disturbed']) for cell in records)} decodings, also when they were "
+                "measured again."
+            )
         prompts = min((r["prompts"] for r in document["rows"]), default=0)
         return [*lines, f"{prompts} prompts a cell, {document['spent']:.0f} s of measuring."]
 

@@ -144,7 +144,8 @@ def summary(
         by: columns, such as ``["eta", "gamma"]``.
         value: the column.
         over: a combination, such as ``{"eta": 0.6}``: middle and interval are then those of the
-            difference to it, paired by prompt and seed (and whatever else of ``by`` is not named).
+            difference to it, paired by prompt and seed (and whatever else of ``by`` is not named);
+            the median of differences is not the difference of medians.
         confidence: of the intervals.
 
     Returns:

@@ -50,7 +50,6 @@ def test_a_run_is_the_decoding_of_its_job():
     assert run.tokens_per_second == 36 / run.seconds
     steps = [drafted for row in run.drafted for drafted in row]
     assert max(steps) == 3
-    assert run.levels == run.drafted  # a chain is as deep as it is long
 
 
 def test_a_number_of_steps():
@@ -58,7 +57,14 @@ def test_a_number_of_steps():
     ((_, run),) = measure(tiny.target(), [job(rows=PROMPTS[:1], tokens=40)], steps=3)
     assert [len(run.accepted[0]), len(run.step_seconds)] == [3, 3]
     assert run.drafted == [[3, 3, 3]]
-    assert 0 < sum(run.step_seconds) < run.seconds
+    assert 0 < sum(run.step_seconds) < run.seconds < run.wall
+    assert not run.levels
+
+
+def test_the_levels_of_trees():
+    tree = job("mcsd:tree=2-1", rows=PROMPTS[:1])
+    ((_, run),) = measure(tiny.target(), [tree], steps=2)
+    assert (run.drafted, run.levels) == ([[4, 4]], [[2, 2]])
 
 
 def test_a_last_step_that_may_be_cut_is_left_out():
@@ -88,15 +94,17 @@ def test_every_method_and_sampling_is_warmed_up_once(monkeypatch):
     decoded = []
 
     def fake(target, job, steps, *_):
-        decoded.append((job.key, job.tokens, steps))
+        decoded.append((job.key, job.tokens))
         return Run([[0]], 1, 1.0)
 
     monkeypatch.setattr(module, "_decode", fake)
     one, other = job(), job("ar")
     jobs = [one, replace(one, seed=6), other, replace(one, sampling=Sampling())]
     assert len(list(measure(tiny.target(), jobs))) == 4
-    assert [tokens for *_, tokens, steps in decoded] == [8, 12, 12, 8, 12, 8, 12]
-    assert [steps for *_, steps in decoded] == [2, None, None, 2, None, 2, None]
+    assert [tokens for _, tokens in decoded] == [8, 12, 12, 8, 12, 8, 12]
+    decoded.clear()
+    assert len(list(measure(tiny.target(), jobs, timed=False))) == 4
+    assert [tokens for _, tokens in decoded] == [12] * 4
 
 
 def test_the_library_draws_by_the_seed_and_leaves_torchs_generator_alone():
@@ -158,5 +166,6 @@ def test_what_is_timed_is_a_replay(monkeypatch):
     monkeypatch.setattr(module, "_by_engine", decode)
     runs = [run.seconds for _, run in measure(tiny.target(), [made, replace(made, tokens=40)])]
     assert runs == [1.0, 1.0]
-    runs = [run.seconds for _, run in measure(tiny.target(), [made], steps=3)]
-    assert runs == [1.0]
+    arena.recordings.clear()
+    runs = [run.seconds for _, run in measure(tiny.target(), [made], timed=False)]
+    assert runs == [2.0]  # where no time is wanted nothing is decoded again

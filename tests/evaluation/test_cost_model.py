@@ -108,7 +108,7 @@ def test_rates_reproduce_tau():
 def test_the_prompt_is_in_the_first_step_alone(monkeypatch):
     run = Run([[0] * 4], 4, 16.0, step_seconds=[9.0, 1.0, 2.0, 4.0])
     monkeypatch.setattr(
-        measuring, "measure", lambda target, jobs, steps, timed: [(jobs[0], run)][: steps - 3]
+        measuring, "measure", lambda target, jobs, steps, clock, warm: [(jobs[0], run)][: steps - 3]
     )
     plain = specwb.method("ar", tiny.target())
     assert measuring.step_seconds(tiny.target(), [1], plain, 3, max_new_tokens=4) == (9.0, 2.0)

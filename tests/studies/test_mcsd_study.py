@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -89,7 +90,9 @@ def test_measure_counts_steps_of_the_engine(target):
 def test_the_first_step_has_the_prompt_in_it(target, monkeypatch):
     """By the clock the steps take 9, 1, 2 and 4 seconds."""
     clock = iter([0.0, 9.0, 10.0, 12.0, 16.0, 16.0])
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=clock.__next__))
+    monkeypatch.setattr(
+        measuring, "time", SimpleNamespace(perf_counter=clock.__next__, monotonic=time.monotonic)
+    )
     cell = Cell(1.0)
     results = measured_once(target, cell.method(target), cell, 4, 3)
     assert results["ms"] == 2000  # the median
@@ -111,6 +114,13 @@ def test_every_prompt_has_a_seed_of_its_own(target, tmp_path, monkeypatch):
     assert not measure(STUDY, Models(target), QUESTIONS, store, cells, rounds_each=2, seed=5)
     # two warm-ups, and then the same of all cells
     assert seeds == [5, 5, 5, 5, 6, 6, 7, 7]
+
+
+def test_a_store_of_an_earlier_version_is_not_gone_on_with(target, tmp_path):
+    store, cells = Store(tmp_path / "x.json", {}), [Cell(0.0), Cell(1.0)]
+    store.cells[cells[0].key] = {"accepted": [[0, 0]], "ms": [1.0]}
+    with pytest.raises(StoreError, match="was begun by an earlier version"):
+        measure(STUDY, Models(target), QUESTIONS, store, cells, rounds_each=2)
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypatch):

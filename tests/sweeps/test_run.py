@@ -93,14 +93,7 @@ def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
 
 def test_of_configurations_that_differ_in_their_seeds_one_is_warmed_up(target, monkeypatch):
     warmed = []
-    real = measuring._decode
-
-    def decode(target, job, steps, *rest):
-        if steps is not None:
-            warmed.append(job)
-        return real(target, job, steps, *rest)
-
-    monkeypatch.setattr(measuring, "_decode", decode)
+    monkeypatch.setattr(measuring, "_warm_up", lambda target, job, *_: warmed.append(job))
     axes = {"gamma": [1, 2], "temperature": [0.0, 1.0], "seed": [0, 1, 2], **SHORT}
     specwb.sweep(target, PROMPTS, "pld", **axes)
     seen = {(job.method.key, job.sampling.temperature) for job in warmed}
