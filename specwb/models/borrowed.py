@@ -57,7 +57,9 @@ def borrowed(source: str | Path, target: Target) -> Target:
     net.model.embed_tokens = target.backbone.inner.embed_tokens
     net.lm_head = adapter.output(target.backbone.lm_head)
     net.generation_config = target.model.generation_config
-    draft = Target(net.eval(), target.tokenizer, str(source), folder=home(source))
+    own = target.own_head("draft")
+    name = f"{target.name}-draft" if own == home(source) else str(source)
+    draft = Target(net.eval(), target.tokenizer, name, folder=home(source))
     if adapter.words is not None:
         draft.words = adapter.words
         draft.model.lm_head = Spread(net.lm_head, adapter.words, target.vocabulary)
