@@ -96,11 +96,10 @@ def test_the_rows_in_readme_are_those_of_the_results():
         for line in results.splitlines()
         if line.startswith("| ")
     ]
-    by_name = {cells[0]: cells for cells in measured}
     shown = re.search(r"^method .*?\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     rows = [line.split() for line in shown[1].splitlines()]
     assert len(rows) > 5
-    assert all(row == by_name[row[0]][: len(row)] for row in rows)
+    assert all(any(row == cells[: len(row)] for cells in measured) for row in rows)
 
 
 def test_every_command_and_make_target_is_explained():
