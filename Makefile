@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# of the settings tried on two cores those that were fastest (docs/results.md)
+# short drafts, which are fastest where little is accepted (docs/log.md, settings on smol)
 SMOL := pld lookahead sps:gamma=1 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 eagle:nodes=4 \
   eagle2:nodes=6,depth=3,top=3 eagle3:nodes=6,depth=3,top=3 falcon:nodes=4 \
   falcon_dynamic:nodes=6 kangaroo:gamma=3

@@ -275,7 +275,7 @@ def compare(
     prompts: Annotated[
         str,
         typer.Option(
-            help="lab, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one "
+            help="lab, chat, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one "
             "(spec_bench/rag) or a .jsonl file in their formats."
         ),
     ] = "lab",

@@ -1,10 +1,10 @@
 """Decodings timed and counted, for every runner in one way: jobs in, runs out.
 
-What has to be right for every measurement is done here: a method is warmed up
-before its first run, CUDA graphs are recorded before replays are timed, the device is waited for
-where a time is read, and a run beside a disturbance of the machine is measured again. Which jobs
-there are, in which order and until when is the caller's: jobs are taken one by one, so that a
-caller's generator may stop, or make the next job of the last run.
+What has to be right for every measurement is done here: a method is warmed up before its first run
+with a sampling, CUDA graphs are recorded before replays are timed, the device is waited for where a
+time is read, and a run beside a disturbance of the machine is measured again where there is time
+for it. Which jobs there are, in which order and until when is the caller's: jobs are taken one by
+one, so that a caller's generator may stop, or make the next job of the last run.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Run:
             only what it accepted: the end of text or the limit may have cut it. Empty where a
             number of steps was asked for.
         drafted: draft tokens, by row and step.
-        levels: the depth of the draft, by row and step, of trees of which a number of steps was
-            asked for.
+        levels: the depth of the draft, by row and step; for trees, when a number of steps was asked
+            for.
         step_seconds: of every step of the batch, the first one with the prompt in it; empty where
             steps were not timed.
         parts: seconds by part of the steps, summed; empty where no clock ran.

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import specwb
 from specwb import files
 from specwb.files import weights_hash
-from specwb.training import corpus, lab
+from specwb.training import corpus, lab, reading, run
 from specwb.training.card import budget_card, heads_card, model_card, ngram_card
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
@@ -90,7 +90,8 @@ def home(tmp_path, monkeypatch):
     budget["cure"] = {"steps": 5, **size, **own_text}
     budget["draft"] = {"steps": 12, **size, "distil": 6, "generated": 5000}
     plan["budget"]["smoke"] = budget
-    monkeypatch.setattr(lab, "recipe", lambda path=None: plan)
+    for place in (lab, reading, run):
+        monkeypatch.setattr(place, "lab_recipe", lambda path=None: plan)
     return tmp_path
 
 
