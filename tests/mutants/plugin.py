@@ -30,7 +30,7 @@ def matches(selection: str, nodeid: str) -> bool:
     return path.endswith("/" + file) and all(word in name for word in words.split())
 
 
-@dataclass
+@dataclass(eq=False)  # plugins are kept in sets
 class Plugin:
     """Applies ``mutant`` (None: none of them) while tests run; of these only what ``selections``
     say, if there are any."""
