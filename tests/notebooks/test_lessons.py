@@ -165,15 +165,15 @@ def test_what_is_measured_is_answered_by_its_interval():
     assert course.best(speed) == ["eagle", "pld"]
 
 
-def test_what_lesson_5_says_of_the_readme_is_so():
-    """Its table has prompt lookup above EAGLE, the study's measurements the other way round."""
+def test_what_lesson_5_says_of_the_results_is_so():
+    """The lab's table has prompt lookup above EAGLE, the study's measurements the other way round."""
     (path,) = [path for path in LESSONS if path.stem.startswith("5_")]
     (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "map-why"]
-    assert "[README](../../README.md) is of another machine" in cell.source
+    assert "(../../docs/results.md#all-methods-on-the-lab-family) is of another" in cell.source
     assert "prompt lookup above EAGLE" in cell.source
-    readme = (ROOT / "README.md").read_text("utf-8")
+    page = (ROOT / "docs" / "results.md").read_text("utf-8").partition("on the lab family\n")[2]
     pld, eagle = (
-        float(re.search(rf"^{name} .*?(\d+\.\d+)x", readme, re.M)[1]) for name in ("pld", "eagle")
+        float(re.search(rf"^\| {name} \| (\d+\.\d+)x", page, re.M)[1]) for name in ("pld", "eagle")
     )
     assert pld > eagle
     rows = course.stored("diffuspec-lab-cpu")["rows"]
