@@ -166,7 +166,7 @@ def test_what_is_measured_is_answered_by_its_interval():
 
 
 def test_what_lesson_5_says_of_the_results_is_so():
-    """The lab's table has prompt lookup above EAGLE, the study's measurements the other way round."""
+    """The lab's table has prompt lookup above EAGLE, the study has it the other way round."""
     (path,) = [path for path in LESSONS if path.stem.startswith("5_")]
     (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "map-why"]
     assert "(../../docs/results.md#all-methods-on-the-lab-family) is of another" in cell.source
