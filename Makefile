@@ -1,5 +1,5 @@
-# make run: set up and compare all methods on SmolLM2-135M, which is downloaded once (93 MB); where it
-#   cannot be had, on the lab family, which comes with the project.
+# make run: set up and compare the methods on SmolLM2-135M, which is downloaded once (93 MB); where
+#   it cannot be had, on the lab family, which comes with the project.
 # make test: set up and run the quick tests and notebooks; of tests with very many cases, some.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
 #   models, a browser, every notebook.

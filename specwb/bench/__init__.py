@@ -1,1 +1,1 @@
-"""The measuring core: jobs in, runs out, and every figure that is made of runs."""
+"""The measuring core: decodings timed and counted, and the formulas of speedups."""

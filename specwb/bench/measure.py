@@ -137,12 +137,12 @@ def measure(
             out. None decodes to the end of the text.
         until: texts that end a row; the runs then have texts. None: none, and no texts.
         clock: whether the parts of a step are timed; default where that costs nothing.
-        timed: whether times are wanted. Otherwise nothing is warmed up, and what recorded graphs
-            counts too.
-        warm: whether a method is warmed up before its first run.
         watch: times the machine's fixed step between runs. A run beside a slow one was disturbed;
             it is measured again where there is time (:attr:`Watch.repeat_until`), and the attempt
             with the faster step beside it counts, whatever the two took themselves.
+        timed: whether times are wanted. Otherwise nothing is warmed up, and what recorded graphs
+            counts too.
+        warm: whether a method is warmed up before its first run.
     """
     begun: set[tuple] = set()
     for job in jobs:
@@ -189,10 +189,10 @@ def _decode(
 
 def _by_library(target: Target, row: Library, job: Job, until: Sequence[str] | None) -> Run:
     rows = [list(ids) for ids in job.rows]
-    seeds = [job.seed] if isinstance(job.seed, int) else list(job.seed)
+    seed = job.seed if isinstance(job.seed, int) else job.seed[0]
     devices = [target.device] if target.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # the library draws from torch's global generator
-        torch.manual_seed(seeds[0])
+        torch.manual_seed(seed)
         tokens, forwards, seconds = row.generate(rows, job.tokens)
     run = Run(tokens, forwards, seconds)
     if until is not None:
@@ -235,12 +235,10 @@ def _by_engine(
             seconds["search"] = spent["search"] - searched
         return seconds
 
-    times, first = [now()], {}
-    # by step; between two steps of a number of them no more is computed than their views need
-    counts: list[Tensor] = []
-    offered: list[Tensor] = []
-    drafted: list[Tensor] = []
-    levels: list[Tensor] = []
+    times = [now()]
+    first: dict[str, float] = {}
+    # a tensor [B] per step: between two steps that are timed no more is computed than is read
+    columns: dict[str, list[Tensor]] = {"count": [], "drafted": [], "offered": [], "levels": []}
     is_tree = drafter.limits.children > 1
     state, stops = None, None
     loop = rounds(
@@ -261,50 +259,48 @@ def _by_engine(
     for step in islice(loop, count):
         if by_step:
             times.append(now())
-        if not counts:
-            first = laps()
+        first = first or laps()
         state, stops, draft = step.state, step.stops, step.draft
-        counts.append(step.verdict.count)
-        drafted.append(draft.valid[:, 1:].sum(1))
+        columns["count"].append(step.verdict.count)
+        columns["drafted"].append(draft.valid[:, 1:].sum(1))
         if not by_step:
-            offered.append(step.offered())
+            columns["offered"].append(step.offered())
         elif is_tree:
-            levels.append((draft.valid * draft.tree.depth).amax(1))
+            columns["levels"].append((draft.valid * draft.tree.depth).amax(1))
     assert state is not None
     assert stops is not None
     starts, ends, table = state.start.tolist(), state.length.tolist(), state.tokens.tolist()
-    columns = [
-        torch.stack([x.expand(len(job.rows)) for x in column], 1).tolist() if column else []
-        for column in (counts, drafted, offered, levels)
-    ]
+    batch = len(job.rows)
+    by_row: dict[str, list[list[int]]] = {
+        name: torch.stack([x.expand(batch) for x in column], 1).tolist() if column else []
+        for name, column in columns.items()
+    }
     seconds = now() - times[0]
     parts = laps()
     loop.close()  # type: ignore[attr-defined]
-    live = [sum(n > 0 for n in row) for row in columns[0]]  # a row that has ended writes nothing
+    # a row that has ended writes nothing
+    live = [sum(n > 0 for n in row) for row in by_row["count"]]
     if by_step and tokens < enough:
-        live = [
-            n - (n > 1 and sum(row[:n]) >= tokens) for n, row in zip(live, columns[0], strict=True)
-        ]
-    by_row = [
-        [row[:n] for row, n in zip(column, live, strict=True)] if column else []
-        for column in columns
-    ]
+        full = [sum(row) >= tokens for row in by_row["count"]]
+        live = [n - (n > 1 and is_full) for n, is_full in zip(live, full, strict=True)]
+    by_row = {
+        name: [row[:n] for row, n in zip(rows, live, strict=False)] for name, rows in by_row.items()
+    }
+    accepted = [[n - 1 for n in row] for row in by_row["count"]]
     written = [row[a:b] for row, a, b in zip(table, starts, ends, strict=True)]
-    accepted = [[n - 1 for n in row] for row in by_row[0]]
-    tested = [
-        [a + more for a, more in zip(row[:-1], offers, strict=False)] + row[-1:]
-        for row, offers in zip(accepted, by_row[2], strict=False)
-    ]
     return Run(
-        written,
-        sum(live),
-        seconds,
-        accepted,
-        tested,
-        by_row[1],
-        by_row[3],
-        [b - a for a, b in pairwise(times)],
-        parts,
-        first,
-        None if until is None else stops.texts(written),
+        tokens=written,
+        forwards=sum(live),
+        seconds=seconds,
+        accepted=accepted,
+        tested=[
+            [a + more for a, more in zip(row[:-1], offered, strict=False)] + row[-1:]
+            for row, offered in zip(accepted, by_row["offered"], strict=False)
+        ],
+        drafted=by_row["drafted"],
+        levels=by_row["levels"],
+        step_seconds=[b - a for a, b in pairwise(times)],
+        parts=parts,
+        first_parts=first,
+        texts=None if until is None else stops.texts(written),
     )

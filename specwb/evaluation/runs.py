@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.stats import ttest_1samp
 
 from specwb.bench.measure import Run
+from specwb.bench.results import ratios_of, speedup
 from specwb.evaluation.machine import Watch
 from specwb.flow import Exactness
 from specwb.methods import Method
@@ -57,10 +56,10 @@ def fastest(runs: Runs, over: str) -> dict[str, Any]:
     """
     speeds = {name: [run.tokens_per_second for run in runs[name]] for name in runs}
 
-    def speedup(name: str) -> float:
-        return median(a / b for a, b in zip(speeds[name], speeds[over], strict=True))
+    def median_speedup(name: str) -> float:
+        return speedup(np.stack([speeds[name], speeds[over]], 1))
 
-    best = max(runs, key=speedup)
+    best = max(runs, key=median_speedup)
     others = [name for name in runs if name != best]
 
     def told_apart(name: str) -> bool:
@@ -72,7 +71,12 @@ def fastest(runs: Runs, over: str) -> dict[str, Any]:
         return bool(ttest_1samp(ratios, 0).pvalue < LEVEL / len(others))
 
     tied = [name for name in others if not told_apart(name)]
-    return {"method": best, "speedup": round(speedup(best), 4), "others": len(others), "tied": tied}
+    return {
+        "method": best,
+        "speedup": round(median_speedup(best), 4),
+        "others": len(others),
+        "tied": tied,
+    }
 
 
 def loops(tokens: Sequence[int], n: int = 8, times: int = 3) -> bool:
@@ -142,16 +146,15 @@ def summary(runs: list[Run], plain: list[Run]) -> dict[str, float]:
     tau = tokens / max(1, sum(run.forwards for run in runs))
     speed = tokens / sum(run.seconds for run in runs)
 
-    speedups = pd.Series(
-        [a.tokens_per_second / b.tokens_per_second for a, b in zip(runs, plain, strict=True)]
-    )
+    pairs = [(a.tokens_per_second, b.tokens_per_second) for a, b in zip(runs, plain, strict=True)]
+    low, high = np.quantile(ratios_of(pairs), [0.25, 0.75])
     return {
         "tau": round(tau, 4),
         "accepted_per_round": round(tau - 1, 4),
         "tokens_per_second": round(speed, 2),
-        "speedup": round(float(speedups.median()), 4),
-        "speedup_low": round(float(speedups.quantile(0.25)), 4),
-        "speedup_high": round(float(speedups.quantile(0.75)), 4),
+        "speedup": round(speedup(pairs), 4),
+        "speedup_low": round(float(low), 4),
+        "speedup_high": round(float(high), 4),
     }
 
 

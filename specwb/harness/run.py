@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,21 +114,25 @@ def evaluate(
         done = {key: spec_bench.answered(path, asked[key]) for key, path in files.items()}
         missing = {key: [n for n in numbers if n not in done[key]] for key in built}
         total = sum(map(len, missing.values()))
-        count = 0
-
-        def keep(key: str, question: Question, turns: list[Turn]) -> None:
-            nonlocal count
-            number = question.question_id
-            spec_bench.append(files[key], turns, target.name, question, asked[key][number])
-            count += 1
-
-        def begin(key: str, question: Question) -> None:
-            if progress:
-                progress(count / total, f"question {question.question_id}, {key}")
-
         watch, latest = Watch(one_step(target)), list[Run]()
-        jobs = _answers(target, questions, built, settings, done, latest, begin, keep, watch)
-        for _, run in measure(target, jobs, until=settings.stop, watch=watch):
+
+        def jobs() -> Iterator[Job]:
+            """Each method answers a question before the next one, in rotating order."""
+            count, keys = 0, list(built)
+            for i, question in enumerate(questions):
+                number = question.question_id
+                for key in keys[i % len(keys) :] + keys[: i % len(keys)]:
+                    if number in done[key]:
+                        continue
+                    if progress:
+                        progress(count / total, f"question {number}, {key}")
+                    turns = yield from _conversation(
+                        target, question, key, built[key], settings, latest, watch
+                    )
+                    spec_bench.append(files[key], turns, target.name, question, asked[key][number])
+                    count += 1
+
+        for _, run in measure(target, jobs(), until=settings.stop, watch=watch):
             latest[:] = [run]
         if progress:
             progress(1.0, "done")
@@ -225,53 +229,37 @@ def _asked(
     }
 
 
-def _answers(
+def _conversation(
     target: Target,
-    questions: Sequence[Question],
-    built: dict[str, Method | Library],
+    question: Question,
+    key: str,
+    method: Method | Library,
     settings: Settings,
-    done: dict[str, set[int]],
     latest: list[Run],
-    begin: Callable[[str, Question], None],
-    keep: Callable[[str, Question, list[Turn]], None],
     watch: Watch,
-) -> Iterator[Job]:
-    """The turns of all questions as jobs: each method answers a question before the next one.
+) -> Generator[Job, None, list[Turn]]:
+    """Yields a question's turns as jobs, each made of the answers before it; returns the answers.
 
-    A turn is made of the answers before it, at most so many as the settings say. One whose
-    conversation has outgrown the context ends the question.
-
-    Args:
-        done: the questions that each method has answered before.
-        latest: the run of the last job, put there before the next one is asked for.
-        begin: is told of a method's turn with a question.
-        keep: takes its finished answer.
-        watch: of the machine.
+    There are at most so many turns as the settings say, and none once the conversation has outgrown
+    the context. ``latest`` has the run of the last job.
     """
     room = target.context - settings.max_new_tokens
-    for i, question in enumerate(questions):
-        keys = list(built)
-        for key in keys[i % len(keys) :] + keys[: i % len(keys)]:  # a drift favours none
-            if question.question_id in done[key]:
-                continue
-            begin(key, question)
-            messages: list[dict[str, str]] = []
-            turns: list[Turn] = []
-            for number, asked in enumerate(question.turns[: settings.turns]):
-                messages.append({"role": "user", "content": asked})
-                if number == 0:
-                    ids, cut = question.fit(target.tokenizer, room)
-                else:
-                    ids, cut = _later_ids(target, messages, question), False
-                    if len(ids) > room:
-                        break
-                seed = _seed(settings.seed, question.question_id, number)
-                how = settings.max_new_tokens, settings.sampling, seed
-                yield Job(key, built[key], [ids], *how)
-                (run,) = latest
-                turns.append(_turn(question, number, run, len(ids), cut, watch.slow(run.probe)))
-                messages.append({"role": "assistant", "content": turns[-1].text})
-            keep(key, question, turns)
+    messages: list[dict[str, str]] = []
+    turns: list[Turn] = []
+    for number, asked in enumerate(question.turns[: settings.turns]):
+        messages.append({"role": "user", "content": asked})
+        if number == 0:
+            ids, cut = question.fit(target.tokenizer, room)
+        else:
+            ids, cut = _later_ids(target, messages, question), False
+            if len(ids) > room:
+                break
+        seed = _seed(settings.seed, question.question_id, number)
+        yield Job(key, method, [ids], settings.max_new_tokens, settings.sampling, seed)
+        (run,) = latest
+        turns.append(_turn(question, number, run, len(ids), cut, watch.slow(run.probe)))
+        messages.append({"role": "assistant", "content": turns[-1].text})
+    return turns
 
 
 def _turn(

@@ -61,6 +61,17 @@ def test_a_number_of_steps():
     assert not run.levels
 
 
+def test_a_number_of_steps_goes_on_past_an_end_of_text():
+    target = specwb.load(tiny.build("llama", seed=0))
+    plain = Job("ar", specwb.method("ar", target), PROMPTS[:1], 40)
+    first = specwb.decode(target, PROMPTS[0], max_new_tokens=1).tokens[0]
+    target.eos = first
+    ((_, run),) = measure(target, [plain], steps=3)
+    assert [len(run.step_seconds), run.accepted] == [3, [[0, 0, 0]]]
+    ((_, run),) = measure(target, [plain])
+    assert run.tokens == [first]
+
+
 def test_the_levels_of_trees():
     tree = job("mcsd:tree=2-1", rows=PROMPTS[:1])
     ((_, run),) = measure(tiny.target(), [tree], steps=2)

@@ -38,7 +38,6 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
     measured = {
         name: [Measured([[0] * 10], 10, s) for s in seconds] for name, seconds in SECONDS.items()
     }
-    assert runs.reference(measured) == "sps"  # the faster one; over ar it is
     compared = runs.summary(measured["sps"], measured["ar"])["speedup"]
     answers = {
         name: [

@@ -302,6 +302,25 @@ def test_where_a_clock_is_expensive_the_measured_runs_have_none(monkeypatch):
     assert run(methods=["sps"], library=False, draft=tiny.draft()).attrs["runs"] == 3
 
 
+def test_an_interrupt_of_the_second_pass_keeps_the_runs(hours, monkeypatch):
+    """Though a method has no run, as the time was up before its turn."""
+    original = measuring._decode
+
+    def decode(target, job, steps, until, clock, timed):
+        if clock and timed:
+            raise KeyboardInterrupt
+        return original(target, job, steps, until, clock, timed)
+
+    monkeypatch.setattr(measuring, "_decode", decode)
+    for place in (module, measuring):
+        monkeypatch.setattr(place, "clock_is_free", lambda device: False)
+    frame = compare(
+        tiny.target(), PROMPTS[:1], ["sps"], draft=tiny.draft(), library=False, seconds=3600.0 * 4
+    )
+    assert (frame.attrs["interrupted"], list(frame["method"])) == (True, ["ar", "hf_greedy"])
+    assert "time was up" in frame.attrs["left_out"]["sps"]
+
+
 def test_a_wrong_method_is_not_called_identical():
     class Wrong(specwb.Drafter):
         """Its verdict is spoiled below, as a bug in a kernel would."""
@@ -342,6 +361,20 @@ def test_interrupted_keeps_what_is_done(monkeypatch):
     frame = run(methods=["sps"], library=False)
     assert frame.attrs["interrupted"]
     assert frame.attrs["prompts"] == 1
+
+
+def test_an_interrupt_before_the_first_group_is_done_leaves_nothing(monkeypatch):
+    original, calls = measuring._by_engine, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 4:  # two warm-ups and a run of ar: in that of sps
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(measuring, "_by_engine", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(methods=["sps"], library=False)
 
 
 @pytest.fixture

@@ -113,6 +113,27 @@ def test_an_interrupt_keeps_what_was_answered(target, tmp_path):
     assert spec_bench.answered(spec_bench.answers_path(tmp_path, "ar"), {}) == {7}
 
 
+def test_the_methods_take_turns(target, tmp_path):
+    told: list[str] = []
+    run.evaluate(
+        target, QUESTIONS, ["pld"], tmp_path, SHORT, progress=lambda done, text: told.append(text)
+    )
+    first, second, third = [told[i : i + 3] for i in (0, 3, 6)]
+    assert [text.split(", ")[1] for text in first] == ["ar", "pld", "hf_greedy"]
+    assert [text.split(", ")[1] for text in second] == ["pld", "hf_greedy", "ar"]
+    assert [text.split(", ")[1] for text in third] == ["hf_greedy", "ar", "pld"]
+
+
+def test_an_answer_beside_a_slow_machine_says_so(target, tmp_path, monkeypatch):
+    """Quiet for two probes, then half as fast: measured again, and still disturbed."""
+    count = iter(range(1000))
+    monkeypatch.setattr(run, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    told = run.evaluate(target, QUESTIONS[1:2], ["pld"], tmp_path, SHORT)
+    kept = {key: spec_bench.read(spec_bench.answers_path(tmp_path, key)) for key in told}
+    assert told == kept
+    assert [turn.disturbed for turns in told.values() for turn in turns] == [False, True, True]
+
+
 def test_two_evaluations_at_once_do_not_share_a_folder(target, tmp_path):
     def meet(done: float, text: str) -> None:
         with pytest.raises(HarnessError, match="another evaluation is writing to"):
@@ -211,6 +232,16 @@ def test_a_summary_by_hand():
     assert rows.tokens_per_second.to_dict() == {"ar": 1.5, "hf_greedy": 3, "pld": 4}
     assert rows.speedup.to_dict() == {"ar": 0.5, "hf_greedy": 1, "pld": 1.5}  # of 2 and 1
     assert rows["speedup.mean_rate"]["pld"] == pytest.approx(4 / 3)
+    told = {"ar": answers(8, 8, 8), "pld": answers(8, 8, 1)}
+    frame = summary.frame(told, tokenizer)
+    (row,) = frame[(frame.subtask == "overall") & (frame.method == "pld")].to_dict("records")
+    # of ratios 1, 1 and 8: three draws of the 8 are a mean of 8 in one of 27, two a median in 7
+    assert (row["speedup"], row["low"], row["high"]) == (1, 1, 8)
+    told["pld"] = answers(8, 8, 8, 8, 8, 8, 8, 8, 1)
+    told["ar"] = answers(*[8] * 9)
+    frame = summary.frame(told, tokenizer)
+    (row,) = frame[(frame.subtask == "overall") & (frame.method == "pld")].to_dict("records")
+    assert (row["low"], row["high"]) == (1, 1)  # five of nine draws of one in nine are rare
 
 
 def test_differences_name_question_turn_and_place(answers):

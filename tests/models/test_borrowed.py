@@ -63,6 +63,9 @@ def test_it_is_its_layers_between_the_targets_embedding_and_output(has_words, tm
     some = words(model) if has_words else None
     made(tmp_path / "draft", model, some)
     draft = borrowed(tmp_path / "draft", model)
+    assert draft.name == str(tmp_path / "draft")
+    model.heads = tmp_path
+    assert borrowed(tmp_path / "draft", model).name == f"{model.name}-draft"
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     x = model.backbone.embed(ids)
     around = draft.model.model.rotary_emb(x, torch.arange(5)[None])

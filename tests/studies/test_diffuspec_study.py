@@ -191,6 +191,10 @@ def test_the_search_is_no_part_of_drafting(target, monkeypatch):
     draft, search, _, rest = results["parts"]
     assert search >= 20 > draft
     assert 0 <= rest < 20
+    # of this run, not of all that the method has decoded
+    again = grid.job_of(CELLS[1], method, [5, 6], 3, 0)
+    ((_, run),) = measuring.measure(target, [again], steps=3)
+    assert 0.06 <= run.parts["search"] < run.parts["draft"]
 
 
 def test_values_by_hand():

@@ -123,6 +123,19 @@ def test_a_store_of_an_earlier_version_is_not_gone_on_with(target, tmp_path):
         measure(STUDY, Models(target), QUESTIONS, store, cells, rounds_each=2)
 
 
+def test_prompts_beside_a_slow_machine_are_counted(target, tmp_path, monkeypatch):
+    count = iter(range(1000))
+    monkeypatch.setattr(grid, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    cells = mcsd.all_cells([0], small=((2,),), trees=(), equals=())
+    store, _ = measured(target, tmp_path / "x.json", cells)
+    told = [cell["disturbed"] for cell in store.cells.values()]
+    assert [len(some) for some in told] == [grid.MIN_PROMPTS] * len(cells)
+    slow = sum(map(sum, told))
+    assert slow == grid.MIN_PROMPTS * len(cells) - 1  # all but the first
+    document = study_of(cells).report(store.document)
+    assert any(f"slow beside {slow} of {slow + 1} dec" in line for line in STUDY.summary(document))
+
+
 def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypatch):
     cells = mcsd.all_cells([0, 1], small=((2,),), trees=((1, 1),), equals=())
     complete, interrupted = measured(target, tmp_path / "complete.json", cells)

@@ -25,7 +25,7 @@ from specwb.sweeps import Space, Store, SweepError, frame, heads, summary, worke
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import _rungs, with_plain
 from specwb.sweeps.space import SHARED
-from specwb.sweeps.store import Run
+from specwb.sweeps.store import Run, digest
 
 PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
 SHORT = {"max_new_tokens": 8}
@@ -57,11 +57,13 @@ def test_every_configuration_decodes_every_prompt(found):
 
 def test_it_is_what_decode_does(target, found):
     one = found[(found.method == "pld") & (found.gamma == 3) & (found.temperature == 1.0)]
-    tau = []
+    tau, texts = [], []
     for prompt in PROMPTS:
         out = specwb.decode(target, prompt, "pld", gamma=3, temperature=1.0, seed=[1], **SHORT)
         tau.append(out.mean_tokens_per_step)
+        texts.append(digest(out.tokens[0]))
     assert sorted(one[one.seed == 1].tau) == pytest.approx(sorted(tau))
+    assert sorted(one[one.seed == 1].text) == sorted(texts)
 
 
 def test_what_is_stored_is_not_measured_again(target, tmp_path, monkeypatch):
