@@ -23,8 +23,8 @@ from pathlib import Path
 import pandas as pd
 
 import specwb
-from specwb.evaluation.compare import compare
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.compare import compare
+from specwb.bench.prompts import interleave, load_prompts
 
 SPS = [
     *(f"sps:gamma={gamma}" for gamma in (2, 3, 5, 6, 8)),

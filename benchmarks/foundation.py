@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 
 import specwb
-from specwb.evaluation.compare import compare
-from specwb.evaluation.conditions import describe_device
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.compare import compare
+from specwb.bench.conditions import describe_device
+from specwb.bench.prompts import interleave, load_prompts
 from specwb.models.backbone import Backbone
 
 

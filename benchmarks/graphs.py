@@ -15,8 +15,8 @@ from statistics import median
 import torch
 
 import specwb
-from specwb.evaluation.conditions import describe_device
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.conditions import describe_device
+from specwb.bench.prompts import interleave, load_prompts
 
 
 def measure(

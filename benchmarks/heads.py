@@ -17,10 +17,10 @@ from pathlib import Path
 
 import specwb
 from specwb.analysis import best_tree
-from specwb.evaluation.calibrate import accepted_by_rank
-from specwb.evaluation.compare import compare
-from specwb.evaluation.head_cost import WIDE as HEADS
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.compare import compare
+from specwb.bench.prompts import interleave, load_prompts
+from specwb.cost.calibrate import accepted_by_rank
+from specwb.cost.head_cost import WIDE as HEADS
 from specwb.options import spell
 from specwb.tree import Tree
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import specwb
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.prompts import interleave, load_prompts
 from specwb.training.losses import LOSSES
 from specwb.training.run import train_for
 

@@ -32,7 +32,7 @@ from rich.table import Table
 
 import specwb
 from specwb import Tree
-from specwb.evaluation.calibrate import forward_seconds
+from specwb.cost.calibrate import forward_seconds
 from specwb.mask import tree_mask
 
 SHAPES = (

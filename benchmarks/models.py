@@ -27,8 +27,8 @@ import torch
 from sizes import random_llama, take_turns
 
 import specwb
+from specwb.bench.conditions import describe_device
 from specwb.drafters.past import Past
-from specwb.evaluation.conditions import describe_device
 
 TALK, ANSWER = (64, 40, 40, 40, 40, 40, 40, 40), 48
 """Tokens of each turn's question, and of every answer."""

@@ -20,8 +20,8 @@ from statistics import median
 import torch
 
 import specwb
-from specwb.evaluation.conditions import describe, describe_device
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.conditions import describe, describe_device
+from specwb.bench.prompts import interleave, load_prompts
 
 QUANTILES = (0.001, 0.01, 0.05, 0.5)
 

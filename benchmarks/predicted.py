@@ -24,17 +24,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 
 import specwb
-from specwb.evaluation.calibrate import step_seconds
-from specwb.evaluation.machine import commit
+from specwb.bench.machine import commit
+from specwb.cost import card, forecast, shape
+from specwb.cost.calibrate import step_seconds
+from specwb.cost.cards import known
+from specwb.cost.shapes import Shape, tables
+from specwb.cost.steps import DRAFTED
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
-from specwb.prediction import card, forecast, shape
-from specwb.prediction.cards import known
-from specwb.prediction.shapes import Shape, tables
-from specwb.prediction.steps import DRAFTED
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 STEPS = 30  # of which the median counts

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import specwb
-from specwb.evaluation.prompts import interleave, load_prompts
+from specwb.bench.prompts import interleave, load_prompts
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import load_diffusion
 from specwb.models.load import data_dir

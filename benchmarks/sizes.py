@@ -31,7 +31,7 @@ import torch
 import transformers
 
 import specwb
-from specwb.evaluation.conditions import describe_device
+from specwb.bench.conditions import describe_device
 from specwb.flow import State, chain
 from specwb.models import products
 from specwb.probability import Sampling

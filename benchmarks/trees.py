@@ -27,9 +27,9 @@ import torch
 
 import specwb
 from specwb import Tree, analysis
-from specwb.evaluation.calibrate import accepted_by_rank
+from specwb.bench.prompts import interleave, load_prompts
+from specwb.cost.calibrate import accepted_by_rank
 from specwb.evaluation.distributions import distributions_after
-from specwb.evaluation.prompts import interleave, load_prompts
 
 ROOT = Path(__file__).parents[1]
 TEMPERATURES = (0.0, 1.0)

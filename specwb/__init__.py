@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specwb import training as training
     from specwb import verify as verify
     from specwb import widgets as widgets
+    from specwb.bench.compare import compare
     from specwb.conversation import Conversation
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.decoding import Output, decode, rounds
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from specwb.engine import Clock, DraftError
     from specwb.errors import ArgumentError, SpecwbError
     from specwb.evaluation.check import check
-    from specwb.evaluation.compare import compare
     from specwb.extras import MissingExtra
     from specwb.flow import (
         Draft,

@@ -223,7 +223,7 @@ def _speedup(
     text is too.
     """
     import specwb
-    from specwb.evaluation.ties import same_texts
+    from specwb.bench.ties import same_texts
 
     specwb.decode(model, ids, "ar", max_new_tokens=min(8, max_new_tokens), **settings)
     plain = specwb.decode(model, ids, "ar", max_new_tokens=max_new_tokens, **settings)
@@ -325,10 +325,10 @@ def compare(
     file goes to standard output, the table goes to standard error.
     """
     from specwb import record
-    from specwb.evaluation import report
-    from specwb.evaluation.compare import compare as run
-    from specwb.evaluation.compare import to_json, usual
-    from specwb.evaluation.prompts import load_prompts
+    from specwb.bench import report
+    from specwb.bench.compare import compare as run
+    from specwb.bench.compare import to_json, usual
+    from specwb.bench.prompts import load_prompts
     from specwb.files import check_path, write_all
     from specwb.methods import METHODS, Method, built_with, that_run, with_preset
     from specwb.options import specs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specwb.prediction.shapes import Shape, tables
+from specwb.cost.shapes import Shape, tables
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "predicted.py"
 SHAPE = {

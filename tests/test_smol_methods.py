@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import specwb
-from specwb.evaluation.compare import usual
-from specwb.evaluation.prompts import load_prompts
-from specwb.evaluation.ties import same_texts
+from specwb.bench.compare import usual
+from specwb.bench.prompts import load_prompts
+from specwb.bench.ties import same_texts
 from specwb.methods import that_run
 from specwb.models import smol
 from specwb.models.products import cache_folder

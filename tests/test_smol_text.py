@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specwb import files
-from specwb.evaluation.prompts import OFFICIAL, load_prompts
+from specwb.bench.prompts import OFFICIAL, load_prompts
 from specwb.models.load import data_dir
 from specwb.training.talks import fingerprint, requests
 

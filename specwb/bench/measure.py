@@ -17,10 +17,10 @@ from itertools import islice, pairwise
 import torch
 from torch import Tensor
 
+from specwb.bench.library import Library
+from specwb.bench.machine import Watch
 from specwb.decoding import rounds
 from specwb.engine import Clock
-from specwb.evaluation.library import Library
-from specwb.evaluation.machine import Watch
 from specwb.graphs import replayed
 from specwb.methods import Method
 from specwb.models.target import Target

@@ -55,8 +55,8 @@ def check(
     too.
     """
     from specwb import method as make_method
+    from specwb.bench.prompts import load_prompts
     from specwb.evaluation import check as checking
-    from specwb.evaluation.prompts import load_prompts
 
     if controls and rule is not None:
         raise ValueError("--controls checks wrong rules of its own; leave --rule out")

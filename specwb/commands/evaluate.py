@@ -91,9 +91,9 @@ def evaluate(
     Answers are kept in Spec-Bench's schema, with tokens, in OUT/answers. Speedups are over the
     faster plain decoding, specwb's or the library's.
     """
-    from specwb.evaluation import report
-    from specwb.evaluation.prompts import interleave, load_prompts
-    from specwb.evaluation.report import csv_bytes
+    from specwb.bench import report
+    from specwb.bench.prompts import interleave, load_prompts
+    from specwb.bench.report import csv_bytes
     from specwb.files import check_path, write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm

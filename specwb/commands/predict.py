@@ -11,7 +11,7 @@ import typer
 from specwb.commands.shared import table, tell, wide
 
 if TYPE_CHECKING:
-    from specwb.prediction import Forecast
+    from specwb.cost import Forecast
 
 
 def predict(
@@ -86,7 +86,7 @@ def predict(
         raise ValueError("name a method, such as sps:gamma=5, or give --ledger")
     if out is not None:
         raise ValueError("--out is of --ledger")
-    from specwb.prediction import card, forecast, shape
+    from specwb.cost import card, forecast, shape
 
     told = forecast(
         method,
@@ -187,7 +187,7 @@ def plain(told: Forecast) -> dict[str, Any]:
 
 
 def _show_ledger(out: Path | None, as_json: bool) -> None:
-    from specwb.prediction import ledger
+    from specwb.cost import ledger
 
     if out is not None:
         ledger.write(out)

@@ -260,7 +260,7 @@ def measured(
     Returns:
         The study, the document of its results, their file, and whether it was interrupted.
     """
-    from specwb.evaluation.prompts import load_prompts
+    from specwb.bench.prompts import load_prompts
     from specwb.options import MethodError
     from specwb.studies import study_of, trained
     from specwb.studies.run import measure, shipped
@@ -343,7 +343,7 @@ def reproduce_acceptance(
 
     It is computed from both models' exact distributions along the target's own texts.
     """
-    from specwb.evaluation.prompts import load_prompts
+    from specwb.bench.prompts import load_prompts
     from specwb.models.load import draft_model
     from specwb.studies import acceptance
     from specwb.studies.store import Store, identity

@@ -337,7 +337,7 @@ def _use_threads(threads: int | None, device: str, stored: bool) -> None:
     """Set the number of threads; arguments are those of :func:`loaded`."""
     import torch
 
-    from specwb.evaluation import machine
+    from specwb.bench import machine
 
     if threads is not None:
         torch.set_num_threads(threads)

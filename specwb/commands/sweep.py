@@ -37,7 +37,7 @@ def sweep(
     dtype: DTYPE = "auto",
 ) -> None:
     """Measure many settings of methods; stop and restart it at any moment."""
-    from specwb.evaluation.prompts import interleave, load_prompts
+    from specwb.bench.prompts import interleave, load_prompts
     from specwb.sweeps import space as spaces
     from specwb.sweeps.run import sweep as run
 
@@ -106,7 +106,7 @@ def results(
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
-    from specwb.evaluation.report import csv_bytes
+    from specwb.bench.report import csv_bytes
     from specwb.files import check_path, write
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError

@@ -58,8 +58,8 @@ def tune(
 
     Predictions are made from measured costs and acceptance.
     """
-    from specwb.evaluation import tune as tuning
-    from specwb.evaluation.prompts import load_prompts
+    from specwb.bench.prompts import load_prompts
+    from specwb.cost import tune as tuning
     from specwb.files import check_path
 
     if out is not None:

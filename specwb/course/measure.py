@@ -15,7 +15,7 @@ from specwb.errors import SpecwbError
 from specwb.extras import require
 
 if TYPE_CHECKING:
-    from specwb.evaluation.cost import CostModel
+    from specwb.cost.model import CostModel
 
 REPEATS = 5
 SHIPPED, HERE = "shipped, measured in calm", "this machine, now"
@@ -48,7 +48,7 @@ def calibration(name: str = "tune-lab-cpu") -> CostModel:
     Raises:
         MeasuredError: there is none of that name, or it was not calibrated.
     """
-    from specwb.evaluation.cost import CostModel, in_order
+    from specwb.cost.model import CostModel, in_order
 
     document = stored(name)
     if "calibrated" not in document:
@@ -73,13 +73,13 @@ class Light:
     """Whether the machine is quiet: times a small fixed piece of work beside what is measured.
 
     Attributes:
-        facts: of :class:`specwb.evaluation.machine.Watch`, once something was measured.
+        facts: of :class:`specwb.bench.machine.Watch`, once something was measured.
     """
 
     def __init__(self) -> None:
         import torch
 
-        from specwb.evaluation.machine import Watch
+        from specwb.bench.machine import Watch
 
         weights = torch.full((384, 384), 0.5)
 

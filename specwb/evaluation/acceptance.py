@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from specwb.analysis import DRAWN, RATES, optimum, rrsw_estimate
+from specwb.bench.statistics import mean_and_error
 from specwb.errors import ArgumentError
-from specwb.evaluation.statistics import mean_and_error
 from specwb.models.target import Target
 from specwb.probability import Sampling
 

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.cost.calibrate import step_seconds
 from specwb.decoding import decode, rounds
 from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
 from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
 from specwb.drafters.stopping import Confidence, Top
 from specwb.errors import ArgumentError
-from specwb.evaluation.calibrate import step_seconds
 from specwb.flow import Exactness
 from specwb.methods import Method
 from specwb.methods import method as make_method

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.bench.statistics import mean_and_error
 from specwb.decoding import decode
 from specwb.drafters.mcsd_ti import SeveralRoots
 from specwb.errors import ArgumentError
-from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import check_pair, draft_model

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
+from specwb.bench.compare import build_methods
+from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.library import Library, plain_row
+from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, Run, measure
+from specwb.bench.prompts import PromptSetError, Question
 from specwb.errors import SpecwbError
-from specwb.evaluation.compare import build_methods
-from specwb.evaluation.conditions import describe, describe_device, versions
-from specwb.evaluation.library import Library, plain_row
-from specwb.evaluation.machine import Watch, one_step
-from specwb.evaluation.prompts import PromptSetError, Question
 from specwb.files import home, weights_hash, whole_file
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn

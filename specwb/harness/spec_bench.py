@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from specwb.bench.prompts import Question
 from specwb.errors import ArgumentError, SpecwbError
-from specwb.evaluation.prompts import Question
 from specwb.files import from_json, whole_file
 from specwb.harness.record import Turn, speeds
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specwb.bench.prompts import Question
 from specwb.bench.results import interval, mean_rate, ratios_of, speedup
-from specwb.evaluation.prompts import Question
 from specwb.harness import spec_bench
 from specwb.harness.record import CONVENTIONS, Turn, speeds
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from specwb.bench.prompts import Question, interleave
 from specwb.decoding import decode
 from specwb.errors import ArgumentError
 from specwb.evaluation import acceptance
-from specwb.evaluation.prompts import Question, interleave
 from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.studies.store import Store

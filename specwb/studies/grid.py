@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Protocol
 
+from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, Run, measure
+from specwb.bench.prompts import Question, interleave
+from specwb.bench.statistics import mean_and_error
 from specwb.errors import ArgumentError
-from specwb.evaluation.machine import Watch, one_step
-from specwb.evaluation.prompts import Question, interleave
-from specwb.evaluation.statistics import mean_and_error
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target

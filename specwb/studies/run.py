@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specwb.evaluation.prompts import Question
+from specwb.bench.prompts import Question
 from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.studies import grid

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.machine import commit
 from specwb.errors import SpecwbError
-from specwb.evaluation.conditions import describe, describe_device, versions
-from specwb.evaluation.machine import commit
 from specwb.files import check_path, from_json, home, write
 from specwb.models.target import Target
 

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from specwb.evaluation.prompts import Question
+from specwb.bench.prompts import Question
 from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target

@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from specwb.evaluation.conditions import describe, describe_device, versions
-from specwb.evaluation.machine import commit
-from specwb.evaluation.prompts import Question, interleave
+from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.machine import commit
+from specwb.bench.prompts import Question, interleave
 from specwb.files import home, weights_hash
 from specwb.inputs import as_int, integer, is_many
 from specwb.methods import METHODS, Method

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, measure
-from specwb.evaluation.machine import Watch, one_step
 from specwb.extras import require
 from specwb.methods import Method
 from specwb.methods import method as make_method

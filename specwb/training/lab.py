@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from specwb.bench.prompts import load_prompts
 from specwb.decoding import decode
-from specwb.evaluation.prompts import load_prompts
 from specwb.files import home, weights_hash, whole_folder
 from specwb.models.devices import resolve_device
 from specwb.models.load import data_dir

@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specwb.bench.runs import loops
 from specwb.decoding import decode
-from specwb.evaluation.runs import loops
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype
 from specwb.training.fit import compiled, save_atomically

@@ -21,8 +21,8 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from specwb.bench.prompts import load_prompts
 from specwb.decoding import decode
-from specwb.evaluation.prompts import load_prompts
 from specwb.files import from_json, home
 from specwb.methods import method
 from specwb.models.load import load
@@ -136,7 +136,7 @@ def write(
         out: the file; complete blocks lie in the folder ``out`` + ``.blocks``, where a later call,
             for more tokens too, goes on.
         tokens: of answers, in all, without what is cut off.
-        given: a prompt set or file (:func:`specwb.evaluation.prompts.load_prompts`) whose questions
+        given: a prompt set or file (:func:`specwb.bench.prompts.load_prompts`) whose questions
             are answered, instead of requests that the model writes; fewer tokens come if they end.
         device: of the model, where a name is given.
         seed: of sampling.

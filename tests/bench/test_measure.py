@@ -10,9 +10,9 @@ import tiny
 
 import specwb
 from specwb.bench import measure as module
+from specwb.bench.library import Library
+from specwb.bench.machine import Watch
 from specwb.bench.measure import Job, Run, measure
-from specwb.evaluation.library import Library
-from specwb.evaluation.machine import Watch
 from specwb.probability import Sampling
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]

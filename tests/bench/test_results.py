@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 import tiny
 
-from specwb.bench import results
+from specwb.bench import results, runs
 from specwb.bench.measure import Run as Measured
-from specwb.evaluation import runs
 from specwb.harness import summary as harness
 from specwb.harness.record import Turn
 from specwb.sweeps import Store, frame, summary

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from specwb import analysis
+from specwb.bench.statistics import mean_and_error, z_score
 from specwb.evaluation import acceptance
-from specwb.evaluation.statistics import mean_and_error, z_score
 
 KS = (1, 2, 4)
 

@@ -12,7 +12,7 @@ from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.evaluation.prompts import PromptSetError, Question
+from specwb.bench.prompts import PromptSetError, Question
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings

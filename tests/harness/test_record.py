@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specwb.evaluation.prompts import Question
+from specwb.bench.prompts import Question
 from specwb.harness import record, spec_bench
 from specwb.harness.record import CONVENTIONS, Turn
 from specwb.harness.spec_bench import AnswersError

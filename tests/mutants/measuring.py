@@ -4,42 +4,40 @@ from __future__ import annotations
 
 from mutants.patch import killed_by
 from specwb import analysis
-from specwb.bench import measure
+from specwb.bench import (
+    compare,
+    conditions,
+    library,
+    machine,
+    measure,
+    prompts,
+    report,
+    runs,
+    statistics,
+    ties,
+)
 from specwb.bench import results as figures
+from specwb.cost import calibrate, cards, head_cost, settings, shapes, steps, tune, work
+from specwb.cost import ledger as predicted
+from specwb.cost import model as cost
+from specwb.cost.forecast import _fits, forecast
 from specwb.evaluation import (
     acceptance,
     alarm,
     caches,
-    calibrate,
     check,
-    compare,
-    conditions,
-    cost,
     dependence,
     distributions,
     exits,
     fuzzy,
-    head_cost,
     joint,
     lattices,
-    library,
-    machine,
     martingale,
-    prompts,
     ranked,
-    report,
     roots,
-    runs,
-    settings,
-    statistics,
-    ties,
-    tune,
 )
 from specwb.harness import record, spec_bench, stored, summary
 from specwb.harness import run as answering
-from specwb.prediction import cards, shapes, steps, work
-from specwb.prediction import ledger as predicted
-from specwb.prediction.forecast import _fits, forecast
 from specwb.studies import acceptance as acceptance_study
 from specwb.studies import (
     claim,

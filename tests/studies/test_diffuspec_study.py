@@ -19,8 +19,8 @@ from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
+from specwb.bench.prompts import Question
 from specwb.drafters import diffusion
-from specwb.evaluation.prompts import Question
 from specwb.lattice import beam
 from specwb.ngram import NGram
 from specwb.studies import grid, trained, verdicts

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import specwb
-from specwb.evaluation.prompts import load_prompts
+from specwb.bench.prompts import load_prompts
 from specwb.models.load import data_dir
 from specwb.studies import verdicts
 from specwb.studies.easyspec import cells

@@ -16,7 +16,7 @@ from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.evaluation.prompts import Question
+from specwb.bench.prompts import Question
 from specwb.studies import verdicts
 from specwb.studies.easyspec import cells, claims
 from specwb.studies.easyspec import study as made

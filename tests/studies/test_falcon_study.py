@@ -14,7 +14,7 @@ from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.evaluation.prompts import Question, load_prompts
+from specwb.bench.prompts import Question, load_prompts
 from specwb.studies import falcon, trained, verdicts
 from specwb.studies.falcon import STUDY, Cell
 from specwb.studies.run import measure, shipped

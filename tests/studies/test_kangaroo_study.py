@@ -18,8 +18,8 @@ from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
+from specwb.bench.prompts import Question, load_prompts
 from specwb.evaluation import exits
-from specwb.evaluation.prompts import Question, load_prompts
 from specwb.studies import trained, verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo import cells, claims

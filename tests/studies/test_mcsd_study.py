@@ -15,9 +15,9 @@ from once import measured_once
 from terminal import call
 
 import specwb
+from specwb.bench import machine
 from specwb.bench import measure as measuring
-from specwb.evaluation import machine
-from specwb.evaluation.prompts import Question
+from specwb.bench.prompts import Question
 from specwb.studies import acceptance, grid, mcsd, run
 from specwb.studies.mcsd import STUDY, Cell
 from specwb.studies.run import measure

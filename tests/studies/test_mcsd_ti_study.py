@@ -15,7 +15,7 @@ from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.evaluation.prompts import Question, load_prompts
+from specwb.bench.prompts import Question, load_prompts
 from specwb.studies import trained, verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti import cells, claims

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from specwb.bench.prompts import Question, interleave
 from specwb.decoding import decode
 from specwb.drafters.easyspec import deep_draft
 from specwb.errors import ArgumentError
 from specwb.evaluation import fuzzy
-from specwb.evaluation.prompts import Question, interleave
 from specwb.models.fuzzy import grouping
 from specwb.models.target import Target
 from specwb.options import parse_value, spell

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from specwb.bench.prompts import Question, interleave
 from specwb.evaluation import exits
-from specwb.evaluation.prompts import Question, interleave
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Models
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from specwb.bench.prompts import Question, interleave
 from specwb.evaluation import roots as root_shifts
-from specwb.evaluation.prompts import Question, interleave
 from specwb.studies.grid import Cell, Setting
 from specwb.studies.study import Document, Models, published
 

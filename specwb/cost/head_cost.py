@@ -23,8 +23,8 @@ from scipy.optimize import nnls
 
 from specwb.analysis import expected_rounds, tree_reach
 from specwb.blocks import BlockTree
-from specwb.evaluation.calibrate import AcceptanceTally, count_acceptance, step_seconds
-from specwb.evaluation.cost import CostModel, seconds_at
+from specwb.cost.calibrate import AcceptanceTally, count_acceptance, step_seconds
+from specwb.cost.model import CostModel, seconds_at
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target

@@ -15,9 +15,9 @@ import torch
 from terminal import call
 
 import specwb
+from specwb.bench import compare as module
+from specwb.bench import machine
 from specwb.commands.shared import loaded
-from specwb.evaluation import compare as module
-from specwb.evaluation import machine
 from specwb.harness import run as harness
 from specwb.methods import METHODS
 

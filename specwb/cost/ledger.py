@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from specwb.cost.cards import SIZES, card
+from specwb.cost.forecast import DRAWS, EAGER, INTERVAL, Forecast, forecast, kernel_seconds
+from specwb.cost.shapes import PredictionError, shape, tables
+from specwb.cost.steps import DRAFT, DRAFTED, step
+from specwb.cost.work import Setting
 from specwb.files import whole_file
 from specwb.models.load import data_dir
-from specwb.prediction.cards import SIZES, card
-from specwb.prediction.forecast import DRAWS, EAGER, INTERVAL, Forecast, forecast, kernel_seconds
-from specwb.prediction.shapes import PredictionError, shape, tables
-from specwb.prediction.steps import DRAFT, DRAFTED, step
-from specwb.prediction.work import Setting
 
 BEGIN, END = "<!-- ledger: begin -->", "<!-- ledger: end -->"
 MISS = 0.2

@@ -11,9 +11,9 @@ import torch
 import specwb
 from specwb import analysis
 from specwb.bench.measure import Run
-from specwb.evaluation import calibrate as measuring
-from specwb.evaluation.calibrate import accepted_by_rank, calibrate, forward_seconds
-from specwb.evaluation.cost import CostError, CostModel, at_length, disorder, in_order
+from specwb.cost import calibrate as measuring
+from specwb.cost.calibrate import accepted_by_rank, calibrate, forward_seconds
+from specwb.cost.model import CostError, CostModel, at_length, disorder, in_order
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from specwb import scope
-from specwb.evaluation import machine
-from specwb.evaluation.runs import PARTS
-from specwb.evaluation.ties import Same
+from specwb.bench import machine
+from specwb.bench.runs import PARTS
+from specwb.bench.ties import Same
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -18,13 +18,12 @@ from typing import Any
 
 import pandas as pd
 
+from specwb.bench.conditions import conditions, draft_of, versions
+from specwb.bench.library import Library, default_rows, plain_row
+from specwb.bench.machine import Watch, commit, one_step
 from specwb.bench.measure import Job, clock_is_free, measure
-from specwb.errors import ArgumentError
-from specwb.evaluation.conditions import conditions, draft_of, versions
-from specwb.evaluation.library import Library, default_rows, plain_row
-from specwb.evaluation.machine import Watch, commit, one_step
-from specwb.evaluation.prompts import Question, interleave
-from specwb.evaluation.runs import (
+from specwb.bench.prompts import Question, interleave
+from specwb.bench.runs import (
     PARTS,
     Runs,
     acceptance_by_depth,
@@ -36,7 +35,8 @@ from specwb.evaluation.runs import (
     summary,
     written,
 )
-from specwb.evaluation.ties import same_texts
+from specwb.bench.ties import same_texts
+from specwb.errors import ArgumentError
 from specwb.inputs import integer, is_many
 from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
@@ -81,7 +81,7 @@ def compare(
 
     A small fixed step is timed between all runs. A run beside a slow one was disturbed and is
     measured again where there is time for it; the attempt with the faster step beside it counts.
-    See :mod:`specwb.evaluation.machine`.
+    See :mod:`specwb.bench.machine`.
 
     Args:
         target: the target model.
@@ -89,7 +89,7 @@ def compare(
         methods: specs or built methods, default those registered that this target can run; the
             others are left out by name. Both plain decodings are always run. A spec that begins
             with ``hf_`` is a decoding by the transformers library, see
-            :class:`specwb.evaluation.library.Library`.
+            :class:`specwb.bench.library.Library`.
         draft: the draft model of methods that take one, default the target's own.
         temperature: 0 is greedy.
         top_k: a filter; 0 switches it off.
@@ -120,13 +120,13 @@ def compare(
         - reference: ``method``, what speedup is over, and ``plain``: tokens/s of both plain
           decodings.
         - fastest: the fastest method, and whether it is lossless, see
-          :func:`specwb.evaluation.runs.fastest`.
+          :func:`specwb.bench.runs.fastest`.
         - same_text: method -> how its greedy texts agree with plain decoding's: ``texts``, those of
           them that part at a tie up to rounding (``ties``) and elsewhere (``others``, which must be
-          0), and the ``margin`` of a tie, see :mod:`specwb.evaluation.ties`; None at T > 0.
+          0), and the ``margin`` of a tie, see :mod:`specwb.bench.ties`; None at T > 0.
         - left_out: method -> why it has no row; categories_left_out: those without a prompt.
         - machine: whether the machine was quiet, see
-          :meth:`specwb.evaluation.machine.Watch.facts`.
+          :meth:`specwb.bench.machine.Watch.facts`.
         - began: when, in UTC.
         - threads: CPU threads that torch computes with.
         - sha256: of the weights, by role; of a hub model its commit, None of a model in memory.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from specwb.cost import PredictionError, Setting, Shape, Step, shape, step
+from specwb.cost.steps import DRAFTED
+from specwb.cost.work import attention, counts, exchange
 from specwb.drafters.eagle import EAGLE_TREE
-from specwb.prediction import PredictionError, Setting, Shape, Step, shape, step
-from specwb.prediction.steps import DRAFTED
-from specwb.prediction.work import attention, counts, exchange
 
 COUNTED = json.loads((Path(__file__).parents[1] / "dry" / "budget.json").read_text())["large bf16"]
 SETTING = Setting(1, 400, 2)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from specwb.cost.shapes import PredictionError, tables
 from specwb.files import home, toml
 from specwb.inputs import real
-from specwb.prediction.shapes import PredictionError, tables
 
 UNITS = {
     "bandwidth": 1e9,

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 
 import specwb
 from specwb import cli, files
-from specwb.evaluation.compare import compare
-from specwb.evaluation.prompts import OFFICIAL as OFFICIAL_FILES
-from specwb.evaluation.prompts import PromptSetError, Question, interleave, load_prompts, sets
+from specwb.bench.compare import compare
+from specwb.bench.prompts import OFFICIAL as OFFICIAL_FILES
+from specwb.bench.prompts import PromptSetError, Question, interleave, load_prompts, sets
 from specwb.models.load import data_dir
 
 EIGHT = ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]

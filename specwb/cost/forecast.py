@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from specwb.analysis import reach
+from specwb.cost.cards import NAMES, SIZES, Card, Machine
+from specwb.cost.shapes import PredictionError, Shape
+from specwb.cost.steps import DRAFTED, Step, step
+from specwb.cost.work import ATTENTION, EXCHANGE, Kernel, Setting
 from specwb.files import from_json, home
 from specwb.inputs import integer, real
-from specwb.prediction.cards import NAMES, SIZES, Card, Machine
-from specwb.prediction.shapes import PredictionError, Shape
-from specwb.prediction.steps import DRAFTED, Step, step
-from specwb.prediction.work import ATTENTION, EXCHANGE, Kernel, Setting
 
 CAPTURED, EAGER = "captured", "library-eager"
 MODES = (CAPTURED, EAGER)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specwb.prediction import PredictionError, ledger
-from specwb.prediction.shapes import tables
+from specwb.cost import PredictionError, ledger
+from specwb.cost.shapes import tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "predict.md"
 NUMBER = re.compile(r"-?\+?\d+(?:\.\d+)?")

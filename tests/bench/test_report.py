@@ -18,10 +18,10 @@ import tiny
 
 import specwb
 from specwb import figures
-from specwb.evaluation import compare as module
-from specwb.evaluation import machine, report
-from specwb.evaluation.compare import compare
-from specwb.evaluation.runs import PARTS
+from specwb.bench import compare as module
+from specwb.bench import machine, report
+from specwb.bench.compare import compare
+from specwb.bench.runs import PARTS
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11], [4]]
 

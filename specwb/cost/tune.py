@@ -18,15 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from specwb.bench import machine, report
+from specwb.bench.compare import compare
+from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.prompts import Question, interleave
+from specwb.cost.calibrate import calibrate
+from specwb.cost.head_cost import HeadCost, calibrate_head
+from specwb.cost.model import CostError, CostModel
+from specwb.cost.settings import GAMMA, TOPS, WIDE, Setting, others, settings, target_heads
 from specwb.errors import SpecwbError
-from specwb.evaluation import machine, report
-from specwb.evaluation.calibrate import calibrate
-from specwb.evaluation.compare import compare
-from specwb.evaluation.conditions import describe, describe_device, versions
-from specwb.evaluation.cost import CostError, CostModel
-from specwb.evaluation.head_cost import HeadCost, calibrate_head
-from specwb.evaluation.prompts import Question, interleave
-from specwb.evaluation.settings import GAMMA, TOPS, WIDE, Setting, others, settings, target_heads
 from specwb.files import check_path, from_json, home, write
 from specwb.methods import Method
 from specwb.methods import method as make_method

@@ -9,14 +9,14 @@ import pytest
 import tiny
 
 import specwb
+from specwb.bench import compare as module
+from specwb.bench import conditions, report, runs
 from specwb.bench import measure as measuring
+from specwb.bench.compare import compare, to_json, usual
+from specwb.bench.library import Library
 from specwb.bench.measure import Run
-from specwb.evaluation import compare as module
-from specwb.evaluation import conditions, report, runs
-from specwb.evaluation.compare import compare, to_json, usual
-from specwb.evaluation.library import Library
-from specwb.evaluation.prompts import PromptSetError, Question, interleave, load_prompts, sets
-from specwb.evaluation.runs import loops
+from specwb.bench.prompts import PromptSetError, Question, interleave, load_prompts, sets
+from specwb.bench.runs import loops
 from specwb.probability import Sampling
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from specwb.analysis import choose_tree
-from specwb.evaluation.cost import CostModel
-from specwb.evaluation.head_cost import WIDE as HEADS
-from specwb.evaluation.head_cost import HeadCost
+from specwb.cost.head_cost import WIDE as HEADS
+from specwb.cost.head_cost import HeadCost
+from specwb.cost.model import CostModel
 from specwb.files import weights_hash
 from specwb.methods import Method, that_run
 from specwb.models.target import Target

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import ttest_1samp
 
+from specwb.bench.machine import Watch
 from specwb.bench.measure import Run
 from specwb.bench.results import ratios_of, speedup
-from specwb.evaluation.machine import Watch
 from specwb.flow import Exactness
 from specwb.methods import Method
 from specwb.probability import Sampling

@@ -8,8 +8,8 @@
 Nothing is measured here, and no card has been fitted to a published row.
 """
 
-from specwb.prediction.cards import Card, Machine, card
-from specwb.prediction.forecast import (
+from specwb.cost.cards import Card, Machine, card
+from specwb.cost.forecast import (
     CAPTURED,
     EAGER,
     MODES,
@@ -21,9 +21,9 @@ from specwb.prediction.forecast import (
     parts,
     seconds,
 )
-from specwb.prediction.shapes import PredictionError, Shape, shape
-from specwb.prediction.steps import Step, step
-from specwb.prediction.work import Kernel, Setting
+from specwb.cost.shapes import PredictionError, Shape, shape
+from specwb.cost.steps import Step, step
+from specwb.cost.work import Kernel, Setting
 
 __all__ = [
     "CAPTURED",

@@ -14,7 +14,7 @@ from terminal import call
 from typer.main import get_command
 
 from specwb.cli import app
-from specwb.prediction import (
+from specwb.cost import (
     CAPTURED,
     EAGER,
     Kernel,
@@ -29,8 +29,8 @@ from specwb.prediction import (
     shape,
     step,
 )
-from specwb.prediction.shapes import tables
-from specwb.prediction.work import product
+from specwb.cost.shapes import tables
+from specwb.cost.work import product
 
 H100 = card("h100")
 MACHINE = H100.typical("bf16")

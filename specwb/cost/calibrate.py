@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from specwb.bench.measure import Job, measure
+from specwb.cost.model import CostModel, at_length, disorder, in_order
 from specwb.decoding import rounds
 from specwb.drafters.base import Drafter
 from specwb.errors import ArgumentError
-from specwb.evaluation.cost import CostModel, at_length, disorder, in_order
 from specwb.flow import Draft, Exactness, State
 from specwb.methods import Method
 from specwb.methods import method as make_method

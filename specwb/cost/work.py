@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from specwb.prediction.shapes import Shape, tables
+from specwb.cost.shapes import Shape, tables
 
 PRODUCT, ATTENTION, SMALL, EXCHANGE = "products", "attention", "small kernels", "exchanges"
 QUERIES = 64

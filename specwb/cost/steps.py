@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specwb.blocks import PUBLISHED, BlockTree
-from specwb.drafters.eagle import EAGLE_TREE
-from specwb.drafters.mcsd_ti import LARGEST
-from specwb.drafters.medusa import MEDUSA_TREE
-from specwb.methods import read_spec
-from specwb.models.fuzzy import grouping
-from specwb.options import shape as read_tree
-from specwb.prediction.shapes import PredictionError, Shape
-from specwb.prediction.work import (
+from specwb.cost.shapes import PredictionError, Shape
+from specwb.cost.work import (
     PRODUCT,
     Kernel,
     Setting,
@@ -34,6 +28,12 @@ from specwb.prediction.work import (
     small,
     times,
 )
+from specwb.drafters.eagle import EAGLE_TREE
+from specwb.drafters.mcsd_ti import LARGEST
+from specwb.drafters.medusa import MEDUSA_TREE
+from specwb.methods import read_spec
+from specwb.models.fuzzy import grouping
+from specwb.options import shape as read_tree
 from specwb.tree import Tree
 
 DRAFT, VERIFY, REST = "draft", "target forward", "rules and text"

@@ -13,12 +13,12 @@ import tiny
 from terminal import call
 
 import specwb
-from specwb.evaluation import compare as comparing
-from specwb.evaluation import head_cost
-from specwb.evaluation import settings as settings_of
-from specwb.evaluation import tune as tuning
-from specwb.evaluation.cost import CostModel
-from specwb.evaluation.prompts import Question
+from specwb.bench import compare as comparing
+from specwb.bench.prompts import Question
+from specwb.cost import head_cost
+from specwb.cost import settings as settings_of
+from specwb.cost import tune as tuning
+from specwb.cost.model import CostModel
 from specwb.options import spell
 
 

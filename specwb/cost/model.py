@@ -1,6 +1,6 @@
 """The cost model of a pair: the speedup of any chain or tree, predicted from measured times.
 
-:mod:`specwb.evaluation.calibrate` measures what it needs. What is predicted is what
+:mod:`specwb.cost.calibrate` measures what it needs. What is predicted is what
 :func:`specwb.compare` measures, prompt processing included.
 """
 
