@@ -39,7 +39,6 @@ class Facts:
         architectures: those that torch was built for, such as ``sm_80``.
         free: GiB of its memory that are free.
         total: GiB of its memory.
-        compiler: whether there is a C compiler, which Triton needs when it is first used.
         error: what the device, or ``nvidia-smi``, answered where it could not be asked.
     """
 
@@ -53,7 +52,6 @@ class Facts:
     architectures: tuple[str, ...] = ()
     free: float = 0.0
     total: float = 0.0
-    compiler: bool = True
     error: str = ""
 
 
@@ -86,24 +84,23 @@ def driver_version(seconds: float = 30.0) -> str:
 def facts() -> Facts:
     """What there is on this machine."""
     build = torch.__version__, torch.version.cuda
-    compiler = any(map(shutil.which, ("gcc", "cc", "clang")))
     try:
         driver = driver_version()
     except Unanswered as error:
-        return Facts(*build, 0, True, compiler=compiler, error=str(error))
+        return Facts(*build, 0, True, error=str(error))
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     hardware = bool(driver) or Path("/dev/nvidia0").exists() or devices > 0
     machine = (*build, devices, hardware, driver)
     if not devices:
-        return Facts(*machine, compiler=compiler)
+        return Facts(*machine)
     name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
     known = (name, capability, tuple(torch.cuda.get_arch_list()))
     try:
         free, total = (n / 2**30 for n in torch.cuda.mem_get_info(0))
     except RuntimeError as error:  # a device so full that not even a context fits, or a broken one
         said = str(error).partition("\n")[0]
-        return Facts(*machine, *known, compiler=compiler, error=said)
-    return Facts(*machine, *known, free, total, compiler)
+        return Facts(*machine, *known, error=said)
+    return Facts(*machine, *known, free, total)
 
 
 def problem(found: Facts) -> str | None:
@@ -130,8 +127,6 @@ def problem(found: Facts) -> str | None:
     if found.free < min(ROOM, 0.9 * found.total):
         size = f"{found.free:.1f} of {found.total:.1f} GiB"
         return f"{size} of {device} are free, {ROOM} are needed: end what nvidia-smi lists there"
-    if not found.compiler:
-        return "there is no C compiler, which Triton needs when it first runs: install gcc"
     return None
 
 

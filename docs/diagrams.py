@@ -20,7 +20,8 @@ FLOORS = (
     ("widgets", "explorers"),
     ("studies", "papers' cells, claims, verdicts, the ledger"),
     ("training sweeps harness", "heads, sweeps, benchmarks"),
-    ("evaluation prediction bench", "comparison, measuring, cost model, check, tune"),
+    ("cost evaluation", "cost models, tune; check, the papers' probes"),
+    ("bench", "measuring, comparison"),
     ("custom_generate conversation serve figures scope", "other ways to decode, and to see it"),
     ("methods describe engine decoding", "the loop, the registry"),
     ("drafters", "one file a method; what several share"),
@@ -28,7 +29,7 @@ FLOORS = (
     ("verify.exact", "the rules over fractions, without torch"),
     (
         "errors extras files inputs options templates tree mask noise probability flow blocks"
-        " lattice proxy ngram streaming stops palette kernels processors",
+        " lattice proxy ngram streaming stops palette processors",
         "types, noise, files: they need no other",
     ),
 )

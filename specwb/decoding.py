@@ -16,7 +16,6 @@ from specwb.graphs import RECORDERS
 from specwb.inputs import as_int, eos_ids, is_many, to_python
 from specwb.methods import Method
 from specwb.methods import method as make_method
-from specwb.models.attention import ATTENTIONS
 from specwb.models.layout import LAYOUTS
 from specwb.models.prompts import PromptError, Prompts, read_prompts
 from specwb.models.target import Target, check_target
@@ -45,7 +44,6 @@ def rounds(
     layout: str = "tree",
     until: Stop = (),
     past: Past | None = None,
-    attention: str = "whole",
     **options,
 ) -> Iterator[Step]:
     """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
@@ -84,8 +82,6 @@ def rounds(
             ended a row is in each step's ``stops``.
         past: what the decoding before this one left of the same beginnings is not computed again;
             afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
-        attention: how the target attends to a draft: ``"whole"``, or in two ``"parts"``, the text
-            and the draft, merged (:mod:`specwb.models.attention`); the same up to rounding.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done.
@@ -112,7 +108,6 @@ def rounds(
             )
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")
-    _check_attention(attention, target, layout)
     if rescore is not None and method.drafter.scheme(sampling) is Scheme.ROOTS:
         raise ArgumentError(
             f"{method.key}: several roots are drawn before their scores could be changed;"
@@ -141,22 +136,8 @@ def rounds(
         layout=layout,
         stops=stops,
         past=past,
-        attention=attention,
     )
     return iter(decoding)
-
-
-def _check_attention(attention: str, target: Target, layout: str) -> None:
-    """Checks that attention can be computed so.
-
-    Raises:
-        ArgumentError: it is no way that there is, or not with this layout or model.
-    """
-    if attention not in ATTENTIONS:
-        raise ArgumentError(f"attention must be {' or '.join(ATTENTIONS)}, got {attention!r}")
-    if attention == "parts" and (layout != "tree" or target.backbone.whole):
-        why = f"layout={layout!r}" if layout != "tree" else "a model run by the library's forward"
-        raise ArgumentError(f"attention='parts' is for our own forward over a tree, not for {why}")
 
 
 def _static(target: Target, method: Method, graphs: bool | None, eager: bool) -> bool:
@@ -266,7 +247,6 @@ def decode(
     layout: str = "tree",
     until: Stop = (),
     past: Past | None = None,
-    attention: str = "whole",
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -300,7 +280,6 @@ def decode(
         layout=layout,
         until=until,
         past=past,
-        attention=attention,
         **options,
     )
     began = time.perf_counter()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specwb import kernels
 from specwb.drafters.base import Drafter
 from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
@@ -82,7 +81,6 @@ class Decoding:
         layout: how the target is run over a draft, see :meth:`Target.score`.
         stops: what ends a row beside ``ends``, where there is something: a host read a step.
         past: what an earlier decoding left, and what this one leaves.
-        attention: how it attends to a draft, ``"whole"`` or in ``"parts"``.
         rule: the verification rule under these sampling settings.
         state, drafter, noise: made by :meth:`open`.
     """
@@ -101,7 +99,6 @@ class Decoding:
     layout: str = "tree"
     stops: Stops | None = None
     past: Past | None = None
-    attention: str = "whole"
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -129,7 +126,7 @@ class Decoding:
             self.static,
             None if self.past is None else self.past.of(self.prompts, self.drafter.features),
         )
-        state.static, state.parted = self.static, self.attention == "parts"
+        state.static = self.static
         self.drafter.open(state, self.target)
         state.prior = None  # copied by now
         if (ranks := here()) is not None:
@@ -282,8 +279,7 @@ class Decoding:
     def _key(self) -> tuple:
         """Decodings with equal keys can take turns in one arena."""
         rows, capacity = self.state.rows, self.state.capacity
-        settings = self.sampling, tuple(self.ends), self.attention, kernels.on()
-        return self.target, rows, capacity, *settings
+        return self.target, rows, capacity, self.sampling, tuple(self.ends)
 
     def _borrow(self) -> Arena:
         """The tensors that this method's graphs look at, with this decoding's contents."""

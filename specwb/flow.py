@@ -89,8 +89,6 @@ class State:
         prior: what an earlier decoding left of the same beginning.
         static: this decoding is captured as graphs: tensors that live longer than a step are
             changed in place, and nothing reads a device value between two steps but :meth:`read`.
-        parted: the target's attention over a draft is computed in two parts, see
-            :mod:`specwb.models.attention`.
         stages: what runs the parts of a step that is recorded in several graphs, by name; None
             where a step is one graph, or eager.
     """
@@ -110,7 +108,6 @@ class State:
     static: bool = False
     caches: list[tuple[object, KVCache]] = field(default_factory=list, repr=False)
     prior: Prior | None = field(default=None, repr=False)
-    parted: bool = False
     stages: Callable[[Callable[[], Any], Hashable], Any] | None = field(default=None, repr=False)
     _summary: Tensor | None = field(default=None, repr=False)
     _masks: dict = field(default_factory=dict, repr=False)

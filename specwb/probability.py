@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specwb import kernels
 from specwb.errors import ArgumentError
 from specwb.inputs import as_int, real
 
@@ -142,8 +140,6 @@ def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
     Returns:
         ``[...]`` tokens.
     """
-    if p.shape[:-1] == u.shape and kernels.ready("draw", p, _check_draw):
-        return _drawn(p, u.unsqueeze(-1))[0].squeeze(-1)
     width = p.shape[-1]
     if width >= WIDE and width % BLOCK == 0:
         return _inverse_cdf_by_blocks(p, u)
@@ -189,8 +185,6 @@ def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         tokens: ``[..., K]``, in the order in which they were drawn.
         ok: ``[..., K]``, False for draws after the support of q had ended.
     """
-    if q.shape[:-1] == u.shape[:-1] and kernels.ready("draw", q, _check_draw):
-        return _drawn(q, u)
     left = q.clone()
     tokens, ok = [], []
     for j in range(u.shape[-1]):
@@ -199,32 +193,6 @@ def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         left.scatter_(-1, x.unsqueeze(-1), 0.0)
         tokens.append(x)
     return torch.stack(tokens, -1), torch.stack(ok, -1)
-
-
-def _drawn(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`draw_without_replacement` by one fused kernel."""
-    return import_module("specwb.kernels.draw").draw(q, u)
-
-
-def _check_draw(device: torch.device, dtype: torch.dtype) -> None:
-    """Runs the kernel beside torch's draws: rows that are flat, peaked, narrow and empty.
-
-    Raises:
-        AssertionError: they differ.
-    """
-    random = torch.Generator().manual_seed(0)
-    for width in (7, 5000, WIDE):
-        logits = torch.randn(4, width, generator=random, dtype=torch.float64)
-        q = (logits * torch.tensor([1.0, 5.0, 1.0, 1.0]).double()[:, None]).softmax(-1)
-        q[2, 2:], q[3] = 0.0, 0.0
-        # apart from the boundaries, which rounding moves
-        u = torch.rand(4, 4, generator=random, dtype=torch.float64)
-        q, u = q.to(device, dtype), u.to(device)
-        tokens, ok = _drawn(q, u)
-        with kernels.use(False):
-            wanted, there = draw_without_replacement(q, u)
-        assert torch.equal(ok, there), "it says of other draws that they are there"
-        assert torch.equal(tokens[ok], wanted[ok]), "it draws other tokens"
 
 
 def entropy(logq: Tensor) -> Tensor:

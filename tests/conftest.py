@@ -23,7 +23,6 @@ os.environ.setdefault("SPECWB_CACHE", str(Path(__file__).parents[1] / "build" / 
 LONGEST = (
     "test_browser.py",
     "test_site.py",
-    "test_fused_kernels.py",
     "test_mutants.py",
     "test_protocol.py",
     "test_run.py",

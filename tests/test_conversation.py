@@ -210,7 +210,6 @@ def test_a_turn_that_fails_leaves_the_conversation_as_it_was(pair):
         ({"rows": 0}, "rows must be an integer >= 1, got 0"),
         ({"temperature": -1}, "temperature must be >= 0 and finite, got -1"),
         ({"until": 3}, "until= must be a text, texts or a function, got 3"),
-        ({"attention": "part"}, "attention must be whole or parts, got 'part'"),
         ({"eos": 10**6}, "eos must be token ids in 0"),
         ({"gama": 3}, "pld has no option 'gama'"),
         ({"past": Past()}, "pld has no option 'past'"),
@@ -244,6 +243,6 @@ def test_a_generator_is_drawn_from_by_turns_alone(pair):
 
 
 def test_every_setting_of_decode_is_one_of_a_conversation(pair):
-    talk = specwb.Conversation(pair[0], "sps", draft=pair[1], attention="parts", max_new_tokens=4)
-    assert talk.settings == {"attention": "parts", "max_new_tokens": 4}
+    talk = specwb.Conversation(pair[0], "sps", draft=pair[1], layout="batch", max_new_tokens=4)
+    assert talk.settings == {"layout": "batch", "max_new_tokens": 4}
     assert talk.say("w3").tokens

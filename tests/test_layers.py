@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "specwb"
 # docs/architecture.md draws them
 FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
-    " proxy ngram streaming stops palette kernels processors",
+    " proxy ngram streaming stops palette processors",
     "verify.exact",
     "verify models analysis graphs trace",
     "drafters",

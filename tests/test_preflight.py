@@ -46,7 +46,6 @@ def test_nothing_is_in_the_way_of_a_good_machine():
         ({"capability": (7, 5), "name": "T4"}, "T4 (sm_75) is older than sm_80"),
         ({"capability": (12, 0)}, "has no kernels for H100 (sm_120), only sm_80, sm_90"),
         ({"free": 2.5}, "2.5 of 79.0 GiB of H100 (sm_90) are free, 12 are needed"),
-        ({"compiler": False}, "no C compiler, which Triton needs"),
     ],
 )
 def test_what_is_in_the_way_is_said_in_one_line(change, said):

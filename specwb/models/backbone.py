@@ -22,9 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.mask import aligned, last_seen
-from specwb.models import fused
 from specwb.models.architectures import architecture_of, text_config, unchanged_below, windows
-from specwb.models.attention import Parts, Tail, attend_in_parts, parts
 from specwb.models.cache import KVCache
 from specwb.models.hooks import check_unhooked
 from specwb.models.layers import (
@@ -68,7 +66,6 @@ class Pass:
         every: cos and sin of queries, keys and values, ``[B,m,heads + 2 * kv_heads,head_dim]``,
             which leave values as they are; None until they are asked for.
         window: how many positions each query sees where that is not all of them.
-        parts: how the slots part in two, where attention is computed so.
         others: what layers of other kinds than the first one have instead of this.
     """
 
@@ -83,7 +80,6 @@ class Pass:
     values: Tensor
     every: tuple[Tensor, Tensor] | None = None
     window: int | None = None
-    parts: Parts | None = None
     others: dict[Kind, Pass] = field(default_factory=dict)
 
 
@@ -242,7 +238,6 @@ class Stack:
         extent: int,
         mask: Tensor | None,
         causal: bool = False,
-        tail: Tail | None = None,
     ) -> Pass:
         """Makes what all layers of one forward share; arguments as of :meth:`run`."""
         visible = cache.data[:, :, :extent].transpose(2, 3)
@@ -254,9 +249,6 @@ class Stack:
             cos, sin = self._table(rotation, cache.capacity)
             window = window if window is not None and window < extent else None
             cos, sin = cos[positions], sin[positions]
-            if tail is not None and seen is not None:
-                parted = parts(tail, seen, window, cache.offset)
-                return Pass(cos, sin, index, cache, extent, None, False, k, v, None, None, parted)
             if window is not None and not causal:
                 if seen is None:
                     k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
@@ -288,18 +280,16 @@ class Stack:
         per_key = h // kv  # query heads that share one key head
         stored = i if cache_layer is None else cache_layer
         heads = product(inputs, layer.qkv, layer.qkv_bias).view(rows, m, h + 2 * kv, dim)
-        queries = fused.rotated(self, layer, heads, at, stored)
-        if queries is None:
-            if self._at_once and at.cos.dtype == heads.dtype:
-                heads = self._turn(heads, *self._every(at))
-            elif layer.rotated_first:
-                heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
-                heads[:, :, : h + kv] = layer.normed(heads, h, kv)
-            else:  # what some rotate in float32 is rounded here
-                heads[:, :, : h + kv] = self.rotated(layer.normed(heads, h, kv), at)
-            entries = heads.narrow(2, h, 2 * kv).reshape(rows * m, 2 * kv, dim)
-            at.cache.flat[stored].index_copy_(0, at.index, entries)
-            queries = heads.narrow(2, 0, h)
+        if self._at_once and at.cos.dtype == heads.dtype:
+            heads = self._turn(heads, *self._every(at))
+        elif layer.rotated_first:
+            heads[:, :, : h + kv] = self.rotated(heads[:, :, : h + kv], at)
+            heads[:, :, : h + kv] = layer.normed(heads, h, kv)
+        else:  # what some rotate in float32 is rounded here
+            heads[:, :, : h + kv] = self.rotated(layer.normed(heads, h, kv), at)
+        entries = heads.narrow(2, h, 2 * kv).reshape(rows * m, 2 * kv, dim)
+        at.cache.flat[stored].index_copy_(0, at.index, entries)
+        queries = heads.narrow(2, 0, h)
         key, value = at.keys[stored], at.values[stored]
         if at.causal and (at.window is not None or layer.cap or layer.sinks is not None):
             out = attend_causally(layer, queries, key, value, at.window)
@@ -308,11 +298,7 @@ class Stack:
         else:
             # heads that share a key become queries of one head: keys are read once, never repeated
             q = (queries if m == 1 else queries.transpose(1, 2)).reshape(rows, kv, -1, dim)
-            if at.parts is None:
-                out = attend(layer, q, key, value, at.mask)
-            else:
-                flat = at.cache.flat[stored]
-                out = attend_in_parts(layer, q, key, value, flat, at.parts)
+            out = attend(layer, q, key, value, at.mask)
             if m > 1:
                 out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
         return layer.output(through(out.reshape(rows, m, h * dim), layer.o), 0)
@@ -341,22 +327,17 @@ class Stack:
         norm = self.layers[i].norm1
         return x if norm is None else rms(x, norm)
 
-    def mlp(self, i: int, x: Tensor, normed: Tensor | None = None) -> Tensor:
-        """What layer i's MLP adds to the residual stream, ``[B,m,H] -> [B,m,H]``; ``normed`` is
-        ``x`` after its norm, where that is at hand."""
+    def mlp(self, i: int, x: Tensor) -> Tensor:
+        """Returns what layer i's MLP adds to the residual stream ``x [B,m,H]``."""
         layer = self.layers[i]
-        if normed is None:
-            normed = x if layer.norm2 is None else rms(x, layer.norm2)
-        x = normed
+        if layer.norm2 is not None:
+            x = rms(x, layer.norm2)
         if layer.called is not None:
             out = layer.called(x)
             return layer.output(out[0] if isinstance(out, tuple) else out, 1)
         both = product(x, layer.gate_up, layer.gate_up_bias)
-        inner = fused.gated(layer, both)
-        if inner is None:
-            gate, up = both.view(*both.shape[:-1], 2, -1).unbind(-2)
-            inner = layer.act(gate) * up
-        return layer.output(through(inner, layer.down), 1)
+        gate, up = both.view(*both.shape[:-1], 2, -1).unbind(-2)
+        return layer.output(through(layer.act(gate) * up, layer.down), 1)
 
     def layer(self, i: int, x: Tensor, at: Pass, attended: Tensor | None = None) -> Tensor:
         """Layer i: ``r = x + attention``, then ``r + mlp(r)`` where it has an MLP.
@@ -367,22 +348,8 @@ class Stack:
             at: what the layers of this forward share.
             attended: what the attention reads instead of the layer's norm of ``x``.
         """
-        x, more = self._halves(i, x, at, attended)
-        return x if more is None else x + more
-
-    def _halves(
-        self, i: int, x: Tensor, at: Pass, attended: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Layer i up to its last sum: the residual stream after the attention, and what the MLP
-        adds to it, None where there is none."""
-        layer = self.layers[i]
-        inputs = self.inputs(i, x) if attended is None else attended
-        a = self.attention(i, inputs, at)
-        if not layer.feeds_forward:
-            return x + a, None
-        both = fused.add_norm(x, a, layer.norm2)
-        x, normed = (x + a, None) if both is None else both
-        return x, self.mlp(i, x, normed)
+        x = x + self.attention(i, self.inputs(i, x) if attended is None else attended, at)
+        return x + self.mlp(i, x) if self.layers[i].feeds_forward else x
 
     def run(
         self,
@@ -398,7 +365,6 @@ class Stack:
         last: int | None = None,
         features: Sequence[int] = (),
         attended: Tensor | None = None,
-        tail: Tail | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Runs layers ``first..last`` in order.
 
@@ -417,21 +383,15 @@ class Stack:
                 the head reads, after it; of layers before ``first`` there are none.
             attended: what the first layer's attention reads instead of its norm of ``x``; ``x``
                 stays the residual stream.
-            tail: attention is computed in two parts, which meet there; None: as a whole.
         Returns:
             hidden states ``[B,m,H]`` before the final norm, and the features
             ``[B,m,len(features) * H]`` or None.
         """
-        at = self.shared(positions, slots, cache, extent, mask, causal, tail)
+        at = self.shared(positions, slots, cache, extent, mask, causal)
         states = {first: x}
         stop = len(self.layers) if last is None else last
         for i in range(first, stop):
-            x, more = self._halves(i, x, at, attended)
-            attended = None  # of the layer that comes next
-            if more is not None:
-                norm = self.layers[i + 1].norm1 if i + 1 < stop else None
-                both = fused.add_norm(x, more, norm)
-                x, attended = (x + more, None) if both is None else both
+            x = self.layer(i, x, at, attended if i == first else None)
             if i + 1 in features:
                 states[i + 1] = x
         return x, self.selected(states, x, features)

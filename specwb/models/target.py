@@ -20,7 +20,6 @@ from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
 from specwb.mask import causal_mask
 from specwb.models.architectures import UnsupportedModel, check_causal, context
-from specwb.models.attention import Tail
 from specwb.models.backbone import Backbone, Run
 from specwb.models.cache import KVCache
 from specwb.models.folder import LoadError, card_of
@@ -337,8 +336,7 @@ class Target:
         mask = None if unmasked else state.tree_mask(tree, self.dtype)
         x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
         where, first = (positions, slots, state.cache, extent, mask), draft.start_layer
-        more: dict[str, Any] = {"tail": Tail(state.length - 1, tree.n)} if state.parted else {}
-        hidden, states = self.backbone.run(x, *where, first=first, features=features, **more)
+        hidden, states = self.backbone.run(x, *where, first=first, features=features)
         return Scores(self._logits(hidden), state.sampling, states)
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits
-from specwb.verify.fused import verified
 from specwb.verify.rule import Rule
 
 
@@ -21,15 +20,12 @@ class Greedy(Rule):
     """
 
     name = "greedy"
-    fused = "greedy"
     schemes = frozenset(Scheme)
 
     def uniforms(self, limits: Limits) -> int:
         return 0
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor | None = None) -> Verdict:
-        if (fused := verified(self, draft, scores, u)) is not None:
-            return fused
         tree = draft.tree
         best, tokens, valid = scores.best(tree), draft.tokens[:, : tree.v], draft.valid[:, : tree.v]
         rows = len(tokens)

@@ -21,7 +21,6 @@ class PointMass(NodeRule):
     """
 
     name = "point"
-    fused = "point"
     in_turn = False
     schemes = frozenset(Scheme) - {Scheme.ROOTS}  # sampled candidates too, see Naive
 
@@ -50,5 +49,4 @@ class Naive(PointMass):
     """
 
     name = "naive"
-    fused = "point"
     schemes = frozenset(Scheme) - {Scheme.ROOTS} - {Scheme.POINT}

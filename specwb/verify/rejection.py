@@ -17,7 +17,6 @@ class Rejection(NodeRule):
     """
 
     name = "rejection"
-    fused = "rrs"
     schemes = frozenset({Scheme.IID, Scheme.WITHOUT_REPLACEMENT})  # one draw: the two are the same
     chain_only = True
 

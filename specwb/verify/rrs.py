@@ -27,7 +27,6 @@ class RRS(NodeRule):
     """
 
     name = "rrs"
-    fused = "rrs"
     schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
 
     def node(

@@ -33,7 +33,6 @@ class RRSw(NodeRule):
     """
 
     name = "rrsw"
-    fused = "rrsw"
     schemes = frozenset({Scheme.WITHOUT_REPLACEMENT, Scheme.IID, Scheme.IID_PATHS})
 
     def node(

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specwb.flow import Draft, Exactness, RuleMismatch, Scheme, Scores, Verdict
 from specwb.tree import Limits
-from specwb.verify.fused import verified
 
 ONE_A_NODE = frozenset(
     {Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.IID_PATHS, Scheme.TOP_AND_SAMPLE}
@@ -138,11 +137,9 @@ class NodeRule(Rule):
     Attributes:
         in_turn: it tests one child after another, child j by uniform j; what follows an accepted
             one is not tested. :func:`specwb.explain` shows the tests by it.
-        fused: which kernels decide as this very class does, see :mod:`specwb.verify.fused`.
     """
 
     in_turn = True
-    fused = ""
 
     def node(
         self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
@@ -208,8 +205,6 @@ class NodeRule(Rule):
     ) -> Verdict:
         """``start [B]``: children of the root that the walk begins at instead, as if they had been
         accepted."""
-        if start is None and (fused := verified(self, draft, scores, u)) is not None:
-            return fused
         rows, device = draft.tokens.shape[0], draft.tokens.device
         node = torch.zeros(rows, dtype=torch.long, device=device) if start is None else start
         accepted = torch.full_like(node, 0 if start is None else 1)

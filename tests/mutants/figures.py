@@ -40,7 +40,7 @@ from specwb.widgets.speed import SpeedExplorer
 # ----------------------------------------------------------------------- methods side by side
 
 
-@killed_by("evaluation/test_report.py: test_by_category")
+@killed_by("bench/test_report.py: test_by_category")
 def categories_share_a_row(patch):
     """Every category is drawn with the speedups of the first one."""
     first = 'next(iter(figures.values()))[n]["speedup"]'
@@ -53,13 +53,13 @@ def quartiles_as_lengths(patch):
     patch.edit(comparison, 'r["speedup_high"] - r["speedup"] for', 'r["speedup_high"] for')
 
 
-@killed_by("evaluation/test_report.py: acceptance_by_depth")
+@killed_by("bench/test_report.py: acceptance_by_depth")
 def depths_share_a_denominator(patch):
     """Acceptance at every depth is over the rounds that were tested at the first."""
     patch.edit(acceptance_by_depth, "a / t for _, a, t in", "a / points[0][2] for _, a, _ in")
 
 
-@killed_by("evaluation/test_report.py: round_lengths")
+@killed_by("bench/test_report.py: round_lengths")
 def bonus_token_not_in_the_histogram(patch):
     """A round's length is what was accepted, without the bonus token."""
     patch.edit(round_lengths, "Counter(a + 1 for a in", "Counter(a for a in")
@@ -73,13 +73,13 @@ def tau_is_a_mean_of_rows(patch):
     patch.edit(tokens_per_round, "output.mean_tokens_per_step", mean)
 
 
-@killed_by("evaluation/test_report.py: time_split")
+@killed_by("bench/test_report.py: time_split")
 def seconds_for_milliseconds(patch):
     """What the axis calls milliseconds are seconds."""
     patch.edit(time_split, "1e3 * seconds", "seconds")
 
 
-@killed_by("evaluation/test_report.py: time_split")
+@killed_by("bench/test_report.py: time_split")
 def time_over_the_tokens_of_all(patch):
     """A method's time is divided by the tokens of all methods."""
     patch.edit(time_split, "/ tokens[n] for", "/ sum(tokens.values()) for")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from mutants.patch import killed_by
 from specwb.models import (
     architectures,
-    attention,
     checkpoint,
     diffusion,
     eagle,
     eagle_config,
     faster,
     folder,
-    fused,
     fuzzy,
     gguf,
     hooks,
@@ -100,20 +98,6 @@ def sinks_of_other_heads(patch):
     patch.edit(layers.attend, f".repeat_interleave({repeats}, 1)", f".repeat(1, {repeats})")
 
 
-@killed_by("models/test_attention.py: parts_are_the_whole gpt_oss")
-def sink_weighs_nothing_in_parts(patch):
-    """Attention in two parts weighs them with each other, without the sink beside them."""
-    patch.edit(
-        attention.attend_in_parts, "lse.softmax(0)[:2, ..., None]", "lse[:2].softmax(0)[..., None]"
-    )
-
-
-@killed_by("models/test_attention.py: parts_are_the_whole mistral-window")
-def window_in_parts_one_narrow(patch):
-    """In two parts a window takes one slot too few of the committed ones."""
-    patch.edit(attention.parts, "(window - seen)", "(window - 1 - seen)")
-
-
 @killed_by("models/test_architectures.py: every_node mistral-window")
 def window_of_a_prompt_one_wide(patch):
     """In a prompt a window of W positions has the W before its own, and its own."""
@@ -167,19 +151,6 @@ def trial_of_the_root_only(patch):
     patch.edit(
         GenericBackbone._off, "(logits - expected).abs()", "(logits - expected)[:, :1].abs()"
     )
-
-
-@killed_by("kernels/test_fused_kernels.py: stays_torchs")
-def gelu_gated_as_silu(patch):
-    """The fused kernel, whose gate is SiLU, runs in models with another activation too."""
-    patch.edit(fused.gated, "layer.act is not F.silu or ", "")
-
-
-@killed_by("kernels/test_fused_kernels.py: stays_torchs")
-def gemma_gain_without_its_one(patch):
-    """Gemma's norms, whose gain is 1 + w, run by the fused kernel, whose gain is w."""
-    either = 'getattr(norm, "variance_epsilon", getattr(norm, "eps", None))'
-    patch.edit(fused.add_norm, 'getattr(norm, "variance_epsilon", None)', either)
 
 
 @killed_by("models/test_hooks.py: refused_by_name pre-hook")
