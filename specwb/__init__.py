@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from specwb.trace import explain
     from specwb.tree import Tree
     from specwb.verify import RULES, NodeRule, Rule
+    from specwb.verify.certify import certify
     from specwb.widgets.microscope import microscope
 
 __version__ = "0.1.0"
@@ -66,6 +67,7 @@ __version__ = "0.1.0"
 # where each public name is defined; no module right below the package may have the name of one,
 # because importing it would put the module in that name's place
 _PLACES = {
+    "bench.compare": ("compare",),
     "conversation": ("Conversation",),
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
@@ -73,7 +75,6 @@ _PLACES = {
     "engine": ("Clock", "DraftError"),
     "errors": ("ArgumentError", "SpecwbError"),
     "evaluation.check": ("check",),
-    "evaluation.compare": ("compare",),
     "extras": ("MissingExtra",),
     "flow": (
         "InvalidDistribution",
@@ -106,6 +107,7 @@ _PLACES = {
     "trace": ("explain",),
     "tree": ("Tree",),
     "verify": ("RULES", "NodeRule", "Rule"),
+    "verify.certify": ("certify",),
     "widgets.microscope": ("microscope",),
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
@@ -157,6 +159,7 @@ __all__ = [
     "UnsupportedGeneration",
     "UnsupportedModel",
     "Verdict",
+    "certify",
     "check",
     "citation",
     "compare",

@@ -18,6 +18,7 @@ import typer
 from rich.progress import Progress
 
 from specwb import __version__
+from specwb.commands.certify import certify
 from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
@@ -437,6 +438,7 @@ app.command("methods")(list_methods)
 app.command()(tune)
 app.command()(predict)
 app.command()(verify)
+app.command()(certify)
 app.command()(check)
 app.command()(evaluate)
 app.command()(sweep)

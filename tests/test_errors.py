@@ -325,7 +325,6 @@ def test_tokenizers_that_disagree():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"attention": "part"}, "attention must be whole or parts, got 'part'"),
         ({"layout": "row"}, "layout must be .*, got 'row'"),
         ({"until": 3}, "until= must be a text, texts or a function, got 3"),
         ({"until": [3]}, "until= must be a text, texts or a function, got 3 among them"),

@@ -370,26 +370,33 @@ def command_line() -> str:
 def own_rule(name: str):
     """Import the rule class that ``package.module:Rule`` names.
 
-    Modules are also looked for in the folder where the command was given.
-
     Raises:
-        ValueError: there is no such module or class, the module cannot be imported, or the class is
-            no rule.
+        ValueError: there is none, or it is no rule.
     """
     from specwb.verify.rule import Rule
 
+    rule = imported(name, "--rule")
+    if not (isinstance(rule, Rule) or (isinstance(rule, type) and issubclass(rule, Rule))):
+        raise ValueError(f"--rule {name}: it must be a Rule or a NodeRule, got {rule!r}")
+    return rule
+
+
+def imported(name: str, option: str) -> Any:
+    """Import what ``package.module:name`` names, also from the folder of the command.
+
+    Raises:
+        ValueError: there is no such module or name in it, or the module cannot be imported.
+    """
     module, _, attribute = name.partition(":")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)  # an installed command has its own folder there instead
     try:
-        rule = getattr(importlib.import_module(module), attribute, None)
+        found = importlib.import_module(module)
     except Exception as error:  # whatever a user's module does
         raise ValueError(
-            f"--rule {name}: cannot import {module!r}: {type(error).__name__}: {error}"
+            f"{option} {name}: cannot import {module!r}: {type(error).__name__}: {error}"
         ) from None
-    if not (isinstance(rule, Rule) or (isinstance(rule, type) and issubclass(rule, Rule))):
-        raise ValueError(
-            f"--rule {name}: {attribute!r} in {module!r} must be a Rule or a NodeRule, got {rule!r}"
-        )
-    return rule
+    if not attribute or not hasattr(found, attribute):
+        raise ValueError(f"{option} {name}: {module!r} has no {attribute!r}")
+    return getattr(found, attribute)

@@ -1,0 +1,76 @@
+"""``specwb certify``: is somebody's verifier lossless?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specwb.commands.shared import imported, table, wide
+
+
+def certify(
+    verifier: Annotated[
+        str | None,
+        typer.Argument(help="A function (p, q, drafts) -> tokens, package.module:function."),
+    ] = None,
+    draw: Annotated[
+        str,
+        typer.Option(help="How drafts are drawn: chain; or candidates with, without, top."),
+    ] = "chain",
+    logits: Annotated[
+        bool, typer.Option("--logits", help="It takes logits, and temperature=.")
+    ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option(help="It has the signature of transformers, flashinfer or mcsd."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long it may take.", min=0.1)] = 60.0,
+    known: Annotated[
+        bool,
+        typer.Option("--known", help="The verdicts on verifiers as engines have shipped them."),
+    ] = False,
+) -> None:
+    """Compute whether a verifier keeps the target's distribution, exactly, on small instances.
+
+    Its random numbers are not sampled: every way in which they can come out is followed. A verifier
+    that is biased is shown with a text and its two probabilities.
+    """
+    from specwb.verify.certify import LOSSLESS
+    from specwb.verify.certify import certify as certified
+    from specwb.verify.verifiers import ADAPTERS, VERIFIERS
+
+    screen = wide()
+    if known:
+        if verifier is not None:
+            raise ValueError("--known goes alone: leave the verifier out")
+        rows = []
+        for name, one in VERIFIERS.items():
+            result = certified(one.verify, one.draw, logits=one.logits)
+            tv = f"{result.tv:.3f}" if result.worst else ""
+            rows.append(
+                {
+                    "verifier": name,
+                    "drafts": one.draw,
+                    "verdict": result.verdict,
+                    "TV": tv,
+                    "s": f"{result.seconds:.1f}",
+                    "what it does": one.about,
+                    "described in": one.source,
+                }
+            )
+        screen.print(table(rows, ("verifier", "drafts", "verdict", "what it does", "described in")))
+        return
+    if verifier is None:
+        raise ValueError("a verifier is needed, package.module:function; or --known")
+    function = imported(verifier, "verifier")
+    if like is not None:
+        if like not in ADAPTERS:
+            raise ValueError(f"--like must be one of {', '.join(ADAPTERS)}, got {like!r}")
+        function = ADAPTERS[like](function)
+    result = certified(function, draw, logits=logits, seconds=seconds)
+    screen.print(repr(result), highlight=False, markup=False, soft_wrap=True)
+    for case in result.instances:
+        screen.print(f"  {case}: TV {case.tv:.3g}", highlight=False, markup=False)
+    if result.verdict != LOSSLESS:
+        raise typer.Exit(1)

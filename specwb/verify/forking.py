@@ -1,0 +1,699 @@
+"""The exact law of a Python function that draws random numbers, by forking.
+
+While the function runs, everything that it draws is a *symbol*: a uniform on (0, 1), an exponential
+variable. No number is ever sampled. A comparison ``u < t`` of a uniform that is known to lie in
+``(a, b)`` forks the run in two, with the exact conditional probabilities ``(t - a) / (b - a)`` and
+``(b - t) / (b - a)``; a draw from a row of probabilities (``multinomial``, a race of exponential
+variables, Gumbel noise) forks over its tokens. The function is run once for every way in which its
+forks come out, depth first, and the law is the sum of the runs' probabilities by result.
+
+Understood are affine functions and logarithms of uniforms, races ``argmax(p / E)`` and
+``argmin(E / p)``, Gumbel noise ``argmax(log p - log E)``, and comparisons with numbers. Whatever
+else is done with a symbol raises :class:`NoCertificate` by its name, and so does every source of
+randomness that is not intercepted. A function cannot hide that by catching the exception.
+
+All calls of torch pass a ``TorchFunctionMode``, so that ``from torch import rand`` does not escape;
+functions of Python's ``random`` and of numpy are replaced while the function runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from specwb.errors import SpecwbError
+
+MOST_RUNS = 20_000
+"""Runs of one function, beyond which there is no certificate."""
+
+
+class NoCertificate(SpecwbError, ValueError):
+    """The law of a function cannot be had; the message says what prevented it.
+
+    Attributes:
+        hidden: it has randomness or state that was not seen, so that no other law of it is one.
+    """
+
+    def __init__(self, why: str, hidden: bool = False) -> None:
+        super().__init__(why)
+        self.hidden = hidden
+
+
+@dataclass
+class _Run:
+    """One run of the function: which way each of its forks goes.
+
+    Attributes:
+        script: the choices at the first forks; behind them the first choice is taken.
+        chance: the probability of what was chosen.
+        others: scripts of the runs that branch off from this one.
+        bounds: uniform -> the interval that it is known to lie in.
+        raced: numbers that have taken part in a race: what is known of them is no interval.
+        fault: the first thing that was refused, whether or not the function caught it.
+    """
+
+    script: list[int]
+    at: int = 0
+    chance: float = 1.0
+    others: list[list[int]] = field(default_factory=list)
+    bounds: list[tuple[float, float]] = field(default_factory=list)
+    raced: set[int] = field(default_factory=set)
+    fault: str = ""
+
+    def refuse(self, why: str) -> Any:
+        self.fault = self.fault or why
+        raise NoCertificate(why)
+
+    def fork(self, chances: Sequence[float]) -> int:
+        """Choose one of the alternatives whose probability is not 0."""
+        options = [i for i, chance in enumerate(chances) if chance > 0]
+        if len(options) == 1:
+            return options[0]
+        if self.at == len(self.script):
+            self.others += [[*self.script, j] for j in range(1, len(options))]
+            self.script.append(0)
+        chosen = options[self.script[self.at]]
+        self.at += 1
+        self.chance *= chances[chosen]
+        return chosen
+
+    def uniforms(self, shape: Sequence[int]) -> Uniform:
+        first, count = len(self.bounds), math.prod(shape)
+        self.bounds += [(0.0, 1.0)] * count
+        return Uniform(self, torch.arange(first, first + count).reshape(list(shape)))
+
+    def below(self, number: int, threshold: float) -> bool:
+        """Whether uniform ``number`` is less than a threshold."""
+        if number in self.raced:
+            self.refuse("random numbers of a race that are compared as well")
+        low, high = self.bounds[number]
+        if math.isnan(threshold) or threshold <= low:
+            return False
+        if threshold >= high:
+            return True
+        chance = (threshold - low) / (high - low)
+        if is_below := self.fork([chance, 1 - chance]) == 0:
+            self.bounds[number] = low, threshold
+        else:
+            self.bounds[number] = threshold, high
+        return is_below
+
+    def token(self, row: Sequence[float]) -> int:
+        """Draw from weights, which need not sum to 1."""
+        total = math.fsum(row)
+        if not (0 < total < math.inf and min(row) >= 0):
+            self.refuse(f"a draw from {[round(x, 4) for x in row]}, which is no distribution")
+        return self.fork([x / total for x in row])
+
+    def tokens(self, rows: Tensor, count: int = 1, replacement: bool = False) -> Tensor:
+        drawn = []
+        for row in rows.detach().double().reshape(-1, rows.shape[-1]).tolist():
+            for _ in range(count):
+                drawn.append(self.token(row))
+                if not replacement:
+                    row[drawn[-1]] = 0.0
+        return torch.tensor(drawn).reshape([*rows.shape[:-1], count])
+
+
+_NAMES = {"less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_NAMES |= {"subtract": "sub", "multiply": "mul", "divide": "div", "truediv": "div"}
+_NAMES |= {"true_divide": "div", "negative": "neg", "not_equal": "ne", "rdiv": "rtruediv"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_MOVES = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "expand", "permute", "transpose"}
+_MOVES |= {"getitem", "select", "narrow", "index_select", "gather", "take_along_dim", "expand_as"}
+_MOVES |= {"view_as", "reshape_as", "t", "T", "movedim", "unflatten"}
+_SAME = {"to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "contiguous"}
+_SAME |= {"clone", "detach", "item", "requires_grad_", "clamp_min", "numpy"}
+_FACTS = {"shape", "ndim", "size", "dim", "numel", "len", "stride", "is_floating_point"}
+
+
+class Symbol:
+    """Random numbers that are not known: what uniforms and races have in common.
+
+    Attributes:
+        run: the run that drew them.
+        ids: the number of each, ``[...]``.
+    """
+
+    __array_ufunc__ = None  # numpy leaves operators to this class
+    device, dtype, is_cuda, requires_grad = torch.device("cpu"), torch.float64, False, False
+
+    def __init__(self, run: _Run, ids: Tensor) -> None:
+        self.run, self.ids = run, ids
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ("shape", "ndim"):
+            return getattr(self.ids, name)
+        return lambda *args, **kwargs: self.call(name, (self, *args), kwargs)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self.ids)))
+
+    def __bool__(self) -> bool:
+        return self.run.refuse("a random number taken as true or false")
+
+    def __float__(self) -> float:
+        return self.run.refuse("a random number turned into a float")
+
+    __int__ = __index__ = __float__  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        symbol = next(x for x in _all(args) if isinstance(x, Symbol))
+        return symbol.call(func.__name__, args, kwargs or {})
+
+    def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Apply an operator of torch, by name, to arguments with a symbol among them."""
+        with torch._C.DisableTorchFunction():  # what is computed here is nobody's draw
+            return self._called(name, args, kwargs)
+
+    def _called(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = name.strip("_") if name != "T" else name
+        in_place, name = name, _NAMES.get(name, name)
+        if name in ("where", "stack", "cat", "concat", "eq", "ne"):
+            return self._joined(name, args, kwargs)
+        if args[0] is not self:
+            if name in _MIRRORED and args[1] is self:
+                return self.compare(_MIRRORED[name], args[0])
+            other = {"sub": "rsub", "div": "rdiv"}.get(name, name)
+            if name in ("add", "sub", "mul", "div") and args[1] is self:
+                return self.arithmetic(other, args[0])
+            return self.run.refuse(f"torch.{in_place} of random numbers")
+        if name in _MIRRORED:
+            return self.compare(name, args[1])
+        if name in ("add", "sub", "mul", "div", "rsub", "rtruediv"):
+            return self.arithmetic("rdiv" if name == "rtruediv" else name, args[1])
+        if name == "neg":
+            return self.arithmetic("mul", -1.0)
+        if name == "to" or name in _SAME:
+            return self
+        if name in _FACTS:
+            return getattr(self.ids, name if name != "len" else "__len__")(*args[1:], **kwargs)
+        if name in _MOVES:
+            call = self.ids.__getitem__ if name == "getitem" else getattr(self.ids, name)
+            return self.moved(call if name == "getitem" or callable(call) else lambda: call)(
+                *args[1:], **kwargs
+            )
+        return self.special(name, args[1:], kwargs)
+
+    def moved(self, call: Callable[..., Tensor]) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def compare(self, op: str, other: Any) -> Any:
+        return self.run.refuse("such random numbers compared with numbers")
+
+    def arithmetic(self, op: str, other: Any) -> Any:
+        return self.run.refuse(f"arithmetic on random numbers ({op})")
+
+    def special(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return self.run.refuse(f"arithmetic on random numbers ({name})")
+
+    def _joined(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return self.run.refuse(f"torch.{name} of random numbers")
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.call("getitem", (self, key), {})
+
+
+def _operator(name: str) -> Any:
+    def method(self: Symbol, other: Any = None) -> Any:
+        return self.call(name, (self,) if name == "neg" else (self, other), {})
+
+    return method
+
+
+def _reflected(name: str) -> Any:
+    def method(self: Symbol, other: Any) -> Any:
+        return self.arithmetic({"sub": "rsub", "div": "rdiv"}.get(name, name), other)
+
+    return method
+
+
+for _name in ("lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "eq", "ne"):
+    setattr(Symbol, f"__{_name}__", _operator(_name))
+for _name in ("add", "sub", "mul"):
+    setattr(Symbol, f"__r{_name}__", _reflected(_name))
+setattr(Symbol, "__truediv__", _operator("div"))  # noqa: B010
+setattr(Symbol, "__rtruediv__", _reflected("div"))  # noqa: B010
+Symbol.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+class Uniform(Symbol):
+    """``scale u + shift`` of independent uniforms u, or its logarithm.
+
+    Attributes:
+        scale, shift: of each number, of the shape of ``ids``.
+        logged: whether it is ``log(scale u)``, with ``shift`` added behind.
+    """
+
+    def __init__(
+        self,
+        run: _Run,
+        ids: Tensor,
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
+        logged: bool = False,
+    ) -> None:
+        super().__init__(run, ids)
+        self.scale = torch.ones(ids.shape, dtype=torch.float64) if scale is None else scale
+        self.shift = torch.zeros(ids.shape, dtype=torch.float64) if shift is None else shift
+        self.logged = logged
+
+    def moved(self, call: Callable[..., Tensor]) -> Callable[..., Any]:
+        name = call.__name__
+
+        def move(*args: Any, **kwargs: Any) -> Uniform:
+            if name == "<lambda>":
+                return self._each(lambda x: x.T)
+            return self._each(lambda x: getattr(x, name)(*args, **kwargs))
+
+        return move
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Uniform:
+        ids, scale, shift = map(change, (self.ids, self.scale, self.shift))
+        return Uniform(self.run, ids, scale, shift, self.logged)
+
+    def compare(self, op: str, other: Any) -> Any:
+        if isinstance(other, Symbol):
+            return self.run.refuse("two random numbers compared with each other")
+        shape = self.ids.shape
+        limits = torch.as_tensor(other, dtype=torch.float64)
+        ids, scale, shift, limits = torch.broadcast_tensors(
+            self.ids, self.scale, self.shift, limits
+        )
+        down, out = op in ("lt", "le"), []
+        flat = (x.reshape(-1).tolist() for x in (ids, scale, shift, limits))
+        for number, a, b, t in zip(*flat, strict=True):
+            if self.logged:
+                t = math.exp(min(t - b, 700.0))
+                b = 0.0
+            if a == 0 or math.isnan(t) or math.isnan(a):
+                out.append((b < t) if down else (b > t))
+            elif a > 0:  # equality has probability 0, so that < and <= are one
+                is_below = self.run.below(number, (t - b) / a)
+                out.append(is_below if down else not is_below)
+            else:
+                is_below = self.run.below(number, (t - b) / a)
+                out.append(not is_below if down else is_below)
+        found = torch.tensor(out, dtype=torch.bool).view(ids.shape)
+        if not found.ndim and not isinstance(other, Tensor) and not shape:
+            return bool(found)
+        return found.numpy() if isinstance(other, np.ndarray) else found
+
+    def arithmetic(self, op: str, other: Any) -> Any:
+        if isinstance(other, Symbol):
+            return self.run.refuse("arithmetic of two random numbers")
+        if op == "rdiv" or (self.logged and op == "div"):
+            return self.run.refuse("a number divided by random numbers")
+        x = torch.as_tensor(other, dtype=torch.float64)
+        ids, scale, shift, x = torch.broadcast_tensors(self.ids, self.scale, self.shift, x)
+        if self.logged and op in ("mul", "rsub"):
+            plain = bool((scale == 1).all() and (shift == 0).all())
+            if op == "mul" and plain and bool((x == -1).all()):
+                return Race(self.run, ids)  # -log u is an exponential variable
+            return self.run.refuse("arithmetic on logarithms of uniforms")
+        if op == "mul":
+            scale, shift = scale * x, shift * x
+        elif op == "div":
+            scale, shift = scale / x, torch.where(shift == 0, shift, shift / x)
+        elif op == "rsub":
+            scale, shift = -scale, x - shift
+        else:
+            shift = shift + (x if op == "add" else -x)
+        return Uniform(self.run, ids, scale, shift, self.logged)
+
+    def special(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if name == "log" and not self.logged and bool((self.shift == 0).all()):
+            return Uniform(self.run, self.ids, self.scale, self.shift, logged=True)
+        return super().special(name, args, kwargs)
+
+    def found_in(self, limits: Tensor, right: bool) -> Tensor:
+        """Return as ``torch.searchsorted`` where each number falls in a sorted row."""
+        rows = limits.double().expand(*self.ids.shape[:-1], limits.shape[-1])
+        rows = rows.reshape(-1, limits.shape[-1])
+        each = self.ids.reshape(len(rows), -1).shape[1] if self.ids.ndim else 1
+        out = []
+        for i in range(self.ids.numel()):
+            one = self._each(lambda x, i=i: x.reshape(-1)[i])  # type: ignore[misc]
+            row = rows[i // each].tolist()
+            out.append(next((j for j, t in enumerate(row) if one.compare("lt", t)), len(row)))
+        return torch.tensor(out).view(self.ids.shape)
+
+    def _joined(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if name in ("eq", "ne"):
+            other = args[1] if args[0] is self else args[0]
+            shape = torch.broadcast_shapes(self.ids.shape, torch.as_tensor(other).shape)
+            return torch.full(shape, name == "ne")  # a number is met with probability 0
+        if name == "where" or not all(isinstance(x, Uniform) for x in args[0]):
+            return self.run.refuse(f"torch.{name} of random numbers")
+        join = getattr(torch, name)
+        ids, scale, shift = (
+            join([getattr(x, part) for x in args[0]], *args[1:], **kwargs)
+            for part in ("ids", "scale", "shift")
+        )
+        return Uniform(self.run, ids, scale, shift, self.logged)
+
+
+class Race(Symbol):
+    """Independent exponential variables E, or what a race makes of them.
+
+    Attributes:
+        weights: of the runners, ``[..., V]``; None: bare variables.
+        form: "E", or "p/E" and "log p - log E", whose argmax is drawn in proportion to p, "E/p",
+            whose argmin is.
+    """
+
+    def __init__(
+        self, run: _Run, ids: Tensor, weights: Tensor | None = None, form: str = "E"
+    ) -> None:
+        super().__init__(run, ids)
+        self.weights, self.form = weights, form
+
+    def moved(self, call: Callable[..., Tensor]) -> Callable[..., Any]:
+        if self.weights is not None:
+            return lambda *a, **k: self.run.refuse("a race that is rearranged")
+        return lambda *args, **kwargs: Race(self.run, call(*args, **kwargs), None, self.form)
+
+    def arithmetic(self, op: str, other: Any) -> Any:
+        if isinstance(other, Symbol) or self.weights is not None:
+            return self.run.refuse("arithmetic on a race")
+        if self.form == "log E" and op == "mul" and other == -1:
+            return Race(self.run, self.ids, None, "-log E")
+        # a copy: where the function divides in place, p's own tensor becomes the race
+        x = torch.as_tensor(other, dtype=torch.float64).clone()
+        ids, x = torch.broadcast_tensors(self.ids, x)
+        if self.form == "E" and op in ("rdiv", "div"):
+            return Race(self.run, ids, x, "p/E" if op == "rdiv" else "E/p")
+        if self.form == "-log E" and op == "add":
+            return Race(self.run, ids, x.exp(), "log p - log E")
+        if self.form == "log E" and op == "rsub":
+            return Race(self.run, ids, x.exp(), "log p - log E")
+        return self.run.refuse(f"arithmetic on exponential variables ({op})")
+
+    def special(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if name == "log" and self.form == "E" and self.weights is None:
+            return Race(self.run, self.ids, None, "log E")
+        down = self.form == "E/p"
+        if self.weights is None or name != ("argmin" if down else "argmax"):
+            return self.run.refuse(f"torch.{name} of exponential variables")
+        dim = kwargs.get("dim", args[0] if args else None)
+        kept = kwargs.get("keepdim", args[1] if len(args) > 1 else False)
+        weights = self.weights
+        if dim is None and weights.ndim == 1:
+            dim = -1
+        if dim not in (-1, weights.ndim - 1):
+            return self.run.refuse("a race over another dimension than the last")
+        numbers = self.ids.flatten().tolist()
+        again = self.run.raced.intersection(numbers)
+        if again or any(self.run.bounds[number] != (0.0, 1.0) for number in numbers):
+            return self.run.refuse("the same random numbers in two decisions")
+        self.run.raced.update(numbers)
+        out = []
+        for row in weights.reshape(-1, weights.shape[-1]).tolist():
+            # without a runner all places are 0 (or infinite) alike, and the first one is found
+            out.append(self.run.token(row) if any(row) else 0)
+        found = torch.tensor(out).view(weights.shape[:-1])
+        return found.unsqueeze(-1) if kept else found
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, str | torch.device)
+
+
+def _all(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _all(value)
+        elif isinstance(value, dict):
+            yield from _all(value.values())
+        else:
+            yield value
+
+
+_REFUSED = {"randn", "randn_like", "normal", "randint", "randint_like", "randperm", "poisson"}
+_REFUSED |= {"normal_", "random_", "cauchy_", "log_normal_", "geometric_", "dropout", "bernoulli_"}
+_REFUSED |= {"manual_seed", "seed", "alpha_dropout", "rrelu", "set_rng_state", "binomial"}
+_REFUSED |= {"gumbel_softmax", "feature_dropout", "kaiming_uniform_", "trunc_normal_"}
+
+
+class _Forking(TorchFunctionMode):
+    """Hands out symbols in the place of torch's random numbers.
+
+    Attributes:
+        run: the one that is made now.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin(_Run([]))
+
+    def begin(self, run: _Run) -> None:
+        self.run = run
+        # a tensor that was filled in place stands for its symbol wherever it is used
+        self.filled: dict[int, tuple[Tensor, Symbol]] = {}
+
+    def _symbol(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and id(value) in self.filled:
+            return self.filled[id(value)][1]
+        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+            return type(value)(map(self._symbol, value))
+        return value
+
+    def _fill(self, tensor: Tensor, symbol: Symbol) -> Symbol:
+        if tensor.is_floating_point():
+            tensor.fill_(math.nan)  # where it is reached by another way, nothing comes of it
+        self.filled[id(tensor)] = tensor, symbol
+        return symbol
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        name, run = getattr(func, "__name__", str(func)), self.run
+        kwargs = {key: self._symbol(value) for key, value in (kwargs or {}).items()}
+        filled = args[0] if args and isinstance(args[0], Tensor) else None
+        args = [self._symbol(x) for x in args]
+        if kwargs.get("generator") is not None:
+            return run.refuse("a generator of its own; let it draw from the global one")
+        if any(str(x).startswith("cuda") for x in (*args[1:], *kwargs.values()) if _is_device(x)):
+            return run.refuse("a CUDA device")
+        if name in _REFUSED:
+            return run.refuse(f"torch.{name}")
+        if name == "rand":
+            shape = args[0] if args and isinstance(args[0], list | tuple) else args
+            return run.uniforms(list(shape) or list(kwargs.get("size", ())))
+        if name == "rand_like":
+            return run.uniforms(args[0].shape)
+        if name == "uniform_":
+            bounds = [*args[1:], *(kwargs.get(x) for x in ("from", "to", "from_") if x in kwargs)]
+            if bounds and [float(x) for x in bounds] != [0.0, 1.0]:
+                return run.refuse("torch.uniform_ between other numbers than 0 and 1")
+            return self._fill(args[0], run.uniforms(args[0].shape))
+        if name == "exponential_":
+            if [float(x) for x in (*args[1:], *kwargs.values()) if x is not None] not in (
+                [],
+                [1.0],
+            ):
+                return run.refuse("torch.exponential_ of another rate than 1")
+            ids = run.uniforms(args[0].shape).ids
+            return self._fill(args[0], Race(run, ids))
+        if name == "bernoulli":
+            return (run.uniforms(args[0].shape) < args[0]).to(args[0].dtype)
+        if name == "multinomial":
+            count = args[1] if len(args) > 1 else kwargs.get("num_samples", 1)
+            replaced = args[2] if len(args) > 2 else kwargs.get("replacement", False)
+            return run.tokens(args[0], count, replaced)
+        if name in ("searchsorted", "bucketize"):
+            limits, value = args[:2] if name == "searchsorted" else args[1::-1]
+            if isinstance(value, Uniform) and isinstance(limits, Tensor):
+                return value.found_in(limits, bool(kwargs.get("right")))
+        symbols = [x for x in _all((args, kwargs)) if isinstance(x, Symbol)]
+        if not symbols:
+            return func(*args, **kwargs)
+        if name == "__get__":  # a property, such as shape
+            return getattr(symbols[0], func.__self__.__name__)
+        found = symbols[0].call(name, args, kwargs)
+        in_place = name.endswith("_") and not name.startswith("__")
+        if in_place and filled is not None and isinstance(found, Symbol):
+            return self._fill(filled, found)
+        return found
+
+
+class _Numpy:
+    """What stands in for ``numpy.random.default_rng()`` and its global functions."""
+
+    def __init__(self, forking: _Forking) -> None:
+        self.forking = forking
+
+    @property
+    def run(self) -> _Run:
+        return self.forking.run
+
+    def random(self, size: Any = None, **more: Any) -> Uniform:
+        return self.run.uniforms(() if size is None else np.empty(size).shape)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None) -> Any:
+        return self.random(size).arithmetic("mul", high - low).arithmetic("add", low)
+
+    def rand(self, *shape: int) -> Uniform:
+        return self.run.uniforms(shape)
+
+    def choice(self, a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
+        values = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
+        weights = np.full(len(values), 1 / len(values)) if p is None else np.asarray(p)
+        count = 1 if size is None else int(np.prod(size))
+        found = self.run.tokens(torch.as_tensor(weights, dtype=torch.float64), count, replace)
+        drawn = values[found.numpy()]
+        return drawn[0] if size is None else drawn.reshape(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *a, **k: self.run.refuse(f"numpy.random.{name}")
+
+
+@contextmanager
+def _forking() -> Iterator[_Forking]:
+    """Intercepts the randomness of torch, ``random`` and numpy."""
+    forking = _Forking()
+    numpy = _Numpy(forking)
+
+    def no(name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: forking.run.refuse(name)
+
+    def fresh(seed: Any = None) -> _Numpy:
+        return numpy if seed is None else forking.run.refuse("a generator with a seed of its own")
+
+    def choices(
+        population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1
+    ) -> Any:
+        if cum_weights is not None:
+            return forking.run.refuse("random.choices by cumulated weights")
+        weights = [1.0] * len(population) if weights is None else weights
+        row = [float(x) for x in weights]
+        return [population[forking.run.token(row)] for _ in range(k)]
+
+    changes: list[tuple[Any, str, Any]] = [
+        (random, "random", lambda: forking.run.uniforms(())),
+        (random, "uniform", lambda a, b: forking.run.uniforms(()) * (b - a) + a),
+        (random, "choices", choices),
+        (np.random, "default_rng", fresh),
+        (torch, "Generator", no("a torch.Generator of its own")),
+        (random, "Random", no("a random.Random of its own")),
+        (random, "SystemRandom", no("random.SystemRandom")),
+        (os, "urandom", no("os.urandom")),
+        (secrets, "token_bytes", no("secrets")),
+        (secrets, "randbelow", no("secrets")),
+    ]
+    refused = {
+        random: "seed randint randrange choice shuffle sample gauss betavariate expovariate"
+        " setstate triangular getrandbits",
+        np.random: "seed randn randint normal multinomial exponential RandomState permutation"
+        " shuffle standard_normal binomial Generator gumbel set_state",
+    }
+    for module, names in refused.items():
+        changes += [(module, name, no(f"{module.__name__}.{name}")) for name in names.split()]
+    for name in ("random", "random_sample", "rand", "uniform", "choice"):
+        stand_in = numpy.random if name == "random_sample" else getattr(numpy, name)
+        changes.append((np.random, name, stand_in))
+    patches = [patch.object(module, name, new) for module, name, new in changes]
+    for one in patches:
+        one.start()
+    try:
+        with forking:
+            yield forking
+    finally:
+        for one in reversed(patches):
+            one.stop()
+
+
+def _seed(number: int) -> tuple[Any, ...]:
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 - functions under test draw from it
+    return _states()
+
+
+def _states() -> tuple[Any, ...]:
+    numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    key, place = numpy["state"]["key"].tobytes(), numpy["state"]["pos"]
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), key, place
+
+
+def law(function: Callable[[], Any], most: int = MOST_RUNS) -> tuple[dict[Any, float], int]:
+    """Return the law of a function without arguments over all that it draws.
+
+    Every run is made twice, the second time in reverse order and under other seeds. A result that
+    is not the same then comes of randomness that was not intercepted, or of state that is kept.
+
+    Args:
+        function: its results are hashable, and equal where they are the same.
+        most: runs at most.
+    Returns:
+        result -> probability, exact up to float64's rounding; and how many runs that took.
+    Raises:
+        NoCertificate: it cannot be had, with the reason.
+    """
+    kept = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    found: dict[Any, float] = {}
+    leaves: list[tuple[list[int], Any]] = []
+    waiting: list[list[int]] = [[]]
+    try:
+        before = _seed(1)
+        with _forking() as forking:
+            while waiting:
+                if len(leaves) == most:
+                    raise NoCertificate(f"its draws can come out in more than {most:,} ways")
+                run = _Run(waiting.pop())
+                result = _once(function, forking, run)
+                waiting += run.others
+                leaves.append((run.script, result))
+                found[result] = found.get(result, 0.0) + run.chance
+        if _states() != before:
+            raise NoCertificate("it draws from a generator that is not intercepted", True)
+        _seed(2)
+        with _forking() as forking:
+            for script, result in reversed(leaves):
+                again = _Run(list(script))
+                same = _once(function, forking, again) == result
+                if not same or again.others or again.at != len(script):
+                    raise NoCertificate(
+                        "the same draws give another result in a second run: it keeps state, or "
+                        "has randomness that is not intercepted",
+                        hidden=True,
+                    )
+    finally:
+        torch.set_rng_state(kept[0])
+        random.setstate(kept[1])
+        np.random.set_state(kept[2])  # noqa: NPY002
+    return found, len(leaves)
+
+
+def _once(function: Callable[[], Any], forking: _Forking, run: _Run) -> Any:
+    forking.begin(run)
+    try:
+        result = function()
+    except NoCertificate:
+        raise
+    except Exception as error:
+        if not run.fault:
+            raise NoCertificate(f"it raised {type(error).__name__}: {error}") from error
+    if run.fault:  # also where the function caught it
+        raise NoCertificate(run.fault)
+    return result
