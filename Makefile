@@ -4,6 +4,7 @@
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
 #   models, a browser, every notebook.
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
+# make prove: the machine-checked proofs in theory/coq, where Coq is installed.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make instructor: the lessons with answers, minutes and slides, in build/instructor.
 # make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
@@ -23,7 +24,7 @@ SMOL := pld lookahead sps:gamma=1 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 
   falcon_dynamic:nodes=6 kangaroo:gamma=3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-all portable mutants matrix instructor dry gpu site lint lab clean
+.PHONY: run test test-slow test-all portable prove mutants matrix instructor dry gpu site lint lab clean
 
 run: $(STAMP)
 	@if $(BIN)/python -m specwb.models.smol; then \
@@ -42,6 +43,9 @@ test-all: test test-slow
 
 portable: $(STAMP)
 	$(BIN)/python tests/portable.py
+
+prove: $(STAMP)
+	$(BIN)/python -m pytest tests/test_coq.py -rs
 
 mutants: $(STAMP)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutants --jobs 2

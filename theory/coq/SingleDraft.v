@@ -1,0 +1,58 @@
+(* One draft: theorems 1.1 (lossless), 2.1 (acceptance is 1 - TV), 2.2 (no lossless rule accepts
+  more). *)
+Require Import Reals Lra Lia List.
+Require Import Sums.
+Open Scope R_scope.
+
+Section One.
+Variable n : nat.
+Variables p q : nat -> R.
+Hypothesis p0 : forall x, 0 <= p x.  Hypothesis q0 : forall x, 0 <= q x.
+Hypothesis p1 : sum n p = 1.  Hypothesis q1 : sum n q = 1.
+Definition tv := sum n (fun x => Rabs (p x - q x)) / 2.
+Definition beta := sum n (fun x => Rmin (p x) (q x)).
+Definition res := sum n (fun y => pos (p y - q y)).
+(* the test u q(x) < p(x) with u uniform accepts x with probability acc x; where q x = 0 x is never
+  drawn *)
+Definition acc x := Rmin 1 (p x / q x).
+Definition closing y := if Req_EM_T res 0 then p y else pos (p y - q y) / res.
+Definition out y := q y * acc y + sum n (fun x => q x * (1 - acc x)) * closing y.
+Lemma drawn x : q x * acc x = Rmin (p x) (q x).
+Proof. unfold acc. destruct (Req_dec (q x) 0) as [e|e].
+  - rewrite e, Rmult_0_l. pose proof (p0 x). unfold Rmin. destruct (Rle_dec (p x) 0); lra.
+  - assert (0 < q x) by (pose proof (q0 x); lra). assert (E: q x * (p x / q x) = p x) by (field;
+    lra).
+    unfold Rmin. destruct (Rle_dec 1 (p x / q x)), (Rle_dec (p x) (q x)); try lra.
+    + assert (q x * 1 <= q x * (p x / q x)) by (apply Rmult_le_compat_l; lra). lra.
+    + assert (q x * (p x / q x) < q x * 1) by (apply Rmult_lt_compat_l; lra). lra. Qed.
+Lemma acceptance : sum n (fun x => q x * acc x) = beta.
+Proof. apply sum_ext; intros; apply drawn. Qed.
+Lemma res_beta : res = 1 - beta.
+Proof. unfold res, beta. assert (sum n (fun x => Rmin (p x) (q x)) + sum n (fun x => pos (p x - q
+  x)) = sum n p).
+  { rewrite <- sum_plus. apply sum_ext; intros; apply split. } rewrite p1 in H. lra. Qed.
+Theorem acceptance_is_one_minus_tv : sum n (fun x => q x * acc x) = 1 - tv.
+Proof. rewrite acceptance. unfold tv, beta. rewrite (sum_ext n (fun x => Rabs (p x - q x)) (fun x
+  => (p x + q x) + Rmin (p x) (q x) * (-2))).
+  2:{ intros; rewrite abs_split; lra. } rewrite sum_plus, sum_plus, sum_scal, p1, q1. lra. Qed.
+Theorem lossless : forall y, (y<n)%nat -> out y = p y.
+Proof. intros y Hy. unfold out. rewrite drawn.
+  assert (sum n (fun x => q x * (1 - acc x)) = res).
+  { rewrite res_beta, <- acceptance. assert (sum n (fun x => q x * (1 - acc x)) + sum n (fun x => q
+    x * acc x) = sum n q).
+    { rewrite <- sum_plus. apply sum_ext; intros; ring. } rewrite q1 in H. lra. }
+  rewrite H. pose proof (split (p y) (q y)). unfold closing. destruct (Req_EM_T res 0).
+  - assert (pos (p y - q y) = 0). { apply (sum_zero n (fun y => pos (p y - q y))); auto. intros;
+    apply pos_ge. } rewrite e; lra.
+  - replace (res * (pos (p y - q y) / res)) with (pos (p y - q y)) by (field; auto). lra. Qed.
+(* Theorem 2.2: no lossless rule accepts more. A rule: joint law J of (draft x, output y) with
+  marginals q and p; accepted: y = x. *)
+Variable J : nat -> nat -> R.
+Hypothesis J0 : forall x y, 0 <= J x y.
+Hypothesis Jq : forall x, (x<n)%nat -> sum n (J x) = q x.
+Hypothesis Jp : forall y, (y<n)%nat -> sum n (fun x => J x y) = p y.
+Theorem optimal : sum n (fun x => J x x) <= sum n (fun x => q x * acc x).
+Proof. rewrite acceptance. apply sum_le; intros x Hx. apply Rmin_glb.
+  - rewrite <- Jp by auto. apply (one_le n (fun z => J z x)); auto.
+  - rewrite <- Jq by auto. apply (one_le n (J x)); auto. Qed.
+End One.
