@@ -11,8 +11,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "theory/*.md", "data/*/README.md", "notebooks/**/*.ipynb")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "theory/*.md",
+        "theory/coq/*.md",
+        "data/*/README.md",
+        "notebooks/**/*.ipynb",
+    )
     for page in ROOT.glob(pattern)
+    if ".ipynb_checkpoints" not in page.parts
 )
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 NO_LINKS = re.compile(r"`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$", re.DOTALL)  # code and formulas
