@@ -14,7 +14,14 @@ As a plugin of pytest (``-p mutants``) this package applies the mutant that ``SP
 
 from __future__ import annotations
 
-from mutants import engine, figures, measuring, models, training  # noqa: F401  (they register)
+from mutants import (  # noqa: F401  (they register)
+    engine,
+    figures,
+    measuring,
+    models,
+    training,
+    verdicts,
+)
 from mutants.patch import MUTANTS, Mutant, Patch, Stale, killed_by
 from mutants.plugin import REPORT, TESTS, file_of, pytest_addoption
 
