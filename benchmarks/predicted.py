@@ -29,7 +29,7 @@ from specwb.cost import card, forecast, shape
 from specwb.cost.calibrate import step_seconds
 from specwb.cost.cards import known
 from specwb.cost.shapes import Shape, tables
-from specwb.cost.steps import DRAFTED
+from specwb.cost.steps import draft_kind
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
@@ -182,7 +182,7 @@ def main() -> None:
                 spec,
                 target,
                 card(name),
-                draft=draft if spec.partition(":")[0] in DRAFTED else None,
+                draft=draft if draft_kind(spec) else None,
                 dtype=args.dtype,
                 context=args.context,
             )

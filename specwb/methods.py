@@ -25,7 +25,7 @@ from specwb.drafters import (
     pld,
     sps,
 )
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Forward
 from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
 from specwb.models.checkpoint import HeadError
@@ -58,6 +58,7 @@ class Method:
         rule: the rule that was asked for, None for the usual one.
         exactness: whether it keeps the target's distribution.
         arenas: memory that is free for the next decoding, see :mod:`specwb.graphs`.
+        options: those that it was built with.
     """
 
     key: str
@@ -66,6 +67,23 @@ class Method:
     rule: Rule | None = field(repr=False)
     exactness: Exactness
     arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)
+    options: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def forwards(self) -> list[Forward]:
+        """The forward passes of a step, see :class:`specwb.drafters.base.Entry`.
+
+        The tree, size of a block and exit layer that its options leave open are those of its head.
+
+        Raises:
+            MethodError: its entry does not state them.
+        """
+        entry, own = METHODS[self.key.partition(":")[0]], vars(self.drafter)
+        names = {"tree", "k", "exit"} & set(entry.options) & set(own)
+        if "nodes" not in entry.options:  # the tree is no head's; under several roots it has them
+            names = set()
+        left = {name: own[name] for name in names if self.options.get(name) is None}
+        return entry.forwards({**self.options, **left})
 
     def rule_for(self, sampling: Sampling) -> Rule:
         """The rule under these sampling settings: the greedy walk at T = 0, otherwise the rule that
@@ -213,7 +231,8 @@ def method(
     rules = () if chosen is None else (chosen.exactness,)
     lossy = Exactness.LOSSY in (entry.exactness, drafter.exactness, *rules)
     exactness = Exactness.LOSSY if lossy else Exactness.LOSSLESS
-    built = Method(_spelled(entry, spec, options, chosen), drafter, chosen, exactness)
+    key = _spelled(entry, spec, options, chosen)
+    built = Method(key, drafter, chosen, exactness, options=options)
     built.rule_for(Sampling(1.0))
     return built
 

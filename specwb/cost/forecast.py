@@ -18,7 +18,7 @@ import numpy as np
 from specwb.analysis import reach
 from specwb.cost.cards import NAMES, SIZES, Card, Machine
 from specwb.cost.shapes import PredictionError, Shape
-from specwb.cost.steps import DRAFTED, Step, step
+from specwb.cost.steps import Step, draft_kind, step
 from specwb.cost.work import ATTENTION, EXCHANGE, Kernel, Setting
 from specwb.files import from_json, home
 from specwb.inputs import integer, real
@@ -250,7 +250,8 @@ def forecast(
         raise PredictionError(f"temperature must be a number >= 0, got {temperature:g}")
     sampled = temperature > 0
     own = step(spec, target, draft, setting, sampled, devices)
-    if draft is not None and (key := spec.partition(":")[0]) not in DRAFTED:
+    if draft is not None and not draft_kind(spec):
+        key = spec.partition(":")[0]
         raise PredictionError(f"{key} has no draft model: leave --draft out")
     plain = step("ar", target, None, setting, sampled, devices)
     memory = _fits(own, target, card, setting, devices)

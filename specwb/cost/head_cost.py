@@ -21,11 +21,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from specwb.analysis import expected_rounds, tree_reach
-from specwb.blocks import BlockTree
 from specwb.cost.calibrate import AcceptanceTally, count_acceptance, step_seconds
-from specwb.cost.model import CostModel, seconds_at
-from specwb.methods import Method
+from specwb.cost.model import CostModel, Predicts, seconds_at
+from specwb.methods import METHODS, Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.tree import Tree
@@ -39,7 +37,7 @@ TURNS = 3
 
 
 @dataclass(frozen=True)
-class HeadCost:
+class HeadCost(Predicts):
     """The cost model of one head on one machine.
 
     Attributes:
@@ -73,33 +71,21 @@ class HeadCost:
             saved["k"],
         )
 
-    def reach(self, tree: Tree) -> list[float]:
-        """Return the probability that a step accepts at least d draft tokens, for d = 0, 1, .."""
-        return tree_reach(self.rates, tree.host[0])
+    def rates_of(self, tree: Tree, top: bool = False) -> list[list[float]]:
+        return self.rates
 
     def round_seconds(self, tree: Tree) -> float:
-        """Predict the seconds of one decoding step."""
-        drafting = 0.0
+        seconds = seconds_at(self.target, tree.n)
         if tree.D:
-            work = _work(self.kind, tree, self.k)
-            drafting = sum(seconds * count for seconds, count in zip(self.fit, work, strict=True))
-        return seconds_at(self.target, tree.n) + drafting
-
-    def speedup(self, tree: Tree, tokens: int) -> float:
-        """Predict plain decoding's seconds for ``tokens`` new tokens over the tree's."""
-        plain = self.opening[0] + tokens * self.target[1]
-        steps = expected_rounds(self.reach(tree), tokens)
-        return plain / (sum(self.opening) + steps * self.round_seconds(tree))
+            seconds += float(np.dot(self.fit, work(self.kind, tree, self.k)))
+        return seconds
 
 
-def _work(kind: str, tree: Tree, k: int) -> tuple[int, int, int]:
+def work(kind: str, tree: Tree, k: int = 1) -> tuple[int, int, int]:
     """What a, b and c are multiplied by: 1, the passes, and the pairs fed below the text."""
-    if kind == "medusa":
-        return 1, tree.D, 0
-    if kind == "falcon":
-        blocks = BlockTree(tree, k)
-        return 1, len(blocks.passes), blocks.slots
-    return 1, tree.D, tree.levels[-1][0] - 1
+    block = {"k": k} if kind == "falcon" else {}
+    *passes, _ = METHODS[kind].forwards({"tree": tree, **block})
+    return 1, len(passes), sum(one.tokens for one in passes[1:] if one.stop is None)
 
 
 def calibrate_head(
@@ -201,6 +187,6 @@ def _fit(
     drafting = [
         s - scale * seconds_at(target, t.n) for s, t in zip(seconds[1:], trees, strict=True)
     ]
-    work = np.array([_work(kind, tree, k) for tree in trees], dtype=float)
-    a, b, c = nnls(work, np.array(drafting))[0].tolist()  # a column of zeros gets 0
+    works = np.array([work(kind, tree, k) for tree in trees], dtype=float)
+    a, b, c = nnls(works, np.array(drafting))[0].tolist()  # a column of zeros gets 0
     return a, b, c

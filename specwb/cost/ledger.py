@@ -19,7 +19,7 @@ import numpy as np
 from specwb.cost.cards import SIZES, card
 from specwb.cost.forecast import DRAWS, EAGER, INTERVAL, Forecast, forecast, kernel_seconds
 from specwb.cost.shapes import PredictionError, shape, tables
-from specwb.cost.steps import DRAFT, DRAFTED, step
+from specwb.cost.steps import DRAFT, draft_kind, step
 from specwb.cost.work import Setting
 from specwb.files import whole_file
 from specwb.models.load import data_dir
@@ -228,7 +228,7 @@ def pending() -> Iterator[tuple[str, str, Forecast]]:
     own = _published()["pending"]
     for name in own["cards"]:
         for spec in own["methods"]:
-            with_draft = spec.partition(":")[0] in DRAFTED
+            with_draft = draft_kind(spec)
             told = forecast(
                 spec,
                 shape(own["target"]),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from specwb.analysis import expected_rounds, tree_reach
+from specwb.drafters.level import static
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.tree import Tree
 
@@ -62,8 +63,39 @@ def disorder(seconds: Mapping[int, float]) -> float:
     return max(abs(ordered[n] / s - 1) for n, s in seconds.items())
 
 
+class Predicts:
+    """What follows from the times of a step and from acceptance rates.
+
+    Attributes:
+        target: number of tokens n -> seconds of a step that scores n tokens and drafts none.
+        opening: (target, drafter) seconds of prompt processing.
+    """
+
+    target: dict[int, float]
+    opening: tuple[float, float]
+
+    def rates_of(self, tree: Tree, top: bool = False) -> list[list[float]]:
+        """A tree's acceptance rates by depth and rank; ``top``: of the drafter's most probable
+        tokens and one draw."""
+        raise NotImplementedError
+
+    def round_seconds(self, tree: Tree) -> float:
+        """Predict the seconds of one decoding step."""
+        raise NotImplementedError
+
+    def reach(self, tree: Tree, top: bool = False) -> list[float]:
+        """Return the probability that a step accepts at least d draft tokens, for d = 0, 1, .."""
+        return tree_reach(self.rates_of(tree, top), tree.host[0])
+
+    def speedup(self, tree: Tree, tokens: int, top: bool = False) -> float:
+        """Predict plain decoding's seconds for ``tokens`` new tokens over the tree's."""
+        plain = self.opening[0] + tokens * self.target[1]
+        steps = expected_rounds(self.reach(tree, top), tokens)
+        return plain / (sum(self.opening) + steps * self.round_seconds(tree))
+
+
 @dataclass(frozen=True)
-class CostModel:
+class CostModel(Predicts):
     """The cost model of one pair of models on one machine.
 
     ``seconds = opening + expected steps (t_target(n) + sum over levels t_draft(width) + D rest)``.
@@ -159,7 +191,7 @@ class CostModel:
         """Return the time to score gamma + 1 tokens over the time to score one."""
         return seconds_at(self.target, gamma + 1) / self.target[1]
 
-    def rates(self, tree: Tree, top: bool = False) -> list[list[float]]:
+    def rates_of(self, tree: Tree, top: bool = False) -> list[list[float]]:
         """Return a tree's acceptance rates by depth and rank.
 
         Args:
@@ -181,24 +213,10 @@ class CostModel:
             )
         return [self.chain[d] if k == 1 else self.top[k][d] for d, k in enumerate(tree.widths)]
 
-    def reach(self, tree: Tree, top: bool = False) -> list[float]:
-        """Return the probability that a step accepts at least d draft tokens, for d = 0, 1, .."""
-        return tree_reach(self.rates(tree, top), tree.host[0])
-
     def round_seconds(self, tree: Tree) -> float:
-        """Predict the seconds of one decoding step.
-
-        The first draft forward feeds two tokens (the catch-up window), the later ones a level each.
-        """
-        widths = [2, *(stop - start for start, stop in tree.levels[1:-1])] if tree.D else []
-        drafting = sum(seconds_at(self.draft, n) for n in widths)
-        return seconds_at(self.target, tree.n) + drafting + tree.D * self.rest
-
-    def speedup(self, tree: Tree, tokens: int, top: bool = False) -> float:
-        """Predict plain decoding's seconds for ``tokens`` new tokens over the tree's."""
-        plain = self.opening[0] + tokens * self.target[1]
-        steps = expected_rounds(self.reach(tree, top), tokens)
-        return plain / (sum(self.opening) + steps * self.round_seconds(tree))
+        *passes, scored = static(tree)
+        drafting = sum(seconds_at(self.draft, one.tokens) for one in passes)
+        return seconds_at(self.target, scored.tokens) + drafting + len(passes) * self.rest
 
 
 def at_length(contexts: dict[int, dict[int, float]], length: float) -> dict[int, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,55 @@ def tables(name: str) -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Head:
+    """A trained head.
+
+    Attributes:
+        enter: products in front of its layers, (rows, columns) in hidden sizes.
+        layers: its decoder layers; 0: it is one of several without a layer (Medusa's).
+        inputs: how many hidden sizes wide what q, k and v read is.
+        cells: layers of an LSTM, whose recurrence goes through a block token by token.
+        gated: whether its layers have the gated half.
+        inline: whether the small kernels of its attention are counted with the method's.
+        words: tokens that it drafts among; 0: the target's.
+        own: whether it has an output layer of its own.
+        shared: whether several heads have one output layer.
+    """
+
+    enter: tuple[tuple[int, int], ...] = ()
+    layers: int = 0
+    inputs: int = 1
+    cells: int = 0
+    gated: bool = True
+    inline: bool = False
+    words: int = 0
+    own: bool = False
+    shared: bool = False
+
+    def parameters(self, target: Shape, heads: int) -> int:
+        """Its weights; ``heads``: how many there are of one without layers."""
+        h, one = target.hidden, target.attention_parameters
+        one += 3 * h * target.intermediate if self.gated else 0
+        one += (self.inputs - 1) * h * (target.heads + 2 * target.kv_heads) * target.head_dim
+        squares = sum(a * b for a, b in self.enter) + 4 * self.cells
+        output = h * (self.words or target.vocabulary) if self.own else 0
+        return (1 if self.layers else heads) * (squares * h * h + output) + self.layers * one
+
+
+HEADS = {
+    "medusa": Head(((1, 1),), own=True),
+    "medusa shared": Head(((1, 1), (1, 1)), shared=True),
+    "eagle": Head(((2, 1),), 1),
+    "eagle3": Head(((3, 1),), 1, inputs=2, words=32000, own=True),
+    "falcon": Head(((2, 4), (1, 4)), 2, cells=2),
+    "falcon linear": Head(((2, 1),), 2),
+    "kangaroo": Head(layers=1, gated=False, inline=True),
+    "kangaroo layer": Head(layers=1, inline=True),
+}
+"""The published heads, and variants of them."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """A decoder of Llama's kind.
 
@@ -37,6 +87,10 @@ class Shape:
             forward can be kept for the next.
         context: tokens that a diffusion model was made for, text and masks; 0: any number. Beyond
             these nothing is drafted.
+        words: tokens that the target's own heads draft among, whose output layer is the target's
+            rows; 0: its heads have the published sizes.
+        exit: the exit layer of its own adapter; 0: a sixteenth of the layers.
+        variants: head -> which variant its own one is.
     """
 
     name: str
@@ -50,6 +104,20 @@ class Shape:
     tied: bool = False
     both_ways: bool = False
     context: int = 0
+    words: int = 0
+    exit: int = 0
+    variants: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def head(self, kind: str) -> Head:
+        """The trained head of a kind; without sizes where there is no such kind."""
+        variant = self.variants.get(kind)
+        part = HEADS.get(f"{kind} {variant}" if variant else kind, Head())
+        return replace(part, words=self.words, own=False) if self.words else part
+
+    @property
+    def cached(self) -> int:
+        """Numbers that a layer keeps of a token: its key and value."""
+        return 2 * self.kv_heads * self.head_dim
 
     @property
     def attention_parameters(self) -> int:
@@ -71,7 +139,7 @@ class Shape:
 @cache
 def known() -> dict[str, Shape]:
     """The named shapes of ``data/predict/shapes.toml``."""
-    own = {field.name for field in fields(Shape)}
+    own = {one.name for one in fields(Shape)}
     return {
         name: Shape(name, **{key: value for key, value in table.items() if key in own})
         for name, table in tables("shapes").items()

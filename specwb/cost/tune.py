@@ -313,16 +313,11 @@ def _prediction(
     tree = setting.tree
     if tree is None:
         return row
-    if setting.head:
-        cost = heads[setting.head]
-        tau, speedup = sum(cost.reach(tree)), cost.speedup(tree, tokens)
-    else:
-        tau = sum(model.reach(tree, setting.top))
-        speedup = model.speedup(tree, tokens, setting.top)
+    cost = heads[setting.head] if setting.head else model
     return row | {
         "nodes": tree.n,
-        "tau_predicted": round(tau, 4),
-        "predicted": round(speedup, 4),
+        "tau_predicted": round(sum(cost.reach(tree, setting.top)), 4),
+        "predicted": round(cost.speedup(tree, tokens, setting.top), 4),
     }
 
 

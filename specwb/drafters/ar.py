@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.base import Drafter, Entry, Forward
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -37,4 +37,8 @@ def ar(target: Target, options: Options) -> Drafter:
     return Autoregressive()
 
 
-ENTRY = Entry("ar", ar, Options, paper="plain decoding, the reference")
+def work(options: Options) -> list[Forward]:
+    return [Forward("target", 1)]
+
+
+ENTRY = Entry("ar", ar, Options, paper="plain decoding, the reference", work=work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.noise import Noise
-from specwb.options import Option, options_of
+from specwb.options import MethodError, Option, options_of
 from specwb.probability import Sampling
 from specwb.tree import Limits, Tree
 
@@ -173,6 +173,56 @@ class Drafter:
 
 
 @dataclass(frozen=True)
+class Forward:
+    """One forward pass of a decoding step, of every row.
+
+    Attributes:
+        model: ``target``, ``draft`` (a draft or diffusion model) or ``head``.
+        tokens: tokens of a row that its layers compute.
+        outputs: how many of them go through the output layer; None: all.
+        start, stop: its layers are ``start..stop-1``; None: up to the last.
+        group: attentions that run side by side (EasySpec); 0: the layers in order.
+        children: of the pass that scores the draft, the candidates of a node by level.
+    """
+
+    model: str
+    tokens: int
+    outputs: int | None = None
+    start: int = 0
+    stop: int | None = None
+    group: int = 0
+    children: tuple[int, ...] = ()
+
+
+def scoring(tree: Tree, start: int = 0) -> Forward:
+    """The target's pass over a tree, from layer ``start`` on."""
+    return Forward("target", tree.n, start=start, children=tuple(tree.widths))
+
+
+def level_passes(model: str, widths: Sequence[int], window: int, group: int = 0) -> list[Forward]:
+    """Passes of a drafter that goes level by level.
+
+    The first one feeds the last ``window`` tokens of the text and puts out the root, each of the
+    others feeds a level; the last level is drafted, not fed.
+
+    Args:
+        model: whose passes they are.
+        widths: nodes of the levels 0, 1, .. of the tree.
+        window: tokens of the first pass.
+        group: as of :class:`Forward`, of all but the first.
+    """
+    return [
+        Forward(model, width if d else window, width, group=group if d else 0)
+        for d, width in enumerate(widths[:-1])
+    ]
+
+
+def level_widths(tree: Tree) -> list[int]:
+    """Nodes of the levels 0, 1, .. of a static tree."""
+    return [stop - start for start, stop in tree.levels]
+
+
+@dataclass(frozen=True)
 class Preset:
     """Settings under which a method was published.
 
@@ -203,6 +253,12 @@ class Entry:
         bibtex: its citation.
         head: which trained head of the target's own it uses where none is named, "" for none.
         presets: name -> settings of a paper or its code, which ``preset=NAME`` stands for.
+        work: the forward passes of a step, ``work(options) -> [Forward, ..]`` in their order, the
+            target's pass that scores the draft last; of a method that stops where it is unsure
+            those of its longest draft. They are those of a step of fixed shapes, as several rows
+            and recorded steps have them. None where it is not stated.
+        priced: options whose part in the time of a step is in ``work``, so that ``specwb predict``
+            takes them.
     """
 
     key: str
@@ -214,6 +270,19 @@ class Entry:
     bibtex: str = ""
     head: str = ""
     presets: Mapping[str, Preset] = field(default_factory=dict)
+    work: Callable[[Any], list[Forward]] | None = None
+    priced: tuple[str, ...] = ()
+
+    def forwards(self, values: Mapping[str, Any]) -> list[Forward]:
+        """The passes of a step with these options, defaults where none are given.
+
+        Raises:
+            MethodError: a value is not what its option expects, or the passes do not follow from
+                the options.
+        """
+        if self.work is None or self.settings is None:
+            raise MethodError(f"{self.key} does not state the forward passes of a step")
+        return self.work(self.settings(**self.check(values)))
 
     @cached_property
     def options(self) -> dict[str, Option]:

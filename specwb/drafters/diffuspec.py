@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from specwb.drafters.base import Drafter, Entry, Preset
+from specwb.drafters.base import Drafter, Entry, Forward, Preset, scoring
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
 from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
@@ -18,7 +18,7 @@ from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.options import MethodError, Option, spell
 from specwb.proxy import CacheProxy, KenLM, NGramError, OnlineNGram, Proxy, Uniform
-from specwb.tree import MOST
+from specwb.tree import MOST, Tree
 
 GROWTH = f"[0, {MOST}]"
 """What ``delta`` may be."""
@@ -231,12 +231,32 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
     return target.loaded(("ngram", order, smoothing), place, make).with_smoothing(smoothing)
 
 
+def work(options: Options) -> list[Forward]:
+    """All of ``k`` (or ``k_max``) places in every step of denoising; the first feeds up to k + 1
+    tokens of the text that are new and k - 1 masks, since the last place of the text says the first
+    token. A model whose text sees its masks computes the text again in each.
+
+    Raises:
+        MethodError: what is drafted in chunks, or scored as a tree, is known only as it is drafted.
+    """
+    if options.chunk or options.tree or options.paths > 1:
+        raise MethodError("diffuspec: the passes of a step are those of one chain and no chunks")
+    k = options.k or options.k_max
+    later = [Forward("draft", k)] * (options.steps - 1)
+    return [Forward("draft", 2 * k, k), *later, scoring(Tree.chain(k))]
+
+
 ENTRY = Entry(
     "diffuspec",
     diffuspec,
     Options,
     paper="Li et al. 2025, arXiv 2510.02358",
     needs="a diffusion model",
+    work=work,
+    priced=(
+        *("k", "k_min", "k_max", "delta", "rho", "share", "steps"),
+        *("top", "mass", "beams", "lam", "ngram", "order", "smoothing"),
+    ),
     head="diffusion",
     presets={
         "published": Preset(

@@ -3,13 +3,21 @@ again in every step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry, Preset
+from specwb.drafters.base import (
+    Drafter,
+    Entry,
+    Forward,
+    Preset,
+    level_passes,
+    level_widths,
+    scoring,
+)
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.flow import Draft, Scores, State, Verdict
@@ -256,12 +264,28 @@ def _groups(model: Target, options: Options) -> Groups:
     return groups
 
 
+def work(options: Options) -> list[Forward]:
+    """The first pass is the exact one; ``group`` is ``n`` whatever ``groups`` names."""
+    tree = options.tree or Tree.chain(options.gamma)
+    nodes, score = level_widths(tree), scoring(tree)
+    if options.width > 1:
+        nodes = [1, *[options.width] * options.gamma]
+        score = Forward("target", sum(nodes), children=(options.width,) * options.gamma)
+    window = len(nodes) if options.calibrate else 2
+    passes = level_passes("draft", nodes, window, options.n)
+    if not options.calibrate:
+        passes = [replace(one, group=options.n) for one in passes]
+    return [*passes, score]
+
+
 ENTRY = Entry(
     "easyspec",
     easyspec,
     Options,
     paper="Wu et al. 2025, arXiv 2502.02493",
     needs="a deep draft model",
+    work=work,
+    priced=("gamma", "n", "draw"),
     head="deep",
     presets={"published": Preset({"n": 4}, "groups of 4, drafts of 5 tokens")},
     bibtex="""@inproceedings{wu2025easyspec,

@@ -18,8 +18,6 @@ from functools import partial
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from specwb.drafters.falcon import FalconDrafter
-from specwb.drafters.level import Levels
 from specwb.methods import Method
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim
@@ -120,15 +118,10 @@ def ablation_cells(variants: Sequence[str] = tuple(VARIANTS)) -> list[Cell]:
 def shape(method: Method) -> dict[str, Any]:
     """Describe the largest tree, with the passes for it.
 
-    passes: of a head or draft model for one draft, None where there is no such thing.
+    passes: of layers of a head or draft model for one draft, None where there are none.
     """
-    drafter, limits = method.drafter, method.drafter.limits
-    passes = None
-    if isinstance(drafter, FalconDrafter):
-        passes = -(-limits.depth // drafter.k)
-    elif isinstance(drafter, Levels):
-        passes = limits.depth
-    return {**grid.shape(method), "passes": passes}
+    passes = sum(one.model != "target" and one.stop != 0 for one in method.forwards)
+    return {**grid.shape(method), "passes": passes or None}
 
 
 def row(document: Document, cell: Cell) -> dict[str, Any]:

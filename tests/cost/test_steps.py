@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specwb.cost import PredictionError, Setting, Shape, Step, shape, step
-from specwb.cost.steps import DRAFTED
+from specwb.cost.steps import draft_kind
 from specwb.cost.work import attention, counts, exchange
 from specwb.drafters.eagle import EAGLE_TREE
 
@@ -21,8 +21,7 @@ def derived(spec: str, t: str) -> Step:
     # the dry runs' draft and diffusion models have 1b's layers
     own, _, _ = spec.partition(",both_ways")
     draft = replace(shape("1b"), both_ways=spec != own)
-    models = spec.partition(":")[0] in DRAFTED
-    return step(own, shape("8b"), draft if models else None, SETTING, t == "T=1")
+    return step(own, shape("8b"), draft if draft_kind(spec) else None, SETTING, t == "T=1")
 
 
 def stored(mode: str) -> list[tuple[str, str]]:
@@ -132,7 +131,7 @@ def test_a_search_takes_time_on_the_host() -> None:
     [
         ("falcon_dynamic", "falcon_dynamic is not predicted; what is: ar, sps"),
         ("diffuspec", "diffuspec needs a diffusion model: give --draft, such as dream-7b"),
-        ("diffuspec:draw=sample", "diffuspec needs a diffusion model"),
+        ("diffuspec:draw=sample", "what draw=sample costs is not predicted"),
         ("diffuspec:chunk=4,confidence=.5", "diffuspec: what chunk=4 costs is not predicted"),
         ("sps:confidence=.4", "sps: what confidence=0.4 costs is not predicted"),
         ("sps", "sps needs a draft model: give --draft, such as 1b"),

@@ -112,11 +112,11 @@ def test_settings_stay_in_the_budget_and_hold_the_best_trees():
 
 def test_rates_of_top_trees_go_by_the_number_of_children():
     m, tree = model(), specwb.Tree.branching(3, 1, 2)
-    assert m.rates(tree, top=True) == [[0.5, 0.25, 0.1], [0.6], [0.5, 0.25]]
-    assert m.rates(tree) == m.tree
-    assert m.rates(specwb.Tree.chain(2), top=True) == m.chain
+    assert m.rates_of(tree, top=True) == [[0.5, 0.25, 0.1], [0.6], [0.5, 0.25]]
+    assert m.rates_of(tree) == m.tree
+    assert m.rates_of(specwb.Tree.chain(2), top=True) == m.chain
     with pytest.raises(ValueError, match="not measured for 5 children"):
-        m.rates(specwb.Tree.branching(5), top=True)
+        m.rates_of(specwb.Tree.branching(5), top=True)
     assert CostModel.from_json(json.loads(json.dumps(asdict(m)))) == m
 
 
@@ -447,12 +447,12 @@ def test_command_line_refuses(monkeypatch, capsys, arguments, message):
 def test_passes_and_pairs_of_drafting():
     """They are counted by hand; Falcon's as the drafter itself counts them."""
     tree = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])  # 3 nodes, 3, 1
-    assert head_cost._work("medusa", tree, 1) == (1, 3, 0)
-    assert head_cost._work("eagle", tree, 1) == (1, 3, 6)  # all but the last level, children or not
+    assert head_cost.work("medusa", tree, 1) == (1, 3, 0)
+    assert head_cost.work("eagle", tree, 1) == (1, 3, 6)  # all but the last level, children or not
     # one block: the path to the only node of depth 3
-    assert head_cost._work("falcon", tree, 2) == (1, 2, 2)
-    assert head_cost._work("falcon", tree, 3) == (1, 1, 0)
-    assert head_cost._work("falcon", specwb.Tree.branching(2, 2, 1), 2) == (1, 2, 8)
+    assert head_cost.work("falcon", tree, 2) == (1, 2, 2)
+    assert head_cost.work("falcon", tree, 3) == (1, 1, 0)
+    assert head_cost.work("falcon", specwb.Tree.branching(2, 2, 1), 2) == (1, 2, 8)
     cost = head_cost.HeadCost(
         "falcon", {1: 1.0, 8: 1.0}, (0.0, 0.0), (0.5, 0.25, 0.125), [[0.5]], 1, 2
     )
