@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specwb.blocks import PUBLISHED
 from specwb.cost.shapes import Head, PredictionError, Shape
 from specwb.cost.work import (
     PRODUCT,
@@ -25,10 +24,9 @@ from specwb.cost.work import (
     small,
     times,
 )
-from specwb.drafters.base import Forward, level_widths
+from specwb.drafters.base import Forward
 from specwb.methods import METHODS, read_spec
 from specwb.models.fuzzy import grouping
-from specwb.tree import Tree
 
 DRAFT, VERIFY, REST = "draft", "target forward", "rules and text"
 
@@ -117,12 +115,6 @@ def step(
         options["exit"] = target.exit or max(1, target.layers // 16)
     values, part = entry.check(options), target.head(entry.head)
     *passes, scored = entry.forwards(options)
-    if key == "falcon":
-        # as it was counted until now: a block at leaves too, and one token more in the first pass
-        tree, k = _falcon_tree(values["tree"]), values["k"] or 2
-        sizes = [k * width for width in level_widths(tree)[: k * len(passes) : k]]
-        passes = [Forward("head", size, size) for size in sizes]
-        passes[0] = replace(passes[0], tokens=k + tree.D + 1)
     if draft is not None and kind == "draft":
         draft = replace(draft, both_ways=False, context=0)
     if scored.start >= target.layers:
@@ -166,10 +158,6 @@ def step(
 
 BEAMS, TOP = 3, 15
 """Beams and candidates of the search whose time a card has."""
-
-
-def _falcon_tree(tree: Any) -> Tree:
-    return tree if isinstance(tree, Tree) else PUBLISHED[tree or "vicuna"]
 
 
 def _small_kernels(own: dict[str, Any], levels: int, candidates: int, sampled: bool) -> Kernel:

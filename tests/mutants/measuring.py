@@ -17,10 +17,11 @@ from specwb.bench import (
     ties,
 )
 from specwb.bench import results as figures
-from specwb.cost import calibrate, cards, head_cost, settings, shapes, steps, tune, work
+from specwb.cost import calibrate, cards, head_cost, settings, shapes, tune, work
 from specwb.cost import ledger as predicted
 from specwb.cost import model as cost
 from specwb.cost.forecast import _fits, forecast
+from specwb.drafters import eagle
 from specwb.evaluation import (
     acceptance,
     alarm,
@@ -573,7 +574,7 @@ def tied_head_counted_twice(patch):
 @killed_by("test_steps.py: eagle_reads")
 def eagle_fed_one_pair(patch):
     """EAGLE's first pass is charged for one pair, not for all that were accepted before."""
-    patch.edit(steps._eagle, "len(widths) if d == 0 else width, width)", "width, width)")
+    patch.edit(eagle.work, "level_widths(tree), tree.D + 1)", "level_widths(tree), 1)")
 
 
 @killed_by("test_steps.py: exchange_by_hand")
