@@ -71,8 +71,8 @@ def predict(
 ) -> None:
     """Predict a step's time part by part, and the speedup that follows from an acceptance.
 
-    From shapes and a machine card, without a model and without a GPU. The interval is over what the
-    card leaves open.
+    From shapes and a machine card, without a model and without a GPU. An interval has what the card
+    leaves open and how far published rows are off.
     """
     if ledger:
         if method is not None:
@@ -170,8 +170,9 @@ def notes(told: Forecast) -> list[str]:
             f"{told.tokens_per_second:.0f} tokens/s ({between(told.tokens_interval, digits=0)})"
         )
     out.append(
-        "predicted, not measured; in brackets 5th to 95th percentile over the card's ranges "
-        "(specwb predict --ledger: how far such predictions are off)"
+        "predicted, not measured; in brackets 5th to 95th percentile over the card's ranges or "
+        "nine tenths of the errors of published rows, whichever goes further (specwb predict "
+        "--ledger)"
     )
     return out
 

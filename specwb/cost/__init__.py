@@ -2,8 +2,8 @@
 
     shapes (config.json)  ->  a step's products, attentions and small kernels   (steps, work)
     a card's ranges       ->  time of every part, captured or eager             (cards, forecast)
-    acceptance            ->  tokens a step, speedup and its interval            (forecast)
-    published rows        ->  predicted beside published, with the error of each (ledger)
+    acceptance            ->  tokens a step, speedup                             (forecast)
+    published rows        ->  the error of each, and with it every interval      (ledger)
 
 Nothing is measured here, and no card has been fitted to a published row.
 """
@@ -16,11 +16,12 @@ from specwb.cost.forecast import (
     Forecast,
     Part,
     acceptance,
-    forecast,
+    from_card,
     kernel_seconds,
     parts,
     seconds,
 )
+from specwb.cost.ledger import forecast
 from specwb.cost.shapes import PredictionError, Shape, shape
 from specwb.cost.steps import Step, step
 from specwb.cost.work import Kernel, Setting
@@ -41,6 +42,7 @@ __all__ = [
     "acceptance",
     "card",
     "forecast",
+    "from_card",
     "kernel_seconds",
     "parts",
     "seconds",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +172,13 @@ class Forecast:
         spec, mode: what was asked.
         table: the step's time by part, at the card's typical values.
         step, plain: seconds of a step and of plain decoding's, medians over the card's ranges.
-        step_interval, plain_interval: of the same, over the card's ranges.
         tau: tokens a step; None where no acceptance is given.
         depth, nodes: of the draft.
-        speedup, tokens_per_second: medians over the card's ranges, None without tau.
-        speedup_interval, tokens_interval: over the card's ranges.
         needed: tau from which on the method is faster than plain decoding.
+        speedup, tokens_per_second: medians over the card's ranges, None without tau.
+        step_interval, plain_interval, needed_interval, speedup_interval, tokens_interval: of
+            these, over the card's ranges; of what :func:`specwb.cost.forecast` returns, with the
+            model's error.
         memory: GiB of weights and caches a device.
     """
 
@@ -199,8 +200,30 @@ class Forecast:
     tokens_interval: tuple[float, float] | None
     memory: float
 
+    def widened(self, error: float) -> Forecast:
+        """The forecast with intervals of ``value exp(-error)`` to ``value exp(error)`` at least.
 
-def forecast(
+        Plain decoding is as fast as itself, whatever the error.
+        """
+        ratio = error if self.depth else 0.0
+        return replace(
+            self,
+            step_interval=wider(self.step, self.step_interval, error),
+            plain_interval=wider(self.plain, self.plain_interval, error),
+            needed_interval=wider(self.needed, self.needed_interval, ratio),
+            speedup_interval=wider(self.speedup, self.speedup_interval, ratio),
+            tokens_interval=wider(self.tokens_per_second, self.tokens_interval, error),
+        )
+
+
+def wider(value: Any, interval: Any, error: float) -> Any:
+    """The interval, or what lies within ``error`` of log(value), whichever goes further."""
+    if value is None:
+        return None
+    return min(interval[0], value * math.exp(-error)), max(interval[1], value * math.exp(error))
+
+
+def from_card(
     spec: str,
     target: Shape,
     card: Card,
@@ -218,10 +241,10 @@ def forecast(
 ) -> Forecast:
     """Predict a step's time and, from an acceptance, the speedup over plain decoding.
 
-    ``speedup = tau t_plain / t_step``, both on the same machine and in the same mode. The interval
-    is over the ranges of the card alone (:data:`DRAWS` machines, quantities drawn independently,
-    5th to 95th percentile): acceptance is taken as given, and what the model leaves out is in no
-    interval.
+    ``speedup = tau t_plain / t_step``, both on the same machine and in the same mode. The intervals
+    are over the ranges of the card alone (:data:`DRAWS` machines, quantities drawn independently,
+    5th to 95th percentile): acceptance is taken as given. :func:`specwb.cost.forecast` has what the
+    model leaves out in its intervals too.
 
     Args:
         spec: a method with its options.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -23,12 +24,14 @@ from specwb.cost import (
     acceptance,
     card,
     forecast,
+    from_card,
     kernel_seconds,
     parts,
     seconds,
     shape,
     step,
 )
+from specwb.cost.ledger import model_error
 from specwb.cost.shapes import tables
 from specwb.cost.work import product
 
@@ -100,7 +103,9 @@ def test_parts_sum_to_the_step_and_devices_share_it() -> None:
 def test_speedup_and_its_interval() -> None:
     sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
     for place, near in ((sure, 1e-6), (H100, 0.03)):  # a median of ratios is no ratio of medians
-        told = forecast("sps:gamma=3", shape("8b"), place, draft=shape("1b"), accept="0.8,0.5,0.25")
+        told = from_card(
+            "sps:gamma=3", shape("8b"), place, draft=shape("1b"), accept="0.8,0.5,0.25"
+        )
         assert told.tau == pytest.approx(1 + 0.8 + 0.4 + 0.1)
         assert told.speedup == pytest.approx(told.tau * told.plain / told.step, rel=near)
         assert told.tokens_per_second == pytest.approx(told.tau / told.step, rel=near)
@@ -114,8 +119,28 @@ def test_speedup_and_its_interval() -> None:
     assert forecast("sps:gamma=3", shape("8b"), H100, draft=shape("1b")).speedup is None
     plain = forecast("ar", shape("8b"), H100, tau=1.0)
     assert plain.speedup_interval == (1.0, 1.0)
-    own = forecast("ar", shape("8b"), sure)
+    own = from_card("ar", shape("8b"), sure)
     assert own.step_interval == pytest.approx((own.step, own.step))
+
+
+def test_the_models_error_is_in_every_interval() -> None:
+    sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
+    how: dict = {"draft": shape("1b"), "tau": 2.5}
+    told, factor = forecast("sps:gamma=3", shape("8b"), sure, **how), math.exp(model_error())
+    for value, interval in (
+        (told.step, told.step_interval),
+        (told.plain, told.plain_interval),
+        (told.needed, told.needed_interval),
+        (told.speedup, told.speedup_interval),
+        (told.tokens_per_second, told.tokens_interval),
+    ):
+        assert interval == pytest.approx((value / factor, value * factor))
+    # a card that leaves more open is what the interval goes by; the prediction stays
+    open_ = dataclasses.replace(sure, ranges=sure.ranges | {"bandwidth": (1.0, 2000.0, 4e6)})
+    card_alone = from_card("sps:gamma=3", shape("8b"), open_, **how)
+    wide = forecast("sps:gamma=3", shape("8b"), open_, **how)
+    assert wide.step_interval == card_alone.step_interval
+    assert wide.step == card_alone.step
 
 
 def test_numbers_of_four_bytes_have_units_of_their_own() -> None:
@@ -126,7 +151,7 @@ def test_numbers_of_four_bytes_have_units_of_their_own() -> None:
 
 def test_all_rows_of_a_batch_are_counted() -> None:
     sure = dataclasses.replace(H100, ranges={k: (v[1],) * 3 for k, v in H100.ranges.items()})
-    told = forecast("ar", shape("8b"), sure, tau=1.0, batch=8)
+    told = from_card("ar", shape("8b"), sure, tau=1.0, batch=8)
     assert told.tokens_per_second == pytest.approx(8 / told.step)
     assert told.tokens_interval == pytest.approx((8 / told.step,) * 2)
 
