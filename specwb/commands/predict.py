@@ -20,11 +20,12 @@ def predict(
         typer.Argument(help="A method with its options, such as sps:gamma=5; or --ledger."),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="Its shape: 68m, 1b, 7b, 8b, 13b, 32b, 33b, 70b or a config.json.")
+        str,
+        typer.Option(help="Its shape: smol, 68m, 1b, 7b, 8b, 13b, 32b, 33b, 70b or a config.json."),
     ] = "8b",
     draft: Annotated[
         str | None,
-        typer.Option(help="The draft or diffusion model's shape, such as 1b or dream-7b."),
+        typer.Option(help="The draft or diffusion model's shape: also smol-draft or dream-7b."),
     ] = None,
     gpu: Annotated[
         str,

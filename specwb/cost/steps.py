@@ -203,7 +203,8 @@ def _head_pass(one: Forward, part: Head, target: Shape, setting: Setting, k: int
     h, size, m = target.hidden, setting.size, one.tokens * setting.rows
     kernels = [product(m, a * h, b * h, size) for a, b in part.enter if m]
     if part.cells:
-        kernels.append(times(product(max(m // k, 1), h, 4 * h, size), part.cells * k))
+        runs = setting.rows * max(one.tokens // k, 1)
+        kernels.append(times(product(runs, h, 4 * h, size), part.cells * k))
     if part.inline:
         products_and_attention = list(attending(target, one.tokens, setting))[:3]
         nodes = counts()["layer"]["attention_nodes"] + 2  # of a layer alone

@@ -10,8 +10,9 @@ import pytest
 
 from specwb.cost import PredictionError, Setting, Shape, Step, shape, step
 from specwb.cost.steps import draft_kind
-from specwb.cost.work import attention, counts, exchange
+from specwb.cost.work import Kernel, attention, counts, exchange, product
 from specwb.drafters.eagle import EAGLE_TREE
+from specwb.models.load import data_dir
 
 COUNTED = json.loads((Path(__file__).parents[1] / "dry" / "budget.json").read_text())["large bf16"]
 SETTING = Setting(1, 400, 2)
@@ -56,6 +57,22 @@ def test_bytes_of_a_plain_step_are_the_weights() -> None:
     assert sum(k.count * k.flops for k in products) == pytest.approx(weights)
 
 
+@pytest.mark.parametrize("spec", [spec for spec, t in stored("graph") if t == "T=0"])
+def test_batch_and_context_reach_every_pass(spec: str) -> None:
+    def kernels(rows: int, context: int) -> list[Kernel]:
+        own = step(spec.partition(",both_ways")[0], shape("8b"), draft, Setting(rows, context, 2))
+        return [kernel for stage in own.stages.values() for kernel in stage]
+
+    draft = shape("1b") if draft_kind(spec) else None
+    for one, eight, longer in zip(kernels(1, 400), kernels(8, 400), kernels(1, 800), strict=True):
+        assert (eight.flops, eight.count) == (8 * one.flops, one.count)
+        if one.kind == "attention":
+            assert longer.flops > one.flops
+            assert longer.bytes > one.bytes
+        else:
+            assert longer == one
+
+
 def test_more_nodes_do_more() -> None:
     def nodes(spec: str) -> float:
         return step(spec, shape("8b"), shape("1b"), SETTING, True).graph_nodes()
@@ -79,6 +96,26 @@ def test_eagle_reads_a_layer_and_the_head_a_pass() -> None:
     flops = sum(k.count * k.flops for k in own.stages["draft"] if k.kind == "products")
     pair = target.layer_parameters + 2 * h * h
     assert flops == pytest.approx(2 * ((said + 5) * pair + said * target.vocabulary * h))
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa", "falcon", "kangaroo"])
+def test_smols_own_heads_have_their_shipped_sizes(kind: str) -> None:
+    """But for norms and biases; the output layer is rows of the target's."""
+    card = json.loads((data_dir() / "smol" / kind / "card.json").read_text())
+    spec = {"medusa": "medusa:tree=1-1-1-1-1", "falcon": "falcon:tree=1-1-1"}.get(kind, kind)
+    own, target = step(spec, shape("smol"), None, SETTING), shape("smol")
+    assert own.parameters == pytest.approx(card["parameters"], rel=1e-3)
+    # the last pass's; Medusa's five heads have one product
+    outputs = {"eagle": 3, "eagle3": 4, "medusa": 5}.get(kind, 1)
+    output = product(outputs, target.hidden, 8192, 2)
+    assert output in own.stages["draft"]
+
+
+def test_smol_and_its_draft_model() -> None:
+    card = json.loads((data_dir() / "smol" / "draft" / "card.json").read_text())
+    draft = shape("smol-draft")
+    assert draft.layers * draft.layer_parameters == pytest.approx(card["parameters"], rel=1e-3)
+    assert shape("smol").parameters == 134_479_872  # SmolLM2-135M's, without norms
 
 
 def test_an_exchange_by_hand() -> None:
