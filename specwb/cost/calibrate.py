@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -105,10 +105,8 @@ def forward_seconds(
     """Time decoding steps that score n tokens and draft at no cost, for every n in ``widths``.
 
     The widths take turns. The medians are put in order (:func:`in_order`), so that ``v >= 1`` and
-    no slope is negative.
-
-    For ``n = 1`` it is a step of plain decoding. ``v(gamma) = t(gamma + 1) / t(1)``. A draft model
-    is measured in the same way, and ``c = t_draft(1) / t_target(1)``.
+    no slope is negative. ``v(gamma) = t(gamma + 1) / t(1)``; with a draft model measured in the
+    same way ``c = t_draft(1) / t_target(1)``.
 
     Args:
         model: target or draft model.
@@ -169,13 +167,8 @@ def accepted_by_rank(
     0.
 
     Args:
-        target: the target model.
-        prompts: texts or lists of token ids.
-        method: a spec or a built method.
-        max_new_tokens: for every prompt.
-        temperature: 0 is greedy.
-        seed: of the sampling.
-        options: the method's own.
+        target, prompts, method, options: as of :func:`specwb.decode`.
+        max_new_tokens, temperature, seed: of each decoding.
     Returns:
         ``rates[d - 1][r]``, the form that :func:`specwb.analysis.tree_reach` takes.
     """
@@ -217,23 +210,6 @@ class AcceptanceTally:
     @property
     def rates(self) -> list[list[float]]:
         return (self.counts.double() / self.tested.clamp_min(1)[:, None]).tolist()
-
-
-@dataclass(frozen=True)
-class _Side:
-    """A model whose forwards are timed.
-
-    Attributes:
-        name: "target" or "draft".
-        model: the model.
-        widths: the numbers of tokens that are scored.
-        texts: the texts before them, a short and a long one.
-    """
-
-    name: str
-    model: Target
-    widths: Sequence[int]
-    texts: list[list[int]]
 
 
 def calibrate(
@@ -279,88 +255,76 @@ def calibrate(
     typical = sorted(rows, key=len)[len(rows) // 2]
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     report = progress or (lambda done, text: None)
-    if draft is None:
-        return _of_target(target, rows, typical, rounds, settings, report)
-    top_ks = tuple(k for k in top if k > 1) if temperature > 0 else ()
-    chain = make_method("sps", target, draft=draft, gamma=gamma)
-    wide = make_method("mcsd", target, draft=draft, tree=tuple(tree))
-    top_methods = [
-        make_method("mcsd", target, draft=draft, tree=(k,) * len(tree), draw="top") for k in top_ks
-    ]
+    models = {"target": target} if draft is None else {"target": target, "draft": draft}
     plain = make_method("ar", target)
+    steps = [(model, plain) for model in models.values()]
+    drafting, top_ks = [], tuple(k for k in top if k > 1 and temperature > 0)
+    if draft is not None:
+        drafting = [
+            make_method("sps", target, draft=draft, gamma=gamma),
+            make_method("mcsd", target, draft=draft, tree=tuple(tree)),
+        ]
+        shapes = [(k,) * len(tree) for k in top_ks]
+        drafting += [make_method("mcsd", target, draft=draft, tree=ks, draw="top") for ks in shapes]
+        steps.append((target, drafting[0]))
 
-    sides = [
-        _Side("target", target, WIDTHS, _texts(rows, target, rounds)),
-        _Side("draft", draft, WIDTHS[:-1], _texts(rows, draft, rounds)),
-    ]
-    steps = [(target, plain), (draft, plain), (target, chain)]
-    forwards, first, later = _timings(sides, steps, typical, rounds, settings, report)
+    forwards, first, later = _timings(models, steps, rows, typical, rounds, settings, report)
     contexts = {
-        side.name: {len(text): in_order(forwards[side.name, len(text)]) for text in side.texts}
-        for side in sides
+        side: {length: in_order(table) for length, table in tables.items()}
+        for side, tables in forwards.items()
     }
     length = _typical_length(rows, max_new_tokens)
-    target_seconds = at_length(contexts["target"], length)
-    draft_seconds = at_length(contexts["draft"], length)
-    opening = (
-        max(0.0, float(first[0] - target_seconds[1])),
-        max(0.0, float(first[1] - draft_seconds[1])),
-    )
-
-    tallies = [AcceptanceTally(method) for method in (chain, wide, *top_methods)]
-
-    def counting(done: float, text: str) -> None:
-        report(0.25 + 0.75 * done, text)
-
-    counted = count_acceptance(target, rows, tallies, settings, seconds, counting)
-    chain_rates, tree_rates, *top_rates = (tally.rates for tally in tallies)
+    seconds_of = {side: at_length(tables, length) for side, tables in contexts.items()}
+    opening = [
+        max(0.0, float(whole - table[1]))
+        for whole, table in zip(first, seconds_of.values(), strict=False)
+    ]
+    doubts = [
+        f"{side}, after {length} tokens: steps of more tokens took less time than steps of fewer; "
+        f"put in order, the furthest by {disorder(table):.0%}"
+        for side, tables in forwards.items()
+        for length, table in tables.items()
+        if disorder(table) > SLACK
+    ]
     model = CostModel(
-        target=target_seconds,
-        draft=draft_seconds,
-        opening=opening,
+        target=seconds_of["target"],
+        draft=seconds_of.get("draft", {}),
+        opening=(opening[0], opening[1] if draft is not None else 0.0),
         rest=0.0,
-        chain=chain_rates,
-        tree=tree_rates,
-        top=dict(zip(top_ks, top_rates, strict=True)),
+        chain=[],
+        tree=[],
         contexts=contexts,
-        prompts=counted,
+        prompts=len(rows),
+        doubts=tuple(doubts),
     )
+    if draft is None:
+        return model
 
-    doubts = _out_of_order(forwards)
-    draft_step = draft_seconds[1]
-    rest = (float(later[2]) - model.round_seconds(Tree.chain(gamma))) / gamma
+    tallies = [AcceptanceTally(method) for method in drafting]
+    counted = count_acceptance(
+        target,
+        rows,
+        tallies,
+        settings,
+        seconds,
+        lambda done, text: report(0.25 + 0.75 * done, text),
+    )
+    chain_rates, tree_rates, *top_rates = (tally.rates for tally in tallies)
+    draft_step = model.draft[1]
+    rest = (float(later[-1]) - model.round_seconds(Tree.chain(gamma))) / gamma
     if rest < -draft_step:
         doubts.append(
             f"a step with a chain of {gamma} took less than its parts by {-rest / draft_step:.1f} "
             "draft steps a level; one is taken off"
         )
-    return replace(model, rest=max(rest, -draft_step), doubts=tuple(doubts))
-
-
-def _of_target(
-    target: Target,
-    rows: list[list[int]],
-    typical: list[int],
-    rounds: int,
-    settings: dict[str, Any],
-    report: Callable[[float, str], None],
-) -> CostModel:
-    """The part of :func:`calibrate` that needs no draft model."""
-    side = _Side("target", target, WIDTHS, _texts(rows, target, rounds))
-    plain = (target, make_method("ar", target))
-    forwards, first, _ = _timings([side], [plain], typical, rounds, settings, report)
-    contexts = {len(text): in_order(forwards["target", len(text)]) for text in side.texts}
-    seconds = at_length(contexts, _typical_length(rows, settings["max_new_tokens"]))
-    return CostModel(
-        target=seconds,
-        draft={},
-        opening=(max(0.0, float(first[0] - seconds[1])), 0.0),
-        rest=0.0,
-        chain=[],
-        tree=[],
-        contexts={"target": contexts},
-        prompts=len(rows),
-        doubts=tuple(_out_of_order(forwards)),
+    return replace(
+        model,
+        rest=max(rest, -draft_step),
+        chain=chain_rates,
+        tree=tree_rates,
+        top=dict(zip(top_ks, top_rates, strict=True)),
+        prompts=counted,
+        doubts=tuple(doubts),
     )
 
 
@@ -369,62 +333,54 @@ def _typical_length(rows: list[list[int]], max_new_tokens: int) -> float:
     return sum(map(len, rows)) / len(rows) + max_new_tokens / 2
 
 
-def _out_of_order(forwards: dict[tuple[str, int], dict[int, float]]) -> list[str]:
-    """Doubts about times that had to be moved far to be in order."""
-    return [
-        f"{side}, after {length} tokens: steps of more tokens took less time than steps of fewer; "
-        f"put in order, the furthest by {disorder(table):.0%}"
-        for (side, length), table in forwards.items()
-        if disorder(table) > SLACK
-    ]
-
-
 def _timings(
-    sides: list[_Side],
+    models: dict[str, Target],
     steps: list[tuple[Target, Method]],
+    rows: list[list[int]],
     prompt: list[int],
     rounds: int,
     settings: dict[str, Any],
     report: Callable[[float, str], None],
-) -> tuple[dict[tuple[str, int], dict[int, float]], np.ndarray, np.ndarray]:
+) -> tuple[dict[str, dict[int, dict[int, float]]], np.ndarray, np.ndarray]:
     """Time forwards and decoding steps in turns, until the forwards are in order.
 
     Everything takes turns, so that a machine whose speed drifts favours none.
 
     Args:
-        sides: the models whose forwards are timed.
-        steps: models and methods whose decoding steps are timed.
-        prompt: what they decode.
-        rounds: decoding steps that each time is a median of.
-        settings: of the decoding.
-        report: called with (fraction done, text).
+        models: side -> the model whose forwards are timed.
+        steps: models and methods whose decoding steps are timed, behind ``prompt``.
     Returns:
-        (side, length of text) -> width -> seconds of a forward; and for every one of ``steps`` the
+        Side -> length of text -> width -> seconds of a forward; and for every one of ``steps`` the
         seconds of the first step and of a later one. All are medians over the turns.
     """
-    forwards: list[dict[tuple[str, int], dict[int, float]]] = []
-    step_times = []
-    temperature = settings["temperature"]
+    turns, step_times = [], []
+    texts = {side: _texts(rows, model, rounds) for side, model in models.items()}
+    widths = {"target": WIDTHS, "draft": WIDTHS[:-1]}
     for turn in range(TURNS + AGAIN):
         report(min(turn / TURNS, 1) / 4, "forwards")
-        forwards.append(
+        temperature = settings["temperature"]
+        turns.append(
             {
-                (side.name, len(text)): _forward_seconds(
-                    side.model, side.widths, text, rounds, 1, temperature
-                )
-                for side in sides
-                for text in side.texts
+                side: {
+                    len(text): _forward_seconds(model, widths[side], text, rounds, 1, temperature)
+                    for text in texts[side]
+                }
+                for side, model in models.items()
             }
         )
         step_times.append(
             [step_seconds(model, prompt, method, rounds, **settings) for model, method in steps]
         )
         medians = {
-            key: {n: median(tables[key][n] for tables in forwards) for n in forwards[0][key]}
-            for key in forwards[0]
+            side: {
+                length: {n: median(one[side][length][n] for one in turns) for n in table}
+                for length, table in tables.items()
+            }
+            for side, tables in turns[0].items()
         }
+        tables = [table for tables in medians.values() for table in tables.values()]
         # not after an even number of turns: a median between a good and a bad time is neither
-        if turn + 1 == TURNS and max(map(disorder, medians.values())) <= SLACK:
+        if turn + 1 == TURNS and max(map(disorder, tables)) <= SLACK:
             break
     first, later = np.median(step_times, axis=0).T
     return medians, first, later
@@ -438,17 +394,9 @@ def count_acceptance(
     seconds: float | None,
     report: Callable[[float, str], None],
 ) -> int:
-    """Decode prompt after prompt with every tally's method.
+    """Decode prompt after prompt with every tally's method; return the number of prompts.
 
-    Args:
-        target: the target model.
-        rows: token ids of the prompts.
-        tallies: which count.
-        settings: of the decoding.
-        seconds: start no prompt that is likely to end later, but always the first.
-        report: called with (fraction done, text).
-    Returns:
-        The number of prompts.
+    With ``seconds`` no prompt is begun that is likely to end later, but always the first.
     """
     began = time.monotonic()
     for i, row in enumerate(rows):
@@ -461,11 +409,7 @@ def count_acceptance(
 
 
 def _texts(rows: list[list[int]], model: Target, rounds: int) -> list[list[int]]:
-    """A short and a long text.
-
-    The short one is the shortest prompt. The long one is all prompts in a row, up to ``LONG``
-    tokens or what the context holds beside the widest forward.
-    """
+    """The shortest prompt; and all in a row, as long as ``LONG`` and the context allow."""
     room = model.context - rounds - 1 - max(WIDTHS)
     all_tokens = [token for row in rows for token in row]
     while len(all_tokens) < min(LONG, room):

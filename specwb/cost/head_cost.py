@@ -110,12 +110,8 @@ def calibrate_head(
         prompts: token ids, of the prompts that ``model`` was calibrated on.
         model: gives the target's side.
         head: the head; default the target's own.
-        max_new_tokens: for every prompt.
-        temperature: 0 is greedy.
-        rounds: how many decoding steps each time is a median of.
-        seed: of the sampling.
-        seconds: count acceptance on no further prompt after about so long, but at least on one.
-        progress: called with (fraction done, text).
+        max_new_tokens, temperature, rounds, seed, seconds, progress: as of
+            :func:`specwb.cost.calibrate.calibrate`.
     """
     report = progress or (lambda done, text: None)
     settings: dict[str, Any] = {
@@ -139,30 +135,29 @@ def calibrate_head(
     methods = [build(ks) for ks in dict.fromkeys(shapes) if len(ks) <= max_depth or k > 1]
     plain = make_method("ar", target)
 
-    typical = sorted(prompts, key=len)[len(prompts) // 2]
-    times = []
+    typical, times = sorted(prompts, key=len)[len(prompts) // 2], []
     for turn in range(TURNS):
         report(turn / TURNS / 2, f"{kind}: rounds")
         times.append(
             [step_seconds(target, typical, m, rounds, **settings) for m in (plain, *methods)]
         )
     first, later = np.median(times, axis=0).T  # of every method, the plain one first
-    fit = _fit(kind, k, [m.drafter.tree for m in methods], later, model.target)
-    first_steps = median(float(first[i] - later[i]) for i in range(1, len(first)))
-    opening = max(0.0, first_steps - float(first[0] - later[0]))
-
+    opening = median((first - later)[1:].tolist()) - float(first[0] - later[0])
     tally, rows = AcceptanceTally(wide), [list(row) for row in prompts]
-
-    def counting(done: float, text: str) -> None:
-        report(0.5 + done / 2, f"{kind}: {text}")
-
-    counted = count_acceptance(target, rows, [tally], settings, seconds, counting)
+    counted = count_acceptance(
+        target,
+        rows,
+        [tally],
+        settings,
+        seconds,
+        lambda done, text: report(0.5 + done / 2, f"{kind}: {text}"),
+    )
     widths = wide.drafter.tree.widths
     return HeadCost(
         kind=kind,
         target=model.target,
-        opening=(model.opening[0], opening),
-        fit=fit,
+        opening=(model.opening[0], max(0.0, opening)),
+        fit=_fit(kind, k, [m.drafter.tree for m in methods], later, model.target),
         rates=[row[:width] for row, width in zip(tally.rates, widths, strict=True)],
         prompts=counted,
         k=k,
@@ -172,15 +167,7 @@ def calibrate_head(
 def _fit(
     kind: str, k: int, trees: list[Tree], seconds: np.ndarray, target: dict[int, float]
 ) -> tuple[float, float, float]:
-    """Fit (a, b, c) to the seconds of decoding steps by least squares; none of them is negative.
-
-    Args:
-        kind: the method.
-        k: levels that a pass makes.
-        trees: the trees that were timed.
-        seconds: of a step of plain decoding, then of a step over every tree.
-        target: width -> seconds of the target at the typical length of text.
-    """
+    """Fit (a, b, c) by least squares to the seconds of a plain step and of one over every tree."""
     # The target's cost is taken at the length of text of these times: ``scale`` is what plain
     # decoding takes here over what it takes at the typical length.
     scale = seconds[0] / target[1]

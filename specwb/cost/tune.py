@@ -62,8 +62,6 @@ def tune(
 ) -> dict[str, Any]:
     """Calibrate, predict and measure chains, trees and heads, and measure all other methods.
 
-    The cost model's forecast stands beside what :func:`specwb.compare` measures.
-
     What is predicted is tokens/s over this engine's plain decoding (``ar``), as a ratio of totals,
     and it is judged by the same ratio measured on the same prompts in one interleaved run. A
     ``speedup`` is :func:`specwb.compare`'s, the median over prompts, over the fastest plain
@@ -90,27 +88,25 @@ def tune(
         progress: called with (fraction done, text).
         command: the command line that asks, kept with the result.
     Returns:
-        A dict with the keys
-
-        - command, commit: what was asked for, and of which version of this code.
-        - arguments: also the models, device and versions.
-        - resumed: whether the calibration is from the file.
-        - calibrated, calibrated_heads: the cost models.
-        - left_out: methods that lack a head or a draft model or for which there was no time, and
-          why.
-        - rows: one a setting; predicted and measured are over ar, speedup over the reference.
-        - interrupted: whether Ctrl-C interrupted the measurement; what was measured until then
-          counts.
-        - reference, machine: as :func:`specwb.compare` has them.
-        - prompts: how many were calibrated and measured on.
-        - median_error: of the predictions.
-        - misses: the methods whose prediction is further off than ``MISS``.
-        - best: the fastest chain, tree and method.
+        A dict: command and commit; arguments (also models, device and versions); resumed (whether
+        the calibration is from the file); calibrated and calibrated_heads, the cost models;
+        left_out, methods and why; rows, one a setting, predicted and measured over ar and speedup
+        over the reference; interrupted, reference and machine, as :func:`specwb.compare` has them;
+        prompts, how many were calibrated and measured on; median_error of the predictions; misses,
+        those off by more than ``MISS``; best, the fastest chain, tree and method.
     Raises:
         ValueError: nodes < 2, there are too few questions, the file is no result or cannot be
             written, or as :func:`specwb.compare`.
     """
-    room = _prompt_room(target, temperature, nodes, max_new_tokens)
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
+        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
+    Sampling(temperature)  # raises where it is no temperature
+    room = target.context - max_new_tokens
+    if max_new_tokens < 1 or room < 1:
+        raise TuneError(
+            "max_new_tokens must be >= 1 and leave room for a prompt in the context of "
+            f"{target.name!r} ({target.context}), got {max_new_tokens}"
+        )
     if path is not None:  # before the minutes of work whose result it is to hold
         path = home(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,12 +149,36 @@ def tune(
             "rounds": ROUNDS,
             "seed": seed,
         }
-        gamma = min(GAMMA, nodes - 1)
-        model = _calibrate(target, drafting, rows, gamma, seconds, tell, run)
-        limit = None  # the draft model's acceptance was counted on as many prompts as there is time
-        if seconds is not None and drafting is None:
-            limit = seconds / max(len(head_hashes), 1)
-        heads = _calibrate_heads(target, list(head_hashes), rows, model, limit, tell, run)
+        model = calibrate(
+            target,
+            drafting,
+            rows,
+            gamma=min(GAMMA, nodes - 1),
+            tree=WIDE,
+            top=tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3})),
+            seconds=seconds,
+            progress=lambda done, text: tell(done / 4, f"calibrating, {text}"),
+            **run,
+        )
+        # the draft model's acceptance was counted on as many prompts as there is time
+        count = max(len(head_hashes), 1)
+        limit = seconds / count if seconds is not None and drafting is None else None
+
+        def progress_of(i: int, done: float, text: str) -> None:
+            tell(0.25 + (i + done) / count / 12, f"calibrating, {text}")
+
+        heads = {
+            kind: calibrate_head(
+                target,
+                kind,
+                rows[: model.prompts],
+                model,
+                seconds=limit,
+                progress=partial(progress_of, i),
+                **run,
+            )
+            for i, kind in enumerate(head_hashes)
+        }
     result["calibrated"] = asdict(model)
     result["calibrated_heads"] = {kind: asdict(cost) for kind, cost in heads.items()}
     chosen = settings(model, nodes, max_new_tokens, temperature, heads)
@@ -200,73 +220,6 @@ def tune(
     result["best"] = _best(result["rows"])
     _write(result, path)
     return result
-
-
-def _prompt_room(target: Target, temperature: float, nodes: int, max_new_tokens: int) -> int:
-    """Check the numbers among the arguments; return how many tokens a prompt may have."""
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
-        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
-    Sampling(temperature)  # raises where it is no temperature
-    room = target.context - max_new_tokens
-    if max_new_tokens < 1 or room < 1:
-        raise TuneError(
-            "max_new_tokens must be >= 1 and leave room for a prompt in the context of "
-            f"{target.name!r} ({target.context}), got {max_new_tokens}"
-        )
-    return room
-
-
-def _calibrate(
-    target: Target,
-    draft: Target | None,
-    rows: list[list[int]],
-    gamma: int,
-    seconds: float | None,
-    tell: Progress,
-    run: dict[str, Any],
-) -> CostModel:
-    """Calibrate the pair, or the target alone, in the first quarter of the progress.
-
-    ``run``: how it decodes.
-    """
-    top = tuple(sorted({k for ks in TOPS for k in ks if k > 1} | {3}))
-    return calibrate(
-        target,
-        draft,
-        rows,
-        gamma=gamma,
-        tree=WIDE,
-        top=top,
-        seconds=seconds,
-        progress=lambda done, text: tell(done / 4, f"calibrating, {text}"),
-        **run,
-    )
-
-
-def _calibrate_heads(
-    target: Target,
-    kinds: list[str],
-    rows: list[list[int]],
-    model: CostModel,
-    seconds: float | None,
-    tell: Progress,
-    run: dict[str, Any],
-) -> dict[str, HeadCost]:
-    """Calibrate the trained heads, between a quarter and a third of the progress.
-
-    ``seconds``: about how long to count the acceptance of each, where the prompts are not limited
-    by that of a draft model's chains.
-    """
-    run = {**run, "seconds": seconds}
-
-    def progress(i: int, done: float, text: str) -> None:
-        tell(0.25 + (i + done) / len(kinds) / 12, f"calibrating, {text}")
-
-    prompts = rows[: model.prompts]
-    return {
-        kind: calibrate_head(target, kind, prompts, model, progress=partial(progress, i), **run)
-        for i, kind in enumerate(kinds)
-    }
 
 
 def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
