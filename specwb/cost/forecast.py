@@ -77,7 +77,7 @@ def parts(own: Step, machine: Machine, mode: str) -> list[Part]:
         mode: captured (this engine, graphs) or library-eager (the library's layers, operator by
             operator).
     Raises:
-        PredictionError: an unknown mode, or devices without a link.
+        PredictionError: an unknown mode.
     """
     if mode not in MODES:
         raise PredictionError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
@@ -266,17 +266,33 @@ def from_card(
             on the card.
     """
     dtype = NAMES.get(dtype, dtype)
-    _check(card, dtype, batch, context, mode, accept, tau, drafted)
-    _check_parted(target, card, devices)
-    setting = Setting(batch, context, SIZES[dtype])
+    card.check(dtype)
+    for name, value in (("batch", batch), ("context", context), ("devices", devices)):
+        integer(name, value, 1, kind=PredictionError)
+    if accept is not None and tau is not None:
+        raise PredictionError("give an acceptance or tau, not both")
+    if accept is not None and drafted is not None:
+        raise PredictionError(
+            "--drafted goes with --tau or alone: a draft ends where it is unsure, so what is "
+            "accepted of fewer tokens does not follow from rates by depth"
+        )
     if not 0 <= real("temperature", temperature, PredictionError) < math.inf:
         raise PredictionError(f"temperature must be a number >= 0, got {temperature:g}")
-    sampled = temperature > 0
-    own = step(spec, target, draft, setting, sampled, devices)
+    if devices > 1 and card.ranges["link"][1] == 0:
+        raise PredictionError(f"{card.name} has no NVLink: devices must be 1, got {devices}")
+    for name in ("heads", "kv_heads", "intermediate"):
+        if (size := getattr(target, name)) % devices:
+            raise PredictionError(
+                f"devices must divide the target's heads, kv_heads and intermediate: {devices} "
+                f"does not divide {name}={size} of {target.name}"
+            )
+    setting = Setting(batch, context, SIZES[dtype])
+    how = setting, temperature > 0, devices
+    own = step(spec, target, draft, *how)
     if draft is not None and not draft_kind(spec):
         key = spec.partition(":")[0]
         raise PredictionError(f"{key} has no draft model: leave --draft out")
-    plain = step("ar", target, None, setting, sampled, devices)
+    plain = step("ar", target, None, *how)
     memory = _fits(own, target, card, setting, devices)
     if accept is not None:
         tau = float(sum(reach(acceptance(accept, own.depth, spec))))
@@ -291,29 +307,39 @@ def from_card(
 
     shares: Sequence[tuple[float, Step]] = [(1.0, own)]
     if drafted is not None:
-        shares = _partly(spec, drafted, own.depth, target, draft, setting, sampled, devices)
+        shares = _partly(spec, drafted, own.depth, target, draft, *how)
     drawn = card.drawn(dtype, DRAWS)
     steps = sum((share * seconds(some, drawn, mode) for share, some in shares), 0.0)
     plains = seconds(plain, drawn, mode)
+    drawn_of = {"step": steps, "plain": plains, "needed": steps / plains}
+    if tau is not None:
+        drawn_of |= {"speedup": tau * plains / steps, "tokens": batch * tau / steps}
+    middle = {name: float(np.median(values)) for name, values in drawn_of.items()}
+    interval = {name: _interval(values) for name, values in drawn_of.items()}
     return Forecast(
         spec,
         mode,
         _mixed(shares, card.typical(dtype), mode),
-        float(np.median(steps)),
-        float(np.median(plains)),
-        _interval(steps),
-        _interval(plains),
+        middle["step"],
+        middle["plain"],
+        interval["step"],
+        interval["plain"],
         tau,
         own.depth,
         own.nodes,
-        float(np.median(steps / plains)),
-        _interval(steps / plains),
-        None if tau is None else float(np.median(tau * plains / steps)),
-        None if tau is None else _interval(tau * plains / steps),
-        None if tau is None else float(np.median(batch * tau / steps)),
-        None if tau is None else _interval(batch * tau / steps),
+        middle["needed"],
+        interval["needed"],
+        middle.get("speedup"),
+        interval.get("speedup"),
+        middle.get("tokens"),
+        interval.get("tokens"),
         memory,
     )
+
+
+def _interval(values: Any) -> tuple[float, float]:
+    low, high = np.percentile(values, INTERVAL)
+    return float(low), float(high)
 
 
 def _partly(spec: str, drafted: float, depth: int, *arguments: Any) -> Sequence[tuple[float, Step]]:
@@ -343,47 +369,10 @@ def _mixed(shares: Sequence[tuple[float, Step]], machine: Machine, mode: str) ->
     return [Part(*place, *amounts) for place, amounts in rows.items()]
 
 
-def _check(
-    card: Card,
-    dtype: str,
-    batch: int,
-    context: int,
-    mode: str,
-    accept: str | None,
-    tau: float | None,
-    drafted: float | None,
-) -> None:
-    card.check(dtype)
-    if mode not in MODES:
-        raise PredictionError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    for name, value in (("batch", batch), ("context", context)):
-        integer(name, value, 1, kind=PredictionError)
-    if accept is not None and tau is not None:
-        raise PredictionError("give an acceptance or tau, not both")
-    if accept is not None and drafted is not None:
-        raise PredictionError(
-            "--drafted goes with --tau or alone: a draft ends where it is unsure, so what is "
-            "accepted of fewer tokens does not follow from rates by depth"
-        )
-
-
-def _check_parted(target: Shape, card: Card, devices: int) -> None:
-    """Raises PredictionError where the target cannot be parted over so many devices."""
-    integer("devices", devices, 1, kind=PredictionError)
-    if devices > 1 and card.ranges["link"][1] == 0:
-        raise PredictionError(f"{card.name} has no NVLink: devices must be 1, got {devices}")
-    for name in ("heads", "kv_heads", "intermediate"):
-        if (size := getattr(target, name)) % devices:
-            raise PredictionError(
-                f"devices must divide the target's heads, kv_heads and intermediate: {devices} "
-                f"does not divide {name}={size} of {target.name}"
-            )
-
-
 def _fits(own: Step, target: Shape, card: Card, setting: Setting, devices: int) -> float:
     """GiB on the fullest device: its part of the target, all that is drafted with, and caches."""
     tokens = setting.rows * setting.context
-    cache = 2 * target.layers * target.kv_heads * target.head_dim * tokens / devices
+    cache = target.layers * target.cached * tokens / devices
     numbers = target.parameters / devices + own.parameters + cache + own.cached * tokens
     memory = numbers * setting.size / 2**30
     if memory > card.memory:
@@ -392,8 +381,3 @@ def _fits(own: Step, target: Shape, card: Card, setting: Setting, devices: int) 
             "part the target over more (--devices), or make batch, context or dtype smaller"
         )
     return memory
-
-
-def _interval(values: Any) -> tuple[float, float]:
-    low, high = np.percentile(values, INTERVAL)
-    return float(low), float(high)

@@ -94,13 +94,10 @@ class Rounds:
         return Simulation(kept[steps].tolist(), drafted[steps].tolist(), self.text[steps].tolist())
 
     def tested(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the confidence of the draft tokens that a chain's verification tests.
+        """Return the confidence of a chain's accepted draft tokens, and of the first rejected ones.
 
         Args:
             name: of the confidence.
-        Returns:
-            The confidence of the accepted draft tokens, and of the first rejected one of every
-            step that has one.
         """
         level = np.arange(self.depth - 1)
         accepted = self.kept[:, None] > level
@@ -315,40 +312,28 @@ def costs(
     drafter = chains[depths[0]].drafter
     assert isinstance(drafter, KangarooDrafter)
     plain = make_method("ar", target)
-    times: dict[str, list[float]] = {"plain": [], "shallow": [], "adapter": []}
-    chain_times: dict[int, list[float]] = {depth: [] for depth in chains}
+
+    def step(method: Method, depth: int = 0, graphs: bool | None = None) -> float:
+        limit = (count + 1) * (depth + 1)
+        return step_seconds(target, ids, method, count, max_new_tokens=limit, graphs=graphs)[1]
+
+    turns = []
     for _ in range(repeats):
-        _, plain_step = step_seconds(target, ids, plain, count, max_new_tokens=count + 1)
-        times["plain"].append(plain_step)
-        for depth, chain in chains.items():
-            limit = (count + 1) * (depth + 1)
-            _, step = step_seconds(target, ids, chain, count, max_new_tokens=limit)
-            chain_times[depth].append(step)
+        plain_step = step(plain)
+        rounds = [step(chain, depth) for depth, chain in chains.items()]
         # The parts are never recorded as graphs, so they are compared with an eager plain step.
-        eager_step = plain_step
-        if target.device.type != "cpu":
-            _, eager_step = step_seconds(
-                target, ids, plain, count, max_new_tokens=count + 1, graphs=False
-            )
+        eager = plain_step if target.device.type == "cpu" else step(plain, graphs=False)
         parts = _part_seconds(target, drafter, ids, count)
-        for name, seconds in zip(("shallow", "adapter"), parts, strict=True):
-            times[name].append(seconds * plain_step / eager_step)
-    return Costs(
-        plain=median(times["plain"]),
-        shallow=median(times["shallow"]),
-        adapter=median(times["adapter"]),
-        round={depth: median(seconds) for depth, seconds in chain_times.items()},
-    )
+        turns.append([plain_step, *(part * plain_step / eager for part in parts), *rounds])
+    plain_step, shallow, adapter, *rounds = (median(times) for times in zip(*turns, strict=True))
+    return Costs(plain_step, shallow, adapter, dict(zip(chains, rounds, strict=True)))
 
 
 @torch.inference_mode()
 def _part_seconds(
     target: Target, description: KangarooDrafter, ids: list[int], count: int
 ) -> tuple[float, float]:
-    """Median seconds of the two parts of drafting one token.
-
-    The first part is the first layers; the second is adapter, head and the choice of a token.
-    """
+    """Median seconds of the first layers over a token; and of adapter, head and its choice."""
     drafter = copy.copy(description)
     limits = drafter.limits
     state = target.open(

@@ -547,13 +547,13 @@ def single_precision_as_fast_as_half(patch):
 @killed_by("test_forecast.py: rows_of_a_batch")
 def tokens_of_one_row(patch):
     """The tokens a second of a batch are those of one of its rows."""
-    patch.edit(from_card, "float(np.median(batch * tau / steps))", "float(np.median(tau / steps))")
+    patch.edit(from_card, "batch * tau / steps}", "tau / steps}")
 
 
 @killed_by("test_forecast.py: memory_by_hand")
 def cache_without_values(patch):
     """The memory of a cache is that of its keys."""
-    patch.edit(_fits, "cache = 2 * target.layers", "cache = target.layers")
+    patch.edit(_fits, "target.cached", "target.cached / 2")
 
 
 @killed_by("test_published_rows.py: fitted_to_its_report")
