@@ -174,7 +174,7 @@ def shape(source: str | Path) -> Shape:
     if not isinstance(config, dict):
         raise PredictionError(f"{path}: text_config must be an object, got {config!r}")
     _check_kind(path, config)
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     for own, theirs in (
         ("hidden", "hidden_size"),
         ("intermediate", "intermediate_size"),
