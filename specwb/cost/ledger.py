@@ -234,17 +234,9 @@ def _diffuspec() -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Summary:
-    """How far the rows of a report are off.
-
-    Attributes:
-        group: the report.
-        rows: how many there are.
-        error: median of the errors' sizes.
-        bias: median of the errors.
-        worst: the row that is furthest off.
-        inside: how many published numbers lie in their interval.
-        factor: ``exp(e)`` of these intervals; of all rows that of what a user predicts.
-    """
+    """How far the rows of a report are off: medians of the errors' sizes and of the errors, the
+    row that is furthest off, how many lie inside, and the ``exp(e)`` of their intervals; of all
+    rows that of what a user predicts."""
 
     group: str
     rows: int

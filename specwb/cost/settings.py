@@ -74,14 +74,7 @@ def settings(
     Of a draft model there are chains; trees drawn without replacement; and trees of top tokens and
     one draw (at T = 0 they are the same trees). Of every trained head there are a few fixed trees
     and the one with the largest predicted speedup, and dynamic trees of as many nodes, which are
-    not predicted.
-
-    Args:
-        model: the pair's cost model, or the target's alone.
-        nodes: of the largest tree, its root included.
-        tokens: new tokens that speedups are predicted for.
-        temperature: 0 is greedy.
-        heads: the cost model of every trained head.
+    not predicted. ``nodes`` is of the largest tree, ``tokens`` what speedups are predicted for.
     """
     chosen = []
     if model.draft:
@@ -153,14 +146,9 @@ def make_spec(tree: Tree, top: bool) -> str:
 def others(
     target: Target, draft: Target | str | None
 ) -> tuple[dict[Setting, Method], dict[str, str]]:
-    """Build the methods of :data:`OTHERS`.
+    """Build the methods of :data:`OTHERS`; of those that cannot be built say why.
 
-    Args:
-        target: the target model.
-        draft: the draft model that was named; None: every method takes the target's own.
-    Returns:
-        Every setting with its method; and of methods that cannot be built, which lack a head or a
-        draft model that fits, why.
+    ``draft``: the draft model that was named; None: every method takes the target's own.
     """
     built: dict[Setting, Method] = {}
     left_out: dict[str, str] = {}

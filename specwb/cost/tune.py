@@ -223,11 +223,7 @@ def tune(
 
 
 def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
-    """Split into the questions that calibrate, one in three of every category, and the others.
-
-    Raises:
-        TuneError: there are fewer than two questions.
-    """
+    """Split into the questions that calibrate, one in three of every category, and the others."""
     if len(questions) < 2:
         raise TuneError(
             "tune needs at least two prompts, one to calibrate and one to measure on; "
@@ -290,11 +286,8 @@ def _add_measurements(rows: list[dict[str, Any]], frame: Any, built: dict[str, M
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest chain, tree and method, by the speedup measured.
-
-    Where nothing was measured it is by the prediction (over ar). The method is ``ar`` where nothing
-    is faster than plain decoding.
-    """
+    """The fastest chain, tree and method, by the speedup measured, or where nothing was by the
+    prediction (over ar); ``ar`` where nothing is faster than plain decoding."""
     by = "speedup" if any("speedup" in row for row in rows) else "predicted"
 
     def fastest(*families: str) -> dict[str, Any] | None:

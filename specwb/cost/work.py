@@ -112,17 +112,8 @@ def attending(
     inputs: int = 1,
     spread: bool = False,
 ) -> Iterator[Kernel]:
-    """The attention half of a layer, or of ``group`` layers side by side.
-
-    Args:
-        shape: of the model.
-        tokens: of a row.
-        setting: what all passes have in common.
-        devices: that each product is parted over.
-        group: layers whose attentions see the same states; fused into one, as EasySpec's.
-        inputs: how many hidden sizes wide what q, k and v read is.
-        spread: the group's attentions lie on devices of their own, which exchange their outputs.
-    """
+    """The attention half of a layer; of ``group`` layers side by side, fused into one or spread
+    over devices that exchange their outputs; q, k and v read ``inputs`` hidden sizes."""
     own, m = counts()["layer"], tokens * setting.rows
     width = -(-shape.heads // devices) * shape.head_dim
     qkv = width + 2 * -(-shape.kv_heads // devices) * shape.head_dim
