@@ -20,6 +20,7 @@ from tokenizers import Regex, normalizers
 
 import specwb
 from specwb import LoadError, MethodError, PromptError, SpecwbError, course
+from specwb.bench.store import Store, StoreError
 from specwb.errors import ArgumentError
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import SAFE, folder_of
@@ -28,7 +29,6 @@ from specwb.scope import TraceError, page, section
 from specwb.stops import StopError
 from specwb.sweeps import results
 from specwb.sweeps.space import Range, Space, SweepError
-from specwb.sweeps.store import Store
 
 TARGET = tiny.target()
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
@@ -121,7 +121,7 @@ PYTHON = {
     "range endless": (lambda: Range(1, math.inf), SweepError, "low < high < inf, got 1 and inf"),
     "frame of nothing": (
         lambda: results.frame("no.sqlite"),
-        SweepError,
+        StoreError,
         "no.sqlite does not exist",
     ),
     "draft without a name": (decode(method="sps", draft=""), LoadError, "hub id .* got ''"),
@@ -171,8 +171,8 @@ PYTHON = {
     "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
     "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
     "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
-    "store itself": (lambda: Store("s.sqlite").merge("s.sqlite"), SweepError, "merged with itself"),
-    "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), SweepError, "unable to open"),
+    "store itself": (lambda: Store("s.sqlite").merge("s.sqlite"), StoreError, "merged with itself"),
+    "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }
 
 
@@ -330,9 +330,9 @@ LINES = {
     "store text": (
         text("o.sqlite", "some text " * 100),
         ["results", "o.sqlite"],
-        "o.sqlite is not a results file of specwb sweep: file is not a database",
+        "o.sqlite is not a store of specwb's runs: file is not a database",
     ),
-    "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "specwb sweep: it is empty"),
+    "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "runs: it is empty"),
     "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),
     "prompts nested": (
         text("p.jsonl", "[" * 50_000),

@@ -12,8 +12,8 @@ import pytest
 from terminal import call
 
 from specwb import cli
+from specwb.bench.store import Store
 from specwb.commands.shared import careful, file_parameters
-from specwb.sweeps.store import Store
 
 READ = {"FILE", "--merge", "--corpus", "--recipe"}
 """The paths that are read and not written; all others must be declared writable."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import pandas as pd
 
-from specwb.bench.conditions import conditions, draft_of, versions
+from specwb.bench.conditions import conditions, draft_of
 from specwb.bench.library import Library, default_rows, plain_row
-from specwb.bench.machine import Watch, commit, one_step
+from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, clock_is_free, measure
 from specwb.bench.prompts import Question, interleave
 from specwb.bench.runs import (
@@ -40,6 +40,7 @@ from specwb.errors import ArgumentError
 from specwb.inputs import integer, is_many
 from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
+from specwb.models.products import packed_bytes
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.options import MethodError
@@ -129,7 +130,7 @@ def compare(
           :meth:`specwb.bench.machine.Watch.facts`.
         - began: when, in UTC.
         - threads: CPU threads that torch computes with.
-        - sha256: of the weights, by role; of a hub model its commit, None of a model in memory.
+        - sha256, dtype, commit: as :func:`specwb.bench.conditions.conditions` has them.
         - outputs: for every prompt its category, its text and ``texts``: method -> what it wrote.
           Without a tokenizer these are token ids, as text.
         - accepted_lengths: method -> run -> row -> accepted draft tokens of every step.
@@ -217,7 +218,9 @@ def compare(
     }
     every_run = [run for method_runs in runs.values() for run in method_runs]
     frame.attrs = {
-        **conditions(target, built, began),
+        **conditions(target, built.values()),
+        "packed_bytes": packed_bytes(),
+        "began": began,
         "reference": {"method": over, "plain": speeds},
         "fastest": winner | {"lossless": bool(lossless[winner["method"]])},
         "same_text": _same_texts(target, groups, runs) if sampling.greedy else None,
@@ -226,7 +229,6 @@ def compare(
             [run.probe for run in every_run], sum(run.again for run in every_run)
         ),
         "settings": settings,
-        "versions": versions(),
         "prompts": sum(len(rows) for _, rows in groups[:used]),
         "all_prompts": sum(len(rows) for _, rows in groups),
         "runs": used,
@@ -267,7 +269,6 @@ def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
     return {
         "schema_version": SCHEMA,
         "command": command,
-        "commit": commit(),
         **frame.attrs,
         "rows": rows,
     }
@@ -336,7 +337,7 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     """Build the rows asked for by name, then the usual ones that are not among them."""
     chosen = draft if draft is not None else target.draft
     assisted = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
-    draft = draft_of(built)
+    draft = draft_of(built.values())
     ways = (getattr(method.drafter, "draft_vocabulary", "same") for method in built.values())
     if any(way != "same" for way in ways):
         draft = None  # of another tokenizer: no draft model of the library's plain assistance

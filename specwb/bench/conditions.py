@@ -1,64 +1,86 @@
-"""What a measurement was made on: models, weights, device, packages."""
+"""What a measurement was made on: models, weights, device, packages, this code."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from specwb.files import weights_hash
+from specwb.bench.machine import commit
+from specwb.files import home, weights_hash
 from specwb.methods import METHODS, Method
-from specwb.models.products import packed_bytes
 from specwb.models.target import Target
 
 
-def conditions(target: Target, built: dict[str, Method], began: str) -> dict[str, Any]:
-    """What was measured on, and when: the first entries of ``frame.attrs``."""
-    draft = draft_of(built)
-    models = {"target": describe(target)}
-    if draft is not None:
-        models["draft"] = describe(draft)
+def conditions(
+    target: Target,
+    methods: Iterable[Any] = (),
+    draft: Target | None = None,
+    head: str | Path | None = None,
+) -> dict[str, Any]:
+    """Returns what results depend on besides settings: together they identify a run.
+
+    Args:
+        target: the target model.
+        methods: built methods; a decoding of the library has nothing of its own.
+        draft: the draft model, default that of the first method that has one.
+        head: folder of the trained head, where a method was built with one that its key does not
+            name.
+
+    Returns:
+        A dict with the keys
+
+        - models: role -> name, type, size and number of parameters.
+        - sha256: of the weights, by role: target, draft, and the kind of a trained head (the
+          method's key, where that names the head).
+        - device: the GPU, or the processor and the number of threads.
+        - threads: CPU threads that torch computes with.
+        - dtype: the target's number type.
+        - versions: of the packages that decide a result.
+        - commit: of this code.
+    """
     return {
-        "packed_bytes": packed_bytes(),
+        **weights(target, methods, draft, head),
         "device": describe_device(target.device),
-        "models": models,
-        "sha256": _hashes(target, draft, built),
-        "began": began,
         "threads": torch.get_num_threads(),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "versions": versions(),
+        "commit": commit(),
     }
 
 
-def _hashes(
-    target: Target, draft: Target | None, built: dict[str, Method]
-) -> dict[str, str | None]:
-    """The sha256 of the weight files by role, or a hub model's commit.
+def weights(
+    target: Target,
+    methods: Iterable[Any] = (),
+    draft: Target | None = None,
+    head: str | Path | None = None,
+) -> dict[str, Any]:
+    """The keys ``models`` and ``sha256`` of :func:`conditions`."""
+    built = [method for method in methods if isinstance(method, Method)]
+    models = {"target": target}
+    if (draft := draft or draft_of(built)) is not None:
+        models["draft"] = draft
+    sha256 = {role: model.fingerprint for role, model in models.items()}
+    for method in built:
+        name, _, options = method.key.partition(":")
+        kind = METHODS[name].head if name in METHODS else ""
+        named = dict(item.partition("=")[::2] for item in options.split(",")).get("head")
+        folder = head or named or (target.own_head(kind) if kind else None)
+        if kind and folder is not None and home(folder).is_dir():
+            sha256[method.key if named else kind] = weights_hash(home(folder))
+    return {
+        "models": {role: describe(model) for role, model in models.items()},
+        "sha256": sha256,
+    }
 
-    Of the target's own heads, those are included that a method took.
-    """
 
-    def digest(model: Target) -> str | None:
-        return model.sha256 or getattr(model.model.config, "_commit_hash", None)
-
-    hashes = {"target": digest(target)}
-    if draft is not None:
-        hashes["draft"] = digest(draft)
-    kinds = set()
-    for key in built:
-        entry = METHODS.get(key.partition(":")[0])
-        if entry and entry.head and "head=" not in key:
-            kinds.add(entry.head)
-    for kind in sorted(kinds):
-        folder = target.own_head(kind)
-        if folder is not None:
-            hashes[kind] = weights_hash(folder)
-    return hashes
-
-
-def draft_of(built: dict[str, Method]) -> Target | None:
+def draft_of(methods: Iterable[Method]) -> Target | None:
     """The draft model of the first method that has one."""
-    drafts = (getattr(method.drafter, "draft", None) for method in built.values())
+    drafts = (getattr(method.drafter, "draft", None) for method in methods)
     return next((draft for draft in drafts if isinstance(draft, Target)), None)
 
 

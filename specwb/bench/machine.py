@@ -23,7 +23,7 @@ from torch.nn import functional
 from specwb.models.target import Target
 
 STEPS = 3
-"""Steps of one probe. A probe costs as much as so many tokens of plain decoding."""
+"""Steps of a probe whose first one is slow. A step costs as much as a token of plain decoding."""
 SLOW = 1.5
 """A run is disturbed if the probe beside it took more than so many times the fast probes."""
 SHARE = 0.1
@@ -150,8 +150,11 @@ class Watch:
         return self.probes[-1]
 
     def probe(self) -> float:
-        """Time the step a few times; return the median, in seconds."""
-        self.probes.append(median(self._step() for _ in range(STEPS)))
+        """Time the step, where it is slow a few times; return the median, in seconds."""
+        times = [self._step()]
+        if not self.probes or self.slow(times[0]):
+            times += [self._step() for _ in range(STEPS - 1)]
+        self.probes.append(median(times))
         return self.last
 
     @property

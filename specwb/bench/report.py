@@ -306,9 +306,7 @@ def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ())
         "command": command,
         "device": facts["device"],
         **facts["models"],
-        "sha256": ", ".join(
-            f"{role} {digest}" for role, digest in facts["sha256"].items() if digest
-        ),
+        "sha256": ", ".join(f"{role} {digest}" for role, digest in facts["sha256"].items()),
         "settings": ", ".join(f"{name} {value}" for name, value in facts["settings"].items()),
         "versions": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
     }

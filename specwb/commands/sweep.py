@@ -107,10 +107,10 @@ def results(
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
     from specwb.bench.report import csv_bytes
+    from specwb.bench.store import Store
     from specwb.files import check_path, write
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError
-    from specwb.sweeps.store import Store
 
     if not home(store).is_file():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
@@ -119,6 +119,7 @@ def results(
             check_path(path, name)
     with Store(store, False) as opened:
         for other in merge or ():
+            looking.frame(other)  # a sweep has written it
             count = opened.merge(other)
             errors.print(f"{count} runs taken over from {other}", highlight=False)
         found = looking.filtered(looking.frame(opened), where or ())

@@ -9,13 +9,13 @@ from typing import Any
 
 from filelock import FileLock
 
+from specwb.bench.store import digest
 from specwb.files import home
 from specwb.inputs import integer
 from specwb.methods import METHODS
 from specwb.models.target import Target
 from specwb.options import spell
 from specwb.sweeps.space import Configuration, SweepError
-from specwb.sweeps.store import digest
 from specwb.training.reading import training_text
 from specwb.training.run import checked_settings, train_head
 from specwb.training.settings import Settings, lab_recipe

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from specwb.bench.results import interval
+from specwb.bench.store import Store
 from specwb.errors import ArgumentError
-from specwb.files import foreign, from_json, whole_file
+from specwb.files import foreign, whole_file
 from specwb.inputs import real
 from specwb.options import parse_value, spell
 from specwb.sweeps.space import METRICS, SHARED, SweepError
-from specwb.sweeps.store import Store
 
 CONDITIONS = ("commit", "device", "threads", "dtype", "target_sha256")
 """Facts whose runs are not to be mixed in one mean."""
@@ -39,27 +39,18 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
     if not isinstance(store, Store):
         with Store(store, False) as opened:
             return frame(opened)
-    store.check()
     with foreign(f"{store.path} holds what no sweep has written", SweepError):
         return _frame(store)
 
 
 def _frame(store: Store) -> pd.DataFrame:
-    runs = pd.DataFrame(store.table("runs")[1], columns=store.table("runs")[0])
-    names, rows = store.table("configurations")
-    configurations = pd.DataFrame(
-        [
-            {"id": id, **_named(from_json(settings)), **_flat(from_json(facts))}
-            for id, settings, facts in (dict(zip(names, row, strict=True)).values() for row in rows)
-        ],
-        columns=None if rows else ["id", "method", *SHARED],
-    )
-    found = runs.merge(configurations, on="id", how="left")
-    found["tau"] = found.tokens / found.steps.clip(lower=1)
+    known = {id: {**_named(one), **_flat(facts)} for id, (one, facts) in store.settings().items()}
+    rows = [{**_run(*run), **known[run[0]]} for run in store.runs()]
+    found = pd.DataFrame(rows, columns=None if rows else [*RUN_COLUMNS[:9], "method", *SHARED])
+    found["tau"] = found.tokens / found.steps
     found["accepted"] = found.tau - 1
     found["seconds"] = found.seconds.astype(float)
     found["tokens_per_second"] = found.tokens / found.seconds
-    found["disturbed"] = found.disturbed.astype(bool)
     return _over_plain(found)
 
 
@@ -67,6 +58,23 @@ RUN_COLUMNS = (
     *("id", "prompt", "domain", "tokens", "steps", "seconds", "disturbed", "text", "began"),
     *METRICS,
 )
+
+
+def _run(id: str, prompt: str, seconds: float | None, record: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a run.
+
+    Raises:
+        ArgumentError, KeyError: no sweep has written it.
+    """
+    tokens, steps = record["tokens"], len(record["accepted"])
+    texts = {"prompt": prompt, **{name: record[name] for name in ("domain", "text", "began")}}
+    is_text = all(isinstance(x, str) for x in texts.values())
+    is_time = seconds is None or (isinstance(seconds, float) and seconds > 0)
+    is_count = isinstance(tokens, int) and 1 <= steps <= tokens
+    if not (is_text and is_time and is_count and isinstance(record["disturbed"], bool)):
+        raise ArgumentError(f"the run of {id} on prompt {prompt}")
+    columns = {"id": id, **texts, "tokens": tokens, "steps": steps}
+    return columns | {"seconds": seconds, "disturbed": record["disturbed"]}
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
@@ -85,11 +93,16 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts by name, versions among them."""
-    numbers = facts.pop("versions", {})
-    facts["commit"] = facts.pop("specwb", None)
-    return facts | {f"version_{name}": number for name, number in numbers.items()}
+def _flat(conditions: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`specwb.bench.conditions.conditions` says, a column for every value."""
+    models, sha256, versions = (conditions.pop(name) for name in ("models", "sha256", "versions"))
+    roles = {role: role if role in ("target", "draft") else "head" for role in sha256}
+    return {
+        **conditions,
+        "target": models["target"],
+        **{f"{roles[role]}_sha256": value for role, value in sha256.items()},
+        **{f"version_{name}": number for name, number in versions.items()},
+    }
 
 
 def _over_plain(found: pd.DataFrame) -> pd.DataFrame:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from specwb.bench.conditions import describe, describe_device, versions
-from specwb.bench.machine import commit
+from specwb.bench.conditions import conditions as conditions_of
+from specwb.bench.conditions import weights
 from specwb.bench.prompts import Question, interleave
-from specwb.files import home, weights_hash
+from specwb.bench.store import Store, digest
 from specwb.inputs import as_int, integer, is_many
-from specwb.methods import METHODS, Method
+from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
 from specwb.models.prompts import Prompt, token_rows
@@ -34,7 +33,6 @@ from specwb.sweeps.space import (
     check_halving,
     options_of,
 )
-from specwb.sweeps.store import Store, digest, identify
 from specwb.sweeps.workers import Item, Task, Worker
 
 Progress = Callable[[float, str], None]
@@ -154,9 +152,7 @@ def _sweep(
             one for i, one in enumerate(configurations) if is_plain(one) or i % shard[1] == shard[0]
         ]
         heads = Heads(model, store.path.with_suffix(".heads"))
-        chosen = _tasks(model, configurations, heads, torch.get_num_threads() if is_alone else 1)
-        for task in chosen:
-            store.add_configuration(task.id, portable(task.configuration), task.facts)
+        chosen = _tasks(model, configurations, heads, is_alone, store)
         for tasks_now, items_now in _rungs(chosen, items, halving, store):
             done = store.done(is_timed)
             work = [
@@ -166,7 +162,7 @@ def _sweep(
                 if (task.id, item.key) not in done
             ]
             for count, run in enumerate(worker.runs(work)):
-                store.add(run)
+                store.add(*run)
                 if progress:
                     progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
         ids = {task.id for task in chosen}
@@ -215,41 +211,41 @@ def _items(
 
 
 def _tasks(
-    target: Target, configurations: Sequence[Configuration], heads: Heads, threads: int
+    target: Target,
+    configurations: Sequence[Configuration],
+    heads: Heads,
+    is_alone: bool,
+    store: Store,
 ) -> list[Task]:
-    """Builds every configuration, so that one that cannot be is found before the first run.
+    """Builds every configuration, so that one that cannot be is found before the first run, and
+    notes them in the store.
 
     Heads are trained when all of their settings have been checked.
     """
     for one in configurations:
         heads.check(one)
-    built: dict[str, Method] = {}
-    shared = {
-        "specwb": commit(),
-        "versions": versions(),
-        "device": describe_device(target.device).partition(",")[0],
-        "threads": threads,
+    shared = conditions_of(target)
+    shared |= {
+        "device": shared["device"].partition(",")[0],
+        "threads": shared["threads"] if is_alone else 1,
         # tells machines apart without naming them
         "machine": digest([platform.node(), platform.machine()])[:8],
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "target": describe(target),
-        "target_sha256": target.fingerprint,
     }
-    tasks = []
+    built: dict[str, tuple[Method, dict[str, Any]]] = {}
+    ready = []
     for one in configurations:
         options = {**options_of(one), "rule": one.get("rule")}
         if (folder := heads.trained(one)) is not None:
             options["head"] = str(folder)
         key = digest([one["method"], options])
         if key not in built:
-            built[key] = make_method(one["method"], target, **options)
-        method = built[key]
+            method = make_method(one["method"], target, **options)
+            built[key] = method, weights(target, [method], head=options.get("head"))
+        method, hashes = built[key]
         sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
         method.rule_for(sampling)
-        facts = {**shared, **_model_hashes(target, method, {**one, **options})}
-        id = identify(portable(one), facts)
-        tasks.append(Task(id, one, method, sampling, facts, options))
-    return tasks
+        ready.append((one, method, sampling, options, shared | hashes))
+    return [Task(store.add_settings(portable(one), facts), one, *how) for one, *how, facts in ready]
 
 
 def portable(one: Configuration) -> Configuration:
@@ -262,19 +258,6 @@ def portable(one: Configuration) -> Configuration:
         if is_path and (content := content_hash(value)) is not None:
             named[name] = f"{Path(value).name}@{content[:8]}"
     return named
-
-
-def _model_hashes(target: Target, method: Method, one: Configuration) -> dict[str, str]:
-    """The hashes of the draft model and the head that a method drafts with."""
-    hashes = {}
-    draft = getattr(method.drafter, "draft", None)
-    if isinstance(draft, Target):
-        hashes["draft_sha256"] = draft.fingerprint
-    entry = METHODS[one["method"].partition(":")[0]]
-    folder = one.get("head") or (target.own_head(entry.head) if entry.head else None)
-    if isinstance(folder, str | Path) and home(folder).is_dir():
-        hashes["head_sha256"] = weights_hash(home(folder))
-    return hashes
 
 
 def _rungs(

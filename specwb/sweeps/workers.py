@@ -15,6 +15,7 @@ import torch
 
 from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, measure
+from specwb.bench.store import digest
 from specwb.extras import require
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -22,12 +23,15 @@ from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.sweeps.space import Configuration, SweepError
-from specwb.sweeps.store import Run, digest
 
 PART = 4
 """Prompts that another process decodes before it hands its runs over."""
 ANSWER_SECONDS = 10
 """How long a Dask scheduler has to answer."""
+
+
+Run = tuple[str, str, dict[str, Any], float | None]
+"""What :meth:`specwb.bench.store.Store.add` takes."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,10 @@ class Task:
     """A configuration that can be run.
 
     Attributes:
-        id: its hash.
+        id: of its settings in the store.
         configuration: its settings.
         method: built on the target.
         sampling: temperature and filters.
-        facts: what else its results depend on.
         options: what the method was built with.
     """
 
@@ -62,7 +65,6 @@ class Task:
     configuration: Configuration
     method: Method
     sampling: Sampling
-    facts: dict[str, Any]
     options: dict[str, Any]
 
 
@@ -98,7 +100,7 @@ class Worker:
         return self.client is None and self.jobs == 1
 
     def close(self) -> None:
-        """Takes leave of the cluster."""
+        """Closes the Dask client."""
         if self.client is not None:
             self.client.close()
 
@@ -188,7 +190,7 @@ def _elsewhere(
     model = where if isinstance(where, Target) else _loaded(where, fingerprint, dtype)
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
-    task = Task(id, configuration, method, Sampling(*place), {}, options)
+    task = Task(id, configuration, method, Sampling(*place), options)
     return list(_measured(model, [(task, item) for item in items], timed))
 
 
@@ -217,7 +219,7 @@ _LOADED: dict[tuple[str, torch.dtype], Target] = {}
 
 
 def _measured(target: Target, work: Sequence[tuple[Task, Item]], timed: bool) -> Iterator[Run]:
-    """Decodes every prompt by its configuration, one after another."""
+    """Decodes every prompt by its configuration, one after another; yields what a store adds."""
     watch = Watch(one_step(target)) if timed else None
     began = ""
 
@@ -230,15 +232,13 @@ def _measured(target: Target, work: Sequence[tuple[Task, Item]], timed: bool) ->
 
     runs = measure(target, jobs(), watch=watch, timed=timed)
     for (task, item), (_, run) in zip(work, runs, strict=True):
-        yield Run(
-            task.id,
-            item.key,
-            item.domain,
-            run.written,
-            run.accepted[0],
-            run.tested[0],
-            run.seconds if timed else None,
-            watch is not None and watch.slow(run.probe),
-            digest(run.tokens[0]),
-            began,
-        )
+        record = {
+            "domain": item.domain,
+            "tokens": run.written,
+            "accepted": run.accepted[0],
+            "tested": run.tested[0],
+            "disturbed": watch is not None and watch.slow(run.probe),
+            "text": digest(run.tokens[0]),
+            "began": began,
+        }
+        yield task.id, item.key, record, run.seconds if timed else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -546,15 +545,16 @@ def test_the_order_of_runs_rotates(monkeypatch):
 
 
 def test_hashes_are_of_each_model():
-    target, draft = (SimpleNamespace(sha256=digest) for digest in ("of the target", "of the draft"))
-    hashes = conditions._hashes(target, draft, {})
-    assert hashes == {"target": "of the target", "draft": "of the draft"}
+    target, draft = tiny.target(), tiny.draft()
+    hashes = conditions.conditions(target, draft=draft)["sha256"]
+    assert hashes == {"target": target.fingerprint, "draft": draft.fingerprint}
+    assert hashes["target"] != hashes["draft"]
 
 
 def test_a_disturbed_run_that_cannot_be_repeated_is_flagged(monkeypatch):
     """No time is left to repeat it, so a slow run stays, and the frame says so."""
     count = iter(range(1000))
-    monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 5 else 2.0)
     settings = {"draft": tiny.draft(), "max_new_tokens": 12, "library": False}
     # with a limit no run of the first group is repeated
     frame = compare(tiny.target(), PROMPTS[:1], ["sps"], **settings, seconds=100.0)
@@ -569,7 +569,7 @@ def test_with_a_limit_every_method_has_a_run_before_one_is_repeated(
     hours, monkeypatch, limit, again
 ):
     count = iter(range(1000))
-    monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    monkeypatch.setattr(module, "one_step", lambda target: lambda: 1.0 if next(count) < 5 else 2.0)
     settings = {"draft": tiny.draft(), "max_new_tokens": 4, "library": False, "seconds": limit}
     frame = compare(tiny.target(), PROMPTS[:1], ["sps"], **settings)
     assert frame.attrs["machine"]["measured_again"] == again

@@ -12,8 +12,6 @@ from specwb.bench.measure import Run as Measured
 from specwb.harness import summary as harness
 from specwb.harness.record import Turn
 from specwb.sweeps import Store, frame, summary
-from specwb.sweeps.store import Run as Stored
-from specwb.sweeps.store import identify
 
 SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
 """Of three prompts, ten tokens each."""
@@ -51,13 +49,11 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
     shared = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0, "max_new_tokens": 10}
     with Store(tmp_path / "s.sqlite") as store:
         for name, seconds in SECONDS.items():
-            configuration = {"method": name, **shared}
-            key = identify(configuration, {})
-            store.add_configuration(key, configuration, {})
+            on = {"models": {"target": "t"}, "sha256": {}, "versions": {}}
+            record = {"domain": "all", "tokens": 10, "accepted": [0] * 10, "disturbed": False}
+            id = store.add_settings({"method": name, **shared}, on)
             for i, s in enumerate(seconds):
-                store.add(
-                    Stored(key, str(i), "all", 10, [0] * 10, [0] * 10, s, False, "", "2026-11-26")
-                )
+                store.add(id, str(i), {**record, "text": "", "began": "2026-11-26"}, s)
         found: pd.DataFrame = frame(store)
     swept = summary(found[found.method == "sps"], ["method"], "speedup")["median"][0]
     assert compared == pytest.approx(10 / 9, abs=1e-4)

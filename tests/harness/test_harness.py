@@ -127,7 +127,7 @@ def test_the_methods_take_turns(target, tmp_path):
 def test_an_answer_beside_a_slow_machine_says_so(target, tmp_path, monkeypatch):
     """Quiet for two probes, then half as fast: measured again, and still disturbed."""
     count = iter(range(1000))
-    monkeypatch.setattr(run, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    monkeypatch.setattr(run, "one_step", lambda target: lambda: 1.0 if next(count) < 5 else 2.0)
     told = run.evaluate(target, QUESTIONS[1:2], ["pld"], tmp_path, SHORT)
     kept = {key: spec_bench.read(spec_bench.answers_path(tmp_path, key)) for key in told}
     assert told == kept

@@ -17,6 +17,7 @@ from specwb.bench import (
     ties,
 )
 from specwb.bench import results as figures
+from specwb.bench import store as run_store
 from specwb.cost import calibrate, cards, head_cost, settings, shapes, tune, work
 from specwb.cost import ledger as predicted
 from specwb.cost import model as cost
@@ -59,7 +60,6 @@ from specwb.studies.mcsd_ti import study as mcsd_ti
 from specwb.studies.study import Study
 from specwb.sweeps import heads, results, space
 from specwb.sweeps import run as sweeping
-from specwb.sweeps import store as sweep_store
 
 # ---------------------------------------------------------- comparisons, and what is made of runs
 
@@ -99,9 +99,7 @@ def padding_is_attended_to(patch):
 @killed_by("test_compare.py: hashes_are_of_each_model")
 def draft_has_the_hash_of_the_target(patch):
     """Under the draft model's hash stands the target's."""
-    patch.edit(
-        conditions._hashes, 'hashes["draft"] = digest(draft)', 'hashes["draft"] = digest(target)'
-    )
+    patch.edit(conditions.weights, "role: model.fingerprint", "role: target.fingerprint")
 
 
 @killed_by("test_report.py: ordered_otherwise")
@@ -473,7 +471,7 @@ def halving_keeps_the_worst(patch):
 @killed_by("sweeps/test_run.py: times_are_noted")
 def run_without_a_time_is_done(patch):
     """A run that was stored without a time is not measured when times are asked for."""
-    patch.edit(sweep_store.Store.done, '" WHERE seconds IS NOT NULL" if timed else ""', '""')
+    patch.edit(run_store.Store.done, '" WHERE seconds IS NOT NULL" if timed else ""', '""')
 
 
 @killed_by("sweeps/test_space.py: draws_are_different")

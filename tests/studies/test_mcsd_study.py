@@ -125,7 +125,7 @@ def test_a_store_of_an_earlier_version_is_not_gone_on_with(target, tmp_path):
 
 def test_prompts_beside_a_slow_machine_are_counted(target, tmp_path, monkeypatch):
     count = iter(range(1000))
-    monkeypatch.setattr(grid, "one_step", lambda target: lambda: 1.0 if next(count) < 7 else 2.0)
+    monkeypatch.setattr(grid, "one_step", lambda target: lambda: 1.0 if next(count) < 5 else 2.0)
     cells = mcsd.all_cells([0], small=((2,),), trees=(), equals=())
     store, _ = measured(target, tmp_path / "x.json", cells)
     told = [cell["disturbed"] for cell in store.cells.values()]

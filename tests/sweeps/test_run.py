@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,15 +21,24 @@ import tiny
 from test_cli import call
 
 import specwb
+from specwb.bench import conditions
 from specwb.bench import measure as measuring
+from specwb.bench.store import digest
 from specwb.sweeps import Space, Store, SweepError, frame, heads, summary, workers
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import _rungs, with_plain
 from specwb.sweeps.space import SHARED
-from specwb.sweeps.store import Run, digest
 
 PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
 SHORT = {"max_new_tokens": 8}
+MADE_ON = {"models": {"target": "t"}, "sha256": {}, "versions": {}}
+
+
+def stored(tokens: int) -> dict:
+    """What a run of four steps leaves in a store."""
+    steps = {"accepted": [1] * 4, "tested": [1] * 4}
+    texts = {"domain": "all", "text": "t", "began": "2026-11-22T00:00:00+00:00"}
+    return {"tokens": tokens, **steps, **texts, "disturbed": False}
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +130,10 @@ def test_a_speedup_is_over_plain_decoding_of_the_same_machine(tmp_path):
         for machine, plain in (("one", 4.0), ("two", 8.0)):
             for method, seconds in (("ar", plain), ("pld", 2.0)):
                 settings = {"method": method, **SHARED}
-                store.add_configuration(f"{method} {machine}", settings, {"machine": machine})
-                steps = [1] * 4, [1] * 4, seconds
-                store.add(Run(f"{method} {machine}", "p", "all", 8, *steps, False, "t", "now"))
-        speedups = frame(store).set_index("id").speedup
-    assert speedups.to_dict() == {"ar one": 1, "pld one": 2, "ar two": 1, "pld two": 4}
+                id = store.add_settings(settings, {**MADE_ON, "machine": machine})
+                store.add(id, "p", stored(8), seconds)
+        speedups = frame(store).set_index(["method", "machine"]).speedup
+    assert speedups.tolist() == [1, 2, 1, 4]
 
 
 def test_defaults_and_spellings_are_one_configuration(target, tmp_path):
@@ -151,11 +160,9 @@ def test_an_option_may_have_the_name_of_a_column(target, method, axes):
 
 
 def test_runs_of_two_versions_are_not_mixed(target, tmp_path, monkeypatch):
-    from specwb.sweeps import run
-
     store = tmp_path / "s.sqlite"
     for version in ("abc", "def"):
-        monkeypatch.setattr(run, "commit", lambda version=version: version)
+        monkeypatch.setattr(conditions, "commit", lambda version=version: version)
         specwb.sweep(target, PROMPTS, "pld", store=store, **SHORT)
     found = frame(store)
     assert len(found) == 4 * len(PROMPTS)
@@ -201,19 +208,20 @@ def test_halving_goes_on_with_the_best(target):
 
 def test_halving_by_hand(tmp_path):
     """Four configurations write 2, 4, 3 and 1 tokens a step; plain decoding always goes on."""
-    methods = {"ar": "ar", **dict.fromkeys("abcd", "pld")}
-    tasks = [SimpleNamespace(id=i, configuration={"method": m}) for i, m in methods.items()]
     items = [SimpleNamespace(key=key) for key in "pqrs"]
     with Store(tmp_path / "s.sqlite") as store:
-        for id, tokens in zip("abcd", (6, 12, 9, 3), strict=True):
-            store.add_configuration(id, {"method": "pld", **SHARED}, {})
+        a, b, c, d = (
+            store.add_settings({"method": "pld", **SHARED, "gamma": i}, MADE_ON) for i in range(4)
+        )
+        for id, tokens in zip((a, b, c, d), (8, 16, 12, 4), strict=True):
             for key in "pq":
-                steps = [0] * 3, [0] * 3, None
-                store.add(Run(id, key, "all", tokens, *steps, False, "t", "now"))
+                store.add(id, key, stored(tokens))
+        methods = {"ar": "ar", **dict.fromkeys((a, b, c, d), "pld")}
+        tasks = [SimpleNamespace(id=i, configuration={"method": m}) for i, m in methods.items()]
         rungs = _rungs(tasks, items, {"by": "tau", "keep": 0.5, "start": 2}, store)
         first, second = next(rungs), next(rungs)
     assert ([task.id for task in first[0]], first[1]) == (list(methods), items[:2])
-    assert ([task.id for task in second[0]], second[1]) == (["ar", "b", "c"], items)
+    assert ([task.id for task in second[0]], second[1]) == (["ar", b, c], items)
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
@@ -301,7 +309,7 @@ def test_settings_of_training_are_axes(tmp_path):
     again = specwb.sweep(target, PROMPTS, "eagle", train=train, **axes)
     assert again["id"].tolist() == found["id"].tolist()
     with Store(tmp_path / "s.sqlite") as store:
-        assert str(tmp_path / "s.heads") not in str(store.table("configurations"))
+        assert str(tmp_path / "s.heads") not in str(store.settings())
     for wrong, message in (
         ({"train": {"loss": "mse"}}, "loss must be one of"),
         ({"train": {"lambda": 1}}, "eagle has no setting 'lambda'"),
@@ -351,11 +359,42 @@ def test_a_sweep_survives_being_killed(tmp_path):
     found = frame(store)
     assert len(found) == 4 * 39
     assert not found.duplicated(["id", "prompt"]).any()
-    with Store(store) as opened:
-        steps = pd.DataFrame(opened.table("steps")[1], columns=opened.table("steps")[0])
-    counts = steps.groupby(["id", "prompt"]).size()
-    noted = found.set_index(["id", "prompt"]).steps
-    assert (counts.reindex(noted.index) == noted).all()
+    assert (found.groupby("prompt").text.nunique() == 1).all()  # every run is whole
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE runs SET record = json_set(record, '$.tokens', -5)", "the run of"),
+        ("UPDATE runs SET record = json_set(record, '$.tokens', 'x')", "the run of"),
+        ("UPDATE runs SET record = json_set(record, '$.tokens', 3)", "the run of"),
+        ("UPDATE runs SET record = json_set(record, '$.text', 5)", "the run of"),
+        ("UPDATE runs SET record = json_remove(record, '$.domain')", "no 'domain'"),
+        ("UPDATE runs SET record = '{'", "Expecting"),
+        ("UPDATE runs SET seconds = 'x'", "the run of"),
+        ("UPDATE runs SET seconds = -1", "the run of"),
+        ("UPDATE runs SET prompt = x'00'", "the run of"),
+        ("DELETE FROM settings", "no '"),
+        ("UPDATE settings SET settings = '[]'", "indices must be integers"),
+        ("UPDATE settings SET settings = '{'", "Expecting"),
+        ("UPDATE settings SET settings = '{}'", "no 'temperature'"),
+        ("UPDATE settings SET conditions = '5'", "'int' object"),
+        ("UPDATE settings SET conditions = '{\"tokens\": 5}'", "no 'models'"),
+        ("UPDATE settings SET conditions = printf('%.100000c', '[')", "brackets are nested"),
+    ],
+)
+def test_rows_that_no_sweep_writes_are_one_line_that_names_the_file(tmp_path, change, named):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        id = store.add_settings({"method": "ar", **SHARED}, MADE_ON)
+        store.add(id, "p", stored(5), 0.5)
+    assert len(frame(path)) == 1
+    with sqlite3.connect(path) as connection:
+        connection.execute(change)
+    with pytest.raises(SweepError, match=f"holds what no sweep has written: .*{named}") as caught:
+        frame(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_plain_decoding_is_added_once():
