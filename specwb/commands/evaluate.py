@@ -49,7 +49,7 @@ def evaluate(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of the answers; the same command goes on from them.", writable=True
+            help="Folder of the answers; the same command goes on with them.", writable=True
         ),
     ] = Path("build/evaluate"),
     first: Annotated[
@@ -88,8 +88,8 @@ def evaluate(
 ) -> None:
     """Answer a benchmark's questions, all turns of them, by every method; print its metrics.
 
-    Answers are kept in Spec-Bench's schema, with tokens, in OUT/answers. Speedups are over the
-    faster plain decoding, specwb's or the library's.
+    Answers are stored in OUT/store.sqlite and written to OUT/answers in Spec-Bench's schema, with
+    tokens. Speedups are over the faster plain decoding, specwb's or the library's.
     """
     from specwb.bench import report
     from specwb.bench.prompts import interleave, load_prompts

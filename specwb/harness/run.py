@@ -1,30 +1,27 @@
-"""A benchmark's conversations answered by several methods, kept on disk answer by answer."""
+"""A benchmark's conversations answered by several methods, stored answer by answer."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import torch
-from filelock import FileLock, Timeout
+from typing import Any
 
 from specwb.bench.compare import build_methods
-from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.conditions import conditions, weights
 from specwb.bench.library import Library, plain_row
 from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, Run, measure
 from specwb.bench.prompts import PromptSetError, Question
+from specwb.bench.store import Store, digest
 from specwb.errors import SpecwbError
-from specwb.files import home, weights_hash, whole_file
+from specwb.files import foreign, home, write
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
 from specwb.inputs import integer
-from specwb.methods import METHODS, Method
+from specwb.methods import Method
 from specwb.models.prompts import chat, encode
 from specwb.models.target import Target
 from specwb.probability import Sampling
@@ -33,7 +30,7 @@ TURNS = 8  # of a question, at most, by default
 
 
 class HarnessError(SpecwbError, ValueError):
-    """A folder of another run, or answers in it that cannot be read."""
+    """A folder whose answers cannot be used, or settings that leave no room."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +67,23 @@ def evaluate(
     Plain decoding is always among them, by this engine (``ar``) and, where no text stops it, by the
     transformers library (``hf_greedy``, at T > 0 ``hf_sample``). Each method answers a question
     before the next one is put, in rotating order, and a later turn is asked with the method's own
-    earlier answers. An answer is written when it is there; the same call goes on after an
-    interrupt.
+    earlier answers. An answer is stored when it is there; the same call goes on after an interrupt.
+    Answers under other settings or conditions stay in the store.
 
     Args:
         target: the target model.
         questions: with distinct numbers.
         methods: specs or built methods.
-        out: a folder; the answers are in ``out/answers``, a file a method, in Spec-Bench's schema.
+        out: a folder; the answers are in ``out/store.sqlite``, and those to these questions, when
+            this call ends, in ``out/answers``, one file per method in Spec-Bench's schema, with
+            settings and conditions in ``out/run.json``.
         settings: how they are answered.
         draft: the draft model of methods that take one, default the target's own.
         progress: called with (fraction done, text).
 
     Raises:
-        HarnessError: ``out`` holds another run, or one is at work there.
+        HarnessError: ``out`` holds an earlier version's answers, or cannot be made.
+        StoreError: as :class:`specwb.bench.store.Store`.
         PromptSetError: a question's number occurs twice, or a first turn cannot be shortened to
             fit.
         MethodError: a method cannot be built or is named twice.
@@ -107,125 +107,101 @@ def evaluate(
     for question in questions:  # all of them, before the first is answered
         question.fit(target.tokenizer, target.context - settings.max_new_tokens)
     out = home(out)
-    with _alone(out):
-        _claim(out, target, settings)
-        files = {key: spec_bench.answers_path(out, key) for key in built}
-        asked = {key: _asked(target, method, questions) for key, method in built.items()}
-        done = {key: spec_bench.answered(path, asked[key]) for key, path in files.items()}
-        missing = {key: [n for n in numbers if n not in done[key]] for key in built}
-        total = sum(map(len, missing.values()))
+    made_on = conditions(target, built.values())
+    with _store(out) as store:
+        ids = {
+            key: store.add_settings(
+                {"method": key, **_asked(target, settings)}, made_on | weights(target, [method])
+            )
+            for key, method in built.items()
+        }
+        prompts = {
+            q.question_id: digest([q.question_id, q.category, q.subtask, q.format, q.turns])
+            for q in questions
+        }
+        done = store.done()
+        total = sum((id, prompt) not in done for id in ids.values() for prompt in prompts.values())
         watch, latest = Watch(one_step(target)), list[Run]()
 
         def jobs() -> Iterator[Job]:
             """Each method answers a question before the next one, in rotating order."""
             count, keys = 0, list(built)
             for i, question in enumerate(questions):
-                number = question.question_id
                 for key in keys[i % len(keys) :] + keys[: i % len(keys)]:
-                    if number in done[key]:
+                    place = ids[key], prompts[question.question_id]
+                    if place in done:
                         continue
                     if progress:
-                        progress(count / total, f"question {number}, {key}")
+                        progress(count / total, f"question {question.question_id}, {key}")
                     turns = yield from _conversation(
                         target, question, key, built[key], settings, latest, watch
                     )
-                    spec_bench.append(files[key], turns, target.name, question, asked[key][number])
+                    seconds = sum(turn.seconds for turn in turns)
+                    store.add(*place, spec_bench.line(turns, target.name, question), seconds)
                     count += 1
 
-        for _, run in measure(target, jobs(), until=settings.stop, watch=watch):
-            latest[:] = [run]
-        if progress:
-            progress(1.0, "done")
-        return {
-            key: [turn for turn in spec_bench.read(path) if turn.question_id in set(numbers)]
-            for key, path in files.items()
-        }
+        try:
+            for _, run in measure(target, jobs(), until=settings.stop, watch=watch):
+                latest[:] = [run]
+        finally:
+            answers = _written(store, out, ids, prompts.values())
+            facts = {**_asked(target, settings), **made_on}
+            write(json.dumps(facts, indent=1) + "\n", out / "run.json")
+    if progress:
+        progress(1.0, "done")
+    return answers
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Keeps other evaluations out of the folder; the system opens the lock of one that ends.
+def _store(out: Path) -> Store:
+    """The store of a folder, which may be missing.
 
     Raises:
-        HarnessError: another is at work there, or it cannot be written.
+        HarnessError: its answers are an earlier version's, or it cannot be made.
     """
-    lock = FileLock(out / "run.lock")
+    path = out / "store.sqlite"
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise HarnessError(f"another evaluation is writing to {out}; name another --out") from error
+        (out / "answers").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HarnessError(f"cannot keep answers in {out}: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        lock.release()
+    if any((out / "answers").glob("*.jsonl")) and not path.exists():
+        raise HarnessError(
+            f"{out} has answers that an earlier version gave, and no {path.name}; name another "
+            "--out, or delete it"
+        )
+    return Store(path)
 
 
-def _claim(out: Path, target: Target, settings: Settings) -> None:
-    """Writes what the answers depend on, or checks that it is the same.
+def _written(
+    store: Store, out: Path, ids: Mapping[str, str], prompts: Iterable[str]
+) -> dict[str, list[Turn]]:
+    """Writes a file of answers for every method; returns the answers.
 
     Raises:
-        HarnessError: it is not, or ``out`` cannot be written.
+        HarnessError: the store holds what no evaluation has written.
     """
+    answers: dict[str, list[Turn]] = {}
+    with foreign(f"{store.path} holds what no evaluation has written", HarnessError):
+        lines = {(id, prompt): line for id, prompt, _, line in store.runs()}
+        for key, id in ids.items():
+            rows = [lines[id, prompt] for prompt in prompts if (id, prompt) in lines]
+            answers[key] = [turn for row in rows for turn in spec_bench.turns_of(row)]
+            path = spec_bench.answers_path(out, key)
+            path.unlink(missing_ok=True)  # of other settings
+            if rows:
+                write("".join(json.dumps(row) + "\n" for row in rows), path)
+    return answers
+
+
+def _asked(target: Target, settings: Settings) -> dict[str, Any]:
+    """What answers depend on besides the method, the question and the conditions."""
     template = getattr(target.tokenizer, "chat_template", None) or ""
-    facts = {
-        "target": {"name": describe(target), "fingerprint": target.fingerprint},
-        "temperature": settings.sampling.temperature,
-        "top_k": settings.sampling.top_k,
-        "top_p": settings.sampling.top_p,
+    return {
+        **asdict(settings.sampling),
         "max_new_tokens": settings.max_new_tokens,
         "stop": list(settings.stop),
         "seed": settings.seed,
         "turns": settings.turns,
-        "device": describe_device(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "chat_template": hashlib.sha256(template.encode()).hexdigest()[:12],
-        "versions": versions(),
-        "threads": torch.get_num_threads(),
-    }
-    content = json.dumps(facts, indent=1) + "\n"
-    marker = out / "run.json"
-    try:
-        answered = any((out / "answers").glob("*.jsonl"))
-        if marker.exists() and answered:
-            before = json.loads(marker.read_text("utf-8"))
-            now = json.loads(content)
-            if differing := [key for key in now if now[key] != before.get(key)]:
-                raise HarnessError(
-                    f"{out} holds answers of another run ({', '.join(differing)} differ); name "
-                    "another --out, or delete it"
-                )
-            return
-        if answered:
-            raise HarnessError(f"{out} has answers, but no run.json that says how they were given")
-        (out / "answers").mkdir(parents=True, exist_ok=True)
-        with whole_file(marker) as part:
-            part.write_text(content, "utf-8")
-    except (OSError, json.JSONDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise HarnessError(f"cannot keep answers in {out}: {why}") from error
-
-
-def _asked(
-    target: Target, method: Method | Library, questions: Sequence[Question]
-) -> dict[int, str]:
-    """A hash by question of what its answer depends on beside the run's settings: the question's
-    text, and the method with the weights that it drafts with."""
-    weights: list[str | None] = []
-    if isinstance(method, Method):
-        draft = getattr(method.drafter, "draft", None)
-        weights.append(draft.fingerprint if isinstance(draft, Target) else None)
-        kind = METHODS[method.key.partition(":")[0]].head
-        given = re.search(r"head=([^,]+)", method.key)
-        folder = Path(given[1]) if given else target.own_head(kind) if kind else None
-        weights.append(weights_hash(folder) if folder is not None and folder.is_dir() else None)
-    return {
-        q.question_id: hashlib.sha256(
-            json.dumps([method.key, weights, q.format, q.turns]).encode()
-        ).hexdigest()[:16]
-        for q in questions
+        "chat_template": digest(template),
     }
 
 

@@ -1,18 +1,16 @@
 """Answers in Spec-Bench's schema, and its metrics beside ours.
 
 A line is a question: question_id, category, answer_id, model_id, tstamp and choices; a choice has
-index, turns (texts), decoding_steps, new_tokens and wall_time (a number a turn) and
+index, turns (texts), decoding_steps, new_tokens and wall_time (a number per turn) and
 accept_lengths (one list over all turns, the bonus token counted). Ours have more keys: of a line
-``subtask`` and ``asked`` (a hash of what the answer depends on), of a choice ``tokens``,
-``tested``, ``drafted``, ``prompt_tokens``, ``cut`` and ``disturbed``, lists by turn. Files without
-them can be read for all that does not need them.
+``subtask``, of a choice ``tokens``, ``tested``, ``drafted``, ``prompt_tokens``, ``cut`` and
+``disturbed``, lists by turn. Files without them can be read for all that does not need them.
 
 Source: hemingkx/Spec-Bench, ``evaluation/eval.py`` and ``speed.py`` (Xia et al. 2024, 2401.07851).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import uuid
@@ -23,12 +21,12 @@ from typing import Any
 
 from specwb.bench.prompts import Question
 from specwb.errors import ArgumentError, SpecwbError
-from specwb.files import from_json, whole_file
+from specwb.files import from_json
 from specwb.harness.record import Turn, speeds
 
 
 class AnswersError(SpecwbError, ValueError):
-    """A file that is no answers' file, or that cannot be written."""
+    """A file that is no answers' file."""
 
 
 def answers_path(out: Path, method: str) -> Path:
@@ -36,14 +34,8 @@ def answers_path(out: Path, method: str) -> Path:
     return out / "answers" / (re.sub(r"[^A-Za-z0-9.=,-]+", "_", method) + ".jsonl")
 
 
-def append(
-    path: Path, turns: Sequence[Turn], model_id: str, question: Question, asked: str
-) -> None:
-    """Adds the answer of a question to a file; ``asked`` is a hash of what it depends on.
-
-    Raises:
-        AnswersError: it cannot be written.
-    """
+def line(turns: Sequence[Turn], model_id: str, question: Question) -> dict[str, Any]:
+    """Returns the line of a question's answers."""
     choice = {
         "index": 0,
         "turns": [turn.text for turn in turns],
@@ -58,52 +50,15 @@ def append(
         "cut": [turn.cut for turn in turns],
         "disturbed": [turn.disturbed for turn in turns],
     }
-    line = {
+    return {
         "question_id": question.question_id,
         "category": question.category,
         "subtask": question.subtask,
         "answer_id": uuid.uuid4().hex[:22],
         "model_id": model_id,
-        "asked": asked,
         "choices": [choice],
         "tstamp": time.time(),
     }
-    try:
-        with open(path, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(line) + "\n")
-    except OSError as error:
-        raise AnswersError(f"cannot write {path}: {error.strerror}") from error
-
-
-def answered(path: Path, asked: Mapping[int, str]) -> set[int]:
-    """Returns the numbers of the questions that a file has answers of.
-
-    A last line that was cut off while it was written is taken away.
-
-    Args:
-        path: the file; it may be missing.
-        asked: by question, a hash of what its answer depends on.
-
-    Raises:
-        AnswersError: another line cannot be read, or an answer is to another question of that
-            number, or by another method or other weights.
-    """
-    if not path.exists():
-        return set()
-    content = path.read_bytes()
-    whole, _, rest = content.rpartition(b"\n")
-    if rest:
-        with whole_file(path) as part:
-            part.write_bytes(content + b"\n" if _is_json(rest) else whole + b"\n" * bool(whole))
-    lines = _lines(path) if path.stat().st_size else []
-    for line in lines:
-        number = line["question_id"]
-        if number in asked and line.get("asked") != asked[number]:
-            raise AnswersError(
-                f"{path} answers another question {number}, or by another method or weights; name "
-                "another --out, or delete it"
-            )
-    return {line["question_id"] for line in lines}
 
 
 def read(path: Path) -> list[Turn]:
@@ -118,19 +73,11 @@ def read(path: Path) -> list[Turn]:
     turns = []
     for number, line in enumerate(_lines(path), 1):
         try:
-            turns += _turns(line)
+            turns += turns_of(line)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             problem = f"{path}, answer {number} is not in Spec-Bench's form: {error!r}"
             raise AnswersError(problem) from error
     return turns
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        from_json(line)
-    except ValueError:
-        return False
-    return True
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -150,7 +97,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return list(lines.values())
 
 
-def _turns(line: Mapping[str, Any]) -> list[Turn]:
+def turns_of(line: Mapping[str, Any]) -> list[Turn]:
     """The turns of one line, by its first choice, as Spec-Bench's own metrics take it."""
     choice = line["choices"][0]
     steps = choice.get("decoding_steps", choice.get("idxs"))  # Kangaroo's copy has the older name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,6 @@ from specwb.bench.prompts import PromptSetError, Question
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings
-from specwb.harness.spec_bench import AnswersError
 from specwb.probability import Sampling
 from specwb.templates import TEMPLATES, TemplateError, use_template
 
@@ -85,19 +85,17 @@ def test_steps_are_counted_as_decode_counts_them(target, answers):
 
 
 def test_the_same_call_goes_on_and_decodes_nothing_again(target, answers, folder, monkeypatch):
-    again = run.evaluate(target, QUESTIONS[:2], ["pld:gamma=3"], folder, SHORT)
-    assert {t.question_id for t in again["ar"]} == {7, 9}
-    path = spec_bench.answers_path(folder, "pld:gamma=3")
-    path.write_text(path.read_text() + '{"question_id": 99, "cat')  # killed while it wrote
     asked = []
     real = measuring._decode
     monkeypatch.setattr(
         measuring, "_decode", lambda t, job, *a: asked.append(job) or real(t, job, *a)
     )
-    more = run.evaluate(target, QUESTIONS, ["pld:gamma=3"], folder, SHORT)
-    assert not asked
-    assert more["pld:gamma=3"] == answers["pld:gamma=3"]
-    assert path.read_text().endswith("}\n")
+    path = spec_bench.answers_path(folder, "pld:gamma=3")
+    for count in (2, 3):  # fewer questions, and all of them again
+        again = run.evaluate(target, QUESTIONS[:count], ["pld:gamma=3"], folder, SHORT)
+        assert not asked
+        assert again["pld:gamma=3"] == answers["pld:gamma=3"][: count + 1]
+        assert spec_bench.read(path) == again["pld:gamma=3"]
     run.evaluate(target, QUESTIONS, ["pld:gamma=3", "lookahead"], folder, SHORT)
     turns = sum(min(len(q.turns), SHORT.turns) for q in QUESTIONS)
     assert [job.key for job in asked] == ["lookahead"] * (1 + turns)  # and one to warm up
@@ -110,7 +108,9 @@ def test_an_interrupt_keeps_what_was_answered(target, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT, progress=stop)
-    assert spec_bench.answered(spec_bench.answers_path(tmp_path, "ar"), {}) == {7}
+    for name, numbers in (("ar", [7, 7]), ("pld", [7, 7, 9])):
+        turns = spec_bench.read(spec_bench.answers_path(tmp_path, name))
+        assert [t.question_id for t in turns] == numbers
 
 
 def test_the_methods_take_turns(target, tmp_path):
@@ -134,31 +134,55 @@ def test_an_answer_beside_a_slow_machine_says_so(target, tmp_path, monkeypatch):
     assert [turn.disturbed for turns in told.values() for turn in turns] == [False, True, True]
 
 
-def test_two_evaluations_at_once_do_not_share_a_folder(target, tmp_path):
+def test_two_evaluations_at_once_count_an_answer_once(target, tmp_path):
+    inside = []
+
     def meet(done: float, text: str) -> None:
-        with pytest.raises(HarnessError, match="another evaluation is writing to"):
-            run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT)
+        if not inside:
+            inside.append(text)
+            inside.append(run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT))
 
-    run.evaluate(target, QUESTIONS[:1], ["pld"], tmp_path, SHORT, progress=meet)
-    run.evaluate(target, QUESTIONS[:1], ["pld"], tmp_path, SHORT)  # and the lock is opened again
+    answers = run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT, progress=meet)
+    assert answers == inside[1]  # those that were stored first
 
 
-def test_a_folder_of_another_run_is_refused(target, folder, answers):
-    with pytest.raises(HarnessError, match=r"another run \(max_new_tokens differ\)"):
-        run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=5))
-    other = [replace(QUESTIONS[0], turns=("w9 w9",))]
-    with pytest.raises(AnswersError, match="answers another question 7"):
-        run.evaluate(target, other, ["pld:gamma=3"], folder, SHORT)
+def test_answers_of_other_settings_stay(target, tmp_path):
+    def answered(questions, settings) -> list[Turn]:
+        turns = run.evaluate(target, questions, [], tmp_path, settings)["ar"]
+        assert spec_bench.read(spec_bench.answers_path(tmp_path, "ar")) == turns
+        assert json.loads((tmp_path / "run.json").read_text())["stop"] == list(settings.stop)
+        return turns
+
+    first = answered(QUESTIONS[:1], SHORT)
+    others = [
+        answered(QUESTIONS[:1], replace(SHORT, max_new_tokens=5)),
+        answered(QUESTIONS[:1], replace(SHORT, stop=("w63",))),
+        answered([replace(QUESTIONS[0], turns=("w9 w9",))], SHORT),  # another question 7
+    ]
+    assert all(turns != first for turns in others)
+    assert answered(QUESTIONS[:1], SHORT) == first
+
+
+def test_what_cannot_be_is_refused_before_the_first_answer(target, tmp_path):
     with pytest.raises(HarnessError, match="leaves no room"):
-        run.evaluate(target, QUESTIONS, ["pld"], folder, Settings(max_new_tokens=target.context))
+        run.evaluate(target, QUESTIONS, ["pld"], tmp_path, Settings(max_new_tokens=target.context))
     with pytest.raises(PromptSetError, match="question 7 occurs twice"):
-        run.evaluate(target, [QUESTIONS[0]] * 2, ["pld"], folder, SHORT)
+        run.evaluate(target, [QUESTIONS[0]] * 2, ["pld"], tmp_path, SHORT)
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers/ar.jsonl").write_text("{}\n")
+    with pytest.raises(HarnessError, match="answers that an earlier version gave"):
+        run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HarnessError, match=r"cannot keep answers in .*Not a directory"):
+        run.evaluate(target, QUESTIONS, ["pld"], tmp_path / "file/out", SHORT)
 
 
-def test_a_folder_without_answers_is_free_for_any_run(target, tmp_path):
-    (tmp_path / "run.json").write_text('{"max_new_tokens": 5}')  # interrupted before its first
-    run.evaluate(target, QUESTIONS[:1], ["pld"], tmp_path, SHORT)
-    assert json.loads((tmp_path / "run.json").read_text())["max_new_tokens"] == 10
+def test_a_store_that_no_evaluation_has_written(target, tmp_path):
+    run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT)
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE runs SET record = '{}'")
+    with pytest.raises(HarnessError, match=r"store\.sqlite holds what no evaluation .* no 'choi"):
+        run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT)
 
 
 def test_a_stop_string_ends_an_answer_and_the_decoding(target, answers, tmp_path):

@@ -87,15 +87,11 @@ def test_vllm_there_and_back():
 
 
 def test_answers_there_and_back(tmp_path):
-    path = tmp_path / "answers" / "m.jsonl"
-    path.parent.mkdir()
+    path = tmp_path / "m.jsonl"
     two = [turn(5, (1, 0), (2, 2)), turn(5, (2,), (2,), number=1)]
-    spec_bench.append(path, two, "lab", Question(5, "qa", ("a", "b")), "x")
-    assert spec_bench.answered(path, {5: "x"}) == {5}
-    with pytest.raises(AnswersError, match="another question 5"):
-        spec_bench.answered(path, {5: "y"})
+    line = spec_bench.line(two, "lab", Question(5, "qa", ("a", "b")))
+    path.write_text(json.dumps(line))
     assert spec_bench.read(path) == two
-    line = json.loads(path.read_text())
     choice = line["choices"][0]
     assert choice["accept_lengths"] == [2, 1, 3]
     assert choice["decoding_steps"] == [2, 1]
