@@ -25,7 +25,7 @@ FIGURES = {
 """Name -> formula. ``compare``, ``evaluate``, ``sweep`` and ``tune`` call the one of that name
 speedup; the column of a paper's study is ``speedup.steady``."""
 RESAMPLES = 10_000
-"""Draws of a bootstrap interval."""
+"""Draws of every bootstrap interval."""
 
 
 def speedup(pairs: Sequence[tuple[float, float]] | np.ndarray) -> float:
@@ -46,6 +46,14 @@ def mean_rate(pairs: Sequence[tuple[float, float]] | np.ndarray) -> float:
     return float(a.mean() / b.mean()) if len(a) else float("nan")
 
 
+def resampled(n: int) -> np.ndarray:
+    """Draws n of n prompts, :data:`RESAMPLES` times; returns their numbers ``[RESAMPLES,n]``.
+
+    They are the same for every interval over n prompts.
+    """
+    return np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
+
+
 def interval(
     values: Sequence[float] | np.ndarray,
     statistic: Callable[..., Any] = np.mean,
@@ -53,7 +61,7 @@ def interval(
 ) -> tuple[float, float]:
     """Returns the bootstrap interval of a statistic of values over prompts.
 
-    The percentiles of :data:`RESAMPLES` draws with a seed of their own; NaN for a single value.
+    The percentiles over :func:`resampled` prompts; NaN for a single value.
 
     Args:
         values: one a prompt, the unit that was sampled.
@@ -63,7 +71,6 @@ def interval(
     x = np.asarray(values, dtype=float)
     if len(x) < 2:
         return float("nan"), float("nan")
-    drawn = x[np.random.default_rng(0).integers(0, len(x), (RESAMPLES, len(x)))]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(statistic(drawn, axis=1), [tail, 1 - tail])
+    low, high = np.quantile(statistic(x[resampled(len(x))], axis=1), [tail, 1 - tail])
     return float(low), float(high)

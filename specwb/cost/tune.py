@@ -20,7 +20,7 @@ from typing import Any
 
 from specwb.bench import machine, report
 from specwb.bench.compare import compare
-from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.conditions import conditions
 from specwb.bench.prompts import Question, interleave
 from specwb.cost.calibrate import calibrate
 from specwb.cost.head_cost import HeadCost, calibrate_head
@@ -117,21 +117,19 @@ def tune(
     more, left_out = others(target, draft)
     head_hashes = target_heads(target)
     calibrating, measuring = split_questions(questions)
+    made_on = conditions(target, draft=drafting)
     result: dict[str, Any] = {
         "command": command,
-        "commit": machine.commit(),
+        "commit": made_on["commit"],
         "arguments": {
-            "target": describe(target),
-            "draft": None if drafting is None else describe(drafting),
-            "device": describe_device(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
+            **{role: made_on["models"].get(role) for role in ("target", "draft")},
+            **{name: made_on[name] for name in ("device", "dtype", "versions")},
             "temperature": float(temperature),
             "nodes": nodes,
             "heads": head_hashes,
             "max_new_tokens": max_new_tokens,
             "seed": seed,
             "questions": [q.question_id for q in questions],
-            "versions": versions(),
         },
     }
     tell = progress or (lambda done, text: None)

@@ -23,7 +23,6 @@ from specwb.studies.intervals import bootstrap, weights
 Figures = float | Fraction | Sequence[float] | np.ndarray
 """A number that is exact, or one number for every prompt."""
 
-SAMPLES = 10_000
 ROUNDING = 1e-9
 
 
@@ -59,7 +58,7 @@ def best(values: Mapping[str, Figures], *, smallest: bool = False) -> list[str]:
     }
     first = means[max(means, key=lambda name: means[name].mean())]
     prompts = max(map(len, means.values()))
-    shares = weights(prompts, SAMPLES, 0)
+    shares = weights(prompts)
     return [
         name
         for name, figures in means.items()
@@ -103,7 +102,7 @@ def ratio(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
 ) -> tuple[float, float, float]:
     """Compute the ratio of two means over the same prompts, and the ends of its 95 % interval."""
-    return bootstrap(np.array([first, second]), SAMPLES)
+    return bootstrap(np.array([first, second]))
 
 
 def with_intervals(values: Mapping[str, Sequence[float]], unit: str = "") -> str:

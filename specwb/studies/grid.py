@@ -17,12 +17,13 @@ from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, Run, measure
 from specwb.bench.prompts import Question, interleave
 from specwb.bench.statistics import mean_and_error
+from specwb.bench.store import StoreError
 from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.studies.store import Store, StoreError
+from specwb.studies.store import Store
 
 LONG = 512
 """Tokens of a long prompt."""

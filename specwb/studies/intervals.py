@@ -14,6 +14,8 @@ from math import exp, inf
 import numpy as np
 from scipy import stats
 
+from specwb.bench.results import RESAMPLES, resampled
+
 SMALLEST = 1e-9
 """An error below this is no spread at all."""
 
@@ -107,24 +109,23 @@ def estimate(data: np.ndarray, factor: float = 1.0, more: Sequence[Part] = ()) -
 
 
 @lru_cache(maxsize=16)
-def weights(n: int, samples: int, seed: int) -> np.ndarray:
-    """Draw ``n`` of n columns, so often; return the columns' shares ``[n,samples]``."""
-    columns = np.random.default_rng(seed).integers(0, n, (samples, n))
-    places = columns + n * np.arange(samples)[:, None]
-    return (np.bincount(places.ravel(), minlength=n * samples) / n).reshape(samples, n).T.copy()
+def weights(n: int) -> np.ndarray:
+    """The columns' shares of each draw of :func:`specwb.bench.results.resampled`,
+    ``[n,RESAMPLES]``: means of several series are products with them."""
+    places = resampled(n) + n * np.arange(RESAMPLES)[:, None]
+    counts = np.bincount(places.ravel(), minlength=n * RESAMPLES)
+    return (counts / n).reshape(RESAMPLES, n).T.copy()
 
 
-def resample(data: np.ndarray, samples: int = 10_000, seed: int = 0) -> tuple[float, np.ndarray]:
+def resample(data: np.ndarray) -> tuple[float, np.ndarray]:
     """Compute the ratio ``a / b``, or ``(a / b) / (c / d)``, of means, and bootstrap samples of it.
 
     Args:
         data: of two or four series over the same prompts, ``[2,n]`` or ``[4,n]``.
-        samples: how many.
-        seed: of the columns that are drawn.
     Returns:
-        The ratio, and that of resampled columns ``[samples]``.
+        The ratio, and that of resampled columns ``[RESAMPLES]``.
     """
-    drawn = list(data @ weights(data.shape[1], samples, seed))
+    drawn = list(data @ weights(data.shape[1]))
     means = [series.mean() for series in data]
     with np.errstate(divide="ignore", invalid="ignore"):
         if len(data) == 2:
@@ -134,9 +135,7 @@ def resample(data: np.ndarray, samples: int = 10_000, seed: int = 0) -> tuple[fl
         return float(ratio), a * d / (b * c)
 
 
-def bootstrap(
-    pairs: np.ndarray, samples: int = 10_000, seed: int = 0
-) -> tuple[float, float, float]:
+def bootstrap(pairs: np.ndarray) -> tuple[float, float, float]:
     """Compute the ratio of the means of ``pairs [2,n]`` with its 95 % interval.
 
     The interval is over resampled columns. Both are infinite where the second mean is 0.
@@ -144,7 +143,7 @@ def bootstrap(
     Returns:
         The ratio, and the interval's lower and upper end.
     """
-    ratio, ratios = resample(pairs, samples, seed)
+    ratio, ratios = resample(pairs)
     low, high = np.nan, np.nan
     if not np.isnan(ratios).all():
         low, high = np.nanquantile(ratios, [0.025, 0.975])

@@ -1,7 +1,8 @@
-"""Results that outlive an interruption.
+"""Results of a study that outlive an interruption.
 
-They are one JSON file, which is written again every few seconds and continued by a run with the
-same arguments.
+They are one JSON file, which is rewritten every few seconds and continued by a run with the same
+arguments. It is no :class:`specwb.bench.store.Store`: the file is what is shipped, read and judged,
+and a study's probes write results into it that are no runs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specwb.bench.conditions import describe, describe_device, versions
+from specwb.bench.conditions import conditions, versions
 from specwb.bench.machine import commit
-from specwb.errors import SpecwbError
+from specwb.bench.store import StoreError
 from specwb.files import check_path, from_json, home, write
 from specwb.models.target import Target
 
@@ -36,26 +37,15 @@ def identity(system: str, target: Target, draft: Target | None, **others: Any) -
     Returns:
         These with the device and the number type.
     """
-    models = {"target": describe(target)}
-    if draft is not None:
-        models["draft"] = describe(draft)
-    return {
-        "system": system,
-        **models,
-        "device": describe_device(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        **others,
-    }
+    on = conditions(target, draft=draft)
+    where = {name: on[name] for name in ("device", "dtype")}
+    return {"system": system, **on["models"], **where, **others}
 
 
 def with_commit(document: dict[str, Any]) -> str:
     """List all versions of this code that a document was measured with."""
     before = filter(None, document.get("commit", "").split(", "))
     return ", ".join(dict.fromkeys([*before, commit()]))
-
-
-class StoreError(SpecwbError, ValueError):
-    """The output file holds something else than the run that is to be continued."""
 
 
 class Store:

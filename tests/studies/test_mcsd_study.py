@@ -18,10 +18,11 @@ import specwb
 from specwb.bench import machine
 from specwb.bench import measure as measuring
 from specwb.bench.prompts import Question
+from specwb.bench.store import StoreError
 from specwb.studies import acceptance, grid, mcsd, run
 from specwb.studies.mcsd import STUDY, Cell
 from specwb.studies.run import measure
-from specwb.studies.store import Store, StoreError
+from specwb.studies.store import Store
 from specwb.studies.study import Models, Study
 from specwb.studies.verdicts import LACKING
 
