@@ -180,15 +180,16 @@ def _written(
         HarnessError: the store holds what no evaluation has written.
     """
     answers: dict[str, list[Turn]] = {}
-    with foreign(f"{store.path} holds what no evaluation has written", HarnessError):
-        lines = {(id, prompt): line for id, prompt, _, line in store.runs()}
-        for key, id in ids.items():
-            rows = [lines[id, prompt] for prompt in prompts if (id, prompt) in lines]
+    for key, id in ids.items():
+        with foreign(f"{store.path} holds what no evaluation has written", HarnessError):
+            lines = {prompt: line for other, prompt, _, line in store.runs() if other == id}
+            rows = [lines[prompt] for prompt in prompts if prompt in lines]
             answers[key] = [turn for row in rows for turn in spec_bench.turns_of(row)]
-            path = spec_bench.answers_path(out, key)
+        path = spec_bench.answers_path(out, key)
+        if rows:
+            write("".join(json.dumps(row) + "\n" for row in rows), path)
+        else:
             path.unlink(missing_ok=True)  # of other settings
-            if rows:
-                write("".join(json.dumps(row) + "\n" for row in rows), path)
     return answers
 
 

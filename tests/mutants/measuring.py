@@ -468,6 +468,19 @@ def halving_keeps_the_worst(patch):
     patch.edit(sweeping._rungs, "ascending=False", "ascending=True")
 
 
+@killed_by("bench/test_store.py: written_once")
+def run_replaces_the_one_that_is_there(patch):
+    """A run that two processes measured is the later one's."""
+    edited = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)"
+    patch.edit(run_store.Store.add, "INSERT INTO runs VALUES (?, ?, ?, ?) {UNLESS_KNOWN}", edited)
+
+
+@killed_by("bench/test_store.py: what_results_depend_on")
+def settings_of_any_machine(patch):
+    """What was measured on another machine or by another commit counts as measured."""
+    patch.edit(run_store.Store.add_settings, "digest([settings, conditions])", "digest(settings)")
+
+
 @killed_by("sweeps/test_run.py: times_are_noted")
 def run_without_a_time_is_done(patch):
     """A run that was stored without a time is not measured when times are asked for."""
