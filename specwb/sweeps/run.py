@@ -245,7 +245,10 @@ def _tasks(
         sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
         method.rule_for(sampling)
         ready.append((one, method, sampling, options, shared | hashes))
-    return [Task(store.add_settings(portable(one), facts), one, *how) for one, *how, facts in ready]
+    return [
+        Task(store.add_settings(portable(one), facts), one, method, sampling, options)
+        for one, method, sampling, options, facts in ready
+    ]
 
 
 def portable(one: Configuration) -> Configuration:
