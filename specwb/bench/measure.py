@@ -28,7 +28,7 @@ from specwb.probability import Sampling
 from specwb.stops import Text
 
 WARM_UP = 8
-"""New tokens of a method's first decoding, at most, which is not timed."""
+"""New tokens of a method's first decoding, which is not timed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +165,8 @@ def measure(
 
 
 def _warm_up(target: Target, job: Job, until: Sequence[str] | None, clock: bool | None) -> None:
-    """Decodes two steps: tables that are made when first needed, threads, packed weights."""
-    _decode(target, replace(job, tokens=min(WARM_UP, job.tokens)), 2, until, clock, False)
+    """Decodes a few tokens: tables that are made when first needed, threads, packed weights."""
+    _decode(target, replace(job, tokens=min(WARM_UP, job.tokens)), None, until, clock, False)
 
 
 def _decode(
