@@ -224,14 +224,18 @@ def _speedup(
     text is too.
     """
     import specwb
+    from specwb.bench.measure import Job, measure
     from specwb.bench.ties import same_texts
 
-    specwb.decode(model, ids, "ar", max_new_tokens=min(8, max_new_tokens), **settings)
-    plain = specwb.decode(model, ids, "ar", max_new_tokens=max_new_tokens, **settings)
-    output = specwb.decode(model, ids, method, max_new_tokens=max_new_tokens, **settings)
+    sampling = specwb.Sampling(*(settings[name] for name in ("temperature", "top_k", "top_p")))
+    jobs = [
+        Job(one.key, one, [ids], max_new_tokens, sampling, settings["seed"])
+        for one in (specwb.method("ar", model), method)
+    ]
+    plain, output = (run for _, run in measure(model, jobs, until=settings["until"], clock=False))
     speed, plain_speed = output.tokens_per_second, plain.tokens_per_second
     same = ""
-    if settings["temperature"] == 0:
+    if sampling.temperature == 0:
         found = same_texts(model, [[ids]], [plain.tokens], {"own": [output.tokens]})["own"]
         same = f"; greedy text {'NOT ' if found.ties + found.others else ''}identical"
         if found.ties:

@@ -10,9 +10,11 @@ one, so that a caller's generator may stop, or make the next job of the last run
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
+from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,6 +111,37 @@ class Run:
     @property
     def tokens_per_second(self) -> float:
         return self.written / self.seconds
+
+
+def seconds_of(
+    parts: Mapping[str, Callable[[], Any]], device: torch.device, count: int, warm: int = 3
+) -> dict[str, float]:
+    """Time parts of a step, such as a layer: the median seconds of ``count`` calls of each.
+
+    The parts take turns, and the device is waited for around every call.
+
+    Args:
+        parts: by name.
+        device: where they compute.
+        count: calls of each that are timed, >= 1.
+        warm: calls of each before these.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
+    for turn in range(-warm, count):
+        for name, part in parts.items():
+            began = _now(device)
+            part()
+            spent = _now(device) - began
+            if turn >= 0:
+                seconds[name].append(spent)
+    return {name: median(times) for name, times in seconds.items()}
+
+
+def _now(device: torch.device) -> float:
+    """Seconds of a clock, read when the device has done its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def clock_is_free(device: torch.device) -> bool:
@@ -221,11 +254,6 @@ def _by_engine(
         clocked = waits or clock_is_free(target.device)
     clock = Clock(target.device) if clocked else None
 
-    def now() -> float:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
-        return time.perf_counter()
-
     spent = getattr(drafter, "spent", {})
     searched = spent.get("search", 0.0)  # by all decodings of the method before this one
 
@@ -235,7 +263,7 @@ def _by_engine(
             seconds["search"] = spent["search"] - searched
         return seconds
 
-    times = [now()]
+    times = [_now(target.device)]
     first: dict[str, float] = {}
     # a tensor [B] per step: between two steps that are timed no more is computed than is read
     columns: dict[str, list[Tensor]] = {"count": [], "drafted": [], "offered": [], "levels": []}
@@ -258,7 +286,7 @@ def _by_engine(
     )
     for step in islice(loop, count):
         if by_step:
-            times.append(now())
+            times.append(_now(target.device))
         first = first or laps()
         state, stops, draft = step.state, step.stops, step.draft
         columns["count"].append(step.verdict.count)
@@ -275,7 +303,7 @@ def _by_engine(
         name: torch.stack([x.expand(batch) for x in column], 1).tolist() if column else []
         for name, column in columns.items()
     }
-    seconds = now() - times[0]
+    seconds = _now(target.device) - times[0]
     parts = laps()
     loop.close()  # type: ignore[attr-defined]
     # a row that has ended writes nothing

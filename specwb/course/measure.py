@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Mapping
 from html import escape
 from statistics import median
@@ -80,16 +79,15 @@ class Light:
         import torch
 
         from specwb.bench.machine import Watch
+        from specwb.bench.measure import seconds_of
 
         weights = torch.full((384, 384), 0.5)
 
-        def step() -> float:
-            began = time.perf_counter()
+        def products() -> None:
             for _ in range(10):
                 torch.mm(weights, weights)
-            return time.perf_counter() - began
 
-        self._watch = Watch(step)
+        self._watch = Watch(lambda: seconds_of({"": products}, weights.device, count=1, warm=0)[""])
         self._steps: list[float] = []
         self.facts: dict[str, Any] = {}
 

@@ -11,11 +11,9 @@ nothing.
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -23,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.bench.measure import seconds_of
 from specwb.cost.calibrate import step_seconds
 from specwb.decoding import decode, rounds
 from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
@@ -354,22 +353,5 @@ def _part_seconds(
         hidden = drafter.adapted(features, position, position, state.horizon, None)
         return drafter.logits(hidden).argmax(-1)
 
-    return (
-        _median_seconds(first_layers, target, count),
-        _median_seconds(adapter_and_head, target, count),
-    )
-
-
-def _median_seconds(run: Callable[[], Any], target: Target, count: int) -> float:
-    """Median seconds of ``count`` calls, after three that warm up."""
-
-    def now() -> float:
-        if target.device.type == "cuda":
-            torch.cuda.synchronize(target.device)
-        return time.perf_counter()
-
-    times = [now()]
-    for _ in range(count + 3):
-        run()
-        times.append(now())
-    return median(after - before for before, after in pairwise(times[3:]))
+    parts = seconds_of({"shallow": first_layers, "adapter": adapter_and_head}, target.device, count)
+    return parts["shallow"], parts["adapter"]

@@ -6,10 +6,9 @@ Compared are states, queries, keys and values, a drafter's cache over decoding s
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import cycle, islice, pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specwb.bench.measure import seconds_of
 from specwb.decoding import rounds as decoding
 from specwb.drafters.level import LevelDrafter
 from specwb.engine import Clock, Decoding
@@ -344,25 +344,24 @@ def layer_times(
 
     recording = _RecordingGroups(_single_layers(draft))
     run(recording)
-    at, turn = recording.last_pass, 0
+    at = recording.last_pass
     assert at is not None
+    numbers = {name: cycle(range(count)) for name in ("attention", "mlp")}
+
+    def attention() -> object:
+        i = next(numbers["attention"])
+        return stack.attention(i, stack.inputs(i, x), at)
+
     calls: dict[str, Callable[[], object]] = {
-        "attention": lambda: stack.attention(turn % count, stack.inputs(turn % count, x), at),
-        "mlp": lambda: stack.mlp(turn % count, x),
+        "attention": attention,
+        "mlp": lambda: stack.mlp(next(numbers["mlp"]), x),
         "head": lambda: stack.head(x),
         "plain": lambda: run(None),
     }
     kinds = (FusedGroups, Groups, *((StreamGroups,) if draft.device.type == "cuda" else ()))
     for execution in [kind(parts) for kind in kinds]:
         calls[execution.name] = lambda execution=execution: run(execution)  # type: ignore[misc]
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(-3, repeats):
-        for name, call in calls.items():
-            began = _now(draft)
-            call()
-            if turn >= 0:
-                times[name].append(1000 * (_now(draft) - began))
-    return {name: median(values) for name, values in times.items()}
+    return {name: 1000 * s for name, s in seconds_of(calls, draft.device, repeats).items()}
 
 
 def draft_times(
@@ -385,7 +384,7 @@ def draft_times(
     """
     if repeats < 1:
         raise ArgumentError(f"repeats must be >= 1, got {repeats}")
-    times: dict[str, dict[str, list[float]]] = {name: {"eager": []} for name in methods}
+    eager: dict[str, list[float]] = {name: [] for name in methods}
     clocks = {name: Clock(target.device) for name in methods}
     decodings = {
         name: decoding(
@@ -398,29 +397,23 @@ def draft_times(
         )
         for name, method in methods.items()
     }
-    recordings = {}
-    if target.device.type in RECORDERS:
-        for name, method in methods.items():
-            if method.drafter.captured:
-                recordings[name] = _recording(target, method, prompt)
     for turn in range(-2, repeats):
         for name, steps in decodings.items():
             before = clocks[name].seconds["draft"]
             next(iter(steps))
             if turn >= 0:
-                times[name]["eager"].append(1000 * (clocks[name].seconds["draft"] - before))
-        for name, (_, graph) in recordings.items():
-            began = _now(target)
-            with torch.inference_mode():
-                graph.replay()
-            if turn >= 0:
-                times[name].setdefault("graph", []).append(1000 * (_now(target) - began))
+                eager[name].append(1000 * (clocks[name].seconds["draft"] - before))
     for steps in decodings.values():
         steps.close()  # type: ignore[attr-defined]
-    return {
-        name: {how: median(values) for how, values in kinds.items()}
-        for name, kinds in times.items()
-    }
+    times = {name: {"eager": median(values)} for name, values in eager.items()}
+    if target.device.type in RECORDERS:
+        recorded = [name for name, method in methods.items() if method.drafter.captured]
+        drafts = {name: _recording(target, methods[name], prompt) for name in recorded}
+        replays = {name: graph.replay for name, (_, graph) in drafts.items()}
+        with torch.inference_mode():
+            for name, seconds in seconds_of(replays, target.device, repeats).items():
+                times[name]["graph"] = 1000 * seconds
+    return times
 
 
 @torch.inference_mode()
@@ -447,10 +440,3 @@ def _recording(target: Target, method: Method, prompt: Sequence[int]) -> tuple[D
 
     draft()  # makes every table that is made lazily
     return decoding, RECORDERS[target.device.type](draft, target.device, None)
-
-
-def _now(draft: Target) -> float:
-    """Seconds of a clock, after all work of the device."""
-    if draft.device.type == "cuda":
-        torch.cuda.synchronize(draft.device)
-    return time.perf_counter()

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import specwb
+from specwb.bench import measure
 from specwb.evaluation import fuzzy
 from specwb.models.fuzzy import Groups, grouping
 
@@ -151,7 +152,7 @@ def test_times_of_all_parts():
 def test_times_are_milliseconds(monkeypatch):
     """By this clock half a second passes between two looks at it."""
     clock = count(0, 0.5)
-    monkeypatch.setattr(fuzzy, "_now", lambda draft: next(clock))
+    monkeypatch.setattr(measure, "_now", lambda device: next(clock))
     draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
     assert set(fuzzy.layer_times(draft, extent=8, repeats=2).values()) == {500.0}
 
