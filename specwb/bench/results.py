@@ -22,8 +22,9 @@ FIGURES = {
     "speedup.steady": "mean over prompts of the tokens of all decoding steps but the first, over"
     " those that plain decoding writes in their time: prompt processing is not in it",
 }
-"""Name -> formula. ``compare``, ``evaluate``, ``sweep`` and ``tune`` call the one of that name
-speedup; the column of a paper's study is ``speedup.steady``."""
+"""Name -> formula. ``compare``, ``evaluate``, ``sweep`` and ``tune`` print the one of that name as
+speedup. A paper's study prints ``speedup.steady``; in its files, and in the code of
+:mod:`specwb.studies`, that is the key ``speedup``."""
 RESAMPLES = 10_000
 """Draws of every bootstrap interval."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specwb.commands.reproduce import TEMPERATURES, WORDS, measured, numbers
+from specwb.commands.reproduce import print_tables, progress
 from specwb.commands.shared import (
     DEVICE,
     DRAFT,
@@ -16,18 +16,25 @@ from specwb.commands.shared import (
     RESTART,
     SEED,
     TARGET,
+    alone,
+    command_line,
     errors,
     folder,
+    loaded,
     table,
     tell,
     wide,
 )
+
+if TYPE_CHECKING:
+    from specwb.models.target import Target
 
 QUICK, MINUTES = 3, 20.0
 """Decoding steps of each prompt and cell with --quick, and the time that is planned for it."""
 
 
 def reproduce_all(
+    ctx: typer.Context,
     out: Annotated[
         Path,
         typer.Option(
@@ -70,18 +77,17 @@ def reproduce_all(
     """
     import json
 
+    from specwb.bench.prompts import load_prompts
     from specwb.errors import SpecwbError
     from specwb.files import check_path, write
-    from specwb.studies import PLACES, ledger, study_of
-    from specwb.studies import run as studies_run
+    from specwb.studies import PLACES, ledger, run, study_of
 
     times = {"--minutes": minutes, "--seconds": seconds}
     for option, value in times.items():
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"{option} must be > 0, got {value:g}; leave it out to measure all")
-    given = {**times, "--quick": quick or None, "--restart": restart or None}
-    if shipped and (idle := [option for option, value in given.items() if value is not None]):
-        raise ValueError(f"--shipped measures nothing; leave {' and '.join(idle)} out")
+    if shipped:
+        alone(ctx, "--shipped", "shipped", "out")
     folder(out, "--out")
     pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
     for path in pages.values():
@@ -90,38 +96,38 @@ def reproduce_all(
     left_out: dict[str, str] = {}
     if minutes is None and quick and seconds is None:
         minutes = MINUTES
-    shares = {} if shipped or minutes is None else _plan(60 * minutes, target, draft, device, dtype)
+    questions, model = None, None
+    shares: dict[str, float] = {}
+    if not shipped:
+        questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
+        shares = {} if minutes is None else _plan(60 * minutes, model, draft)
     stopped = False
     for name in PLACES:
         study = study_of(name)
-        if shipped:
-            own, ablation = studies_run.shipped(study)
-            if own is None:
-                left_out[name] = "no shipped results"
-            else:
-                documents[name] = study.report(own, ablation)
-            continue
         if stopped:
             left_out[name] = "interrupted before it was measured"
             continue
         try:
-            _, documents[name], _, stopped = measured(
-                name,
-                out=out / f"{name}{'-quick' * quick}.json",
-                temperatures=TEMPERATURES if name == "mcsd" else None,
-                rounds=QUICK if quick else study.rounds,
-                prompts=prompts,
-                target=target,
-                draft=None if name == "easyspec" else draft,  # it drafts with a deep model
-                device=device,
-                dtype=dtype,
+            if questions is None or model is None:
+                documents[name] = run.shipped_report(study)
+                continue
+            settings = run.Settings(
+                out / f"{name}{'-quick' * quick}.json",
+                prompts,
+                rounds=QUICK if quick else None,
+                seconds=shares.get(name, seconds),
                 seed=seed,
                 restart=restart,
-                seconds=shares.get(name, seconds),
+                command=command_line(),
             )
+            models = run.models_of(study, model, None if study.deep else draft)
+            with progress() as report:
+                documents[name], stopped = run.reproduce(
+                    study, models, questions, settings, progress=report
+                )
         except (SpecwbError, ValueError) as error:
             left_out[name] = str(error)
-        except typer.Exit:  # before its first result
+        except KeyboardInterrupt:
             left_out[name], stopped = "interrupted before its first result", True
         else:
             spent = documents[name]["spent"]
@@ -133,35 +139,33 @@ def reproduce_all(
     write(ledger.html_page(page, figures), pages["html"])
     write(ledger.markdown(page, figures), pages["md"])
     write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])
-    screen = wide()
-    for title, _, header, rows in page[:2]:
-        screen.print(title, highlight=False, markup=False)
-        if rows:
-            screen.print(table([dict(zip(header, row, strict=True)) for row in rows], WORDS))
-    screen.print(f"kept in {pages['html']}, {pages['md']} and {pages['json']}", highlight=False)
+    print_tables(
+        [
+            (title, [dict(zip(header, row, strict=True)) for row in rows])
+            for title, _, header, rows in page[:2]
+        ]
+    )
+    wide().print(f"kept in {pages['html']}, {pages['md']} and {pages['json']}", highlight=False)
     if stopped:
         raise typer.Exit(130)
 
 
-def _plan(
-    seconds: float, target: str, draft: str | None, device: str, dtype: str
-) -> dict[str, float]:
+def _plan(seconds: float, model: Target, draft: str | None) -> dict[str, float]:
     """Part the time among the papers by their cells, and print the plan.
 
     A fifth is left for what is measured beside the cells and for loading.
     """
-    from specwb import load
     from specwb.errors import SpecwbError
     from specwb.studies import PLACES, study_of
-    from specwb.studies.study import Models
+    from specwb.studies.run import models_of
 
-    model, cells = load(target, device=device, dtype=dtype), {}
-    sampled = {"arguments": {"temperatures": numbers(TEMPERATURES, "--temperatures")}}
+    cells: dict[str, int] = {}
     for name in PLACES:
         study = study_of(name)
         try:
-            models = Models(model, study.draft(model, None if name == "easyspec" else draft))
-            cells[name] = len(study.cells(sampled | study.facts(models)))
+            models = models_of(study, model, None if study.deep else draft)
+            document = {"arguments": study.settings, **study.facts(models)}
+            cells[name] = len(study.cells(document))
         except (SpecwbError, ValueError):  # its own turn says why
             continue
     total = sum(cells.values())
@@ -170,7 +174,7 @@ def _plan(
         {"paper": name, "cells": str(n), "seconds": f"{shares[name]:.0f}"}
         for name, n in cells.items()
     ]
-    errors.print(table(rows, WORDS))
+    errors.print(table(rows, ("paper",)))
     tell(
         errors,
         f"About {seconds / 60:.0f} minutes in all, or longer where two prompts a cell take longer; "

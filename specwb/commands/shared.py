@@ -291,6 +291,25 @@ def _of_model(output: Path, read: Path) -> bool:
     return os.path.realpath(output.parent) == os.path.realpath(read)
 
 
+def alone(ctx: typer.Context, option: str, *used: str) -> None:
+    """Refuse what else was typed with an option that measures nothing.
+
+    Args:
+        ctx: of the command.
+        option: the option.
+        used: the parameters that may stand with it.
+    """
+    typed = [
+        max(parameter.opts, key=len)
+        for parameter in ctx.command.params
+        if (source := ctx.get_parameter_source(str(parameter.name))) is not None
+        and source.name == "COMMANDLINE"
+        and parameter.name not in used
+    ]
+    if typed:
+        raise ValueError(f"{option} measures nothing; leave {' and '.join(typed)} out")
+
+
 def folder(path: Path, option: str) -> None:
     """Make a folder that results are written to, where it is not there.
 

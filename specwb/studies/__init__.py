@@ -23,12 +23,14 @@ PLACES = {
     "easyspec": "easyspec.study",
 }
 """Name of a paper here -> the module with its ``STUDY``."""
+OTHERS = {"acceptance": "acceptance"}
+"""The same of studies that are no paper's."""
 
 
 def study_of(name: str) -> Study:
-    """Return the study of a paper.
+    """Return the study of a paper, or of :data:`OTHERS`.
 
     Raises:
         KeyError: there is none of that name.
     """
-    return import_module(f"specwb.studies.{PLACES[name]}").STUDY
+    return import_module(f"specwb.studies.{ {**PLACES, **OTHERS}[name] }").STUDY

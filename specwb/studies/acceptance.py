@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -15,73 +15,34 @@ from specwb.bench.prompts import Question, interleave
 from specwb.decoding import decode
 from specwb.errors import ArgumentError
 from specwb.evaluation import acceptance
-from specwb.models.load import draft_model
-from specwb.models.target import Target
-from specwb.studies.store import Store
+from specwb.studies.study import Document, Models, Rows, Study, Tables
 
-KS = (1, 2, 4, 8)
-"""Numbers of candidates."""
-TEMPERATURES = (0.3, 0.7, 1.0)
+SAMPLES = 64
+"""Of the rate that is estimated, see :func:`specwb.evaluation.acceptance.rates`."""
 READING = (
     "Every rule is judged on the same positions of texts that the target sampled itself. best = "
     "the largest mean over prompts, and what is not behind it by more than two standard errors of "
     "the paired difference. coupling is a lower bound and never counted as best."
 )
 
-CELL: dict[str, Any] = {
-    "temperature": int | float,
-    "domain": str,
-    "ks": list,
-    "at": list,
-    "rates": list,
-}
-"""The fields of a record, of one prompt at one temperature."""
 
+def probe(
+    models: Models, questions: Sequence[Question], _: Sequence[Any], document: Document, seed: int
+) -> Iterator[tuple[float, str]]:
+    """Make one record for each prompt and temperature.
 
-def run(
-    target: Target,
-    questions: Sequence[Question],
-    store: Store,
-    *,
-    draft: Target | str | None = None,
-    temperatures: Sequence[float] = TEMPERATURES,
-    ks: Sequence[int] = KS,
-    tokens: int = 48,
-    positions: int = 4,
-    samples: int = 64,
-    seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
-) -> bool:
-    """Fill ``store.cells`` with one record for each prompt and temperature.
-
-    The records are those of :func:`specwb.evaluation.acceptance.table`. Every prompt is continued
-    by the target alone, up to ``tokens`` tokens at that temperature; ``positions`` positions of the
-    continuation are chosen at random.
-
-    Args:
-        target: the target model.
-        questions: the prompts.
-        store: of the results.
-        draft: the draft model, default the target's own.
-        temperatures: of texts and distributions, > 0.
-        ks: numbers of candidates.
-        tokens: length of a continuation.
-        positions: chosen in a continuation.
-        samples: of the rate that is estimated, see :func:`specwb.evaluation.acceptance.rates`.
-        seed: of texts, positions and estimates.
-        progress: called with (fraction done, text).
-    Returns:
-        Whether it was interrupted.
-    Raises:
-        ValueError: there is no prompt, a number is < 1, a temperature is not > 0, or the models do
-            not fit each other.
+    Every prompt is continued by the target alone, up to ``tokens`` tokens at that temperature;
+    ``positions`` positions of the continuation are chosen at random.
     """
+    target, draft, cells = models.target, models.draft, document["cells"]
+    settings = document["arguments"]
+    temperatures, ks = settings["temperatures"], settings["ks"]
+    tokens, positions = settings["tokens"], settings["positions"]
     if not questions or min(tokens, positions, *ks) < 1 or not min(temperatures) > 0:
         raise ArgumentError(
             "there must be a prompt, tokens, positions and every k must be >= 1 and every "
             "temperature > 0 (at 0 every distribution is one-hot)"
         )
-    draft = draft_model(target, draft)
     room = min(target.context, draft.context) - tokens
     if room < 2:
         raise ArgumentError(
@@ -90,54 +51,39 @@ def run(
         )
     questions = interleave(list(questions))
     prompts = [q.fit(target.tokenizer, room)[0] for q in questions]
-    done, total = 0, len(prompts) * len(temperatures)
-    try:
-        for temperature in temperatures:
-            keys = [f"T={temperature:g} prompt {q.question_id}" for q in questions]
-            if all(key in store.cells for key in keys):
-                done += len(keys)
+    for temperature in temperatures:
+        keys = [f"T={temperature:g} prompt {q.question_id}" for q in questions]
+        if all(key in cells for key in keys):
+            continue
+        texts = decode(
+            target, prompts, "ar", max_new_tokens=tokens, temperature=temperature, seed=seed
+        ).tokens
+        rows = zip(keys, questions, prompts, texts, strict=True)
+        for i, (key, question, prompt, text) in enumerate(rows):
+            if key in cells:
                 continue
-            texts = decode(
-                target, prompts, "ar", max_new_tokens=tokens, temperature=temperature, seed=seed
-            ).tokens
-            rows = zip(keys, questions, prompts, texts, strict=True)
-            for i, (key, question, prompt, text) in enumerate(rows):
-                done += 1
-                if key in store.cells:
-                    continue
-                if progress:
-                    progress((done - 1) / total, key)
-                began = time.monotonic()
-                at = acceptance.random_positions(len(text), positions, seed + i)
-                p, q = acceptance.distributions_along(target, draft, prompt, text, at, temperature)
-                rates = acceptance.rates(p, q, ks, samples=samples, seed=seed + i).cpu().tolist()
-                store.cells[key] = {
-                    "temperature": temperature,
-                    "domain": question.subtask,
-                    "ks": list(ks),
-                    "at": at,
-                    "rates": [[[round(rate, 4) for rate in row] for row in at_k] for at_k in rates],
-                }
-                seconds = store.document["spent"] + time.monotonic() - began
-                store.document["spent"] = round(seconds, 3)
-                store.save()
-    except KeyboardInterrupt:
-        return True
-    return False
+            began = time.monotonic()
+            at = acceptance.random_positions(len(text), positions, seed + i)
+            p, q = acceptance.distributions_along(target, draft, prompt, text, at, temperature)
+            rates = acceptance.rates(p, q, ks, samples=SAMPLES, seed=seed + i).cpu().tolist()
+            cells[key] = {
+                "temperature": temperature,
+                "domain": question.subtask,
+                "ks": list(ks),
+                "at": at,
+                "rates": [[[round(rate, 4) for rate in row] for row in at_k] for at_k in rates],
+            }
+            document["spent"] = round(document["spent"] + time.monotonic() - began, 3)
+            yield len(cells) / (len(prompts) * len(temperatures)), key
 
 
-def report(store: Store) -> dict[str, Any]:
-    """Add the comparison to ``store.document`` and return it.
-
-    Added are ``columns`` (of the cells' rates), ``rows``
-    (:func:`specwb.evaluation.acceptance.table`) and ``reading``, how to read them.
-    """
-    frame = acceptance.table(list(store.cells.values()))
+def comparison(document: Document, _: Any) -> Document:
+    """The ``rows`` of :func:`specwb.evaluation.acceptance.table`, and ``columns`` of the rates."""
+    frame = acceptance.table(list(document["cells"].values()))
     rows = [
         {name: _number(value) for name, value in row.items()} for row in frame.to_dict("records")
     ]
-    store.document |= {"columns": list(acceptance.COLUMNS), "reading": READING, "rows": rows}
-    return store.document
+    return {"columns": list(acceptance.COLUMNS), "rows": rows}
 
 
 def _number(value: Any) -> Any:
@@ -147,11 +93,10 @@ def _number(value: Any) -> Any:
     return None if value != value else round(value, 5)
 
 
-def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
-    """Make the printed tables, as (title, rows of text).
+def tables(document: Document, _: Rows, __: Rows) -> Tables:
+    """Make the printed tables: one a domain with one row for each temperature and k.
 
-    There is one table a domain with one row for each temperature and k: every rule's mean, the
-    errors' median, alpha*, and the best rules.
+    A row has every rule's mean, the errors' median, alpha*, and the best rules.
     """
     titled = []
     for domain in dict.fromkeys(r["domain"] for r in document["rows"]):
@@ -160,11 +105,9 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
         for t, k in dict.fromkeys((r["temperature"], r["k"]) for r in rows):
             cell = {r["rule"]: r for r in rows if (r["temperature"], r["k"]) == (t, k)}
             lines.append(_line(t, k, cell))
-        counts = ""
-        if rows:
-            counts = f"{rows[0]['prompts']} prompts, {rows[0]['positions']} positions a cell"
         title = (
-            f"{domain}: acceptance of one node, {counts}; "
+            f"{domain}: acceptance of one node, {rows[0]['prompts']} prompts, "
+            f"{rows[0]['positions']} positions a cell; "
             "* the most any rule can accept of such candidates"
         )
         titled.append((title, lines))
@@ -189,8 +132,8 @@ def _line(temperature: float, k: int, cell: dict[str, dict[str, Any]]) -> dict[s
     }
 
 
-def notes(document: dict[str, Any]) -> list[str]:
-    """Say how to read the tables, and in how many cells each rule was best."""
+def notes(document: Document) -> list[str]:
+    """Say in how many cells each rule was best."""
     cells = {
         (r["domain"], r["temperature"], r["k"]): r["verdict"]
         for r in document["rows"]
@@ -198,8 +141,19 @@ def notes(document: dict[str, Any]) -> list[str]:
     }
     counts = Counter(name for verdict in cells.values() for name in verdict.split(" = "))
     wins = ", ".join(f"{name} {n}" for name, n in counts.most_common())
-    return [
-        READING,
-        f"Best or tied, of {len(cells)} cells with k > 1: {wins}.",
-        f"{document['spent']:.0f} s of computing.",
-    ]
+    return [f"Best or tied, of {len(cells)} cells with k > 1: {wins}."]
+
+
+STUDY = Study(
+    name="acceptance",
+    rounds=0,
+    tables=tables,
+    notes=notes,
+    probe=probe,
+    extra=comparison,
+    rules=READING,
+    settings={"temperatures": [0.3, 0.7, 1.0], "ks": [1, 2, 4, 8], "tokens": 48, "positions": 4},
+    fields={"temperature": int | float, "domain": str, "ks": list, "at": list, "rates": list},
+    stored="acceptance-lab",
+    is_paper=False,
+)

@@ -337,7 +337,16 @@ def _tau_ratios(name: str) -> list[float]:
 
 # ----------------------------------------------------------------------------------------- tables
 
-SHOWN = ("nodes", "passes", "accepted", "tau", "alpha", "by depth", "ms/round", "speedup")
+SHOWN = (
+    "nodes",
+    "passes",
+    "accepted",
+    "tau",
+    "alpha",
+    "by depth",
+    "ms/round",
+    grid.SHOWN["speedup"],
+)
 
 
 def _tree_cell(r: dict[str, Any]) -> Cell:

@@ -31,6 +31,9 @@ MIN_PROMPTS = 2
 """With fewer prompts there is no standard error."""
 PARTS = ("draft", "search", "verify", "rest")
 """The parts of a decoding step's time."""
+SHOWN = {"speedup": "speedup.steady"}
+"""What a figure is called where it is shown, if not as in results; its formula:
+:data:`specwb.bench.results.FIGURES`."""
 
 
 class Setting(Protocol):
@@ -384,5 +387,5 @@ def fastest(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> list[str]
     best = max(settings, key=lambda r: r["speedup"])
     return [
         f"Fastest of {len(settings)} settings of {name} at T = 0, chosen on these prompts: "
-        f"{best['spec']}, {best['speedup']:.2f}x."
+        f"{best['spec']}, {SHOWN['speedup']} {best['speedup']:.2f}x."
     ]

@@ -23,7 +23,17 @@ from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim, Pooled
 from specwb.studies.curves import Curve, Picture, Point
 from specwb.studies.grid import cell_record, values
-from specwb.studies.study import Document, Row, Rows, Study, Tables, own_draft, published
+from specwb.studies.study import (
+    COLUMNS,
+    Document,
+    Row,
+    Rows,
+    Study,
+    Tables,
+    own_draft,
+    published,
+    shown,
+)
 from specwb.tree import Tree
 
 SMALL = ((1,), (2,), (4,), (8,), (16,), (32,))
@@ -334,7 +344,7 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
         lines = [_line([r for r in usual if r["tree"] == name], t) for name in names]
         title = (
             f"T = {t:g}: tau (block efficiency) by draw; then, without replacement, acceptance by "
-            "depth, A / (R depth), time and speedup"
+            "depth, A / (R depth), time and steady speedup"
         )
         titled.append((title, lines))
     pairs = [
@@ -366,26 +376,17 @@ def _layout_line(tree: Row, batch: Row) -> dict[str, str]:
 
 def _line(rows: list[Row], temperature: float) -> dict[str, str]:
     """A row of a temperature's table, from the rows of one tree with every draw."""
-    by_draw = {r["draw"]: r for r in rows}
-    r = by_draw.get("without", rows[0])
+    measured = {r["draw"]: r for r in rows}
+    r = measured.get("without", rows[0])
     draws = ["without"] if temperature == 0 else list(DRAWS)
-    shown = {draw: by_draw.get(draw, r if draw == "without" else None) for draw in draws}
+    by_draw = {draw: measured.get(draw, r if draw == "without" else None) for draw in draws}
     return {
         "tree": r["tree"],
-        "nodes": str(r["nodes"]),
-        **{draw: _tau(figures) for draw, figures in shown.items()},
+        **shown(r, ("nodes",)),
+        **{draw: (figures and COLUMNS["tau"](figures)) or "" for draw, figures in by_draw.items()},
         "by depth": " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["accepted_by_depth"]),
-        "A/(R d)": "" if r["depth_fraction"] is None else f"{r['depth_fraction']:.2f}",
-        "ms/token": f"{r['ms_per_token']:.2f}",
-        "speedup": "" if r["speedup"] is None else f"{r['speedup']:.2f}x",
+        **shown(r, ("A/(R d)", "ms/token", grid.SHOWN["speedup"])),
     }
-
-
-def _tau(r: Row | None) -> str:
-    """tau with its standard error."""
-    if r is None:
-        return ""
-    return f"{r['tau']:.2f}" + (f"±{r['tau_error']:.2f}" if r["tau_error"] else "")
 
 
 def notes(document: Document) -> list[str]:
@@ -433,4 +434,5 @@ STUDY = Study(
     options=own_draft,
     row=row,
     extra=same_verdicts,
+    settings={"temperatures": [0.0, 0.3, 0.7, 1.0]},
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from specwb.errors import ArgumentError
 from specwb.studies.curves import Curve, Picture, series
+from specwb.studies.grid import SHOWN
 
 WHO = ("paper", "here")
 HEIGHT, WORDS = 520, 110
@@ -43,7 +44,8 @@ def draw(picture: Picture, document: dict[str, Any]) -> Any:
     from specwb.figures.style import figure as bare
 
     curves, panels, names = _parts(picture, document)
-    figure = make_subplots(1, len(panels), subplot_titles=panels)
+    titles = [SHOWN.get(panel, panel) for panel in panels]
+    figure = make_subplots(1, len(panels), subplot_titles=titles)
     shown: set[str] = set()
     for curve in curves:
         color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
@@ -148,7 +150,7 @@ def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") ->
             )
         elif all(float(x).is_integer() for one in drawn for x in one[2]):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_title(panel, fontsize=10)
+        axis.set_title(SHOWN.get(panel, panel), fontsize=10)
         axis.set_xlabel(picture.x)
         axis.grid(alpha=0.25)
     width = 32 * max(2, len(panels))

@@ -3,20 +3,169 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from specwb.bench.prompts import Question
+from specwb.errors import ArgumentError
 from specwb.models.load import data_dir
 from specwb.models.target import Target
-from specwb.studies import grid
-from specwb.studies.store import Store
+from specwb.options import MethodError
+from specwb.studies import grid, trained
+from specwb.studies.store import Store, identity, with_commit
 from specwb.studies.study import Document, Models, Study
 
-RESULTS = "results/{}-lab-cpu.json"
-"""Where a study's results lie beside the lab family."""
-ABLATION = "results/{}-ablation-lab.json"
-"""Where those of its ablation do."""
+Progress = Callable[[float, str], None]
+"""Called with (fraction done, text)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a study is measured, and where its results are kept.
+
+    Attributes:
+        out: the file of the results; those of an ablation lie next to it.
+        prompts: the name of the prompts.
+        rounds: decoding steps of each prompt and cell, default the study's.
+        seconds: about how long to measure in all, None takes every prompt.
+        seed: of the sampling.
+        restart: replace the results that are there.
+        own: see ``settings`` of a :class:`Study`, in place of their defaults.
+        command: what was typed.
+    """
+
+    out: Path
+    prompts: str
+    rounds: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    restart: bool = False
+    own: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of an ablation's heads: of which target, into which folder, how many runs."""
+
+    target: str
+    folder: Path
+    runs: int = 1
+    device: str = "auto"
+
+
+def models_of(study: Study, target: Target, draft: Any = None, head: Any = None) -> Models:
+    """Choose the models of a study; a draft model that a partial one lacks is left out.
+
+    Raises:
+        MethodError: there is no such draft model.
+    """
+    try:
+        return Models(target, study.draft(target, draft), head)
+    except MethodError:
+        if draft is not None or not study.partial:
+            raise
+    return Models(target, None, head)
+
+
+def reproduce(
+    study: Study,
+    models: Models,
+    questions: Sequence[Question],
+    settings: Settings,
+    training: Training | None = None,
+    progress: Progress | None = None,
+) -> tuple[Document, bool]:
+    """Measure a study into its file, or go on with it, and judge it.
+
+    Args:
+        study: the study.
+        models: the models that take part, see :func:`models_of`.
+        questions: the prompts that the settings name.
+        settings: how.
+        training: trains and measures the ablation's heads first; otherwise the shipped results of
+            the ablation are shown, if they are of this target.
+        progress: called while it measures.
+    Returns:
+        The document of the results, and whether it was interrupted.
+    Raises:
+        KeyboardInterrupt: before there was a result of the target's own heads.
+        StoreError: the file has results of other arguments.
+        MethodError, HeadError: a model or head is missing or cannot be loaded.
+        ValueError: as :func:`specwb.studies.grid.run`.
+    """
+    arguments = _arguments(study, models, settings)
+    store = Store(settings.out, arguments, settings.restart, study.fields)
+    run = partial(measure, study, seconds=settings.seconds, seed=settings.seed, progress=progress)
+    run = partial(run, rounds_each=settings.rounds)
+    ablation, beside = shipped(study, models.target)[1], None
+    if training:
+        # a head that cannot be used is refused before the work that takes long
+        study.build(study.cells(store.document | study.facts(models)), models)
+        beside = _ablation_store(study, arguments, settings, training)
+        variants = Models(models.target, models.draft, heads=training.folder)
+        stopped = run(variants, questions, beside, study.trained_cells(training.runs))
+        beside.save(final=True)
+        if stopped:
+            raise KeyboardInterrupt
+        ablation = beside.document
+    interrupted = run(models, questions, store)
+    if not store.cells:
+        raise KeyboardInterrupt
+    store.document |= {"command": settings.command, "commit": with_commit(store.document)}
+    study.report(store.document, ablation)
+    store.save(final=True)
+    if beside is not None:
+        beside.save(final=True)  # the report has added to it
+    return store.document, interrupted
+
+
+def _arguments(study: Study, models: Models, settings: Settings) -> dict[str, Any]:
+    """What the results of a study depend on."""
+    target, draft = models.target, models.draft
+    kinds = [
+        kind
+        for kind in study.heads
+        if not study.partial or kind in (study.name, study.given) or target.own_head(kind)
+    ]
+    sums = trained.checksums(target, kinds, {study.given: models.head})
+    rounds = settings.rounds or study.rounds
+    return identity(
+        study.name,
+        target,
+        draft,
+        sha256=target.sha256,
+        **({} if draft is None else {"draft_sha256": draft.sha256}),
+        **({"heads": sums} if sums else {}),
+        **{**study.settings, **settings.own},
+        prompts=settings.prompts,
+        **({"rounds": rounds} if rounds else {}),
+        seed=settings.seed,
+    )
+
+
+def _ablation_store(
+    study: Study, arguments: dict[str, Any], settings: Settings, training: Training
+) -> Store:
+    """Train an ablation's heads, and make the store of their results beside the others."""
+    place, folder, runs = training.target, training.folder, training.runs
+    cards = trained.train(
+        study.head, study.variants, place, folder, device=training.device, runs=runs
+    )
+    heads = {name: card["sha256"] for name, card in cards.items()}
+    arguments = {**arguments, "system": f"{arguments['system']}-ablation", "heads": heads}
+    path = settings.out.with_name(f"{settings.out.stem}-ablation.json")
+    store = Store(path, arguments, settings.restart)
+    store.document |= {
+        "heads": cards,
+        "command": settings.command,
+        "commit": with_commit(store.document),
+        "runs": runs,
+    }
+    return store
 
 
 def measure(
@@ -30,55 +179,44 @@ def measure(
     seconds: float | None = None,
     seed: int = 0,
     most: int | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> bool:
     """Measure cells with :func:`specwb.studies.grid.run`, then what the study's probe measures.
 
     Args:
-        study: the study.
-        models: the models that take part.
-        questions: the prompts.
-        store: of the results.
         cells: the settings, default the study's own.
-        rounds_each: decoding steps of each prompt and cell, default the study's.
-        seconds: about how long to measure in all, None takes every prompt.
-        seed: of the sampling.
         most: new tokens that there is room for behind a prompt, default the study's.
-        progress: called with (fraction done, text).
     Returns:
         Whether it was interrupted.
-    Raises:
-        ValueError: as :func:`specwb.studies.grid.run`.
     """
-    rounds_each = rounds_each or study.rounds
     document = store.document
-    if cells is None:
-        document |= study.facts(models)
-        cells = study.cells(document)
-    grid.check(questions, cells, rounds_each)
-    document |= {**study.facts(models), "kind": models.target.device.type}
-    methods = study.build(cells, models)
-    names = (cell.spec.partition(":")[0] for cell in cells if cell not in methods)
-    if left_out := list(dict.fromkeys(names)):
-        cells, document["left_out"] = list(methods), left_out
-    document["shapes"] = {cell.key: study.shape(method) for cell, method in methods.items()}
-    if grid.run(
-        models.target,
-        questions,
-        store,
-        methods,
-        rounds_each=rounds_each,
-        seconds=seconds,
-        seed=seed,
-        progress=progress,
-        most=most or study.most,
-    ):
-        return True
+    if study.rounds:
+        document |= {**study.facts(models), "kind": models.target.device.type}
+        if cells is None:
+            cells = study.cells(document)
+        grid.check(questions, cells, rounds_each or study.rounds)
+        methods = study.build(cells, models)
+        names = (cell.spec.partition(":")[0] for cell in cells if cell not in methods)
+        if left_out := list(dict.fromkeys(names)):
+            cells, document["left_out"] = list(methods), left_out
+        document["shapes"] = {cell.key: study.shape(method) for cell, method in methods.items()}
+        if grid.run(
+            models.target,
+            questions,
+            store,
+            methods,
+            rounds_each=rounds_each or study.rounds,
+            seconds=seconds,
+            seed=seed,
+            progress=progress,
+            most=most or study.most,
+        ):
+            return True
     try:
-        for text in study.probe(models, questions, cells, document, seed):
+        for done, text in study.probe(models, questions, cells or (), document, seed):
             store.save()
             if progress:
-                progress(1.0, text)
+                progress(done, text)
     except KeyboardInterrupt:
         return True
     return False
@@ -94,12 +232,25 @@ def shipped(study: Study, target: Target | None = None) -> tuple[Document | None
         The documents as they were saved; None where there is none, or of another target.
     """
 
-    def read(place: str) -> Document | None:
-        path = data_dir() / place.format(study.name)
+    def read(name: str) -> Document | None:
+        path = data_dir() / f"results/{name}.json"
         if not path.exists():
             return None
         document = json.loads(path.read_text("utf-8"))
         same = target is None or document["arguments"].get("sha256") == target.sha256
         return document if same else None
 
-    return read(RESULTS), read(ABLATION) if study.variants else None
+    own = read(study.stored or f"{study.name}-lab-cpu")
+    return own, read(f"{study.name}-ablation-lab") if study.variants else None
+
+
+def shipped_report(study: Study) -> Document:
+    """Return the shipped results, judged anew as they are read.
+
+    Raises:
+        ValueError: there are none.
+    """
+    own, ablation = shipped(study)
+    if own is None:
+        raise ArgumentError(f"there are no shipped results of {study.name}")
+    return study.report(own, ablation)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.bench.prompts import Question
+from specwb.bench.results import FIGURES
 from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
@@ -23,6 +24,7 @@ from specwb.options import MethodError
 from specwb.studies import grid
 from specwb.studies.claim import Claim, Values, again
 from specwb.studies.curves import Picture
+from specwb.studies.store import GRID_FIELDS
 from specwb.studies.verdicts import (
     EVEN_RULE,
     RULE,
@@ -39,6 +41,11 @@ Rows = Mapping[str, Row]
 Lines = list[dict[str, str]]
 """Rows of a printed table: column -> text."""
 Tables = list[tuple[str, Lines]]
+OVER = (
+    f"{grid.SHOWN['speedup']}: {FIGURES[grid.SHOWN['speedup']]}. It is over ar, plain decoding by "
+    "specwb itself; the library's may be faster on this machine: specwb compare measures both and "
+    "says which."
+)
 FROM_ABLATION = ("command", "commit", "heads", "spent", "rows", "verdicts", "predicted")
 """What a study's document repeats of its ablation's."""
 
@@ -64,9 +71,11 @@ class Models:
         return str(self.heads / cell.variant) if cell.variant and self.heads else self.head
 
 
-Probe = Callable[[Models, Sequence[Question], Sequence[Any], Document, int], Iterator[str]]
-"""Measures beside the grid, from (models, questions, cells, document, seed): it adds to the
-document what is not there yet, and says what it has added."""
+Probe = Callable[
+    [Models, Sequence[Question], Sequence[Any], Document, int], Iterator[tuple[float, str]]
+]
+"""Measures what is no cell of the grid, from (models, questions, cells, document, seed): it adds to
+the document what is not there yet, and yields (fraction done, what was added)."""
 
 
 def own_head(cell: grid.Setting, models: Models) -> dict[str, Any]:
@@ -79,20 +88,18 @@ def own_draft(cell: grid.Setting, models: Models) -> dict[str, Any]:
     return {} if cell.spec.startswith("ar") else {"draft": models.draft}
 
 
-def nothing(*_: Any) -> Iterator[str]:
-    """A probe of nothing."""
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Study:
     """A paper's claims and how they are measured here.
 
     Attributes:
         name: of the paper, here and in ``data/papers``.
-        cells: document -> the settings that are decoded with the target's own heads.
-        claims: document -> what is judged.
         tables: (document, rows of own cells, of the ablation's) -> what is printed.
+        cells: document -> the settings that are decoded with the target's own heads; none where
+            everything is the probe's.
+        claims: document -> what is judged.
+        settings: what else its results depend on and can be chosen, with defaults. The document's
+            ``arguments`` have them.
         notes: document -> lines of text beside verdicts and rules.
         options: (cell, models) -> what a cell's method is built with.
         row: (document, cell) -> the figures of a cell.
@@ -102,6 +109,7 @@ class Study:
         probe: measures what is no cell.
         extra: (document, cells) -> further results, added to the document.
         draft: (target, draft) -> the draft model, by default the target's own.
+        deep: whether that is another model than the one other studies draft with.
         heads: kinds of trained heads that the results depend on.
         given: the kind of the head that can be given in place of the target's own.
         rules: what is to be known of its verdicts.
@@ -114,21 +122,26 @@ class Study:
         most: new tokens that there is room for behind a prompt, None for all that may be drafted.
         partial: whether it is of use without the methods that it is compared with: those whose
             model or head the target lacks are left out, and named.
+        fields: of a record in the document's ``cells``, with their types.
+        stored: name of its shipped results, default ``NAME-lab-cpu``.
+        is_paper: whether it is a paper's, whose claims are judged.
     """
 
     name: str
-    cells: Callable[[Document], list[Any]]
-    claims: Callable[[Document], list[Claim]]
     tables: Callable[[Document, Rows, Rows], Tables]
+    cells: Callable[[Document], list[Any]] = field(default=lambda document: [])
+    claims: Callable[[Document], list[Claim]] = field(default=lambda document: [])
+    settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Callable[[Document], list[str]] = field(default=lambda document: [])
     options: Callable[[Any, Models], dict[str, Any]] = own_head
     row: Callable[[Document, Any], Row] = grid.row
     values: Values = grid.values
     shape: Callable[[Method], dict[str, Any]] = grid.shape
     facts: Callable[[Models], Document] = field(default=lambda models: {})
-    probe: Probe = nothing
+    probe: Probe = field(default=lambda *_: iter(()))
     extra: Callable[[Document, Sequence[Any]], Document] = field(default=lambda document, cells: {})
     draft: Callable[[Target, Any], Target] = draft_model
+    deep: bool = False
     heads: tuple[str, ...] = ()
     given: str = ""
     rules: str = ""
@@ -140,11 +153,14 @@ class Study:
     rounds: int = 10
     most: int | None = None
     partial: bool = False
+    fields: Mapping[str, Any] = field(default_factory=lambda: GRID_FIELDS)
+    stored: str = ""
+    is_paper: bool = True
 
     @cached_property
     def paper(self) -> dict[str, Any]:
         """The published tables and figures."""
-        return published(self.name)
+        return published(self.name) if self.is_paper else {}
 
     def trained_cells(self, runs: int) -> list[Any]:
         """List the ablation's settings, those of a trained head once for every training run."""
@@ -190,7 +206,8 @@ class Study:
                 ]
                 part["verdicts"] = verdicts[part is ablation]
                 part |= self.extra(part, cells)
-        document["rule"] = " ".join(filter(None, (RULE, EVEN_RULE, TUNED_RULE, self.rules)))
+        common = (RULE, EVEN_RULE, TUNED_RULE) if self.is_paper else ()
+        document["rule"] = " ".join(filter(None, (*common, self.rules)))
         if ablation is not None:
             document["ablation"] = {
                 name: ablation.get(name) for name in FROM_ABLATION if name in ablation
@@ -204,8 +221,10 @@ class Study:
 
     def printed(self, document: Document) -> Tables:
         """Make the tables of a document with its rows; those without a row are left out."""
-        own = {r["cell"]: r for r in document["rows"]}
-        other = {r["cell"]: r for r in (document.get("ablation") or {}).get("rows") or []}
+        own, other = (
+            {r["cell"]: r for r in part.get("rows") or [] if "cell" in r}
+            for part in (document, document.get("ablation") or {})
+        )
         return [(title, lines) for title, lines in self.tables(document, own, other) if lines]
 
     def summary(self, document: Document) -> list[str]:
@@ -216,12 +235,15 @@ class Study:
         for table in dict.fromkeys(v["table"] for v in verdicts if v["verdict"] != "not claimed"):
             of_table = counts([v for v in verdicts if v["table"] == table])
             lines.append(f"Of {table}: {_listed(of_table)}.")
-        lines.append(f"Of the paper's claims: {_listed(counts(verdicts))}.")
+        if self.is_paper:
+            lines.append(f"Of the paper's claims: {_listed(counts(verdicts))}.")
         lines += self.notes(document)
         if left_out := document.get("left_out"):
             lines.append(f"Left out, as this target has no model for them: {', '.join(left_out)}.")
         lines += [f"In the paper: {text}" for text in paper.get("contradictions", {}).values()]
-        lines += [document["rule"], f"Paper: {paper['source']}; {paper['setting']}."]
+        lines.append(document["rule"])
+        if self.is_paper:
+            lines.append(f"Paper: {paper['source']}; {paper['setting']}.")
         if ablation:
             card = next(iter(ablation["heads"].values()))
             size = f"{card['steps']} steps of {card['rows']} x {card['length']} tokens"
@@ -246,6 +268,8 @@ class Study:
                 f"{sum(len(cell['disturbed']) for cell in records)} decodings, also when they were "
                 "measured again."
             )
+        if self.is_paper:
+            lines.append(OVER)
         prompts = min((r["prompts"] for r in document["rows"]), default=0)
         return [*lines, f"{prompts} prompts a cell, {document['spent']:.0f} s of measuring."]
 
@@ -271,23 +295,31 @@ def _read(path: Path) -> dict[str, Any]:
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "nodes": lambda r: str(r["nodes"]),
     "passes": lambda r: "" if r["passes"] is None else str(r["passes"]),
-    "drafted": lambda r: _digits(r["drafted"]),
-    "wasted": lambda r: _digits(r["wasted"]),
-    "levels": lambda r: _digits(r["levels"]),
-    "accepted": lambda r: _digits(r["accepted"]) + _error(r),
-    "tau": lambda r: _digits(r["tau"]) + _error(r),
+    "drafted": lambda r: digits(r["drafted"]),
+    "wasted": lambda r: digits(r["wasted"]),
+    "levels": lambda r: digits(r["levels"]),
+    "accepted": lambda r: digits(r["accepted"]) + _error(r),
+    "tau": lambda r: digits(r["tau"]) + _error(r),
     "alpha": lambda r: f"{100 * r['alpha']:.0f} %",
-    "acceptance": lambda r: _digits(r["depth_fraction"]),
+    "acceptance": lambda r: digits(r["depth_fraction"]),
     "CTAR": lambda r: " ".join(f"{x:.2f}" for x in r["ctar"][:4]),
     "by depth": lambda r: " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["by_depth"][:6]),
-    "ms/round": lambda r: _digits(r["ms_per_round"]),
-    "speedup": lambda r: _digits(r["speedup"], "x"),
+    "ms/round": lambda r: digits(r["ms_per_round"]),
+    grid.SHOWN["speedup"]: lambda r: digits(r["speedup"], "x"),
+    # MCSD's
+    "A/(R d)": lambda r: digits(r["depth_fraction"]),
+    "ms/token": lambda r: digits(r["ms_per_token"]),
+    # EasySpec's
+    "attentions": lambda r: str(r["rounds"] or ""),
+    "by position": lambda r: " ".join("-" if x is None else f"{x:.2f}" for x in r["positions"]),
+    "draft ms": lambda r: digits(r["parts"].get("draft")),
+    "stage": lambda r: digits(r["stage"], "x"),
 }
 """How a measured figure is printed, by the name of its column."""
 
 
-def _digits(x: float | None, unit: str = "") -> str:
-    """A number with two digits; blank where there is none."""
+def digits(x: float | None, unit: str = "") -> str:
+    """Write a number with two digits; blank where there is none."""
     return "" if x is None else f"{x:.2f}{unit}"
 
 
@@ -296,7 +328,7 @@ def _error(r: Row) -> str:
 
 
 def shown(r: Row, columns: Sequence[str]) -> dict[str, str]:
-    """The measured figures of a row."""
+    """Write the measured figures of a row."""
     return {name: COLUMNS[name](r) for name in columns}
 
 

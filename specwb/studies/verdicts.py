@@ -284,7 +284,7 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
     low, high = v["joint"]
     alone = numbers["low"], numbers["high"]
     tokens = " in tokens" if "restated" in v else ""
-    here = f"as measured here {v['of']} x{v['ratio']:.2f}" if tokens else ""
+    here = f"as measured here {_of(v)} x{v['ratio']:.2f}" if tokens else ""
     if claim.even:
         if low > 1 / EVEN and high < EVEN:
             return f"reproduced{tokens}", here
@@ -320,6 +320,11 @@ def _number(x: float) -> float | None:
     return round(x, 4) if np.isfinite(x) else None
 
 
+def _of(v: dict[str, Any]) -> str:
+    """What the figure of a claim is called."""
+    return grid.SHOWN.get(v["of"], v["of"])
+
+
 def span(numbers: dict[str, Any]) -> str:
     """Write a ratio with its interval."""
     ratio, low, high = (
@@ -331,7 +336,7 @@ def span(numbers: dict[str, Any]) -> str:
 
 def effects(v: dict[str, Any]) -> str:
     """Write what was measured, what it is restated to, and the joint interval."""
-    parts = [f"{v['of']} {span(v)}"]
+    parts = [f"{_of(v)} {span(v)}"]
     if "restated" in v:
         parts.append(f"with the paper's cost of a step {span(v['restated'])}")
     if joint := v.get("joint"):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 import tiny
 
+import specwb
 from specwb.bench import results, runs
 from specwb.bench.measure import Run as Measured
 from specwb.harness import summary as harness
 from specwb.harness.record import Turn
+from specwb.studies import PLACES, grid, ledger, study_of
+from specwb.studies.grid import Cell
+from specwb.studies.pictures import draw
+from specwb.studies.run import shipped_report
+from specwb.studies.study import lines
 from specwb.sweeps import Store, frame, summary
 
 SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
@@ -59,3 +67,37 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
     assert compared == pytest.approx(10 / 9, abs=1e-4)
     assert evaluated == swept == pytest.approx(10 / 9)
     assert rows.loc[("sps", "overall"), "speedup.mean_rate"] == pytest.approx(1.4667, abs=1e-4)
+
+
+def test_a_study_names_its_speedup_otherwise():
+    """Of the same prompts, ten steps of one token each; the first of them has the prompt in it."""
+    methods = {"ar": specwb.method("ar", tiny.target())}
+    methods["sps"] = specwb.method("sps", tiny.target(), draft=tiny.draft())
+    cells: dict = {}
+    for name, seconds in SECONDS.items():
+        for s in seconds:
+            steps = [0.28 * s, *[0.08 * s] * 9]
+            run = Measured([[0] * 10], 10, s, [[0] * 10], drafted=[[1] * 10], step_seconds=steps)
+            for what, value in grid.results(run, methods[name]).items():
+                cells.setdefault(Cell(name).key, {}).setdefault(what, []).append(value)
+    row, steady = grid.row({"cells": cells}, Cell("sps")), grid.SHOWN["speedup"]
+    assert steady in results.FIGURES
+    (line,) = lines({row["cell"]: row}, [(Cell("sps"), {})], ["tau", steady])
+    mean = np.mean([a / b for a, b in PAIRS])
+    assert line == {"tau": "1.00", steady: f"{mean:.2f}x"}
+    assert mean > 1.1 * results.speedup(PAIRS)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_nothing_else_is_called_speedup(name):
+    study = study_of(name)
+    document = shipped_report(study)
+    shown = {column for _, rows in study.printed(document) for column in rows[0]}
+    for picture in study.figures.values():
+        shown |= {title.text for title in draw(picture, document).layout.annotations}
+    assert grid.SHOWN["speedup"] in shown
+    assert "speedup" not in shown
+    texts = study.summary(document) + [
+        row[2] for row in ledger.claim_rows(document["verdicts"], document)
+    ]
+    assert not any(re.search(r"\bspeedup x\d", text) for text in texts)

@@ -338,13 +338,13 @@ def prompt_measured_again_after_an_interrupt(patch):
 @killed_by("test_mcsd_study.py: acceptance_is_continued")
 def temperatures_share_a_key(patch):
     """A prompt that was measured at one temperature counts as measured at all."""
-    patch.edit(acceptance_study.run, 'f"T={temperature:g} prompt', 'f"prompt')
+    patch.edit(acceptance_study.probe, 'f"T={temperature:g} prompt', 'f"prompt')
 
 
 @killed_by("test_mcsd_study.py: noise_of_prompts")
 def prompts_share_noise(patch):
     """The rate that is estimated has the same noise in all prompts."""
-    patch.edit(acceptance_study.run, "samples=samples, seed=seed + i", "samples=samples, seed=seed")
+    patch.edit(acceptance_study.probe, "SAMPLES, seed=seed + i", "SAMPLES, seed=seed")
 
 
 @killed_by("test_mcsd_study.py: refuses_results_of_other_arguments")

@@ -260,9 +260,9 @@ def test_measured_costs_and_traces_are_saved_and_printed(
     assert [p["cell"] for p in document["ablation"]["predicted"]] == [c.key for c in VARIANTS]
     titles = {title.split(",")[0]: rows for title, rows in study.printed(document)}
     assert [line["setting"] for line in titles["Every setting"]] == [c.key for c in CELLS[:4]]
-    assert len(titles["Predicted speedup of chains"]) == 3
+    assert len(titles["Predicted steady speedup of chains"]) == 3
     notes = "\n".join(study.summary(document))
-    assert "Predicted speedup of 3 chains, ablation: median error" in notes
+    assert "Predicted steady speedup of 3 chains, ablation: median error" in notes
     rules = (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE)
     assert all(text in notes for text in (*rules, *STUDY.paper["contradictions"].values()))
 
@@ -329,7 +329,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
         for title in (
             "Main table",
             "Threshold and steps",
-            "Predicted speedup of chains",
+            "Predicted steady speedup of chains",
             "In the paper: ",
         )
     )

@@ -145,14 +145,13 @@ def test_all_papers_by_a_plan_that_is_interrupted(monkeypatch, capsys, tmp_path)
     """A fifth of the time is left; what was interrupted is on the page, what follows is named."""
     asked = {}
 
-    def measured(name, *, out, rounds, seconds, **given):
-        asked[name] = rounds, seconds, out.name
-        study = study_of(name)
-        if name == "falcon":
+    def reproduce(study, models, questions, settings, progress):
+        asked[study.name] = settings.rounds, settings.seconds, settings.out.name
+        if study.name == "falcon":
             raise ValueError("no head | of its own")
-        return study, study.report(*shipped(study)), out, name == "kangaroo"
+        return study.report(*shipped(study)), study.name == "kangaroo"
 
-    monkeypatch.setattr("specwb.commands.ledger.measured", measured)
+    monkeypatch.setattr("specwb.studies.run.reproduce", reproduce)
     monkeypatch.setattr(ledger, "drawings", lambda documents: {})
     command = ("reproduce", "all", "--quick", "--minutes", "10", "--out", str(tmp_path))
     code, _, err = call(monkeypatch, capsys, *command)

@@ -328,9 +328,11 @@ def test_bad_settings_before_any_work(target, tmp_path):
     models = Models(target, tiny.draft())
     with pytest.raises(ValueError, match="leave no room for a prompt"):
         measure(STUDY, models, QUESTIONS, store, [Cell(1)], rounds_each=512)
+    cold = rates_store(tmp_path / "r.json", temperatures=[0.0])
     with pytest.raises(ValueError, match="every temperature > 0"):
-        acceptance.run(target, QUESTIONS, store, draft=tiny.draft(), temperatures=[0.0])
+        measure(acceptance.STUDY, models, QUESTIONS, cold)
     assert not store.cells
+    assert not cold.cells
 
 
 def test_results_of_another_target_are_not_shown(tmp_path, monkeypatch):
@@ -344,6 +346,12 @@ def test_results_of_another_target_are_not_shown(tmp_path, monkeypatch):
     assert run.shipped(STUDY, SimpleNamespace(sha256="def")) == (None, None)
 
 
+def rates_store(path, **settings) -> Store:
+    """The store of the study of all rules' acceptance, with few tokens."""
+    few = {"temperatures": [0.7, 1.0], "ks": [1, 2], "tokens": 6, "positions": 3}
+    return Store(path, {**few, **settings}, fields=acceptance.STUDY.fields)
+
+
 def test_the_noise_of_prompts_is_independent(target, tmp_path, monkeypatch):
     original, seeds = acceptance.acceptance.rates, []
 
@@ -352,23 +360,19 @@ def test_the_noise_of_prompts_is_independent(target, tmp_path, monkeypatch):
         return original(*args, seed=seed, **more)
 
     monkeypatch.setattr(acceptance.acceptance, "rates", noted)
-    store = Store(tmp_path / "x.json", {}, fields=acceptance.CELL)
-    settings = {"temperatures": [1.0], "ks": (1,), "tokens": 4, "positions": 1, "seed": 4}
-    assert not acceptance.run(target, QUESTIONS, store, draft=tiny.draft(), **settings)
+    store = rates_store(tmp_path / "x.json", temperatures=[1.0])
+    models = Models(target, tiny.draft())
+    assert not measure(acceptance.STUDY, models, QUESTIONS, store, seed=4)
     assert seeds == [4, 5, 6]
 
 
 def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
-    settings = {
-        "draft": tiny.draft("llama", 0.05),
-        "temperatures": [0.7, 1.0],
-        "ks": (1, 2),
-        "tokens": 6,
-        "positions": 3,
-        "samples": 4,
-    }
-    complete = Store(tmp_path / "complete.json", {}, fields=acceptance.CELL)
-    assert not acceptance.run(target, QUESTIONS, complete, **settings)
+    study, models = acceptance.STUDY, Models(target, tiny.draft("llama", 0.05))
+    complete, done = rates_store(tmp_path / "complete.json"), []
+    assert not measure(
+        study, models, QUESTIONS, complete, progress=lambda *report: done.append(report)
+    )
+    assert [fraction for fraction, _ in done] == pytest.approx([i / 6 for i in range(1, 7)])
     original, calls = acceptance.acceptance.rates, [0]
 
     def interrupting(*args, **more):
@@ -378,19 +382,19 @@ def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
         return original(*args, **more)
 
     monkeypatch.setattr(acceptance.acceptance, "rates", interrupting)
-    store = Store(tmp_path / "part.json", {}, fields=acceptance.CELL)
-    assert acceptance.run(target, QUESTIONS, store, **settings)
+    store = rates_store(tmp_path / "part.json")
+    assert measure(study, models, QUESTIONS, store)
     assert len(store.cells) == 5
     store.save(final=True)
-    store = Store(tmp_path / "part.json", {}, fields=acceptance.CELL)
-    assert not acceptance.run(target, QUESTIONS, store, **settings)
+    store = rates_store(tmp_path / "part.json")
+    assert not measure(study, models, QUESTIONS, store)
     assert store.cells == complete.cells
     assert calls[0] == 5 + 1 + 1  # two temperatures, three prompts
-    document = acceptance.report(store)
+    document = study.report(store.document)
     rows = {(r["domain"], r["temperature"], r["k"]) for r in document["rows"]}
     assert rows == set(product(("code", "prose", "all"), (0.7, 1.0), (1, 2)))
-    assert len(acceptance.tables(document)) == 3
-    assert "cells with k > 1" in acceptance.notes(document)[1]
+    assert len(study.printed(document)) == 3
+    assert any("cells with k > 1" in line for line in study.summary(document))
     store.save(final=True)
     assert "NaN" not in (tmp_path / "part.json").read_text()
 
@@ -440,7 +444,8 @@ def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     assert len(document["verdicts"]) == 2
     assert all(v["claim"] in out for v in document["verdicts"])
     assert "none known" in out
-    assert "Speedups measured here are over ar, plain decoding by specwb itself" in out
+    assert "speedup.steady: mean over prompts" in out
+    assert "It is over ar, plain decoding by specwb itself" in out
     code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")
     assert code == 2
     assert "measured with seed = 0, now it is 1" in err

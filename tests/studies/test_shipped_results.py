@@ -11,9 +11,10 @@ import math
 
 import numpy as np
 import pytest
+from terminal import call
 
-from specwb.studies import PLACES, study_of
-from specwb.studies.run import shipped
+from specwb.studies import OTHERS, PLACES, study_of
+from specwb.studies.run import shipped, shipped_report
 from specwb.studies.verdicts import EVEN, VERDICTS, counts
 
 NUMBERS = ("ratio", "low", "high", "prompts", "paper")
@@ -116,6 +117,26 @@ def test_what_is_printed(results):
     assert all(v["claim"] in summary for v in own["verdicts"])
     assert all(text in summary for text in one.paper.get("contradictions", {}).values())
     assert own["rule"] in summary
+
+
+@pytest.mark.parametrize("name", [*PLACES, *OTHERS])
+def test_the_command_shows_them_and_measures_nothing(monkeypatch, capsys, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, "reproduce", name, "--shipped")
+    assert (code, err) == (0, "")
+    study = study_of(name)
+    document = shipped_report(study)
+    assert all(line in out for line in study.summary(document))
+    tables = study.printed(document)
+    assert all(title in out for title, _ in tables)
+    cells = {cell for _, lines in tables for line in lines for cell in line.values()}
+    words = {word for cell in cells for word in cell.split() if len(word) < 25}  # others fold
+    assert words <= set(out.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())
+    used = ("--rounds", "3") if name in PLACES else ("--positions", "3")
+    code, out, err = call(monkeypatch, capsys, "reproduce", name, "--shipped", *used, "--out", "x")
+    assert (code, out) == (2, "")
+    assert f"--shipped measures nothing; leave --out and {used[0]} out" in err
 
 
 @pytest.mark.parametrize("name", ["falcon", "kangaroo"])

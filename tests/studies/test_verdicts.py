@@ -115,7 +115,7 @@ def test_a_speed_of_other_hardware_is_restated_through_tokens_a_step():
     assert v["restated"]["cost"] == pytest.approx(1.25 / 1.2, abs=1e-4)
     assert v["restated"]["ratio"] == pytest.approx(tau / (1.25 / 1.2), abs=1e-3)
     assert v["verdict"] == "reproduced in tokens"
-    assert v["why"] == f"as measured here speedup x{v['ratio']:.2f}"
+    assert v["why"] == f"as measured here speedup.steady x{v['ratio']:.2f}"
     assert "REPRODUCED IN TOKENS" in verdicts.sentence(v)
     assert "with the paper's cost of a step" in verdicts.sentence(v)
     (slow,) = judge({A: data[B], B: data[A]}, speed)
@@ -239,7 +239,7 @@ def test_verdicts_stand_with_their_results():
     """Those about heads of the ablation in its document, the others in that of the own heads."""
     first, second = (Cell(cell.spec, "csgd") for cell in (A, B))
     claims = [CLAIM, replace(CLAIM, text="of the ablation", first=first, second=second)]
-    study = Study("falcon", lambda _: [A, B], lambda _: claims, lambda *_: [])
+    study = Study("falcon", tables=lambda *_: [], cells=lambda _: [A, B], claims=lambda _: claims)
     figures = list(2 + NOISE)
     own = document({A: figures, B: figures}, arguments={})
     ablation = document({first: figures, second: figures}, arguments={})

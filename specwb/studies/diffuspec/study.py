@@ -51,6 +51,7 @@ from specwb.studies.study import (
     Rows,
     Study,
     Tables,
+    digits,
     every,
     lines,
     published,
@@ -107,15 +108,18 @@ def shares(document: Document, _: Any = ()) -> Document:
 
 # ----------------------------------------------------------------------------------------- tables
 
-SHOWN = ("drafted", "accepted", "tau", "ms/round", "speedup")
+SHOWN = ("drafted", "accepted", "tau", "ms/round", grid.SHOWN["speedup"])
 Labelled = Iterator[tuple[Cell, dict[str, str]]]
 
 
 def tables(document: Document, own: Rows, _: Rows) -> Tables:
     """Make the printed tables."""
     titled: list[tuple[str, Labelled]] = [
-        ("Table 1: speedup at T = 0, no prompt processing", _table_1()),
-        ("Tables 2 and 4: CPS and ADL; accepted and speedup by domain", _tables_2_and_4(own)),
+        ("Table 1: speedup at T = 0, no prompt processing here", _table_1()),
+        (
+            "Tables 2 and 4: CPS and ADL; accepted and steady speedup by domain",
+            _tables_2_and_4(own),
+        ),
         ("Table 5: fixed draft length against ADL, with CPS", _table_5()),
         (f"Figure 7: one setting changed at a time, {NAMES[LONG]}", _figure_7()),
         ("What the paper leaves out: lambda, and order and source of the n-gram", _search()),
@@ -217,15 +221,10 @@ def _figure_5_values(k: int) -> dict[str, str]:
     return cells
 
 
-def _two(x: float | None, unit: str = "") -> str:
-    """A number with two digits."""
-    return "" if x is None else f"{x:.2f}{unit}"
-
-
 def _domains(r: dict[str, Any]) -> dict[str, str]:
     """Accepted tokens and speedup by domain."""
     return {
-        d: f"{accepted:.2f} / {_two(r['speedup_by_domain'].get(d), 'x')}"
+        d: f"{accepted:.2f} / {digits(r['speedup_by_domain'].get(d), 'x')}"
         for d, accepted in r["by_domain"].items()
     }
 
@@ -257,7 +256,7 @@ def _by_domain(verdicts: list[dict[str, Any]]) -> Lines:
     for v in verdicts:
         if v["table"] == "table 2" and v["of"] in ("accepted", "speedup") and v["by_domain"]:
             intervals = {
-                domain: "{} ({}-{})".format(*(_two(x) or "-" for x in numbers))
+                domain: "{} ({}-{})".format(*(digits(x) or "-" for x in numbers))
                 for domain, numbers in v["by_domain"].items()
             }
             lines.append({"setting": v["claim"], **intervals})

@@ -156,7 +156,7 @@ def probe(
     cells: Sequence[Cell],
     document: Document,
     seed: int,
-) -> Iterator[str]:
+) -> Iterator[tuple[float, str]]:
     """Measure cosines by N, the drift of the cache, and the times of the parts of a step."""
     target, draft = models.target, draft_of(models.target, models.draft)
     texts = [
@@ -186,9 +186,10 @@ def probe(
         "stages": stages,
         "times": lambda: {str(m): fuzzy.layer_times(draft, m) for m in WIDTHS},
     }
-    for name in (part for part in parts if part not in document):
-        document[name] = _five_digits(parts[name]())
-        yield name
+    for i, name in enumerate(parts, 1):
+        if name not in document:
+            document[name] = _five_digits(parts[name]())
+            yield i / len(parts), name
 
 
 def _cosines(target: Target, draft: Target, texts: list[list[int]]) -> dict[str, Any]:

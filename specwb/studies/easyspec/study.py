@@ -40,7 +40,7 @@ from specwb.studies.easyspec.cells import (
 from specwb.studies.easyspec.claims import NEAR, STATED, claims, cosines_judged
 from specwb.studies.easyspec.figures import FIGURES
 from specwb.studies.grid import Cell, values
-from specwb.studies.study import Document, Lines, Rows, Study, Tables, own_draft, published
+from specwb.studies.study import Document, Lines, Rows, Study, Tables, own_draft, published, shown
 
 OURS = (
     "A statement of which is larger, without a number: reproduced if the interval lies above 1. "
@@ -90,7 +90,8 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
     by_title: dict[str, Lines] = {title: [] for title in (*TITLES, CHAINS)}
     for r in own.values():
         titles = [title for title, part in TITLES.items() if part in r["cell"]]
-        by_title[titles[0] if titles else CHAINS].append(_line(r))
+        label = {"setting": r["spec"].removeprefix("easyspec:")}
+        by_title[titles[0] if titles else CHAINS].append({**label, **shown(r, SHOWN)})
     return [
         *reversed(by_title.items()),
         (
@@ -160,6 +161,15 @@ def _time_lines(times: dict[str, Any], layers: int) -> Lines:
     return lines
 
 
+SHOWN = (
+    "attentions",
+    "accepted",
+    "by position",
+    "draft ms",
+    "stage",
+    "ms/round",
+    grid.SHOWN["speedup"],
+)
 CHAINS = "N and calibration, chains, T = 0"
 """The title of the table of all cells that no other table takes."""
 TITLES = {
@@ -171,21 +181,6 @@ TITLES = {
     "Executions, T = 0": "execution=",
 }
 """The title of a table -> what is in the keys of its cells."""
-
-
-def _line(r: dict[str, Any]) -> dict[str, str]:
-    """The figures of a cell."""
-    error = f"±{r['tau_error']:.2f}" if r["tau_error"] else ""
-    return {
-        "setting": r["spec"].removeprefix("easyspec:"),
-        "attentions": str(r["rounds"] or ""),
-        "accepted": f"{r['accepted']:.2f}{error}",
-        "by position": " ".join("-" if x is None else f"{x:.2f}" for x in r["positions"]),
-        "draft ms": f"{r['parts']['draft']:.2f}" if r["parts"] else "",
-        "stage": f"{r['stage']:.2f}x" if r["stage"] else "",
-        "ms/round": f"{r['ms_per_round']:.2f}",
-        "speedup": f"{r['speedup']:.2f}x" if r["speedup"] else "",
-    }
 
 
 def notes(document: Document) -> list[str]:
@@ -234,6 +229,7 @@ STUDY = Study(
     notes=notes,
     options=own_draft,
     draft=draft_of,
+    deep=True,
     row=row,
     facts=facts,
     probe=probe,

@@ -91,7 +91,7 @@ def options(cell: Cell, models: Models) -> dict[str, Any]:
 
 def probe(
     models: Models, questions: Sequence[Question], cells: Sequence[Cell], document: Document, _: int
-) -> Iterator[str]:
+) -> Iterator[tuple[float, str]]:
     """Measure the costs of every adapter's steps, and record a trace of every exit layer."""
     target = models.target
     costs, traces = document.setdefault("costs", {}), document.setdefault("traces", {})
@@ -100,14 +100,14 @@ def probe(
         for q in interleave(list(questions))[:TEXTS]
     ]
     adapters = {c.variant: models.variant(c) for c in cells if c.kind == "kangaroo"}
-    for name, adapter in adapters.items():
+    for i, (name, adapter) in enumerate(adapters.items(), 1):
         if name not in costs:
             costs[name] = costs_to_json(exits.costs(target, adapter))
         if (not name or name.startswith("exit")) and name not in traces:
             method = Cell(f"kangaroo:gamma={DEPTH},eta=0").method(target, adapter)
             trace = exits.every_round(target, texts, method, tokens=PLACES)
             traces[name] = trace_to_json(trace)
-        yield f"costs and traces: {name}"
+        yield i / len(adapters), f"costs and traces: {name}"
 
 
 def costs_to_json(costs: exits.Costs) -> dict[str, Any]:

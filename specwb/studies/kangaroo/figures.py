@@ -113,7 +113,7 @@ def _methods(_: Document) -> Iterator[Curve]:
         for r in published("kangaroo")["tables"]["main"]["rows"]
         if r["target"] == "Vicuna 7B"
     }
-    for panel, what in (("mean speedup", "speedup"), ("mean CR", "tau")):
+    for panel, what in (("speedup", "speedup"), ("mean CR", "tau")):
         points = (
             Point(
                 name,

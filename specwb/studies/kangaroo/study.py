@@ -50,6 +50,7 @@ from specwb.studies.study import (
     Rows,
     Study,
     Tables,
+    digits,
     every,
     lines,
     published,
@@ -128,7 +129,7 @@ def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[st
     return out
 
 
-SHOWN = ("drafted", "wasted", "tau", "CTAR", "ms/round", "speedup")
+SHOWN = ("drafted", "wasted", "tau", "CTAR", "ms/round", grid.SHOWN["speedup"])
 
 
 def tables(document: Document, own: Rows, other: Rows) -> Tables:
@@ -141,9 +142,9 @@ def tables(document: Document, own: Rows, other: Rows) -> Tables:
             "no prompt processing here",
             lines(own, _methods(), SHOWN),
         ),
-        ("Threshold and steps: CR / speedup of chains by gamma", _threshold_lines(own)),
+        ("Threshold and steps: CR / steady speedup of chains by gamma", _threshold_lines(own)),
         (
-            "Exit layer, adapters of the ablation, gamma = 6: CR / speedup; "
+            "Exit layer, adapters of the ablation, gamma = 6: CR / steady speedup; "
             "the paper's at the same part of all layers",
             _exit_lines(document, other),
         ),
@@ -155,7 +156,7 @@ def tables(document: Document, own: Rows, other: Rows) -> Tables:
             "Temperature and the confidence that is compared with eta",
             lines(own, _temperatures(), SHOWN),
         ),
-        ("Predicted speedup of chains", [_prediction_line(r) for r in predicted]),
+        ("Predicted steady speedup of chains", [_prediction_line(r) for r in predicted]),
         ("Every setting, the target's own heads", every(own, SHOWN)),
         ("Every setting, adapters of the ablation", every(other, SHOWN)),
     ]
@@ -231,7 +232,7 @@ def _exit_lines(document: Document, other: Rows) -> Lines:
 
 def _both(r: Row) -> str:
     """CR and speedup."""
-    return f"{r['tau']:.2f}/" + ("" if r["speedup"] is None else f"{r['speedup']:.2f}x")
+    return f"{digits(r['tau'])}/{digits(r['speedup'], 'x')}"
 
 
 def _cost(document: dict[str, Any], variant: str) -> dict[str, str]:
@@ -293,8 +294,8 @@ def _prediction_note(name: str, predicted: Sequence[Mapping[str, Any]]) -> list[
         median(abs(r[column]) for r in predicted) for column in ("error", "simple_error")
     )
     return [
-        f"Predicted speedup of {len(predicted)} chains, {name}: median error {error:.0%} from the "
-        f"cost of a round by what it drafts, {simple_error:.0%} from CR / (1 + D (r + a))."
+        f"Predicted steady speedup of {len(predicted)} chains, {name}: median error {error:.0%} "
+        f"from the cost of a round by what it drafts, {simple_error:.0%} from CR / (1 + D (r + a))."
     ]
 
 

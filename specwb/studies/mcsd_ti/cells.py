@@ -120,7 +120,7 @@ def probe(
     cells: Sequence[Cell],
     document: Document,
     seed: int,
-) -> Iterator[str]:
+) -> Iterator[tuple[float, str]]:
     """Measure how far several roots move the output."""
     target = models.target
     texts = [q.fit(target.tokenizer, target.context - NEW)[0] for q in interleave(list(questions))]
@@ -137,4 +137,5 @@ def probe(
                 name: round(x, 5) if isinstance(x, float) else x
                 for name, x in asdict(shift).items()
             }
-            yield f"how far {shift.roots} roots move the output"
+            done = len(results) / len(TEMPERATURES) / len(ROOTS)
+            yield done, f"how far {shift.roots} roots move the output"

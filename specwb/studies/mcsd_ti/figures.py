@@ -131,7 +131,7 @@ FIGURES = {
             "static",
             {**_baseline(STATIC), "MCSD": mcsd(MCSD), "TI": rooted(2, TI)},
             "speedup",
-            "mean speedup",
+            "speedup",
         ),
         "printed on the bars",
         True,
@@ -140,7 +140,7 @@ FIGURES = {
     "dynamic": Picture(
         "Improved MCSD: mean speedup with the decision model, T = 1",
         "",
-        partial(_bars, "dynamic", {"ours": first_version(1.0)}, "speedup", "mean speedup"),
+        partial(_bars, "dynamic", {"ours": first_version(1.0)}, "speedup", "speedup"),
         "printed on the bars",
         True,
         "16 roots here (LOSSY); there on a GPU",

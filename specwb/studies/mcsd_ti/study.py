@@ -85,7 +85,7 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
 
 # ----------------------------------------------------------------------------------------- tables
 
-SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/round", "speedup")
+SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/round", grid.SHOWN["speedup"])
 Labelled = Iterator[tuple[Cell, dict[str, str]]]
 
 
