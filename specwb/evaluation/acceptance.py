@@ -40,18 +40,9 @@ def distributions_along(
 
     Each model runs one forward over prompt and text.
 
-    Args:
-        target: the model that gives p.
-        draft: the model that gives q.
-        prompt: token ids before the text.
-        text: token ids of the text.
-        at: positions; i stands for the distribution after the first i tokens of ``text``.
-        temperature: of both models, > 0.
     Returns:
-        p and q, each ``[m,V]`` in float64, for the m positions of ``at``.
-    Raises:
-        ValueError: a position is outside 0..len(text), there is no position, or the temperature
-            is not > 0.
+        p of the target and q of the draft model, each ``[m,V]`` in float64: after the first i
+        tokens of ``text``, for the m positions i in ``at``.
     """
     if not temperature > 0:
         raise ArgumentError(
@@ -79,12 +70,6 @@ def rates(p: Tensor, q: Tensor, ks: Sequence[int], *, samples: int = 64, seed: i
     is estimated without bias from ``samples`` tuples. Its noise is independent from position to
     position and so contained in every standard error taken over positions or prompts.
 
-    Args:
-        p: target distributions ``[m,V]``.
-        q: draft distributions ``[m,V]``.
-        ks: numbers of candidates.
-        samples: tuples that the estimate of ``rrsw`` draws.
-        seed: of the estimate.
     Returns:
         ``[len(ks), m, len(COLUMNS)]``.
     """
@@ -108,9 +93,6 @@ def random_positions(length: int, count: int, seed: int) -> list[int]:
 def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Compare the rules: one row for every domain ("all" too), temperature, k and rule.
 
-    Args:
-        records: one for each prompt and temperature, with ``temperature``, ``domain``, ``ks`` and
-            ``rates`` as :func:`rates` gives them (a list).
     Returns:
         A frame with the columns
 
@@ -126,8 +108,6 @@ def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
         - best: whether the rule has the largest mean or is within two errors of it.
         - verdict: the rules that are best, the largest first.
         - prompts, positions: how many there are.
-    Raises:
-        ValueError: there are no records, or ones with other columns.
     """
     if not records or any(
         len(values) != len(COLUMNS)

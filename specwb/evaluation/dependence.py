@@ -23,7 +23,7 @@ from specwb.drafters.falcon import FalconDrafter
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, InvalidDistribution, Scheme, State
 from specwb.models.falcon import FalconHead
-from specwb.models.prompts import Prompt, token_rows
+from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.options import whole
 from specwb.probability import Sampling, inverse_cdf
@@ -133,11 +133,8 @@ def acceptance_by_dependence(
     Args:
         target: the target model.
         head: its k is the number of tokens.
-        contexts: as in :func:`dependence`; a context has at least k + 1 tokens.
-        paths: as in :func:`dependence`.
-        temperature: as in :func:`dependence`.
-        seed: as in :func:`dependence`.
-        domains: as in :func:`dependence`.
+        contexts: texts or token ids of at least k + 1 tokens. The others are those of
+            :func:`dependence`.
     Raises:
         ValueError: as :func:`dependence`; or a context has fewer tokens, or the head another
             hidden size.
@@ -287,12 +284,7 @@ def _checked_contexts(
         raise ArgumentError(
             f"there are {len(rows)} contexts and {len(domains)} domains; give a label for each"
         )
-    for i, ids in enumerate(rows):
-        if len(ids) + k > target.context:
-            raise ArgumentError(
-                f"context {i} has {len(ids)} tokens; with {k} more it is longer than the context "
-                f"of {target.name!r} ({target.context})"
-            )
+    check_room(rows, k, target.name, target.context)
     return rows
 
 

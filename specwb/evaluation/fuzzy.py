@@ -371,16 +371,9 @@ def draft_times(
 
     All methods take turns.
 
-    Args:
-        target: the target model.
-        methods: by name.
-        prompt: token ids.
-        repeats: decoding steps that each time is a median of.
     Returns:
         For every method ``eager``, in the steps of a decoding; and where the device records graphs
         and the drafter may be recorded ``graph``, one replay of a step's drafting.
-    Raises:
-        ValueError: repeats < 1.
     """
     if repeats < 1:
         raise ArgumentError(f"repeats must be >= 1, got {repeats}")

@@ -23,7 +23,7 @@ from specwb.flow import Draft, Scheme
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block
-from specwb.models.prompts import Prompt, PromptError, token_rows
+from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.options import whole
 from specwb.probability import Sampling
@@ -265,11 +265,7 @@ def expected_length(
             f"from 0 to {target.vocabulary - 1}; got {[list(path) for path in paths]}"
         )
     depth, sampling = max(map(len, paths)), Sampling(temperature)
-    if len(ids) + depth > target.context:
-        raise PromptError(
-            f"the text has {len(ids)} tokens; with {depth} more it exceeds the context of "
-            f"{target.name!r} ({target.context})"
-        )
+    check_room([ids], depth, target.name, target.context)
     parents, _, words = trie(paths)
     tree = Tree.parents(parents, device=target.device)
     state = target.open([ids], [depth], tree.n, sampling, ())
@@ -403,13 +399,8 @@ def _checked_texts(
     rows = token_rows(target, texts)
     check_ids("the model", model, target)
     rooms = {target.name: target.context, "the diffusion model": model.context + model.spared}
-    for i, row in enumerate(rows):
-        for name, room in rooms.items():
-            if len(row) + k > room:
-                raise PromptError(
-                    f"text {i} has {len(row)} tokens; with {k} more it exceeds the context of "
-                    f"{name!r} ({room})"
-                )
+    for name, room in rooms.items():
+        check_room(rows, k, name, room)
     return rows
 
 

@@ -32,12 +32,6 @@ def measure(
     On several ranks the prompt is decoded once more as a simulation, which each of them runs
     completely. What is timed is not recorded as graphs.
 
-    Args:
-        target: the target model.
-        ids: token ids of the prompt.
-        ranks: None is this process only, as a simulation.
-        options: of the method.
-        settings: of :func:`specwb.rounds`.
     Returns:
         On every rank a dict with
 

@@ -20,7 +20,7 @@ from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import check_pair, draft_model
-from specwb.models.prompts import Prompt, PromptError, token_rows
+from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise, row_seeds
 from specwb.options import whole
@@ -174,7 +174,7 @@ def root_distributions(
         raise ArgumentError(
             f"candidates can be at most {target.vocabulary}, the vocabulary; got {candidates}"
         )
-    _check_room(target, [ids], whole("depth", depth) + 2)
+    check_room([ids], whole("depth", depth) + 2, target.name, target.context)
     widths = (candidates, whole("drafts", drafts), *[1] * (depth - 1))
     tree = Tree.branching(*widths, device=target.device)
     drafter = _BestRoots(draft, tree, "with")
@@ -211,74 +211,6 @@ def root_distributions(
         p=np.append(chances, max(0.0, 1 - chances.sum())),
         lengths=np.concatenate([lengths, mean_lengths]),
         seed=seed,
-    )
-
-
-@dataclass(frozen=True)
-class SampledShift:
-    """The first tokens of many decodings with seeds of their own, compared with p.
-
-    Attributes:
-        rows: how many decodings.
-        tv: total variation between the tokens' frequencies and p.
-        floor: the mean tv of as many draws from p itself.
-    """
-
-    rows: int
-    tv: float
-    floor: float
-
-
-def sampled_shift(
-    target: Target,
-    draft: Target | None,
-    prompt: Prompt,
-    roots: int,
-    *,
-    temperature: float = 1.0,
-    depth: int = 5,
-    rows: int = 512,
-    seed: int = 0,
-) -> SampledShift:
-    """Sample the first token of many decodings of one text with the method, and compare it with p.
-
-    It needs many rows: see ``floor``.
-
-    Args:
-        target: the target model.
-        draft: the draft model, default the target's own.
-        prompt: the text.
-        roots: how many roots.
-        temperature: > 0.
-        depth: draft tokens below a root.
-        rows: how many decodings.
-        seed: of the sampling.
-    Raises:
-        ValueError: temperature is not > 0, a number is < 1, or the text does not fit the context.
-    """
-    sampling = Sampling(temperature)
-    if sampling.greedy:
-        raise ArgumentError("temperature must be > 0: at 0 all rows say the same")
-    (ids,) = token_rows(target, [prompt])
-    out = decode(
-        target,
-        [ids] * whole("rows", rows),
-        _method(target, draft, roots, depth),
-        temperature=temperature,
-        max_new_tokens=1,
-        seed=seed,
-        eos=(),
-    )
-    counts = np.bincount([text[0] for text in out.tokens], minlength=target.vocabulary)
-    with torch.inference_mode():
-        logits = target.model(torch.tensor([ids], device=target.device)).logits[0, -1]
-        p = sampling.probabilities(logits).double().cpu().numpy()
-    p = p / p.sum()
-    fair = np.random.default_rng(seed).multinomial(rows, p, size=100)
-    return SampledShift(
-        rows=rows,
-        tv=float(np.abs(counts / rows - p).sum() / 2),
-        floor=float(np.abs(fair / rows - p).sum(1).mean() / 2),
     )
 
 
@@ -346,7 +278,7 @@ def output_shifts(
     sampling = Sampling(temperature)
     rows = token_rows(target, prompts)
     needed = max(whole("max_new_tokens", max_new_tokens), whole("depth", depth) + 2)
-    _check_room(target, rows, needed)
+    check_room(rows, needed, target.name, target.context)
     if not roots:
         raise ArgumentError("roots must name at least one number of roots")
     methods = {n: _method(target, draft, n, depth) for n in roots}
@@ -407,16 +339,6 @@ def _method(target: Target, draft: Target | None, roots: int, depth: int) -> Met
     return make_method(
         "mcsd_ti", target, draft=draft, roots=roots, lossy=True, stop="none", tree=tree
     )
-
-
-def _check_room(target: Target, rows: Sequence[Sequence[int]], more: int) -> None:
-    """Check that the context has room for so many tokens more."""
-    for i, row in enumerate(rows):
-        if len(row) + more > target.context:
-            raise PromptError(
-                f"prompt {i} has {len(row)} tokens; with {more} more it exceeds the context of "
-                f"{target.name!r} ({target.context})"
-            )
 
 
 @torch.inference_mode()

@@ -28,6 +28,16 @@ def token_rows(target: Target, prompts: Prompts) -> list[list[int]]:
     return read_prompts(target, prompts)[0]
 
 
+def check_room(rows: Sequence[Sequence[int]], more: int, model: str, context: int) -> None:
+    """Refuses prompts that with ``more`` tokens exceed the context of a model."""
+    for i, row in enumerate(rows):
+        if len(row) + more > context:
+            raise PromptError(
+                f"prompt {i} has {len(row)} tokens; with {more} more it exceeds the context of "
+                f"{model!r} ({context})"
+            )
+
+
 def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], bool]:
     """Returns the token ids of every row, and whether ``prompts`` was one prompt and not a batch.
 

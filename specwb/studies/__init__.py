@@ -28,9 +28,5 @@ OTHERS = {"acceptance": "acceptance"}
 
 
 def study_of(name: str) -> Study:
-    """Return the study of a paper, or of :data:`OTHERS`.
-
-    Raises:
-        KeyError: there is none of that name.
-    """
+    """Return the study of a paper, or of :data:`OTHERS`."""
     return import_module(f"specwb.studies.{ {**PLACES, **OTHERS}[name] }").STUDY

@@ -38,11 +38,8 @@ def probe(
     settings = document["arguments"]
     temperatures, ks = settings["temperatures"], settings["ks"]
     tokens, positions = settings["tokens"], settings["positions"]
-    if not questions or min(tokens, positions, *ks) < 1 or not min(temperatures) > 0:
-        raise ArgumentError(
-            "there must be a prompt, tokens, positions and every k must be >= 1 and every "
-            "temperature > 0 (at 0 every distribution is one-hot)"
-        )
+    if not min(temperatures) > 0:
+        raise ArgumentError("every temperature must be > 0: at 0 every distribution is one-hot")
     room = min(target.context, draft.context) - tokens
     if room < 2:
         raise ArgumentError(

@@ -57,12 +57,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Pooled:
-    """The mean of several settings on every prompt.
-
-    Attributes:
-        name: in the results.
-        settings: the settings.
-    """
+    """The mean of several settings on every prompt."""
 
     name: str
     settings: tuple[grid.Setting, ...]
@@ -178,10 +173,6 @@ class Claim:
         return len({frozenset(c.variant for c in settings(side)) for side in self.sides}) > 1
 
     def measurement(self, restated: bool) -> tuple[Any, ...]:
-        """Name what is measured, the same of claims that are about one measurement.
-
-        Args:
-            restated: whether the claim, of a speed, is judged by its tokens a step.
-        """
+        """Name what is measured, the same of claims that are about one measurement."""
         what = "tau" if restated or self.what == "accepted" else self.what
         return (what, *(tuple(cell.key for cell in settings(side)) for side in self.sides))

@@ -81,13 +81,7 @@ class Picture:
 
 
 def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:
-    """Say how sure the numbers of a table or figure are.
-
-    Args:
-        paper: the file of the paper.
-        kind: tables or figures.
-        key: which of them.
-    """
+    """Say how sure the numbers of a table or figure are."""
     table = paper[kind][key]
     if table.get("read_off"):
         error = table.get("error", (paper.get("constants") or {}).get("error"))
@@ -96,11 +90,7 @@ def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:
 
 
 def layers_of(document: Mapping[str, Any]) -> int:
-    """Return the layers of the target that results are of, as its description states them.
-
-    Raises:
-        ValueError: it does not state them.
-    """
+    """Return the layers of the target that results are of, as its description states them."""
     text = document["arguments"]["target"]
     if not (found := re.search(r"(\d+) x \d+", text)):
         raise ArgumentError(f"the results do not say how many layers their target has: {text!r}")

@@ -67,13 +67,7 @@ class Setting(Protocol):
 
 @dataclass(frozen=True)
 class Cell:
-    """A method with its settings.
-
-    Attributes:
-        spec: the method, as it is typed.
-        variant: the name of the trained head it decodes with, where there are several.
-        temperature, layout, long: see :class:`Setting`.
-    """
+    """A method with its settings."""
 
     spec: str
     variant: str = ""
@@ -96,13 +90,7 @@ class Cell:
         return Cell("ar", temperature=self.temperature)
 
     def method(self, target: Target, head: Any = None, **options: Any) -> Method:
-        """Build the method.
-
-        Args:
-            target: the target model.
-            head: a trained head or its folder, in place of the target's own.
-            options: others that cannot be typed.
-        """
+        """Build the method."""
         heads = {} if head is None else {"head": head}
         return make_method(self.spec, target, **options, **heads)
 
@@ -133,34 +121,17 @@ def run(
 
     It goes through the prompts, beginning where the store ends, until another would take longer
     than ``seconds`` of measuring in all (at least two are done), or to the last. Cells take turns
-    in rotating order, with the same seed.
+    in rotating order; prompt i has ``seed + i``. Behind a prompt there is room for the longest
+    drafts, all accepted, or for ``most`` new tokens, which must hold three steps.
 
-    Args:
-        target: the target model.
-        questions: the prompts.
-        store: of the results.
-        methods: cell -> its method.
-        rounds_each: decoding steps of each prompt and cell, >= 2.
-        seconds: about how long to measure in all; None takes every prompt.
-        seed: of the sampling; prompt i has ``seed + i``.
-        progress: called with (fraction done, text).
-        most: new tokens that there is room for behind a prompt, where steps of the longest drafts,
-            all accepted, would need too much room. Default is what these need.
     Returns:
         Whether it was interrupted.
     Raises:
-        ValueError: there is no prompt or no cell, rounds < 2, there is no room for a prompt, or
-            ``most`` is less than three steps may add.
+        ValueError: there is no room for a prompt.
         StoreError: the store lacks what is recorded now.
     """
     cells: list[Setting] = list(methods)
-    check(questions, cells, rounds_each)
     longest = 1 + max(method.drafter.limits.depth for method in methods.values())
-    if most is not None and most < 3 * longest:
-        raise ArgumentError(
-            f"most={most} new tokens are not sure to hold two whole rounds of {longest} tokens "
-            "and one that is cut"
-        )
     room = target.context - (most or rounds_each * longest)
     if room < 2:
         raise ArgumentError(
@@ -214,19 +185,6 @@ def run(
     except KeyboardInterrupt:
         return True
     return False
-
-
-def check(questions: Sequence[Any], cells: Sequence[Any], rounds_each: int) -> None:
-    """Check that there is something to measure.
-
-    Raises:
-        ValueError: there is no prompt or no cell, or rounds < 2.
-    """
-    if rounds_each < 2 or not questions or not cells:
-        raise ArgumentError(
-            "rounds must be >= 2, with a prompt and a cell; "
-            f"got {rounds_each} rounds, {len(questions)} prompts, {len(cells)} cells"
-        )
 
 
 def job_of(
@@ -325,10 +283,6 @@ def row(
 ) -> dict[str, Any]:
     """Compute one cell's figures, which are means over prompts.
 
-    Args:
-        document: with ``cells``, ``domains`` and ``shapes``.
-        cell: the cell.
-        values: gives a figure for every prompt, from (cells, cell, what).
     Returns:
         A dict with, besides the cell's own settings and shape, tau and its standard error, accepted
         = tau - 1, draft tokens a step, accepted and tested by depth (of chains), milliseconds of a
@@ -373,11 +327,6 @@ def fastest(rows: Sequence[Mapping[str, Any]], key: str, name: str) -> list[str]
     """Name the fastest of a method's settings at T = 0, in a list of one line.
 
     The list is empty where none was measured.
-
-    Args:
-        rows: of the cells.
-        key: the beginning of the method's specs.
-        name: of the method in the line.
     """
     settings = [
         r for r in rows if r["spec"].startswith(key) and r["speedup"] and r["temperature"] == 0

@@ -192,12 +192,7 @@ def claim_rows(verdicts: Sequence[Mapping[str, Any]], document: Document) -> Row
 def sections(
     documents: Mapping[str, Document], left_out: Mapping[str, str] | None = None
 ) -> list[tuple[str, str, tuple[str, ...], Rows]]:
-    """Make the page, as (title, text, header, rows).
-
-    Args:
-        documents: paper -> the document of its results, judged.
-        left_out: paper -> why it has none.
-    """
+    """Make the page, as (title, text, header, rows)."""
     left_out = left_out or {}
     summary: Rows = []
     headlines: Rows = []
@@ -273,15 +268,7 @@ def escaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of a paper on the page.
-
-    Attributes:
-        title: of the figure.
-        note: how sure its published values are, and what differs.
-        file: the picture's, beside the page.
-        command: that draws it alone.
-        png: the picture.
-    """
+    """A figure of a paper on the page."""
 
     title: str
     note: str
@@ -311,12 +298,7 @@ def drawings(documents: Mapping[str, Document]) -> dict[str, list[Drawn]]:
 def markdown(
     page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
 ) -> str:
-    """Write the page as Markdown, with the figures of each paper behind its claims.
-
-    Args:
-        page: of :func:`sections`.
-        figures: see :class:`Drawn`; the files lie beside the page.
-    """
+    """Write the page as Markdown, with the figures of each paper behind its claims."""
     parts = ["# Ledger of the papers' claims"]
     for title, text, header, rows in page:
         lines = [header, ("---",) * len(header), *rows]
@@ -339,12 +321,7 @@ STYLE = (
 def html_page(
     page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
 ) -> str:
-    """Write the page as HTML, with the pictures inside it.
-
-    Args:
-        page: of :func:`sections`.
-        figures: of each paper.
-    """
+    """Write the page as HTML, with the pictures inside it."""
     body = ["<h1>Ledger of the papers' claims</h1>"]
     for title, text, header, rows in page:
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)

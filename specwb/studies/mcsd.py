@@ -53,15 +53,7 @@ DRAWS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting.
-
-    Attributes:
-        temperature: of the decoding.
-        tree: children a node by level; () is plain decoding.
-        draw: how candidates are drawn and verified, one of ``DRAWS``.
-        layout: how the target is run over a draft.
-        long: whether the prompt has other prompts before it, up to ``grid.LONG`` tokens.
-    """
+    """A tree, as children a node by level (() is plain decoding), with one of ``DRAWS``."""
 
     temperature: float
     tree: tuple[int, ...] = ()
@@ -114,15 +106,8 @@ def all_cells(
 
     These are ``ar`` and every tree at every temperature, with every draw that differs from an
     earlier one. At T = 0 and for a single child all draws are the same; naive verification of a
-    single child is another rule.
-
-    Args:
-        temperatures: of the cells.
-        small: trees of one level.
-        trees: deeper trees.
-        equals: trees to compare them with, only without replacement.
-        layouts_at: the temperature at which the batch layout of ``trees`` is measured too, after
-            the prompt and after a long text.
+    single child is another rule. ``equals`` are only drawn without replacement. At ``layouts_at``
+    the batch layout of ``trees`` is measured too, after the prompt and after a long text.
     """
     cells = []
     for t in temperatures:

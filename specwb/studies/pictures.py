@@ -29,14 +29,7 @@ def _parts(picture: Picture, document: dict[str, Any]) -> tuple[list[Curve], lis
 
 
 def draw(picture: Picture, document: dict[str, Any]) -> Any:
-    """Draw an interactive figure.
-
-    Args:
-        picture: the figure.
-        document: of the results, with rows.
-    Returns:
-        A plotly figure.
-    """
+    """Draw an interactive figure."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
@@ -92,17 +85,7 @@ def can_picture() -> bool:
 
 
 def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") -> bytes:
-    """Draw a picture that needs no browser.
-
-    Args:
-        picture: the figure.
-        document: of the results, with rows.
-        kind: png, svg or pdf.
-    Returns:
-        The file's content.
-    Raises:
-        ValueError: matplotlib is not installed.
-    """
+    """Draw a picture that needs no browser."""
     if not can_picture():
         raise ArgumentError(MISSING)
     from matplotlib.figure import Figure

@@ -58,11 +58,7 @@ class Training:
 
 
 def models_of(study: Study, target: Target, draft: Any = None, head: Any = None) -> Models:
-    """Choose the models of a study; a draft model that a partial one lacks is left out.
-
-    Raises:
-        MethodError: there is no such draft model.
-    """
+    """Choose the models of a study; a draft model that a partial one lacks is left out."""
     try:
         return Models(target, study.draft(target, draft), head)
     except MethodError:
@@ -82,13 +78,10 @@ def reproduce(
     """Measure a study into its file, or go on with it, and judge it.
 
     Args:
-        study: the study.
-        models: the models that take part, see :func:`models_of`.
+        models: see :func:`models_of`.
         questions: the prompts that the settings name.
-        settings: how.
         training: trains and measures the ablation's heads first; otherwise the shipped results of
             the ablation are shown, if they are of this target.
-        progress: called while it measures.
     Returns:
         The document of the results, and whether it was interrupted.
     Raises:
@@ -183,9 +176,8 @@ def measure(
 ) -> bool:
     """Measure cells with :func:`specwb.studies.grid.run`, then what the study's probe measures.
 
-    Args:
-        cells: the settings, default the study's own.
-        most: new tokens that there is room for behind a prompt, default the study's.
+    Cells, rounds and ``most`` are the study's own where they are not given.
+
     Returns:
         Whether it was interrupted.
     """
@@ -194,7 +186,6 @@ def measure(
         document |= {**study.facts(models), "kind": models.target.device.type}
         if cells is None:
             cells = study.cells(document)
-        grid.check(questions, cells, rounds_each or study.rounds)
         methods = study.build(cells, models)
         names = (cell.spec.partition(":")[0] for cell in cells if cell not in methods)
         if left_out := list(dict.fromkeys(names)):
@@ -223,13 +214,9 @@ def measure(
 
 
 def shipped(study: Study, target: Target | None = None) -> tuple[Document | None, Document | None]:
-    """Read the results that lie beside the lab family, and those of its ablation.
+    """Read the results that lie beside the lab family, and those of its ablation, as saved.
 
-    Args:
-        study: the study.
-        target: the target whose results they must be, None takes any.
-    Returns:
-        The documents as they were saved; None where there is none, or of another target.
+    None stands for what is not there, or not of this target.
     """
 
     def read(name: str) -> Document | None:

@@ -168,11 +168,7 @@ class Study:
         return first + [again(c, run) for run in range(1, runs) for c in first if c.variant]
 
     def build(self, cells: Sequence[Any], models: Models) -> dict[Any, Method]:
-        """Build the methods of cells; of a ``partial`` study those that can be built.
-
-        Raises:
-            MethodError, HeadError: a model or head is missing or cannot be loaded.
-        """
+        """Build the methods of cells; of a ``partial`` study those that can be built."""
         methods = {}
         for cell in cells:
             try:
@@ -185,10 +181,8 @@ class Study:
     def report(self, document: Document, ablation: Document | None = None) -> Document:
         """Add ``rows``, ``verdicts`` and what else follows from the measurements to a document.
 
-        Args:
-            document: of the target's own heads; it is returned.
-            ablation: of the ablation's heads, which gets rows and verdicts too. What
-                :data:`FROM_ABLATION` names is repeated in ``document["ablation"]``.
+        The document of an ablation gets them too, and what :data:`FROM_ABLATION` names is repeated
+        in ``document["ablation"]``.
         """
         verdicts = judge(
             {False: document, True: ablation}, self.claims(document), self.values, self.machine
@@ -335,13 +329,7 @@ def shown(r: Row, columns: Sequence[str]) -> dict[str, str]:
 def lines(
     rows: Rows, labelled: Iterable[tuple[Any, Mapping[str, str]]], columns: Sequence[str]
 ) -> Lines:
-    """Make the rows of a table: the labels of every cell that was measured, and its figures.
-
-    Args:
-        rows: of cells.
-        labelled: a cell and its labels, the paper's numbers among them.
-        columns: of :data:`COLUMNS`.
-    """
+    """Make the rows of a table: the labels of every cell that was measured, and its figures."""
     return [
         {**labels, **shown(rows[cell.key], columns)}
         for cell, labels in labelled

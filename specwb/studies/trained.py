@@ -39,15 +39,9 @@ CARD_KEYS = (
 def checksums(
     target: Target, kinds: Sequence[str], folders: Mapping[str, str | None] | None = None
 ) -> dict[str, str]:
-    """Compute the checksum of the head of every kind.
+    """Compute the checksum of the head of every kind: the target's own, or that in ``folders``.
 
-    Args:
-        target: the target model.
-        kinds: of heads.
-        folders: kind -> folder of the head that is used in place of the target's own; None is the
-            target's own. What is no folder, such as a hub id, is its own checksum.
-    Raises:
-        MethodError: a head is missing.
+    What is no folder, such as a hub id, is its own checksum.
     """
     named = {kind: folder for kind, folder in (folders or {}).items() if folder is not None}
     places = {kind: named.get(kind, target.own_head(kind)) for kind in kinds}
@@ -91,20 +85,9 @@ def train(
 ) -> dict[str, Any]:
     """Train every variant that is not in ``folder`` yet.
 
-    Args:
-        kind: of head.
-        variants: name -> what differs, as ``specwb train --set`` takes it. A number of layers may
-            be a part of the target's, ``exit=3/12``, which is rounded to whole layers.
-        target_place: lab, a folder or a hub id.
-        folder: of the variants.
-        device: auto, cpu, cuda.
-        seed: of the first training run; that of the next one is one more.
-        runs: training runs of every variant.
     Returns:
         name of the head, see :func:`specwb.studies.claim.run_name`, -> what differs, and what its
         card reports.
-    Raises:
-        TrainingError: as :func:`specwb.training.run.train_for`.
     """
     from specwb.training.run import train_for
 

@@ -215,9 +215,6 @@ def run_parts(every: np.ndarray) -> list[Part]:
 
     Runs of different sides are independent. A mean also varies with the prompts, so this is too
     large rather than too small.
-
-    Args:
-        every: the figures, ``[runs,sides,n]``.
     """
     means = every.mean(2)
     if len(every) < SEEDS or (means <= 0).any():

@@ -206,7 +206,7 @@ def test_the_last_token_is_the_bonus_token_of_its_step():
         (lambda: lattices.places(tiny.target(), head(), [[1]], 0), "k must be an integer >= 1"),
         (
             lambda: lattices.places(tiny.target(), head(), [[1] * 510], 3),
-            "text 0 has 510 tokens; with 3 more it exceeds",
+            "prompt 0 has 510 tokens; with 3 more it exceeds",
         ),
         (
             lambda: lattices.places(tiny.target(), head(), [[1]], 2, top=0),

@@ -263,7 +263,7 @@ def test_table_labels_and_reproducibility():
         ({"contexts": []}, "no prompt"),
         ({"contexts": [[1], []]}, "prompt 1 is empty"),
         ({"contexts": [[1, 64]]}, "outside 0..63"),
-        ({"contexts": [[1] * 511]}, "with 2 more it is longer than the context .* \\(512\\)"),
+        ({"contexts": [[1] * 511]}, "with 2 more it exceeds the context .* \\(512\\)"),
         ({"domains": ["a", "b"]}, "1 contexts and 2 domains"),
         ({"k": 0}, "k must be an integer >= 1"),
         ({"paths": 1}, "paths must be an integer >= 2"),

@@ -18,7 +18,6 @@ from specwb.evaluation.roots import (
     RootDistributions,
     output_shifts,
     root_distributions,
-    sampled_shift,
 )
 from specwb.probability import Sampling
 from specwb.verify import exact
@@ -142,13 +141,6 @@ def test_the_first_tokens_of_the_method_have_that_distribution():
     assert np.abs(shares - first.p).sum() / 2 > floor + 0.05
     assert first.tv(1) < 1e-12
 
-    p = probabilities(tiny.target(), PROMPT)
-    several = sampled_shift(tiny.target(), tiny.draft(), PROMPT, 3, depth=2, rows=rows, **settings)
-    assert several.tv == pytest.approx(np.abs(counts / rows - p / p.sum()).sum() / 2, abs=1e-6)
-    one = sampled_shift(tiny.target(), tiny.draft(), PROMPT, 1, depth=2, rows=400, **settings)
-    assert several.tv > 1.5 * several.floor
-    assert one.tv < 1.3 * one.floor
-
 
 def test_greedy_text_is_judged_by_its_own_prefix():
     one, four = output_shifts(
@@ -206,13 +198,11 @@ def test_bad_input():
     t, d = tiny.target(), tiny.draft()
     for call, message in (
         (lambda: root_distributions(t, d, PROMPT, temperature=0), "must be > 0"),
-        (lambda: sampled_shift(t, d, PROMPT, 2, temperature=0), "must be > 0"),
         (lambda: root_distributions(t, d, PROMPT, candidates=65), "at most 64"),
         (lambda: root_distributions(t, d, PROMPT, depth=0), "depth must be"),
         (lambda: root_distributions(t, d, PROMPT, drafts=0), "drafts must be"),
         (lambda: root_distributions(t, d, [1] * 510), "exceeds the context"),
         (lambda: root_distributions(t, d, []), "empty|no prompt"),
-        (lambda: sampled_shift(t, d, PROMPT, 2, rows=0), "rows must be"),
         (lambda: distributions().kept_root(0), "roots must be"),
         (
             lambda: RootDistributions(np.arange(1), np.array([1.0, 0]), np.ones((2, 1))).kept_root(

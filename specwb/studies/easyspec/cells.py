@@ -55,16 +55,7 @@ def easy(
     kind: type[Cell] = Cell,
     **others: str,
 ) -> Cell:
-    """Make the cell of an EasySpec drafter.
-
-    Args:
-        n: layers of a group; left out where ``others`` have ``groups``.
-        width: nodes a level.
-        calibrate: whether the cache is made exact again.
-        temperature: of the decoding.
-        kind: of the cell.
-        others: further options, as they are typed.
-    """
+    """Make the cell of an EasySpec drafter."""
     options: dict[str, Any] = {}
     if "groups" not in others:
         options["n"] = n
@@ -124,11 +115,7 @@ def ns_of(layers: int, ns: Sequence[int] = NS) -> list[int]:
 
 
 def draft_of(target: Target, draft: Target | str | None = None) -> Target:
-    """Return the draft model of all cells, default the target's own deep one.
-
-    Raises:
-        ValueError: it has too few layers.
-    """
+    """Return the draft model of all cells, default the target's own deep one."""
     model = deep_draft(target, draft)
     layers = len(model.backbone.layers)
     if layers <= N:

@@ -49,14 +49,7 @@ def static(shape: Sequence[int], temperature: float = STATIC) -> Cell:
 def rooted(
     roots: int, below: Sequence[int], temperature: float = STATIC, stop: str = "none"
 ) -> Cell:
-    """Make the cell of several roots with a tree below each; of one root, :func:`static`.
-
-    Args:
-        roots: how many.
-        below: the shape of the tree below each.
-        temperature: of the decoding.
-        stop: what stops drafting.
-    """
+    """Make the cell of several roots with a tree below each; of one root, :func:`static`."""
     if roots == 1:
         return static(below, temperature)
     threshold_option = "" if stop == "none" else f",threshold={THRESHOLD:g}"

@@ -51,13 +51,6 @@ def ratio(table: str, first: str, second: str, what: str, **where: Any) -> float
     """Compute the ratio of two methods of a table.
 
     It is the geometric mean over pairs of models and data sets that have both.
-
-    Args:
-        table: its name in the data file.
-        first: the method above the fraction line.
-        second: the method below it.
-        what: the column.
-        where: only rows with these values.
     """
     rows = {
         (r["pair"], r["data"], r["method"]): r[what]
