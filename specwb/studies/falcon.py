@@ -131,12 +131,8 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
     tested) by depth of trees too.
     """
     figures = grid.row(document, cell)
-    accepted = [a for steps in document["cells"][cell.key]["accepted"] for a in steps]
     figures["alpha"] = round((figures["tau"] - 1) / figures["tau"], 4)
-    figures["by_depth"] = [
-        [sum(a >= d for a in accepted), sum(a >= d - 1 for a in accepted)]
-        for d in range(1, figures["depth"] + 1)
-    ]
+    figures["by_depth"] = grid.by_depth(grid.accepted_in(document, cell), figures["depth"])
     return figures
 
 

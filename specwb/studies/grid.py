@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Protocol
 
@@ -231,6 +232,17 @@ def results(run: Run, method: Any) -> dict[str, Any]:
 def cell_record(cells: dict[str, Any], key: str) -> dict[str, list]:
     """Return what was recorded of a cell, with empty lists where nothing was."""
     return cells.get(key, {"accepted": [], "ms": []})
+
+
+def accepted_in(document: dict[str, Any], cell: Setting) -> list[int]:
+    """Return the accepted tokens of every step of a cell, over all prompts."""
+    return [a for steps in document["cells"][cell.key]["accepted"] for a in steps]
+
+
+def by_depth(accepted: Sequence[int], depth: int) -> list[list[int]]:
+    """Count (accepted, tested) at depths 1.. of drafts that have candidates at each of them."""
+    reached = [sum(a >= d for a in accepted) for d in range(depth + 1)]
+    return [[b, a] for a, b in pairwise(reached)]
 
 
 def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:

@@ -148,7 +148,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
     - speedup of medians is tau times the median of the pace.
     """
     figures, record = grid.row(document, cell), document["cells"][cell.key]
-    accepted = [a for steps in record["accepted"] for a in steps]
+    accepted = grid.accepted_in(document, cell)
     depth, tau = len(cell.tree), figures["tau"]
     if "mean" not in record:
         pace = values(document["cells"], cell, "pace")
@@ -163,10 +163,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
         "depth": depth,
         "rounds": len(accepted),
         "accepted_per_round": figures["accepted"],
-        "accepted_by_depth": [
-            [sum(a >= d for a in accepted), sum(a >= d - 1 for a in accepted)]
-            for d in range(1, depth + 1)
-        ],
+        "accepted_by_depth": grid.by_depth(accepted, depth),
         "depth_fraction": round((tau - 1) / depth, 4) if depth else None,
         "ms_per_token": round(figures["ms_per_round"] / tau, 3),
     }

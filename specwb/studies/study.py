@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from specwb.bench.prompts import Question
+from specwb.bench.prompts import Question, interleave
 from specwb.bench.results import FIGURES
 from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
@@ -41,6 +41,8 @@ Rows = Mapping[str, Row]
 Lines = list[dict[str, str]]
 """Rows of a printed table: column -> text."""
 Tables = list[tuple[str, Lines]]
+Labelled = Iterator[tuple[Any, dict[str, str]]]
+"""Cells with their labels, the paper's numbers among them."""
 OVER = (
     f"{grid.SHOWN['speedup']}: {FIGURES[grid.SHOWN['speedup']]}. It is over ar, plain decoding by "
     "specwb itself; the library's may be faster on this machine: specwb compare measures both and "
@@ -69,6 +71,13 @@ class Models:
     def variant(self, cell: grid.Setting) -> Any:
         """The head that a cell's method is built with, None for the target's own."""
         return str(self.heads / cell.variant) if cell.variant and self.heads else self.head
+
+    def texts(
+        self, questions: Sequence[Question], more: int, most: int | None = None
+    ) -> list[list[int]]:
+        """Token ids of at most so many prompts, of all domains in turn, with room for more."""
+        room = self.target.context - more
+        return [q.fit(self.target.tokenizer, room)[0] for q in interleave(list(questions))[:most]]
 
 
 Probe = Callable[

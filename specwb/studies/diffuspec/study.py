@@ -14,7 +14,6 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ from specwb.studies.grid import PARTS, Cell, values
 from specwb.studies.intervals import bootstrap
 from specwb.studies.study import (
     Document,
+    Labelled,
     Lines,
     Row,
     Rows,
@@ -109,7 +109,6 @@ def shares(document: Document, _: Any = ()) -> Document:
 # ----------------------------------------------------------------------------------------- tables
 
 SHOWN = ("drafted", "accepted", "tau", "ms/round", grid.SHOWN["speedup"])
-Labelled = Iterator[tuple[Cell, dict[str, str]]]
 
 
 def tables(document: Document, own: Rows, _: Rows) -> Tables:

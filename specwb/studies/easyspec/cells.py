@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specwb.bench.prompts import Question, interleave
+from specwb.bench.prompts import Question
 from specwb.decoding import decode
 from specwb.drafters.easyspec import deep_draft
 from specwb.errors import ArgumentError
@@ -146,10 +146,7 @@ def probe(
 ) -> Iterator[tuple[float, str]]:
     """Measure cosines by N, the drift of the cache, and the times of the parts of a step."""
     target, draft = models.target, draft_of(models.target, models.draft)
-    texts = [
-        q.fit(target.tokenizer, target.context - 40 * (DEPTH + 1) - PLACES)[0]
-        for q in interleave(list(questions))[:TEXTS]
-    ]
+    texts = models.texts(questions, 40 * (DEPTH + 1) + PLACES, TEXTS)
     chains = [
         plain(),
         *(easy(n) for n in ns_of(len(draft.backbone.layers))),

@@ -12,7 +12,6 @@ steps but the first, which processes the prompt; times are means.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -62,9 +61,8 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
     - stage: the stage speedup.
     """
     figures = grid.row(document, cell)
-    accepted = [a for steps in document["cells"][cell.key]["accepted"] for a in steps]
-    reached = [sum(a >= d for a in accepted) for d in range(figures["depth"] + 1)]
-    figures["positions"] = [round(b / a, 4) if a else None for a, b in pairwise(reached)]
+    reached = grid.by_depth(grid.accepted_in(document, cell), figures["depth"])
+    figures["positions"] = [round(a / tested, 4) if tested else None for a, tested in reached]
     if cell.kind == "ar":
         return {**figures, "rounds": None, "stage": None}
     given, layers = settings(cell), document["layers"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specwb.bench.prompts import Question, interleave
+from specwb.bench.prompts import Question
 from specwb.evaluation import exits
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Models
@@ -95,10 +95,7 @@ def probe(
     """Measure the costs of every adapter's steps, and record a trace of every exit layer."""
     target = models.target
     costs, traces = document.setdefault("costs", {}), document.setdefault("traces", {})
-    texts = [
-        q.fit(target.tokenizer, target.context - PLACES - 2 * DEPTH)[0]
-        for q in interleave(list(questions))[:TEXTS]
-    ]
+    texts = models.texts(questions, PLACES + 2 * DEPTH, TEXTS)
     adapters = {c.variant: models.variant(c) for c in cells if c.kind == "kangaroo"}
     for i, (name, adapter) in enumerate(adapters.items(), 1):
         if name not in costs:

@@ -14,7 +14,7 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
@@ -45,6 +45,7 @@ from specwb.studies.kangaroo.claims import adapters, claims, depths, etas
 from specwb.studies.kangaroo.figures import FIGURES
 from specwb.studies.study import (
     Document,
+    Labelled,
     Lines,
     Row,
     Rows,
@@ -73,7 +74,7 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
     accepted.
     """
     figures = grid.row(document, cell)
-    accepted = [a for steps in document["cells"][cell.key]["accepted"] for a in steps]
+    accepted = grid.accepted_in(document, cell)
     ctar = [round(fmean(a >= w for a in accepted), 4) for w in range(1, figures["depth"] + 1)]
     return {
         **figures,
@@ -160,9 +161,6 @@ def tables(document: Document, own: Rows, other: Rows) -> Tables:
         ("Every setting, the target's own heads", every(own, SHOWN)),
         ("Every setting, adapters of the ablation", every(other, SHOWN)),
     ]
-
-
-Labelled = Iterator[tuple[Cell, dict[str, str]]]
 
 
 def _methods() -> Labelled:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specwb.bench.prompts import Question, interleave
+from specwb.bench.prompts import Question
 from specwb.evaluation import roots as root_shifts
 from specwb.studies.grid import Cell, Setting
 from specwb.studies.study import Document, Models, published
@@ -116,7 +116,7 @@ def probe(
 ) -> Iterator[tuple[float, str]]:
     """Measure how far several roots move the output."""
     target = models.target
-    texts = [q.fit(target.tokenizer, target.context - NEW)[0] for q in interleave(list(questions))]
+    texts = models.texts(questions, NEW)
     results = document.setdefault("moved", {})
     for t in TEMPERATURES:
         missing = [n for n in ROOTS if f"T={t:g} roots={n}" not in results]

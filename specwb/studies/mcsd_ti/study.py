@@ -13,7 +13,6 @@ sides of a comparison have one output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
@@ -46,7 +45,7 @@ from specwb.studies.mcsd_ti.cells import (
 )
 from specwb.studies.mcsd_ti.claims import claims, widths
 from specwb.studies.mcsd_ti.figures import FIGURES
-from specwb.studies.study import Document, Rows, Study, Tables, lines, published, theirs
+from specwb.studies.study import Document, Labelled, Rows, Study, Tables, lines, published, theirs
 
 OURS = (
     "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. Ratios "
@@ -86,7 +85,6 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------- tables
 
 SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/round", grid.SHOWN["speedup"])
-Labelled = Iterator[tuple[Cell, dict[str, str]]]
 
 
 def tables(document: Document, own: Rows, _: Rows) -> Tables:
