@@ -127,7 +127,7 @@ class Study:
         head: the kind of head of the ablation.
         figures: the paper's figures that are drawn with ours, by name.
         machine: the kind of device that the paper's speeds are of.
-        rounds: decoding steps of each prompt and cell.
+        rounds: decoding steps of each prompt and cell, 0 where there are no cells.
         most: new tokens that there is room for behind a prompt, None for all that may be drafted.
         partial: whether it is of use without the methods that it is compared with: those whose
             model or head the target lacks are left out, and named.
