@@ -8,6 +8,8 @@ and on black.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 TARGET = "#0072B2"  # blue: p, and the bonus token, which the target writes
 DRAFT = "#E69F00"  # orange: q, and draft tokens that nobody has judged yet
 ACCEPTED = "#009E73"  # green: draft tokens that stay
@@ -24,3 +26,36 @@ VOCABULARY = {
     "other": OTHER,
 }
 """Name -> colour, as the microscope takes it."""
+
+FIRST = TARGET  # a series that is neither the target's nor the draft's
+MARK = REJECTED  # a line or a point that others are compared with
+INK = "#767676"  # of words and axes: the grey whose contrast with white and with black is alike
+DARK = "#222222"  # words in a light cell, whatever the page has behind it
+FAINT = "rgba(128,128,128,0.3)"  # areas that must not stand out
+GRID = "rgba(128,128,128,0.2)"
+EDGE = "#9A9A9A"  # of trees
+CLEAR = "rgba(0,0,0,0)"  # what is left of a hatched bar
+DEPTHS = [[0, "#F0E442"], [0.5, "#56B4E9"], [1, "#0072B2"]]
+"""Of cells by position or share: no end of it is as dark or as light as a page."""
+
+Look = tuple[str, str, str]
+PALETTE: tuple[Look, ...] = (
+    ("#0072B2", "solid", "circle"),
+    ("#D55E00", "dash", "square"),
+    ("#009E73", "dot", "diamond"),
+    ("#CC79A7", "dashdot", "triangle-up"),
+    ("#E69F00", "longdash", "x"),
+    ("#56B4E9", "solid", "star"),
+    ("#997700", "dash", "triangle-down"),
+    ("#8C8C8C", "dot", "cross"),
+)
+"""Colour, dash and marker of methods and other series without a colour of their own."""
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A colour, dash and marker for each name, in their order; all of the first 64 differ."""
+    many, found = len(PALETTE), {}
+    for i, name in enumerate(dict.fromkeys(names)):
+        colour, (_, dash, symbol) = PALETTE[i % many][0], PALETTE[(i + i // many) % many]
+        found[name] = (colour, dash, symbol)
+    return found

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from specwb import course
-from specwb.course.measure import HERE, SHIPPED, MeasuredError, says
+from specwb.course.measure import HERE, SHIPPED, MeasuredError, origin, says
 from specwb.course.predict import _ASKED, PredictionError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -344,3 +344,8 @@ def test_what_is_stored(tmp_path):
         course.measured({}, "x")
     with pytest.raises(MeasuredError, match="nothing was given"):
         shown.here()
+
+
+def test_one_thread_is_no_plural():
+    for threads, words in ((1, "1 thread"), (2, "2 threads"), (11, "11 threads")):
+        assert origin({"arguments": {"device": f"X, {threads} threads"}}) == f"X, {words}"

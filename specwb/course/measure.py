@@ -239,10 +239,9 @@ def measured(
         raise MeasuredError(f"{title}: no numbers to show")
 
     def line_for_each(rows: Mapping[str, Numbers]) -> Any:
-        from specwb.figures.style import lines
+        from specwb.figures import by_setting
 
-        points = {name: (list(row), list(row.values())) for name, row in rows.items()}
-        return lines(points, title, yaxis, xaxis, height=340)
+        return by_setting(rows, title, yaxis, xaxis)
 
     source = origin(document) if document is not None else "stored"
     facts = document.get("machine") if document is not None else None

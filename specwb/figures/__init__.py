@@ -6,12 +6,6 @@ from specwb.extras import require
 
 require("specwb.figures", "notebooks", "plotly")
 
-from specwb.figures.acceptance import acceptance
-from specwb.figures.categories import by_category
-from specwb.figures.comparison import comparison
-from specwb.figures.decisions import decisions
-from specwb.figures.depths import acceptance_by_depth
-from specwb.figures.designer import by_nodes, designer, tree_mask, value_tree
 from specwb.figures.diffuspec import adaptive, by_setting, lattice
 from specwb.figures.falcon import (
     block_designer,
@@ -23,14 +17,19 @@ from specwb.figures.falcon import (
 )
 from specwb.figures.heads import head_accuracy, heads
 from specwb.figures.kangaroo import beams, cache_slots, densities, stopping, sureness
-from specwb.figures.lengths import round_lengths
 from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices, stop_rules
 from specwb.figures.measuring import bars, estimates, price_and_tokens
-from specwb.figures.rounds import tokens_per_round
-from specwb.figures.rules import output, residuals, rule_rates
-from specwb.figures.speedup import speedup
-from specwb.figures.timing import time_split
-from specwb.figures.tree import draft_tree
+from specwb.figures.methods import (
+    acceptance_by_depth,
+    by_category,
+    comparison,
+    round_lengths,
+    speedup,
+    time_split,
+    tokens_per_round,
+)
+from specwb.figures.rules import acceptance, decisions, output, residuals, rule_rates
+from specwb.figures.tree import by_nodes, designer, draft_tree, tree_mask, value_tree
 
 __all__ = [
     "acceptance",

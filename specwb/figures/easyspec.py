@@ -5,16 +5,15 @@ several devices, what it all may bring.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from specwb.analysis.layer_parallel import Span
-from specwb.errors import ArgumentError
-from specwb.figures.style import DARK, DRAFT, FAINT, FIRST, INK, MARK, OTHER, PALETTE, figure
+from specwb.figures.kit import BARE, BY_NAME, Panel, axis, draw
+from specwb.palette import DARK, DRAFT, FAINT, FIRST, INK, MARK, OTHER, PALETTE, looks
 
 Groups = Sequence[Sequence[int]]
-BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "traceorder": "normal"}
 # what a device does: name, colour, hatching
 KINDS = {
     "attention": (FIRST, ""),
@@ -24,12 +23,6 @@ KINDS = {
     "verify": (OTHER, "\\"),
 }
 
-HATCHING = {"fgcolor": DARK, "fgopacity": 0.5, "size": 5, "fillmode": "overlay"}
-
-
-def _title(text: str) -> dict:
-    return {"text": text, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
-
 
 def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
     """Which layers run side by side: a row for each way, its groups as boxes with the numbers of
@@ -38,64 +31,39 @@ def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
     Args:
         rows: name -> groups of consecutive layers, all layers of the same model; the first on top.
         title: of the figure.
-    Raises:
-        ValueError: nothing, or ways of different numbers of layers.
     """
-    counts = {sum(map(len, groups)) for groups in rows.values()}
-    if len(counts) != 1:
-        raise ArgumentError(
-            f"every way has the same layers, one way at least; got {sorted(counts)}"
-        )
-    boxes: dict[bool, list[tuple[str, Sequence[int]]]] = {True: [], False: []}
-    for name, groups in rows.items():
-        for group in groups:
-            boxes[len(group) > 1].append((name, group))
-    looks = {True: ("side by side", FIRST, "", "white"), False: ("alone", FAINT, "/", INK)}
-    bars = [
-        go.Bar(
-            y=[name for name, _ in mine],
-            x=[len(group) - 0.12 for _, group in mine],
-            base=[group[0] - 0.44 for _, group in mine],
+    layers = max(sum(map(len, groups)) for groups in rows.values())
+    one = Panel(title, axis("layer", -0.6, layers - 0.4, **BARE))
+    one.y = {**BY_NAME, "categoryorder": "array", "categoryarray": list(rows), "showgrid": False}
+    for name, colour, hatch, ink in (
+        ("side by side", FIRST, "", "white"),
+        ("alone", FAINT, "/", INK),
+    ):
+        many = name == "side by side"
+        boxes = [(way, g) for way, groups in rows.items() for g in groups if (len(g) > 1) == many]
+        one.bars(
+            name,
+            [len(group) - 0.12 for _, group in boxes],
+            [way for way, _ in boxes],
+            colour,
+            hatch,
+            base=[group[0] - 0.44 for _, group in boxes],
             orientation="h",
-            name=looks[many][0],
             width=0.7,
-            text=[" ".join(map(str, group)) for _, group in mine],
+            text=[" ".join(map(str, group)) for _, group in boxes],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
-            textfont={"color": looks[many][3]},
-            hovertemplate="%{y}: layers %{text}<extra></extra>",
-            marker={
-                "color": looks[many][1],
-                "line": {"color": INK, "width": 1},
-                "pattern": {"shape": looks[many][2], "fgcolor": FAINT},
-            },
+            textfont={"color": ink},
+            hover="%{y}: layers %{text}",
+            marker_line={"color": INK, "width": 1},
+            marker_pattern={"shape": hatch, "fgcolor": FAINT},
         )
-        for many, mine in boxes.items()
-    ]
-    return figure(
-        *bars,
-        title=_title(title),
-        barmode="overlay",
-        xaxis={
-            "title": {"text": "layer"},
-            "range": [-0.6, counts.pop() - 0.4],
-            "showgrid": False,
-            "zeroline": False,
-        },
-        yaxis={
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": [*rows][::-1],
-            "showgrid": False,
-        },
-        height=130 + 32 * len(rows),
-        margin={"l": 120, "r": 20, "t": 84, "b": 45},
-    )
+    return draw(one, 130 + 32 * len(rows), barmode="overlay")
 
 
 def by_layer(
-    curves: Mapping[str, Sequence[float]],
+    curves: Mapping[str, Sequence[float | None]],
     groups: Groups,
     title: str,
     yaxis: str,
@@ -105,52 +73,25 @@ def by_layer(
     them.
 
     Args:
-        curves: name -> a value a layer, at most eight; None where there is none.
+        curves: name -> a value a layer; None where there is none.
         groups: of layers.
         least: the axis goes at least down to it.
-    Raises:
-        ValueError: no curve, or more than eight.
     """
-    if not 1 <= len(curves) <= len(PALETTE):
-        raise ArgumentError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
-    drawn = [
-        go.Scatter(
-            x=list(range(len(values))),
-            y=[None if v is None else round(v, 4) for v in values],
-            mode="lines+markers",
-            name=name,
-            line={"color": colour, "dash": dash, "width": 2},
-            marker={"symbol": symbol, "size": 8},
-            hovertemplate="layer %{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
-        )
-        for (name, values), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False)
-    ]
-    bands = [
-        {
-            "type": "rect",
-            "xref": "x",
-            "yref": "paper",
-            "x0": group[0] - 0.4,
-            "x1": group[-1] + 0.4,
-            "y0": 0,
-            "y1": 1,
-            "fillcolor": FAINT,
-            "line": {"width": 0},
-            "layer": "below",
-        }
-        for group in groups
-        if len(group) > 1
-    ]
     low = min(least, *(v for values in curves.values() for v in values if v is not None))
-    return figure(
-        *drawn,
-        title=_title(title),
-        shapes=bands,
-        xaxis={"title": {"text": "layer"}, "dtick": 1, "showgrid": False, "zeroline": False},
-        yaxis={"title": {"text": yaxis}, "range": [low - 0.03, 1.03], "zeroline": False},
-        height=400,
-        margin={"l": 60, "r": 20, "t": 100, "b": 50},
-    )
+    one = Panel(title, axis("layer", dtick=1, **BARE))
+    one.y = axis(yaxis, low - 0.03, 1.03, zeroline=False)
+    points = {name: (range(len(values)), values) for name, values in curves.items()}
+    one.lines(points, hover="layer %{x}: %{y:.3f}")
+    for group in groups:
+        if len(group) > 1:
+            band: dict[str, Any] = {
+                "type": "rect",
+                "line_width": 0,
+                "fillcolor": FAINT,
+                "layer": "below",
+            }
+            one.rule((group[0] - 0.4, group[-1] + 0.4), **band)
+    return draw(one, 400)
 
 
 def cache_drift(
@@ -162,57 +103,19 @@ def cache_drift(
     Args:
         errors: name -> relative error in round 1, 2, ..;
         layers: name -> relative error of layer 0, 1, ..
-    Raises:
-        ValueError: nothing to draw, or more than eight curves on a side.
     """
-    if not 1 <= len(errors) <= len(PALETTE) or not 1 <= len(layers) <= len(PALETTE):
-        raise ArgumentError(
-            f"between one and {len(PALETTE)} curves on each side, got {len(errors)} and "
-            f"{len(layers)}"
-        )
-    drawn = make_subplots(
-        1,
-        2,
-        column_widths=[0.55, 0.45],
-        horizontal_spacing=0.14,
-        subplot_titles=["by round", "by layer, last round"],
-        figure=figure(
-            height=420, margin={"l": 70, "r": 20, "t": 40, "b": 110}, showlegend=True, legend=BELOW
-        ),
-    )
-    colours = dict(zip(dict.fromkeys([*errors, *layers]), PALETTE, strict=False))
-    for col, (curves, first) in enumerate(((errors, 1), (layers, 0)), 1):
+    rounds = len(next(iter(errors.values())))
+    left = Panel("by round", axis("round", dtick=1 if rounds <= 20 else 5, **BARE))
+    right = Panel("by layer, last round", axis("layer", dtick=1, **BARE), {"rangemode": "tozero"})
+    left.y = axis("relative error", rangemode="tozero")
+    look = looks([*errors, *layers])
+    for panel, curves, first in ((left, errors, 1), (right, layers, 0)):
         for name, values in curves.items():
-            colour, dash, symbol = colours[name]
-            drawn.add_trace(
-                go.Scatter(
-                    x=list(range(first, first + len(values))),
-                    y=[float(f"{v:.4g}") for v in values],
-                    mode="lines+markers",
-                    name=name,
-                    showlegend=col == 1 or name not in errors,
-                    line={"color": colour, "dash": dash, "width": 2},
-                    marker={"symbol": symbol, "size": 7},
-                    hovertemplate="%{x}: %{y:.2g}<extra>%{fullData.name}</extra>",
-                ),
-                row=1,
-                col=col,
-            )
-    drawn.update_yaxes(title={"text": "relative error"}, rangemode="tozero", row=1, col=1)
-    drawn.update_yaxes(rangemode="tozero", row=1, col=2)
-    drawn.update_xaxes(
-        title={"text": "round"},
-        dtick=1 if len(next(iter(errors.values()))) <= 20 else 5,
-        showgrid=False,
-        zeroline=False,
-        row=1,
-        col=1,
-    )
-    drawn.update_xaxes(
-        title={"text": "layer"}, dtick=1, showgrid=False, zeroline=False, row=1, col=2
-    )
-    drawn.update_annotations(font_size=13)
-    return drawn
+            more = {"size": 7, "hover": "%{x}: %{y:.2g}"}
+            more["showlegend"] = panel is left or name not in errors
+            xs = range(first, first + len(values))
+            panel.line(name, xs, values, look[name], **more)
+    return draw([[left, right]], 420, widths=(0.55, 0.45), gaps=(0.14, 0))
 
 
 def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
@@ -223,91 +126,40 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
         spans: of :func:`specwb.analysis.layer_parallel.timeline`.
         depth: draft tokens; the step after them verifies.
         unit: of the times.
-    Raises:
-        ValueError: no spans.
     """
-    if not spans:
-        raise ArgumentError("there must be at least one span")
     devices, end = 1 + max(s.device for s in spans), max(s.stop for s in spans)
     names = [f"device {d}" for d in range(devices)]
-    bars = []
-    for kind, (colour, shape) in KINDS.items():
-        mine = [s for s in spans if s.kind == kind]
-        bars.append(
-            go.Bar(
-                y=[names[s.device] for s in mine],
-                x=[round(s.stop - s.start, 6) for s in mine],
-                base=[round(s.start, 6) for s in mine],
-                orientation="h",
-                name=kind,
-                width=0.7,
-                customdata=["" if s.layer is None else f", layer {s.layer}" for s in mine],
-                marker={
-                    "color": colour,
-                    "line": {"width": 0},
-                    "pattern": {**HATCHING, "shape": shape},
-                },
-                hovertemplate="%{y}: "
-                + kind
-                + "%{customdata}, from %{base:.3f} for %{x:.3f} "
-                + unit
-                + "<extra></extra>",
-            )
-        )
-    steps = {
+    starts = {
         step: min(s.start for s in spans if s.step == step)
         for step in sorted({s.step for s in spans})
     }
-    drafted = steps.get(depth, end)
-    lines = [
-        {
-            "type": "line",
-            "xref": "x",
-            "yref": "paper",
-            "x0": x,
-            "x1": x,
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": INK, "dash": "dot", "width": 1},
-        }
-        for x in [*steps.values()][1:]
-    ]
-    notes = [
-        {
-            "x": x,
-            "y": 1,
-            "yref": "paper",
-            "yanchor": "bottom",
-            "xanchor": "left",
-            "showarrow": False,
-            "font": {"size": 11},
-            "text": f"verify, {end - drafted:.1f} {unit}" if step == depth else f"step {step + 1}",
-        }
-        for step, x in steps.items()
-    ]
-    return figure(
-        *bars,
-        title=_title(title),
-        barmode="overlay",
-        shapes=lines,
-        annotations=notes,
-        legend=BELOW | {"y": -60 / (30 + 30 * devices)},
-        showlegend=True,
-        xaxis={
-            "title": {"text": unit, "standoff": 4},
-            "range": [0, min(1.01 * end, 1.4 * drafted)],
-            "showgrid": False,
-            "zeroline": False,
-        },
-        yaxis={
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": names[::-1],
-            "showgrid": False,
-        },
-        height=205 + 30 * devices,
-        margin={"l": 75, "r": 20, "t": 75, "b": 100},
-    )
+    drafted = starts.get(depth, end)
+    one = Panel(title, axis(unit, 0, min(1.01 * end, 1.4 * drafted), **BARE))
+    one.y = {**BY_NAME, "categoryorder": "array", "categoryarray": names, "showgrid": False}
+    for kind, (colour, hatch) in KINDS.items():
+        mine = [s for s in spans if s.kind == kind]
+        one.bars(
+            kind,
+            [s.stop - s.start for s in mine],
+            [names[s.device] for s in mine],
+            colour,
+            hatch,
+            base=[round(s.start, 6) for s in mine],
+            orientation="h",
+            width=0.7,
+            customdata=["" if s.layer is None else f", layer {s.layer}" for s in mine],
+            hover=f"%{{y}}%{{customdata}}, from %{{base:.3f}} for %{{x:.3f}} {unit}",
+            marker_pattern_fgcolor=DARK,
+            marker_pattern_fgopacity=0.5,
+            marker_pattern_size=5,
+        )
+    for i, (step, x) in enumerate(starts.items()):
+        if i:
+            one.rule(x, None, (INK, "dot", 1))
+        words = f"verify, {end - drafted:.1f} {unit}" if step == depth else f"step {step + 1}"
+        above = {"yref": "paper", "yanchor": "bottom", "xanchor": "left"}
+        one.note(x, 1, words, **above, font={"size": 11})
+    return draw(one, 205 + 30 * devices, below=True, barmode="overlay")
 
 
 def stage_and_round(
@@ -329,105 +181,26 @@ def stage_and_round(
         points: name -> (share, speedup of the stage), at most four.
         published: a stage's speedup, a dashed line.
         costs: of a draft step, in plain steps.
-        tokens: name -> tau needed at each, at most three.
+        tokens: name -> tau needed at each, at most five.
         most: tokens a round can have.
         title: of the panel on the right, what is needed.
-    Raises:
-        ValueError: curves of other lengths, or too many of something.
     """
-    lengths = (
-        {len(curve) for curve in stages.values()} | {len(shares)},
-        {len(curve) for curve in tokens.values()} | {len(costs)},
-    )
-    if (
-        any(len(each) != 1 for each in lengths)
-        or not 1 <= len(stages) <= 3
-        or not 1 <= len(tokens) <= 3
-        or len(points) > 4
-    ):
-        raise ArgumentError(
-            "as many values as shares or costs, at most three curves and four points; got "
-            f"{[*stages]}, {[*tokens]}, {[*points]}"
-        )
-    drawn = make_subplots(
-        1,
-        2,
-        column_widths=[0.5, 0.5],
-        horizontal_spacing=0.12,
-        subplot_titles=["speedup of the drafting stage", title],
-        figure=figure(
-            height=460, margin={"l": 55, "r": 20, "t": 40, "b": 130}, showlegend=True, legend=BELOW
-        ),
-    )
-    for name, curve, (colour, dash, _) in (
-        (*each, look) for each, look in zip(stages.items(), PALETTE, strict=False)
-    ):
-        line = {"color": colour, "dash": dash, "width": 3}
-        drawn.add_trace(
-            go.Scatter(
-                x=list(shares), y=[round(v, 4) for v in curve], mode="lines", name=name, line=line
-            ),
-            row=1,
-            col=1,
-        )
+    stage = Panel("speedup of the drafting stage", y={"zeroline": False})
+    stage.x = axis("attention's share of a layer's time", 0, 1.02, zeroline=False)
+    need = Panel(title, axis("draft step / plain step", rangemode="tozero", zeroline=False))
+    need.y = {"rangemode": "tozero", "zeroline": False}
+    for panel, xs, curves, first in ((stage, shares, stages, 0), (need, costs, tokens, 3)):
+        for (name, curve), look in zip(curves.items(), PALETTE[first:]):
+            panel.line(name, xs, curve, look, size=0, width=3)
     symbols = ("circle", "diamond", "square", "star")
-    for (name, (x, y)), symbol in zip(points.items(), symbols, strict=False):
-        marker = {
-            "symbol": symbol,
-            "size": 12,
-            "color": MARK if symbol == "circle" else INK,
-            "line": {"color": "white", "width": 1},
-        }
-        drawn.add_trace(
-            go.Scatter(x=[round(x, 4)], y=[round(y, 4)], mode="markers", name=name, marker=marker),
-            row=1,
-            col=1,
-        )
-    for (name, curve), (colour, dash, _) in zip(tokens.items(), PALETTE[3:], strict=False):
-        line = {"color": colour, "dash": dash, "width": 3}
-        drawn.add_trace(
-            go.Scatter(
-                x=list(costs), y=[round(v, 4) for v in curve], mode="lines", name=name, line=line
-            ),
-            row=1,
-            col=2,
-        )
-    for col, y, colour in ((1, published, MARK), (2, most, OTHER)):
-        line = {"color": colour, "dash": "dash", "width": 1.5}
-        drawn.add_shape(
-            type="line", x0=0, x1=1, xref="x domain", y0=y, y1=y, line=line, row=1, col=col
-        )
-    above = {
-        "x": 0.02,
-        "xanchor": "left",
-        "y": published,
-        "yanchor": "bottom",
-        "text": f"{published:g}x, the paper's best",
-    }
-    below = {
-        "x": 0.98,
-        "xanchor": "right",
-        "y": most,
-        "yanchor": "top",
-        "text": f"{most}: everything drafted is kept",
-    }
-    for col, note in ((1, above), (2, below)):
-        drawn.add_annotation(**note, xref="x domain", showarrow=False, row=1, col=col)
-    drawn.update_xaxes(
-        title={"text": "attention's share of a layer's time", "standoff": 4},
-        range=[0, 1.02],
-        zeroline=False,
-        row=1,
-        col=1,
-    )
-    drawn.update_xaxes(
-        title={"text": "draft step / plain step", "standoff": 4},
-        rangemode="tozero",
-        zeroline=False,
-        row=1,
-        col=2,
-    )
-    drawn.update_yaxes(zeroline=False, row=1, col=1)
-    drawn.update_yaxes(rangemode="tozero", zeroline=False, row=1, col=2)
-    drawn.update_annotations(font_size=13)
-    return drawn
+    for (name, (x, y)), symbol in zip(points.items(), symbols):
+        look = (MARK if symbol == "circle" else INK, "", symbol)
+        ring = {"width": 1, "color": "white"}
+        stage.points(name, [x], [y], look, size=12, marker_line=ring)
+    words, best = f"{most}: everything drafted is kept", f"{published:g}x, the paper's best"
+    place = {"xref": "x domain"}
+    stage.rule(y=published)
+    stage.note(0.02, published, best, xanchor="left", yanchor="bottom", **place)
+    need.rule(y=most, look=(OTHER, "dash", 2))
+    need.note(0.98, most, words, xanchor="right", yanchor="top", **place)
+    return draw([[stage, need]], 460, gaps=(0.12, 0))

@@ -5,14 +5,17 @@ calibration, and which root stays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from statistics import fmean
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from specwb.errors import ArgumentError
-from specwb.figures.style import ACCEPTED, DRAFT, FIRST, INK, MARK, OTHER, PALETTE, figure
+from specwb.figures.kit import BARE, Panel, axis, draw, steps
+from specwb.palette import ACCEPTED, DRAFT, FIRST, MARK, OTHER, looks
 from specwb.tree import Tree
+
+HATCHES = ("", "/", "x", ".", "\\", "+", "-", "|")
 
 
 def mask_slices(tree: Tree, cut: int) -> go.Figure:
@@ -26,66 +29,26 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
         tree: one shape for all rows, in level order.
         cut: levels that are left, 0..D.
     Raises:
-        ValueError: another kind of tree, or no such level.
+        ValueError: another kind of tree.
     """
-    stops = [stop for _, stop in tree.levels]
-    if not 0 <= cut <= tree.D:
-        raise ArgumentError(f"cut must be 0..{tree.D}, got {cut}")
-    n, kept = tree.n, stops[cut]
-    seen = tree.mask[0].tolist()
-    depth = tree.depths[0]
+    n, stops = tree.n, [stop for _, stop in tree.levels]
+    kept, seen, depth = stops[cut], tree.mask[0].tolist(), tree.depths[0]
     z = [[int(i < kept and j < kept) if seen[i][j] else None for j in range(n)] for i in range(n)]
-    said = [
+    words = [
         [f"{depth[j] - depth[i]:+d} levels" if i != j else "itself" for j in range(n)]
         for i in range(n)
     ]
-    cells = go.Heatmap(
-        x=list(range(n)),
-        y=list(range(n)),
-        z=z,
-        zmin=0,
-        zmax=1,
-        colorscale=[[0, "#A9D3EC"], [1, FIRST]],
-        showscale=False,
-        xgap=1,
-        ygap=1,
-        text=said,
-        hovertemplate="node %{y} sees node %{x}: %{text}<extra></extra>",
-    )
-    drawn = figure(
-        cells,
-        title={
-            "text": f"{kept} of {n} nodes: the first {cut} of {tree.D} levels",
-            "x": 0,
-            "xref": "paper",
-        },
-        xaxis={
-            "title": {"text": "seen node", "standoff": 4},
-            "range": [-0.6, n - 0.4],
-            "showgrid": False,
-            "zeroline": False,
-            "dtick": _step(n),
-        },
-        yaxis={
-            "title": {"text": "node"},
-            "range": [n - 0.4, -0.6],
-            "showgrid": False,
-            "zeroline": False,
-            "dtick": _step(n),
-        },
-        height=max(320, min(620, 130 + 22 * n)),
-        margin={"l": 60, "r": 20, "t": 50, "b": 50},
-    )
+    step = 1 if n <= 24 else 5 if n <= 60 else 10
+    one = Panel(f"{kept} of {n} nodes: the first {cut} of {tree.D} levels")
+    one.x = axis("seen node", -0.6, n - 0.4, dtick=step, **BARE)
+    one.y = axis("node", n - 0.4, -0.6, dtick=step, **BARE)
+    scale, hover = steps("#A9D3EC", FIRST), "node %{y} sees node %{x}: %{text}"
+    one.cells(range(n), range(n), z, scale, words, hover=hover)
     for d, stop in enumerate(stops):
-        line = (
-            {"color": MARK, "width": 3} if d == cut else {"color": OTHER, "width": 1, "dash": "dot"}
-        )
-        drawn.add_shape(type="rect", x0=-0.5, y0=-0.5, x1=stop - 0.5, y1=stop - 0.5, line=line)
-    return drawn
-
-
-def _step(n: int) -> int:
-    return 1 if n <= 24 else 5 if n <= 60 else 10
+        look = (MARK, "solid", 3) if d == cut else (OTHER, "dot", 1)
+        block = (-0.5, stop - 0.5)
+        one.rule(block, block, look, type="rect")
+    return draw(one, max(320, min(620, 130 + 22 * n)))
 
 
 def stop_rules(
@@ -104,81 +67,29 @@ def stop_rules(
     Args:
         drafted, kept: levels of every round.
         depth: of the whole tree.
-        curves: name -> points, at most eight.
+        curves: name -> points.
         here: the point of these rounds.
         xaxis, yaxis, title: words for the curves.
-    Raises:
-        ValueError: no round, or no curve or more than eight.
     """
-    if not drafted or len(drafted) != len(kept):
-        raise ArgumentError(
-            f"there must be at least one round, with levels drafted and kept; got {len(drafted)} "
-            f"and {len(kept)}"
-        )
-    if not 1 <= len(curves) <= len(PALETTE):
-        raise ArgumentError(f"between one and {len(PALETTE)} curves, got {len(curves)}")
-    drawn = make_subplots(
-        2,
-        1,
-        row_heights=[0.38, 0.62],
-        vertical_spacing=0.17,
-        subplot_titles=["rounds by levels, share", title],
-        figure=figure(
-            height=640,
-            legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0},
-            margin={"l": 60, "r": 20, "t": 40, "b": 110},
-        ),
-    )
     levels = list(range(depth + 1))
-    for name, counted, colour, pattern in (
+    rounds = Panel("rounds by levels, share", axis("levels", tickvals=levels), axis("", 0, 1))
+    for name, counted, colour, hatch in (
         ("drafted", drafted, DRAFT, ""),
         ("kept", kept, ACCEPTED, "/"),
     ):
-        shares = [round(sum(n == level for n in counted) / len(counted), 4) for level in levels]
-        marker = {"color": colour, "pattern": {"shape": pattern}}
-        drawn.add_trace(
-            go.Bar(
-                x=levels, y=shares, name=name, marker=marker, hovertemplate="%{x} levels: %{y:.0%}"
-            ),
-            row=1,
-            col=1,
-        )
-    for (name, points), (colour, dash, symbol) in zip(curves.items(), PALETTE, strict=False):
-        x, y = ([round(float(v), 4) for v in values] for values in zip(*points, strict=True))
-        drawn.add_trace(
-            go.Scatter(
-                x=x,
-                y=y,
-                mode="lines+markers",
-                name=name,
-                line={"color": colour, "dash": dash, "width": 2},
-                marker={"symbol": symbol, "size": 6},
-            ),
-            row=2,
-            col=1,
-        )
-    drawn.add_trace(
-        go.Scatter(
-            x=[round(here[0], 4)],
-            y=[round(here[1], 4)],
-            mode="markers",
-            name="chosen",
-            marker={
-                "symbol": "diamond",
-                "size": 15,
-                "color": DRAFT,
-                "line": {"width": 2, "color": INK},
-            },
-        ),
-        row=2,
-        col=1,
-    )
-    drawn.update_xaxes(title={"text": "levels", "standoff": 4}, tickvals=levels, row=1, col=1)
-    drawn.update_yaxes(range=[0, 1], row=1, col=1)
-    drawn.update_xaxes(title={"text": xaxis, "standoff": 4}, row=2, col=1)
-    drawn.update_yaxes(title={"text": yaxis}, row=2, col=1)
-    drawn.update_annotations(font_size=13)
-    return drawn
+        shares = [sum(n == level for n in counted) / len(counted) for level in levels]
+        rounds.bars(name, levels, shares, colour, hatch, hover="%{x} levels: %{y:.0%}")
+    trade = Panel(title, xaxis, yaxis)
+    points = {name: tuple(zip(*pairs, strict=True)) for name, pairs in curves.items()}
+    trade.lines(points, size=6).here("chosen", *here)
+    return draw([[rounds], [trade]], 640, heights=(0.38, 0.62))
+
+
+def bin_of(value: float, bins: int) -> int:
+    """Which of so many bins of [0, 1] a value lies in; the last one has both its ends."""
+    if not 0 <= value <= 1:
+        raise ArgumentError(f"values must be in [0, 1], got {value}")
+    return min(int(value * bins), bins - 1)
 
 
 def calibration(
@@ -189,69 +100,32 @@ def calibration(
 
     Args:
         said: name -> what was said of every case, in [0, 1], and what came true: 0, 1 or a
-            probability; at most eight. Cases are grouped by what was said.
+            probability. Cases are grouped by what was said.
         bins: how many groups, of equal width; markers grow with their cases.
     Raises:
-        ValueError: no name or more than eight, nothing said, not as much said as came true, or
-            something said outside [0, 1].
+        ValueError: something said is outside [0, 1], or not as much said as came true.
     """
-    if not 1 <= len(said) <= len(PALETTE):
-        raise ArgumentError(f"between one and {len(PALETTE)} names, got {len(said)}")
-    diagonal = go.Scatter(
-        x=[0, 1],
-        y=[0, 1],
-        mode="lines",
-        name="as it says",
-        line={"color": OTHER, "dash": "dot", "width": 1},
-        hoverinfo="skip",
-    )
-    traces = []
-    for (name, (values, came)), (colour, dash, symbol) in zip(said.items(), PALETTE, strict=False):
-        if not len(values) or len(values) != len(came) or not all(0 <= v <= 1 for v in values):
-            raise ArgumentError(
-                f"{name}: as many values in [0, 1] as outcomes, one at least; got {len(values)} "
-                f"and {len(came)}"
-            )
+    one = Panel("What was said, and what came true", axis("said", -0.02, 1.02))
+    one.y = axis("came true", -0.02, 1.05)
+    diagonal = {"size": 0, "width": 1, "hoverinfo": "skip"}
+    one.line("as it says", [0, 1], [0, 1], (OTHER, "dot", ""), **diagonal)
+    for (name, cases), look in zip(said.items(), looks(said).values(), strict=True):
         groups: dict[int, list[tuple[float, float]]] = {}
-        for value, outcome in zip(values, came, strict=True):
-            groups.setdefault(min(int(value * bins), bins - 1), []).append(
-                (float(value), float(outcome))
-            )
-        pairs = [
-            [fmean(column) for column in zip(*groups[at], strict=True)] for at in sorted(groups)
-        ]
-        many = [len(groups[at]) for at in sorted(groups)]
-        traces.append(
-            go.Scatter(
-                x=[round(a, 4) for a, _ in pairs],
-                y=[round(b, 4) for _, b in pairs],
-                mode="lines+markers",
-                name=name,
-                customdata=many,
-                line={"color": colour, "dash": dash, "width": 2},
-                marker={
-                    "symbol": symbol,
-                    "size": [round(5 + 11 * (n / max(many)) ** 0.5, 1) for n in many],
-                },
-                hovertemplate="says %{x:.2f}, came true %{y:.2f} "
-                "(%{customdata} cases)<extra>%{fullData.name}</extra>",
-            )
+        for value, outcome in zip(*cases, strict=True):
+            groups.setdefault(bin_of(value, bins), []).append((float(value), float(outcome)))
+        groups = dict(sorted(groups.items()))
+        x, y = ([fmean(pair[i] for pair in pairs) for pairs in groups.values()] for i in (0, 1))
+        many = [len(pairs) for pairs in groups.values()]
+        one.line(
+            name,
+            x,
+            y,
+            look,
+            size=[round(5 + 11 * (n / max(many)) ** 0.5, 1) for n in many],
+            customdata=many,
+            hover="says %{x:.2f}, came true %{y:.2f} (%{customdata} cases)",
         )
-    return figure(
-        diagonal,
-        *traces,
-        title={
-            "text": "What was said, and what came true",
-            "x": 0,
-            "xref": "paper",
-            "y": 0.98,
-            "yanchor": "top",
-        },
-        xaxis={"title": {"text": "said"}, "range": [-0.02, 1.02]},
-        yaxis={"title": {"text": "came true"}, "range": [-0.02, 1.05]},
-        height=460,
-        margin={"l": 60, "r": 20, "t": 90, "b": 50},
-    )
+    return draw(one, 460)
 
 
 def kept_roots(
@@ -261,36 +135,12 @@ def kept_roots(
 
     Args:
         names: of the tokens.
-        shares: name -> a probability for each token, at most eight.
+        shares: name -> a probability for each token.
         title: of the figure.
-    Raises:
-        ValueError: no distribution or more than eight, or one of another length.
     """
-    if not 1 <= len(shares) <= len(PALETTE) or any(
-        len(row) != len(names) for row in shares.values()
+    one = Panel(title, axis("token", type="category"), axis("probability", rangemode="tozero"))
+    for (name, row), (colour, _, _), hatch in zip(
+        shares.items(), looks(shares).values(), cycle(HATCHES)
     ):
-        raise ArgumentError(
-            f"one to {len(PALETTE)} distributions of {len(names)} tokens, got "
-            f"{[len(row) for row in shares.values()]}"
-        )
-    bars = [
-        go.Bar(
-            x=list(names),
-            y=[round(float(v), 4) for v in row],
-            name=name,
-            marker={"color": colour, "pattern": {"shape": shape}},
-            hovertemplate="%{x}: %{y:.3f}<extra>" + name + "</extra>",
-        )
-        for (name, row), (colour, _, _), shape in zip(
-            shares.items(), PALETTE, ("", "/", "x", ".", "\\", "+", "-", "|"), strict=False
-        )
-    ]
-    return figure(
-        *bars,
-        title={"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"},
-        barmode="group",
-        xaxis={"title": {"text": "token"}, "type": "category"},
-        yaxis={"title": {"text": "probability"}, "rangemode": "tozero"},
-        height=400,
-        margin={"l": 60, "r": 20, "t": 90, "b": 60},
-    )
+        one.bars(name, names, row, colour, hatch, hover="%{x}: %{y:.3f}")
+    return draw(one, 400, barmode="group")

@@ -1,29 +1,33 @@
-"""Several candidates at one node: what rejections leave of p, how often each rule goes on, what
-distribution comes out.
+"""Candidates at one node: what is accepted, what rejections leave of p, how often each rule goes
+on, what distribution comes out, and the tests of one round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from specwb.analysis import acceptance_rate, output_distribution
 from specwb.analysis.acceptance import Distribution
-from specwb.errors import ArgumentError
-from specwb.figures.style import (
+from specwb.figures.kit import Panel, axis, draw
+from specwb.figures.style import visible
+from specwb.palette import (
     ACCEPTED,
-    CLEAR,
+    DARK,
     DRAFT,
     FAINT,
     INK,
     MARK,
     OTHER,
+    REJECTED,
     RESIDUAL,
     TARGET,
-    figure,
 )
+from specwb.trace import Explanation
 
 HATCHES = ("/", "x", "-", "|", "+", "\\")
 """Of the residuals, in order of rejections; no more are told apart."""
@@ -35,6 +39,96 @@ DRAWN = {
     "point": "top",
 }
 """How sampling schemes are called below the bars, where there is little room."""
+TOKENS = axis("token", type="category", dtick=1)
+HOVER = "token %{x}: %{y:.4f}"
+SIGNS = {
+    "accepted": ("✓ accepted", ACCEPTED),
+    "rejected": ("✗ rejected", REJECTED),
+    "not tested": ("not tested", OTHER),
+    "bonus": ("bonus token", OTHER),
+    "not kept": ("not kept", OTHER),
+}
+
+
+def acceptance(
+    p: Distribution,
+    q: Distribution,
+    counts: Sequence[int] | None = None,
+    labels: Sequence[str] | None = None,
+) -> go.Figure:
+    """Two distributions laid over each other: the mass both have is accepted, what p has beyond q
+    is the residual, what q has beyond p is rejected.
+
+    Accepted and residual together are as high as p, accepted and rejected as high as q. The black
+    diamonds are the distribution of the output (:func:`specwb.analysis.output_distribution`); they
+    lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
+
+    Args:
+        p, q: distributions ``[V]``.
+        counts: how often each token came out in a simulation ``[V]``.
+        labels: of the tokens, default their numbers.
+    """
+    alpha = float(acceptance_rate(p, q))
+    target, draft = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    both = np.minimum(target, draft)
+    names = labels or list(map(str, range(len(p))))
+    n = 0 if counts is None else int(sum(counts))
+    drawn = [c / n for c in counts] if counts is not None and n else [None] * len(p)
+    one = Panel(f"accepted {alpha:.3f} = 1 − TV(p, q)", TOKENS)
+    one.y = axis("probability", 0, 1.15 * float(np.maximum(target, draft).max()))
+    for name, heights, colour, hatch in (
+        ("accepted, min(p, q)", both, ACCEPTED, ""),
+        ("residual, (p − q)+", target - both, RESIDUAL, "/"),
+        ("rejected, (q − p)+", draft - both, REJECTED, "."),
+    ):
+        one.bars(name, names, heights, colour, hatch, hollow=True, hover=HOVER)
+    look, ring = ("black", "", "diamond-wide"), {"width": 1, "color": "white"}
+    out = output_distribution(target, draft)
+    one.points("output", names, out, look, size=13, hover=HOVER, marker_line=ring)
+    look, ring = ("white", "", "circle"), {"width": 2, "color": DARK}
+    more = {"marker_line": ring, "showlegend": bool(n)}
+    one.points(f"{n} draws", names, drawn, look, size=7, hover=HOVER, **more)
+    return draw(one, 420, below=True, barmode="stack")
+
+
+def decisions(explanation: Explanation) -> go.Figure:
+    """p and q of every candidate the walk came to, depth by depth, and what was decided.
+
+    The diamond is ``u q``: the first candidate of a node is accepted iff it lies below the top of
+    its p bar. Candidates after a rejection are tested against what then remains of p and q, so they
+    have no diamond, only their decision. A greedy walk has neither q nor u; a point-mass rule does
+    not compare ``u q`` with p. Three traces (p, q, u q), the same number for every round;
+    ``customdata``: depth, token id, decision.
+    """
+    tests = [
+        (level.depth, t)
+        for level in explanation.levels
+        for t in level.tests
+        if t.decision != "invalid"
+    ]
+    # labels must be distinct for plotly to keep bars apart
+    place = [
+        [f"depth {d}" for d, _ in tests],
+        [f"{t.candidate + 1}: {visible(t.text)}" for _, t in tests],
+    ]
+    compared = explanation.rule in ("rejection", "rrs", "rrsw")
+    mark = [
+        t.u * t.q if compared and t.candidate == 0 and t.u is not None and t.q is not None else None
+        for _, t in tests
+    ]
+    tops = [max(t.p, t.q or 0, m or 0) for (_, t), m in zip(tests, mark, strict=True)]
+    one = Panel("Tests of the walk" if tests else "Nothing was tested", {"type": "multicategory"})
+    one.y = axis("probability", 0, 1.18 * max(tops, default=1.0), zeroline=True)
+    more: dict[str, Any] = {"customdata": [[d, t.token, t.decision] for d, t in tests]}
+    more["hover"] = "%{x}<br>%{y:.4f}<br>%{customdata[2]}"
+    one.bars("p (target)", place, [t.p for _, t in tests], TARGET, **more)
+    one.bars("q (draft)", place, [t.q for _, t in tests], DRAFT, "/", **more)
+    look, ring = ("black", "", "diamond"), {"color": "white", "width": 1}
+    one.points("u·q of a first candidate", place, mark, look, size=11, marker_line=ring, **more)
+    for i, ((_, t), top) in enumerate(zip(tests, tops, strict=True)):
+        sign, colour = SIGNS[t.decision]
+        one.note(i, top, sign, yshift=12, font={"size": 11, "color": colour})
+    return draw(one, 330, barmode="group")
 
 
 def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -> go.Figure:
@@ -44,49 +138,16 @@ def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -
     Args:
         p, q: distributions ``[V]``.
         after: at most ``len(HATCHES)`` of them ``[V]``.
-    Raises:
-        ValueError: too many of them, or lengths that differ.
     """
-    rows = [np.asarray(one, dtype=float) for one in (p, q, *after)]
-    if len(after) > len(HATCHES) or any(
-        row.shape != rows[0].shape or row.ndim != 1 for row in rows
-    ):
-        raise ArgumentError(
-            "residuals takes distributions over the same tokens, [V] each, and at most "
-            f"{len(HATCHES)} residuals; got {len(after)}"
-        )
-    tokens = [str(x) for x in range(len(rows[0]))]
-    hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
-
-    def bar(
-        heights: Sequence[float] | np.ndarray, name: str, colour: str, inside: str, shape: str
-    ) -> go.Bar:
-        pattern = {"shape": shape, "fillmode": "overlay", "fgcolor": colour, "size": 7}
-        marker = {"color": inside, "pattern": pattern, "line": {"color": colour, "width": 1}}
-        return go.Bar(
-            x=tokens,
-            y=list(heights),
-            name=name,
-            marker=marker,
-            hovertemplate=hover,
-            visible=len(heights) > 0,
-        )
-
-    traces = [bar(rows[0], "p", TARGET, TARGET, ""), bar(rows[1], "q", DRAFT, CLEAR, ".")]
-    for j, shape in enumerate(HATCHES):
-        left = rows[2 + j] if j < len(after) else ()
-        traces.append(
-            bar(left, f"after {j + 1} rejection{'s' if j else ''}", RESIDUAL, CLEAR, shape)
-        )
-    return figure(
-        *traces,
-        title={"text": "p, q, and what rejections leave of p", "x": 0, "xref": "paper"},
-        barmode="group",
-        xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
-        yaxis={"title": {"text": "probability"}, "range": [0, 1.05]},
-        height=270,
-        margin={"l": 60, "r": 20, "t": 75, "b": 45},
-    )
+    one = Panel("p, q, and what rejections leave of p", TOKENS, axis("probability", 0, 1.05))
+    tokens = list(map(str, range(len(p))))
+    one.bars("p", tokens, p, TARGET, hollow=True, hover=HOVER)
+    one.bars("q", tokens, q, DRAFT, ".", hollow=True, hover=HOVER)
+    for j, hatch in enumerate(HATCHES):
+        left, name = after[j] if j < len(after) else (), f"after {j + 1} rejection{'s' * bool(j)}"
+        more = {"hollow": True, "hover": HOVER, "visible": j < len(after)}
+        one.bars(name, tokens[: len(left)], left, RESIDUAL, hatch, marker_pattern_size=7, **more)
+    return draw(one, 270, barmode="group")
 
 
 def _wrapped(rule: str) -> str:
@@ -106,47 +167,31 @@ def rule_rates(
         rates: rule -> acceptance.
         optima: sampling scheme -> alpha*.
         drawn: rule -> sampling scheme; the bars are put together by it.
-    Raises:
-        ValueError: no rule, or a rule without a sampling scheme or optimum.
     """
-    if not rates or any(drawn.get(rule) not in optima for rule in rates):
-        raise ArgumentError(
-            "each rule needs a sampling scheme with an optimum; got rules "
-            f"{', '.join(rates) or 'none'}, optima of {', '.join(optima)}"
-        )
     schemes = list(dict.fromkeys(drawn[rule] for rule in rates))
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
     where = [
         [DRAWN.get(drawn[rule], drawn[rule]) for rule in order],
         [_wrapped(rule) for rule in order],
     ]
-    return figure(
-        go.Bar(
-            x=where,
-            y=[rates[rule] for rule in order],
-            name="acceptance",
-            marker={"color": ACCEPTED},
-            width=0.6,
-            text=[f"{rates[rule]:.3f}" for rule in order],
-            textposition="inside",
-            insidetextanchor="start",
-            textangle=0,
-            hovertemplate="%{y:.4f}<extra>acceptance</extra>",
-        ),
-        go.Scatter(
-            x=where,
-            y=[optima[drawn[rule]] for rule in order],
-            name="optimum of these candidates",
-            mode="markers",
-            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": MARK}},
-            hovertemplate="%{y:.4f}<extra>optimum</extra>",
-        ),
-        title={"text": "How often one of the candidates comes out", "x": 0, "xref": "paper"},
-        xaxis={"title": {"text": "rule, by how its candidates are drawn"}, "tickangle": 0},
-        yaxis={"title": {"text": "acceptance"}, "range": [0, 1.08]},
-        height=320,
-        margin={"l": 60, "r": 20, "t": 75, "b": 95},
+    one = Panel("How often one of the candidates comes out", y=axis("acceptance", 0, 1.08))
+    one.x = axis("rule, by how its candidates are drawn", tickangle=0)
+    one.bars(
+        "acceptance",
+        where,
+        [rates[rule] for rule in order],
+        ACCEPTED,
+        hover="%{y:.4f}",
+        width=0.6,
+        text=[f"{rates[rule]:.3f}" for rule in order],
+        textposition="inside",
+        insidetextanchor="start",
+        textangle=0,
     )
+    name, look = "optimum of these candidates", (MARK, "", "line-ew")
+    best, ring = [optima[drawn[rule]] for rule in order], {"width": 3, "color": MARK}
+    one.points(name, where, best, look, size=34, hover="%{y:.4f}", marker_line=ring)
+    return draw(one, 320, margin={"l": 60, "r": 20, "t": 84, "b": 95})
 
 
 def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
@@ -156,43 +201,15 @@ def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
     Args:
         p, out: distributions ``[V]``; fractions are compared as fractions.
         name: of the verifier.
-    Raises:
-        ValueError: lengths that differ.
     """
-    if len(p) != len(out):
-        raise ArgumentError(f"p has {len(p)} tokens, the output {len(out)}")
-    tokens = [str(x) for x in range(len(p))]
     off = sum(abs(a - b) for a, b in zip(p, out, strict=True)) / 2
-    right = off == 0
-    verdict = "equal to p" if right else f"TV(output, p) = {float(off):.4f}"
-    hover = "token %{x}: %{y:.4f}<extra>%{fullData.name}</extra>"
-    line, cross = (
-        {"symbol": "line-ew", "size": 26, "line": {"width": 3, "color": INK}},
-        {"symbol": "x", "size": 12, "color": MARK},
-    )
-    return figure(
-        go.Bar(
-            x=tokens,
-            y=[float(a) for a in p],
-            name="p",
-            marker={"color": FAINT, "line": {"color": OTHER, "width": 1}},
-            hovertemplate=hover,
-        ),
-        go.Scatter(
-            x=tokens,
-            y=[float(a) for a in out],
-            name="output",
-            mode="markers",
-            hovertemplate=hover,
-            cliponaxis=False,
-            marker=line if right else cross,
-        ),
-        title={"text": f"Output of {name}: {verdict}", "x": 0, "xref": "paper"},
-        xaxis={"title": {"text": "token"}, "type": "category", "dtick": 1},
-        yaxis={
-            "title": {"text": "probability"},
-            "range": [0, 1.1 * max(float(max(p)), float(max(out)))],
-        },
-        height=250,
-        margin={"l": 60, "r": 20, "t": 75, "b": 45},
-    )
+    verdict = "equal to p" if off == 0 else f"TV(output, p) = {float(off):.4f}"
+    one = Panel(f"Output of {name}: {verdict}", TOKENS)
+    one.y = axis("probability", 0, 1.1 * max(float(max(p)), float(max(out))))
+    tokens = list(map(str, range(len(p))))
+    one.bars("p", tokens, p, FAINT, hover=HOVER, marker_line={"color": OTHER, "width": 1})
+    line, cross = ((INK, "", "line-ew"), 26), ((MARK, "", "x"), 12)
+    look, size = line if off == 0 else cross
+    ring = {"marker_line": {"width": 3, "color": INK}} if off == 0 else {}
+    one.points("output", tokens, out, look, size=size, hover=HOVER, cliponaxis=False, **ring)
+    return draw(one, 250)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import cycle
-
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from specwb.figures.style import DEPTHS, PALETTE, figure
+from specwb.figures.kit import Panel, axis, draw, whiskers
+from specwb.palette import DEPTHS, looks
 
 
 def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
@@ -26,33 +26,23 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
     numbers = [pd.api.types.is_numeric_dtype(means[name]) for name in by]
     if len(by) == 2 and all(numbers):
         cells = means.pivot(index=by[1], columns=by[0], values=middle)
-        heat = go.Heatmap(
-            x=[f"{x:g}" for x in cells.columns],
-            y=[f"{y:g}" for y in cells.index],
-            z=cells.to_numpy(),
-            colorbar={"title": value},
-            colorscale=DEPTHS,
-            texttemplate="%{z:.2f}",
-        )
-        axes = [{"title": name, "type": "category"} for name in by]  # the values, not a scale
-        return figure(heat, xaxis=axes[0], yaxis=axes[1])
+        # the settings that were measured, not a scale
+        one = Panel("", axis(by[0], type="category"), axis(by[1], type="category"))
+        x, y = ([f"{v:g}" for v in values] for values in (cells.columns, cells.index))
+        low, high = (means.pivot(index=by[1], columns=by[0], values=end) for end in ("low", "high"))
+        words = [[f"{v:.2f}" for v in row] for row in cells.to_numpy()]
+        bar = {"zmin": None, "zmax": None, "showscale": True, "colorbar": {"title": value}}
+        ends = np.dstack((low, high)).tolist()
+        hover = "%{x}, %{y}: %{z:.3f} (%{customdata[0]:.3f} .. %{customdata[1]:.3f})"
+        more = {"written": True, "customdata": ends, "hover": hover, **bar}
+        one.cells(x, y, cells.to_numpy(), DEPTHS, words, **more)
+        return draw(one, 450)
     *others, last = by
-    groups = means.groupby(others, dropna=False) if others else [((), means)]
-    curves = [
-        go.Scatter(
-            x=group[last],
-            y=group[middle],
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": group["high"] - group[middle],
-                "arrayminus": group[middle] - group["low"],
-            },
-            mode="lines+markers" if numbers[-1] else "markers",
-            line={"color": colour, "dash": dash},
-            marker={"symbol": symbol, "size": 8},
-            name=", ".join(f"{name}={x}" for name, x in zip(others, key, strict=True)) or value,
-        )
-        for (key, group), (colour, dash, symbol) in zip(groups, cycle(PALETTE), strict=False)
-    ]
-    return figure(*curves, xaxis={"title": last}, yaxis={"title": value})
+    groups = list(means.groupby(others, dropna=False)) if others else [((), means)]
+    one = Panel("", axis(last), axis(value))
+    for (key, group), look in zip(groups, looks(map(str, range(len(groups)))).values()):
+        name = ", ".join(f"{name}={x}" for name, x in zip(others, key, strict=True)) or value
+        interval = whiskers(group[middle], group["low"], group["high"])
+        joined = 2 if numbers[-1] else 0
+        one.line(name, group[last], group[middle], look, width=joined, error_y=interval)
+    return draw(one, 450)

@@ -6,7 +6,6 @@ Its figures are pure functions of plain numbers.
 from __future__ import annotations
 
 import html
-import math
 import re
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ import pytest
 import tiny
 
 import specwb
-from specwb import figures
 from specwb.bench import compare as module
 from specwb.bench import machine, report
 from specwb.bench.compare import compare
@@ -240,65 +238,6 @@ def test_a_comparison_of_nothing_but_plain_decoding_is_drawn_too():
     assert re.search(r"Speedup over (ar|hf_sample) \(dashed: 1\)", page)
     assert "Acceptance by depth" not in page
     assert "no loops" not in page
-
-
-def test_round_lengths():
-    drawn = figures.round_lengths({"a": [0, 0, 1, 3], "b": [1]})
-    bars = [t for t in drawn.data if t.type == "bar"]
-    assert [list(b.x) for b in bars] == [[1, 2, 3, 4]] * 2
-    assert [list(b.y) for b in bars] == [[0.5, 0.25, 0, 0.25], [0, 1, 0, 0]]
-    assert [t.x[0] for t in drawn.data if t.type == "scatter"] == [2, 2]
-    assert drawn.layout.annotations[0].text == "a, tau 2.00"
-    for bad in ({}, {"a": []}):
-        with pytest.raises(ValueError, match="at least one"):
-            figures.round_lengths(bad)
-
-
-def test_time_split():
-    drawn = figures.time_split(
-        {
-            "a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5},
-            "b": dict.fromkeys(PARTS, 2.0),
-        },
-        {"a": 1000, "b": 4000},
-    )
-    assert {t.name: t.x[0] for t in drawn.data} == {
-        "draft": 1.0,
-        "score": 2.0,
-        "verify": 0.5,
-        "commit": 0.5,
-    }
-    assert [t.x[1] for t in drawn.data] == [0.5] * 4
-    assert [list(t.customdata) for t in drawn.data[:2]] == [[0.25, 0.25], [0.5, 0.25]]
-    assert [note.text for note in drawn.layout.annotations] == ["4.00 ms", "2.00 ms"]
-    with pytest.raises(ValueError, match="at least one token"):
-        figures.time_split({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 0})
-
-
-def test_acceptance_by_depth():
-    drawn = figures.acceptance_by_depth(
-        {"none": [], "a": [(75, 100), (10, 20), (9, 9)], "rare": [(1, 2)]}
-    )
-    (line,) = drawn.data
-    assert (line.name, list(line.x), list(line.y)) == ("a", [1, 2], [0.75, 0.5])
-    assert line.error_y.array[0] == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
-    assert "nothing" in figures.acceptance_by_depth({}).layout.title.text
-
-
-def test_by_category():
-    rows = {
-        "ar": {"speedup": 1.0},
-        "a": {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5, "tau": 3.0, "runs": 4},
-    }
-    slow = {"speedup": 0.5, "speedup_low": 0.4, "speedup_high": 0.75, "tau": 1.5, "runs": 3}
-    drawn = figures.by_category({"code": rows, "math": rows | {"a": slow}})
-    assert [t.name for t in drawn.data] == ["code", "math"]
-    assert [list(t.x) for t in drawn.data] == [[2.0], [0.5]]
-    assert list(drawn.data[1].customdata[0]) == ["a", 1.5, 0.4, 0.75, 3]
-    assert drawn.data[0].y[0] < drawn.data[1].y[0]
-    assert len({t.marker.symbol for t in drawn.data}) == 2
-    with pytest.raises(ValueError, match="at least one category"):
-        figures.by_category({})
 
 
 def test_a_table_is_packed_as_its_name_says(tmp_path):

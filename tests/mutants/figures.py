@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from mutants.patch import killed_by
-from specwb.figures.acceptance import acceptance
-from specwb.figures.categories import by_category
-from specwb.figures.comparison import comparison
-from specwb.figures.decisions import decisions
-from specwb.figures.depths import acceptance_by_depth
-from specwb.figures.designer import _mask, designer
 from specwb.figures.diffuspec import adaptive
 from specwb.figures.easyspec import round_on_devices
-from specwb.figures.falcon import _points, block_designer
+from specwb.figures.falcon import _trained, block_designer
 from specwb.figures.heads import heads
 from specwb.figures.kangaroo import densities
-from specwb.figures.lengths import round_lengths
-from specwb.figures.mcsd_ti import calibration
+from specwb.figures.kit import whiskers
+from specwb.figures.mcsd_ti import bin_of
 from specwb.figures.measuring import bars, estimates
-from specwb.figures.rounds import tokens_per_round
-from specwb.figures.rules import rule_rates
-from specwb.figures.speedup import speedup
+from specwb.figures.methods import (
+    acceptance_by_depth,
+    by_category,
+    comparison,
+    round_lengths,
+    speedup,
+    time_split,
+    tokens_per_round,
+)
+from specwb.figures.rules import acceptance, decisions, rule_rates
 from specwb.figures.sweeps import by_parameter
-from specwb.figures.timing import time_split
-from specwb.figures.tree import draft_tree
+from specwb.figures.tree import _mask, designer, draft_tree
 from specwb.widgets.acceptance import shaped
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.diffuspec import LengthExplorer
@@ -40,32 +40,33 @@ from specwb.widgets.speed import SpeedExplorer
 # ----------------------------------------------------------------------- methods side by side
 
 
-@killed_by("bench/test_report.py: test_by_category")
+@killed_by("notebooks/test_figures.py: by_category")
 def categories_share_a_row(patch):
     """Every category is drawn with the speedups of the first one."""
-    first = 'next(iter(figures.values()))[n]["speedup"]'
-    patch.edit(by_category, 'x=[rows[n]["speedup"] for', f"x=[{first} for")
+    patch.edit(by_category, "[figures[kind][n] for n", "[next(iter(figures.values()))[n] for n")
 
 
-@killed_by("notebooks/test_widgets.py: comparison_shows_the_table")
+@killed_by("notebooks/test_figures.py: intervals_begin")
 def quartiles_as_lengths(patch):
     """An error bar is as long as the upper quartile, not as it is above the median."""
-    patch.edit(comparison, 'r["speedup_high"] - r["speedup"] for', 'r["speedup_high"] for')
+    patch.edit(
+        comparison, "(speed, low, high)", "(speed, low, [s + h for s, h in zip(speed, high)])"
+    )
 
 
-@killed_by("bench/test_report.py: acceptance_by_depth")
+@killed_by("notebooks/test_figures.py: acceptance_by_depth")
 def depths_share_a_denominator(patch):
     """Acceptance at every depth is over the rounds that were tested at the first."""
     patch.edit(acceptance_by_depth, "a / t for _, a, t in", "a / points[0][2] for _, a, _ in")
 
 
-@killed_by("bench/test_report.py: round_lengths")
+@killed_by("notebooks/test_figures.py: counted_with_their_bonus")
 def bonus_token_not_in_the_histogram(patch):
     """A round's length is what was accepted, without the bonus token."""
     patch.edit(round_lengths, "Counter(a + 1 for a in", "Counter(a for a in")
 
 
-@killed_by("notebooks/test_widgets.py: tokens_per_round_counts")
+@killed_by("notebooks/test_figures.py: counted_with_their_bonus")
 def tau_is_a_mean_of_rows(patch):
     """tau is the mean of the rows' own means, whatever the number of their rounds."""
     means = "[1 + sum(row) / len(row) for row in output.accepted_lengths]"
@@ -73,59 +74,59 @@ def tau_is_a_mean_of_rows(patch):
     patch.edit(tokens_per_round, "output.mean_tokens_per_step", mean)
 
 
-@killed_by("bench/test_report.py: time_split")
+@killed_by("notebooks/test_figures.py: time_is_of_a_token")
 def seconds_for_milliseconds(patch):
     """What the axis calls milliseconds are seconds."""
     patch.edit(time_split, "1e3 * seconds", "seconds")
 
 
-@killed_by("bench/test_report.py: time_split")
+@killed_by("notebooks/test_figures.py: time_is_of_a_token")
 def time_over_the_tokens_of_all(patch):
     """A method's time is divided by the tokens of all methods."""
     patch.edit(time_split, "/ tokens[n] for", "/ sum(tokens.values()) for")
 
 
-@killed_by("notebooks/test_measuring_figures.py: interval_of_a_curve")
+@killed_by("notebooks/test_figures.py: intervals_begin")
 def intervals_as_lengths(patch):
-    """The error bar of a sweep's mean is as long as the interval's upper end is high."""
-    patch.edit(by_parameter, 'group["high"] - group[middle]', 'group["high"]')
+    """An error bar is as long as the interval's upper end is high."""
+    patch.edit(whiskers, "top - v for v, _, top", "top for v, _, top")
 
 
-@killed_by("notebooks/test_measuring_figures.py: heat_map")
+@killed_by("notebooks/test_figures.py: heat_map")
 def heat_map_transposed(patch):
     """The cells of a heat map are transposed, its axes are not."""
-    patch.edit(by_parameter, "z=cells.to_numpy()", "z=cells.to_numpy().T")
+    patch.edit(by_parameter, "x, y, cells.to_numpy()", "x, y, cells.to_numpy().T")
 
 
-@killed_by("notebooks/test_measuring_figures.py: span_the_middle")
+@killed_by("notebooks/test_figures.py: span_the_middle")
 def span_from_the_smallest(patch):
     """The line over the middle of the estimates begins at the smallest of them."""
     patch.edit(estimates, "[(1 - MIDDLE) / 2, 0.5,", "[0.0, 0.5,")
 
 
-@killed_by("notebooks/test_measuring_figures.py: bars_say_their_values")
+@killed_by("notebooks/test_figures.py: bars_say_their_values")
 def bars_by_place(patch):
     """A series that lacks a group has its other bars one group too far to the left."""
     patch.edit(
         bars,
-        "round(float(by_group[g]), 4) if g in by_group else None for g in groups",
-        "round(float(v), 4) for v in by_group.values()",
+        "[by_group.get(g) for g in groups]",
+        "[*by_group.values(), *[None] * (len(groups) - len(by_group))]",
     )
 
 
-@killed_by("notebooks/test_widgets.py: speedup_figure")
+@killed_by("notebooks/test_figures.py: speedups_stand_at_their_gamma")
 def measured_from_gamma_0(patch):
     """Measured speedups are drawn at gamma 0, 1, .. as if there were one of every gamma."""
-    patch.edit(speedup, "x=list(measured),", "x=list(range(len(measured))),")
+    patch.edit(speedup, '"measured", measured,', '"measured", range(len(measured)),')
 
 
 # ------------------------------------------------------------------------ distributions and rules
 
 
-@killed_by("notebooks/test_widgets.py: acceptance_figure_adds_up")
+@killed_by("notebooks/test_figures.py: acceptance_figure_adds_up")
 def residual_drawn_normalised(patch):
     """The residual's bars are its distribution, not the mass that p has beyond q."""
-    patch.edit(acceptance, "bar(target - both,", "bar((target - both) / (1 - alpha),")
+    patch.edit(acceptance, ", target - both,", ", (target - both) / (1 - alpha),")
 
 
 @killed_by("notebooks/test_widgets.py: shaped_distributions")
@@ -134,16 +135,16 @@ def draft_is_not_heated(patch):
     patch.edit(shaped, "(place - shift) ** 2 / 4 / temperature", "(place - shift) ** 2 / 4")
 
 
-@killed_by("notebooks/test_widgets.py: decisions_shows_every_test")
+@killed_by("notebooks/test_figures.py: decisions_shows_every_test")
 def later_candidates_against_p(patch):
     """Candidates after a rejection have a threshold, as if they were tested against p and q."""
     patch.edit(decisions, "if compared and t.candidate == 0 and", "if compared and")
 
 
-@killed_by("notebooks/test_rules_widget.py: figures_say")
+@killed_by("notebooks/test_figures.py: rules_stand_by_scheme")
 def rules_under_others_names(patch):
     """Bars are in the order of the rates, and their labels in the order of the schemes."""
-    patch.edit(rule_rates, "y=[rates[rule] for rule in order]", "y=list(rates.values())")
+    patch.edit(rule_rates, " [rates[rule] for rule in order]", " list(rates.values())")
 
 
 @killed_by("notebooks/test_rules_widget.py: errors_of_a_draft")
@@ -162,37 +163,37 @@ def curve_at_one_price(patch):
     patch.edit(SpeedExplorer._new, "speedup(alpha, g, c, v(g))", "speedup(alpha, g, c, v(gamma))")
 
 
-@killed_by("notebooks/test_kangaroo_widgets.py: figures_say")
+@killed_by("notebooks/test_figures.py: bin_they_lie_in")
 def shares_for_densities(patch):
     """A density is the share of a bin, not over the bin's width."""
     patch.edit(densities, "n * bins / sum(count)", "n / sum(count)")
 
 
-@killed_by("notebooks/test_mcsd_ti_widgets.py: figures_say")
+@killed_by("notebooks/test_figures.py: bin_they_lie_in")
 def groups_by_rounding(patch):
     """What was said is put into the nearest group, not into the one that it lies in."""
-    patch.edit(calibration, "min(int(value * bins), bins - 1)", "round(value * bins)")
+    patch.edit(bin_of, "min(int(value * bins), bins - 1)", "round(value * bins)")
 
 
 # ----------------------------------------------------------------------------------------- trees
 
 
-@killed_by("notebooks/test_widgets.py: draft_tree_of_each_rows_own")
+@killed_by("notebooks/test_figures.py: draft_tree_of_each_rows_own")
 def tree_of_the_first_row(patch):
     """Every row's tokens are drawn on the first row's tree."""
     patch.edit(draft_tree, "tree.host[row if tree.R > 1 else 0]", "tree.host[0]")
 
 
-@killed_by("notebooks/test_designer.py: mask_is_the_trees")
+@killed_by("notebooks/test_figures.py: mask_is_the_trees")
 def position_of_the_one_that_looks(patch):
     """A cell of the mask has the position of the node that looks, not of the one that is seen."""
     patch.edit(_mask, "(depth[j] if j in seen[i] else None", "(depth[i] if j in seen[i] else None")
 
 
-@killed_by("notebooks/test_designer.py: by_number_of_nodes")
+@killed_by("notebooks/test_figures.py: curves_begin_at_one_node")
 def best_trees_unsorted(patch):
     """The sizes of the best trees are sorted, their speeds are not."""
-    patch.edit(designer, "y=[best[m] for m in sizes]", "y=list(best.values())")
+    patch.edit(designer, "[best[m] for m in sizes]", "list(best.values())")
 
 
 @killed_by("notebooks/test_designer.py: best_trees_are")
@@ -201,7 +202,7 @@ def root_is_paid_for(patch):
     patch.edit(TreeDesigner.cost, "roofline(len(parents) - 1,", "roofline(len(parents),")
 
 
-@killed_by("notebooks/test_heads_widget.py: figures_say")
+@killed_by("notebooks/test_figures.py: curves_begin_at_one_node")
 def trees_of_heads_from_0_nodes(patch):
     """The curves of the heads begin at 0 nodes, where it is the root alone that is one node."""
     patch.edit(heads, "list(range(1, len(curve) + 1))", "list(range(len(curve)))")
@@ -213,16 +214,16 @@ def best_guess_for_all_guesses(patch):
     patch.edit(HeadsExplorer._new, "{sum(row):.0%}", "{max(row):.0%}")
 
 
-@killed_by("notebooks/test_falcon_widgets.py: designer_of_blocks")
+@killed_by("notebooks/test_figures.py: blocks_by_their_passes")
 def block_trees_from_0_nodes(patch):
     """The curves of block trees begin at 0 nodes, so that the tree shown stands beside its own."""
-    patch.edit(block_designer, "list(range(1, len(curve) + 1))", "list(range(len(curve)))")
+    patch.edit(block_designer, "range(1, len(curve) + 1)", "range(len(curve))")
 
 
-@killed_by("notebooks/test_falcon_widgets.py: figures_say")
+@killed_by("notebooks/test_figures.py: blocks_by_their_passes")
 def one_error_for_two(patch):
     """The bars of trainings are one standard error, not two."""
-    patch.edit(_points, "2 * e", "e")
+    patch.edit(_trained, "2 * v", "v")
 
 
 @killed_by("notebooks/test_falcon_widgets.py: pairs_glance")
@@ -238,10 +239,10 @@ def glances_share_noise(patch):
 # ------------------------------------------------------------------------------- rounds and costs
 
 
-@killed_by("notebooks/test_diffuspec_widgets.py: figures_say")
+@killed_by("notebooks/test_figures.py: lengths_drafted")
 def star_at_the_round_after(patch):
     """That delta is added is shown at the round whose length has grown by it."""
-    patch.edit(adaptive, "x=[xs[i] for i in grows]", "x=[xs[i] + 1 for i in grows]")
+    patch.edit(adaptive, "[xs[i] for i in grows]", "[xs[i] + 1 for i in grows]")
 
 
 @killed_by("notebooks/test_diffuspec_widgets.py: behind_an_end")
@@ -250,7 +251,7 @@ def drafted_is_generated(patch):
     patch.edit(LengthExplorer._new, "sum(r.k for r in", "sum(r.generated for r in")
 
 
-@killed_by("notebooks/test_easyspec_widgets.py: figures_say")
+@killed_by("notebooks/test_figures.py: spans_and_groups")
 def spans_begin_with_their_step(patch):
     """What a device does begins where its step does."""
     begin = "min(t.start for t in spans if t.step == s.step)"

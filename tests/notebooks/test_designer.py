@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction as F
-
 import pytest
 from drawn import picture, shown
 
@@ -42,69 +40,6 @@ def designer(one) -> TreeDesigner:
 
 def tau(parents) -> float:
     return float(sum(analysis.path_values(RATES, parents)))
-
-
-# ---------------------------------------------------------------------------------------- figures
-
-
-@pytest.mark.parametrize("ks", [(), (1, 1, 1), (4, 2, 2), (6, 4)], ids=str)
-def test_the_mask_is_the_trees(ks):
-    tree = Tree.branching(*ks) if ks else Tree.chain(0)
-    (heat,) = figures.tree_mask(tree.host[0]).data
-    assert list(heat.x) == list(range(-1, tree.n))
-    for i in range(tree.n):
-        assert heat.z[i][0] == -1, "the committed text is seen by all"
-        for j in range(tree.n):
-            assert heat.z[i][j + 1] == (int(tree.depth[0, j]) if tree.mask[0, i, j] else None)
-    assert figures.tree_mask(tree.host[0]).layout.yaxis.autorange == "reversed"
-    assert heat.texttemplate == ("%{text}" if tree.n <= 16 else "")
-
-
-def test_a_tree_with_its_values():
-    parents = Tree.branching(2, 2).host[0]
-    values = analysis.path_values([F(1, 2), F(1, 4)], parents)
-    drawn = figures.value_tree(parents, values)
-    edges, nodes = drawn.data
-    assert list(nodes.customdata) == list(range(7))
-    assert nodes.text[1] == "1 <b>0.50</b>"
-    assert list(nodes.x) == depths(parents)
-    assert (
-        nodes.marker.size[0] > nodes.marker.size[1] > nodes.marker.size[2] == nodes.marker.size[3]
-    )
-    assert [edges.x[i : i + 2] for i in range(0, len(edges.x), 3)] == [
-        (depths(parents)[p], depths(parents)[p] + 1) for p in parents[1:]
-    ]
-    assert f"their values sum to {float(sum(values)) - 1:.2f}" in drawn.layout.title.text
-    assert figures.value_tree(parents, values, list("abcdefg")).data[1].text[6] == "g <b>0.06</b>"
-    assert figures.value_tree(Tree.branching(6, 6).host[0], [0.1] * 43).data[1].mode == "markers"
-    with pytest.raises(
-        ValueError, match="a tree of 7 nodes needs as many values and labels, got 6 and 7"
-    ):
-        figures.value_tree(parents, values[:6])
-    with pytest.raises(ValueError, match="node 0 must be the root"):
-        figures.value_tree([0, 0], [1, 1])
-
-
-def test_lines_by_nodes():
-    drawn = figures.by_nodes({"a": [1, 2, None], "b": [1.5]}, "title", "tau")
-    assert [(list(t.x), list(t.y)) for t in drawn.data] == [([1, 2, 3], [1, 2, None]), ([1], [1.5])]
-    assert drawn.data[0].line.dash != drawn.data[1].line.dash
-    assert drawn.data[0].marker.symbol != drawn.data[1].marker.symbol
-    for bad in ({}, {str(i): [1] for i in range(9)}):
-        with pytest.raises(ValueError, match="between one and 8 curves"):
-            figures.by_nodes(bad, "", "")
-    with pytest.raises(ValueError, match="at least one number of nodes"):
-        figures.designer([-1], [1], {}, 1.0)
-
-
-def test_best_trees_by_number_of_nodes():
-    drawn = figures.designer([-1, 0], [1, 0.5], {3: 1.5, 1: 1.0, 2: 1.25}, 1.125)
-    best, here = drawn.data[-2:]
-    assert (list(best.x), list(best.y)) == ([1, 2, 3], [1.0, 1.25, 1.5])
-    assert (list(here.x), list(here.y)) == ([2], [1.125])
-
-
-# ----------------------------------------------------------------------------------------- widget
 
 
 def test_it_shows_the_tree_made_by_hand(designer):

@@ -135,46 +135,6 @@ def test_what_is_drafted_behind_an_end_of_text_counts():
     assert "2 rounds, 5.0 tokens drafted a round, 1.50 accepted + 1 = 2.50" in view.summary
 
 
-def test_the_figures_say_what_they_are_given():
-    drawn = figures.lattice(
-        [["a", "b", "c"], ["d", "e", "f"]],
-        [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]],
-        {"t": [0, None], "s": [1]},
-        kept=[2, 3],
-        below=["", "g"],
-    )
-    cells, first, second, left, out, below = drawn.data
-    assert [list(row) for row in cells.z] == [[0.6, 0.5], [0.3, 0.4], [None, 0.1]]
-    assert (list(first.x), list(first.y), list(second.y)) == ([1, 2], [1, 4], [2])
-    assert (sorted(left.text), list(out.text)) == (["a", "b", "d", "e", "f"], ["c"])
-    assert (list(below.x), list(below.y), list(below.text)) == ([2], [4], ["g"])
-    assert (first.line.color, first.line.dash, first.marker.symbol) != (
-        second.line.color,
-        second.line.dash,
-        second.marker.symbol,
-    )
-
-    rounds = analysis.adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1)
-    bars, k, generated, a, b, grows = figures.adaptive(rounds, 2, 4).data
-    assert (list(bars.y), list(k.y), list(generated.y)) == ([4, 1, 3], [4, 3, 3], [4, 3, 3])
-    assert (list(a.y), list(b.y)) == ([2, 2.5, 2.75], [2, 1.5, 2.25])
-    assert (list(grows.x), list(grows.y)) == ([1], [2])
-
-    (line,) = figures.by_setting({"a": {0.0: 1.0, 0.5: 2.0}}, "t", "y", "x").data
-    assert (list(line.x), list(line.y)) == ([0, 0.5], [1, 2])
-    for call, message in (
-        (lambda: figures.lattice([], [], {"t": []}), "every place"),
-        (lambda: figures.lattice([["a"]], [[1.0, 0.0]], {"t": [0]}), "every place"),
-        (lambda: figures.lattice([["a"]], [[1.0]], {"t": [1]}), "rows 0..0"),
-        (lambda: figures.lattice([["a"]], [[1.0]], {"t": [0, 0]}), "at most 1"),
-        (lambda: figures.lattice([["a"]], [[1.0]], {}), "one to 3"),
-        (lambda: figures.adaptive([], 1, 2), "one round"),
-        (lambda: figures.by_setting({}, "", "", ""), "got 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
 def test_controls_and_what_is_missing():
     for widget in (explorer(), LengthExplorer(replay(6), top=9)):
         controls = [c for box in widget.children if hasattr(box, "children") for c in box.children]

@@ -14,7 +14,7 @@ import specwb
 from specwb.analysis import layer_parallel as parallel
 from specwb.evaluation.fuzzy import KINDS, similarity
 from specwb.figures import easyspec as figures
-from specwb.models.fuzzy import GroupError, grouping, listed
+from specwb.models.fuzzy import GroupError, grouping
 from specwb.widgets.easyspec import DevicesExplorer, FuzzyExplorer, StageExplorer
 
 TIMES = {
@@ -176,60 +176,6 @@ def test_the_cost_model_and_the_papers_numbers():
         StageExplorer({str(i): (0.1, 1.0) for i in range(4)})
     with pytest.raises(ValueError, match="times of one width"):
         DevicesExplorer({}, 8)
-
-
-def test_the_figures_say_what_they_are_given():
-    rows = {"n = 2": grouping(6, 2), "own": listed(6, [[0, 1, 2]])}
-    many, alone = figures.grouped(rows, "t").data
-    assert list(zip(many.y, many.text)) == [("n = 2", "2 3"), ("own", "0 1 2")]
-    assert [(y, text) for y, text in zip(alone.y, alone.text) if y == "own"] == [
-        ("own", "3"),
-        ("own", "4"),
-        ("own", "5"),
-    ]
-    assert {round(x + 0.12) for x in many.x} == {2, 3}
-
-    spans = [
-        parallel.Span(0, 0.0, 1.0, "attention", 0, 0),
-        parallel.Span(1, 1.0, 1.5, "mlp", 0, 0),
-        parallel.Span(0, 2.0, 2.75, "mlp", 1, 1),
-        parallel.Span(0, 2.75, 5.0, "verify", None, 2),
-    ]
-    drawn = figures.round_on_devices(spans, 2, "t")
-    assert {t.name: (list(t.y), list(t.base), list(t.x)) for t in drawn.data if t.x} == {
-        "attention": (["device 0"], [0], [1]),
-        "mlp": (["device 1", "device 0"], [1, 2], [0.5, 0.75]),
-        "verify": (["device 0"], [2.75], [2.25]),
-    }
-    assert [line.x0 for line in drawn.layout.shapes] == [2, 2.75]
-
-    errors, layers = (
-        {"on": [0.0, 1e-16], "off": [0.1, 0.2]},
-        {"keys": [0, 0.3], "values": [0.1, 0.4]},
-    )
-    on, off, keys, values = figures.cache_drift(errors, layers).data
-    assert (list(on.y), list(off.y), list(off.x)) == ([0, 1e-16], [0.1, 0.2], [1, 2])
-    assert (
-        figures.cache_drift(errors, layers).layout.yaxis.type is None
-    )  # from zero on, whatever the smallest is
-    assert (list(keys.y), list(values.y), list(keys.x)) == ([0, 0.3], [0.1, 0.4], [0, 1])
-    assert len({trace.line.color for trace in (on, off, keys, values)}) == 4
-
-    (one,) = figures.by_layer({"a": [1.0, None, 0.25]}, [(0,), (1, 2)], "t", "y").data
-    assert list(one.y) == [1.0, None, 0.25]
-    for call, message in (
-        (lambda: figures.grouped({}, ""), "one way at least"),
-        (lambda: figures.grouped({"a": [(0,)], "b": [(0,), (1,)]}, ""), r"\[1, 2\]"),
-        (lambda: figures.by_layer({}, [], "", ""), "got 0"),
-        (lambda: figures.cache_drift({}, layers), "got 0 and 2"),
-        (lambda: figures.round_on_devices([], 5, ""), "one span"),
-        (
-            lambda: figures.stage_and_round([0, 1], {"a": [1]}, {}, 1, [0], {"t": [1]}, 6, ""),
-            "as many values",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
 
 
 def test_controls():

@@ -14,7 +14,6 @@ from specwb.drafters.heads import accuracies, measured_tree
 from specwb.mask import sight_mask
 from specwb.training.falcon import glance_mask
 from specwb.training.markov import MarkovSource
-from specwb.tree import Tree
 from specwb.widgets import BlockDesigner, BlockExplorer, GlancingExplorer
 
 SOURCE = MarkovSource.ring(5, 2)
@@ -101,7 +100,7 @@ def test_which_pairs_glance(k, ratio, wrong, seed):
     (block,) = [t for t in drawn if t.get("name") == "the block"]
     for g in (0, 10, 20):
         assert block["y"][g] == pytest.approx(
-            dependence.excess(joint, dependence.prefix_reveal(k, g / 20), weights), abs=1e-5
+            dependence.excess(joint, dependence.prefix_reveal(k, g / 20), weights), abs=1e-4
         )
     dots = [t for t in drawn if "trained" in t.get("name", "")]
     assert [t["y"] for t in dots] == (
@@ -161,56 +160,6 @@ def test_trees_by_passes(head, passes, nodes, costs):
     )
     assert designer.summary.endswith(f"{top:.2f}x")
     assert designer.summary in designer.children[2].value
-
-
-def test_the_designer_of_blocks_draws_what_it_is_given():
-    tree = BlockTree(Tree.branching(2, 2, 1), 2)
-    speeds = {"1 pass": [1.0, 1.5], "2 passes": [1 + n / 8 for n in range(11)]}
-    drawn = figures.block_designer(tree, speeds, "2 passes")
-    (bars,) = (t for t in drawn.data if t.type == "bar")
-    assert (list(bars.x), list(bars.y)) == ([1, 2, 3], [2, 4, 4])
-    first, second, third = bars.marker.color  # two levels of the first pass, one of the second
-    assert first == second != third
-    one, two, here = drawn.data[-3:]
-    assert (list(one.x), list(one.y)) == ([1, 2], [1.0, 1.5])
-    assert (list(two.x), list(two.y)) == (list(range(1, 12)), speeds["2 passes"])
-    assert (list(here.x), list(here.y)) == ([11], [2.25])
-
-
-def test_the_figures_say_what_they_are_given():
-    tree = BlockTree(Tree.branching(2, 2, 1), 2)
-    drawn = figures.block_tree(tree, "t")
-    by_name = {t.name: t for t in drawn.data if t.name}
-    assert [len(by_name[f"pass {b}"].x) for b in (1, 2, 3)] == [6, 4, 0]
-    assert list(by_name["pass 2"].x) == [3] * 4
-    assert len(by_name["a block begins below"].x) == 5
-    assert len({by_name[f"pass {b}"].marker.symbol for b in (1, 2)}) == 2
-    line, dots = figures.ratios({"a": [(0, 1.0), (1, 0.5)]}, {"a": [(0.5, 0.7, 0.01)]}, "t").data
-    assert (list(line.y), list(dots.y), list(dots.error_y.array)) == ([1.0, 0.5], [0.7], [0.02])
-    bound, code = figures.by_dependence({"code": [(0.5, 0.25)]}, [(0, 1.0), (2, 0.0)], "t").data
-    assert (list(bound.y), list(code.x), list(code.y)) == ([1, 0], [0.5], [0.25])
-    cells = figures.glancing(
-        [[True, False], [False, False]], 2, {"a": [1.0, 0.0]}, (0.5, 0.5)
-    ).data[0]
-    assert list(map(list, cells.text)) == [["glances", "sees"], ["", ""]]
-    for call, message in (
-        (lambda: figures.block_sight([1, 2], [1], 1), "2 ends and 1 starts"),
-        (lambda: figures.block_sight([1], [1], 2), "at least 2 pairs"),
-        (
-            lambda: figures.glancing([[True, False, False]], 2, {"a": [1, 0]}, (0, 0)),
-            "whole blocks of 2",
-        ),
-        (lambda: figures.ratios({}, {}, ""), "got 0"),
-        (lambda: figures.ratios({"a": [(0, 1)]}, {"b": []}, ""), "curves a, got b"),
-        (lambda: figures.by_dependence({}, [(0, 1)], ""), "got 0"),
-        (lambda: figures.block_tree(BlockTree(Tree.chain(9), 1), ""), "this tree has 9"),
-        (
-            lambda: figures.block_designer(tree, {"1 pass": [1.0] * 5}, "1 pass"),
-            "go on to 11 nodes",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
 
 
 def test_controls_and_what_is_missing():

@@ -97,33 +97,6 @@ def test_one_of_the_guesses_is_right_as_often_as_any_is(explorer):
     assert "one of 5 at 71%, 43%, " in explorer.summary
 
 
-def test_the_figures_say_what_they_are_given():
-    rank = CARDS["eagle"]["held_out"]["code"]["rank"]
-    (cells,) = figures.head_accuracy(rank, "eagle").data
-    assert [list(row) for row in cells.z] == rank
-    assert list(cells.text[0][:2]) == ["70", "21"]
-    drawn = figures.heads(
-        rank, [-1, 0, 1], [1, 0.7, 0.42], {"medusa": [1, 1.2], "eagle": [1, 1.7, 2.12]}, "eagle"
-    )
-    assert drawn.layout.yaxis.autorange == "reversed"
-    lines, here = drawn.data[-3:-1], drawn.data[-1]
-    assert [(line.name, list(line.x), list(line.y)) for line in lines] == [
-        ("medusa", [1, 2], [1, 1.2]),
-        ("eagle", [1, 2, 3], [1, 1.7, 2.12]),
-    ]
-    assert lines[0].line.dash != lines[1].line.dash
-    assert lines[0].marker.symbol != lines[1].marker.symbol
-    assert (list(here.x), list(here.y)) == ([3], [2.12])
-    for call, message in (
-        (lambda: figures.head_accuracy([], ""), "at least one position"),
-        (lambda: figures.head_accuracy([[1], [1, 2]], ""), "as many ranks"),
-        (lambda: figures.heads(rank, [-1], [1], {}, "eagle"), "got none"),
-        (lambda: figures.heads(rank, [-1, 0], [1], {"a": [1]}, "a"), "2 nodes"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
 def test_controls_and_what_is_missing(explorer):
     for control in (explorer.head, explorer.nodes, explorer.domain):
         assert control.description

@@ -11,7 +11,6 @@ import tiny
 from drawn import shown
 
 import specwb
-from specwb import figures
 from specwb.evaluation.exits import Costs, Rounds, every_round
 from specwb.studies.kangaroo import cells as reproduced
 from specwb.studies.kangaroo.claims import etas
@@ -78,9 +77,14 @@ def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
     assert view.summary.endswith(f"the best eta here would be {-best[1]:.2f} with {best[0]:.2f}x")
 
 
+def of(view: StopExplorer, name: str) -> list[tuple[list, list]]:
+    """x and y of the series of this name, in every panel."""
+    return [(t["x"], t["y"]) for t in shown(view)["data"] if t.get("name") == name]
+
+
 def test_curves_and_points_of_the_figure():
     view = explorer(eta=0.3, gamma=4)
-    tau, drafted, speed, both, chosen, *points = shown(view)["data"]
+    tau, drafted, both, *_published, speed, chosen, _, _ = shown(view)["data"]
     every = [traces()["own"].simulate("top", eta, 4) for eta in ETAS]
     assert tau["x"] == drafted["x"] == speed["x"] == list(ETAS)
     assert tau["y"] == pytest.approx([one.cr for one in every], abs=1e-4)
@@ -89,17 +93,13 @@ def test_curves_and_points_of_the_figure():
     assert (both["x"], chosen["x"]) == ([0.3, 0.3], [0.3])
     assert both["y"] == [tau["y"][6], drafted["y"][6]]
     assert chosen["y"] == [speed["y"][6]]
-    assert [(p["x"], p["y"]) for p in points] == [
-        ([0.6, 0.3], [2.0, 2.1]),
-        ([0.6, 0.3], [1.25, 1.2]),
-        ([0.0, 0.5], [2.5, 2.0]),
-        ([0.0, 0.5], [1.1, 1.5]),
-    ]
+    assert of(view, "measured") == [([0.6, 0.3], [2.0, 2.1]), ([0.6, 0.3], [1.25, 1.2])]
+    assert of(view, "paper, g") == [([0.0, 0.5], [2.5, 2.0]), ([0.0, 0.5], [1.1, 1.5])]
     view.exit.value = "other"
     other = traces()["other"].simulate("top", 0.3, 4)
     assert view.rounds == other
     assert view.predicted == COSTS["other"].predicted(other)
-    assert shown(view)["data"][5]["x"] == []  # nothing was measured of it
+    assert of(view, "measured") == [([], [])] * 2  # nothing was measured of it
     fastest = view.best("other")
     every = [
         (COSTS["other"].predicted(traces()["other"].simulate("top", eta, g)), g, eta)
@@ -133,69 +133,16 @@ def test_what_reproduce_has_stored():
     view = StopExplorer.of(document, gamma=4, eta=0.3)
     assert view.exit.options == ("own", "exit2")
     assert view.rounds == traces()["own"].simulate("top", 0.3, 4)
-    data = shown(view)["data"]
-    assert (data[5]["x"], data[5]["y"]) == ([0.3, 0.6], [2.3, 2.6])
-    assert (data[6]["x"], data[6]["y"]) == ([0.3, 0.6], [1.3, 1.6])
+    assert of(view, "measured") == [([0.3, 0.6], [2.3, 2.6]), ([0.3, 0.6], [1.3, 1.6])]
     assert "measured 1.30x" in view.summary
-    paper = {trace["name"]: dict(zip(trace["x"], trace["y"])) for trace in data[7::2]}
-    assert paper["paper, gamma 6"][0.6] == etas()[0.6, 6]["cr"]
-    assert sorted(paper) == [f"paper, gamma {g}" for g in (4, 6, 8)]
+    for gamma in (4, 6, 8):
+        (etas_of, cr), (same, _) = of(view, f"paper, gamma {gamma}")
+        assert etas_of == same
+        assert cr == [etas()[eta, gamma]["cr"] for eta in etas_of]
     assert view.predicted == pytest.approx(COSTS["own"].predicted(view.rounds))
     view.exit.value = "exit2"
     assert view.predicted == pytest.approx(COSTS["other"].predicted(view.rounds))
-    assert (shown(view)["data"][5]["x"], shown(view)["data"][5]["y"]) == ([0], [2])
-
-
-def test_the_figures_say_what_they_are_given():
-    first, second, *_ = figures.cache_slots(
-        {"a": [[1, 0], [0, 2]], "b": [[1, 1], [2, 0]]}, ["layer 1", "adapter"], [7, 8], ["x ", "y"]
-    ).data
-    assert ([list(r) for r in first.z], [list(r) for r in second.z]) == (
-        [[1, 0], [0, 2]],
-        [[1, 1], [2, 0]],
-    )
-    assert [list(r) for r in first.customdata] == [
-        ["of the text", "nothing"],
-        ["nothing", "of another text, which is not kept"],
-    ]
-    assert (list(first.x), list(first.y)) == ([7, 8], ["layer 1", "adapter"])
-
-    kept, wasted, beyond = figures.sureness(
-        ["a", "b", "c", "d"], [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t", ["", "B"]
-    ).data
-    assert (list(kept.y), list(wasted.y), list(beyond.y)) == ([0.9], [0.7, 0.2], [0.8])
-    assert [x.split(":")[0] for x in (*kept.x, *wasted.x, *beyond.x)] == ["1", "2", "3", "4"]
-
-    one, other, part, _, base = figures.densities([0.95, 0.9, 0.55, 1.0], [0.05, 0.52], 10).data
-    assert (one.y[9], one.y[5], other.y[0], other.y[5]) == (7.5, 2.5, 5, 5)
-    assert sum(one.y[:10]) / 10 == pytest.approx(1)
-    assert (list(part.x), list(part.y)) == ([0.05, 0.55, 0.95], [0, 0.5, 1])
-    assert base.y[0] == pytest.approx(4 / 6, abs=1e-4)
-
-    lines, accepted, left, gone = figures.beams(
-        [-1, 0, 0, 1],
-        ["r", "a", "b", "c"],
-        [1, 0.5, 0.3, 0.4],
-        ["accepted", "accepted", "pruned", "tree"],
-        "t",
-    ).data
-    assert [list(t.text) for t in (accepted, left, gone)] == [["r", "a"], ["c"], ["b"]]
-    assert (list(accepted.customdata), list(accepted.x), list(left.x)) == ([1, 0.5], [0, 1], [2])
-    assert list(lines.x).count(None) == 3
-    for call, message in (
-        (lambda: figures.cache_slots({}, [], []), "one at least"),
-        (lambda: figures.cache_slots({"a": [[1]]}, ["l"], [1, 2]), "1 rows of 2"),
-        (lambda: figures.sureness([], [], 0, 0.5, ""), "one value a word"),
-        (lambda: figures.sureness(["a"], [0.1], 2, 0.5, ""), "0..1 accepted"),
-        (lambda: figures.densities([0.5], []), "got 1 and 0"),
-        (lambda: figures.densities([1.5], [0.1]), r"in \[0, 1\]"),
-        (lambda: figures.beams([-1], ["a"], [1], ["cut"], ""), "cut"),
-        (lambda: figures.beams([-1], ["a", "b"], [1], ["tree"], ""), "every node"),
-        (lambda: figures.stopping([0.1], [1], [1], [1], 1, {}, {}), "one of them chosen"),
-        (lambda: figures.stopping([0.1], [1, 2], [1], [1], 0, {}, {}), "as many values"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+    assert of(view, "measured")[0] == ([0], [2])
 
 
 def test_controls_and_what_is_missing():

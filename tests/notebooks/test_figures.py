@@ -1,0 +1,647 @@
+"""Every figure shows as many series as it is given, told apart without colour; what a figure
+computes itself is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction as F
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.analysis import adl_trace
+from specwb.analysis.layer_parallel import Span
+from specwb.bench.runs import PARTS
+from specwb.blocks import BlockTree
+from specwb.flow import Draft, Step, Verdict
+from specwb.tree import Tree
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("plotly")
+
+import plotly.graph_objects as go  # noqa: E402
+
+from specwb import figures, palette  # noqa: E402
+from specwb.figures import easyspec, kit  # noqa: E402
+from specwb.figures.style import label, visible  # noqa: E402
+from specwb.figures.sweeps import by_parameter  # noqa: E402
+
+CATEGORY = {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.25, "tau": 3.0, "runs": 4}
+COMPARED = pd.DataFrame(
+    {
+        "method": ["ar", "loose", "hf_greedy"],
+        "lossless": [True, False, True],
+        "tau": [1.0, 3.0, 1.0],
+        "tokens_per_second": [10.0, 30.0, 9.0],
+        "speedup": [1.0, 3.0, 0.9],
+        "speedup_low": [1.0, 2.5, 0.8],
+        "speedup_high": [1.0, 4.0, 0.95],
+    }
+)
+MEANS = pd.DataFrame(
+    [
+        {"eta": eta, "gamma": g, "mean": eta + g, "low": eta, "high": eta + 2 * g}
+        for eta in (0, 0.9)
+        for g in (2, 6)
+    ]
+)
+BLOCKS = BlockTree(Tree.branching(2, 2, 1), 2)
+SPANS = [
+    Span(0, 0.0, 1.0, "attention", 0, 0),
+    Span(1, 1.0, 1.5, "mlp", 0, 0),
+    Span(0, 2.0, 2.75, "mlp", 1, 1),
+    Span(0, 2.75, 5.0, "verify", None, 2),
+]
+P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
+CURVES = {"a": [1.0, 2.0, 1.5], "b": [1.0, 1.5, 1.25]}
+PAIRS = {name: list(enumerate(values)) for name, values in CURVES.items()}
+RANK = [[0.7, 0.2], [0.6, 0.1]]
+
+
+def decoded(method="mcsd", prompt=(1, 2, 3), temperature=1.0, **options) -> specwb.Output:
+    more = {"temperature": temperature, "seed": 3, "trace": True, **options}
+    draft = {} if method == "ar" else {"draft": tiny.draft()}
+    return specwb.decode(tiny.target(), list(prompt), method, max_new_tokens=24, **draft, **more)
+
+
+# name -> the figure, the names that its legend must have
+EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
+    "acceptance": (lambda: figures.acceptance(P, Q, [5, 3, 2]), {"output", "10 draws"}),
+    "acceptance_by_depth": (
+        lambda: figures.acceptance_by_depth({"a": [(75, 100)], "b": [(5, 20), (5, 10)]}),
+        {"a", "b"},
+    ),
+    "adaptive": (
+        lambda: figures.adaptive(adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1), 2, 4),
+        {"accepted", "k, drafted", "a, of generated", "b, of accepted", "delta is added"},
+    ),
+    "bars": (lambda: figures.bars({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1), {"a", "b"}),
+    "beams": (
+        lambda: figures.beams(
+            [-1, 0, 0], "rab", [1, 0.5, 0.3], ["accepted", "tree", "pruned"], "t"
+        ),
+        {"accepted", "pruned"},
+    ),
+    "block_designer": (
+        lambda: figures.block_designer(BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
+        {"one", "two", "pass 1", "pass 2", "this tree"},
+    ),
+    "block_sight": (lambda: figures.block_sight([2, 2, 4, 4], [1, 1, 3, 3], 2), set()),
+    "block_tree": (lambda: figures.block_tree(BLOCKS, "t"), {"pass 1", "pass 2"}),
+    "by_category": (
+        lambda: figures.by_category({kind: {"ar": {}, "m": CATEGORY} for kind in "ab"}),
+        {"a", "b"},
+    ),
+    "by_dependence": (lambda: figures.by_dependence(PAIRS, [(0, 1), (2, 0)], "t"), {"a", "b"}),
+    "by_nodes": (lambda: figures.by_nodes(CURVES, "t", "tau"), {"a", "b"}),
+    "by_setting": (
+        lambda: figures.by_setting({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x"),
+        {"a", "b"},
+    ),
+    "cache_slots": (
+        lambda: figures.cache_slots(
+            {"m": [[1, 0]], "n": [[1, 2]]}, ["layer 1"], [7, 8], ["x", "y"]
+        ),
+        {"of the text", "of another text, which is not kept"},
+    ),
+    "calibration": (
+        lambda: figures.calibration({"a": ([0.1, 0.9], [0, 1]), "b": ([0.5], [1])}),
+        {"a", "b"},
+    ),
+    "comparison": (lambda: figures.comparison(COMPARED), set()),
+    "decisions": (
+        lambda: figures.decisions(specwb.explain(decoded().steps[0])),
+        {"p (target)", "q (draft)"},
+    ),
+    "densities": (lambda: figures.densities([0.9, 0.6], [0.1]), {"kept, 2", "rejected, 1"}),
+    "designer": (
+        lambda: figures.designer([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
+        {"this tree"},
+    ),
+    "draft_tree": (lambda: figures.draft_tree(decoded().steps[0]), {"accepted ✓"}),
+    "estimates": (lambda: figures.estimates({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"), set()),
+    "glancing": (
+        lambda: figures.glancing([[True, False]], 2, CURVES, (0.5, 1.0), {"a": [(0, 1.0, 0.1)]}),
+        {"a", "a, trained", "b", "these texts"},
+    ),
+    "head_accuracy": (lambda: figures.head_accuracy(RANK, "eagle"), set()),
+    "heads": (
+        lambda: figures.heads(RANK, [-1, 0], [1, 0.7], CURVES, "a"),
+        {"a", "b", "this tree"},
+    ),
+    "kept_roots": (lambda: figures.kept_roots("xyz", {"p": P, "q": Q}, "t"), {"p", "q"}),
+    "lattice": (
+        lambda: figures.lattice(["ab", "cd"], [P[:2], Q[:2]], {"t": [0, None], "s": [1]}),
+        {"t", "s"},
+    ),
+    "mask_slices": (lambda: figures.mask_slices(Tree.branching(2, 1), 1), set()),
+    "output": (lambda: figures.output(P, Q, "it"), {"p", "output"}),
+    "price_and_tokens": (
+        lambda: figures.price_and_tokens({"a": (1.5, 3.0), "b": (4.0, 2.0)}),
+        {"a", "b"},
+    ),
+    "ratios": (
+        lambda: figures.ratios(PAIRS, {"a": [(0.5, 0.7, 0.01)]}, "t"),
+        {"a", "b", "a, measured"},
+    ),
+    "residuals": (lambda: figures.residuals(P, Q, [Q]), {"p", "q", "after 1 rejection"}),
+    "round_lengths": (lambda: figures.round_lengths(dict.fromkeys("abcd", (0, 1))), set("abcd")),
+    "rule_rates": (
+        lambda: figures.rule_rates({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
+        {"acceptance", "optimum of these candidates"},
+    ),
+    "speedup": (
+        lambda: figures.speedup(CURVES, {2: 2.5}, gamma=1),
+        {"a", "b", "measured", "chosen gamma"},
+    ),
+    "stop_rules": (
+        lambda: figures.stop_rules(
+            [1, 2], [0, 2], 2, PAIRS, (1.5, 1.0), xaxis="x", yaxis="y", title="t"
+        ),
+        {"drafted", "kept", "a", "b", "chosen"},
+    ),
+    "stopping": (
+        lambda: figures.stopping([0.1, 0.5], P[:2], P[:2], P[:2], 1, {0.1: (2, 1)}, {}),
+        {"chosen", "measured"},
+    ),
+    "sureness": (
+        lambda: figures.sureness("abcd", [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t", ["", "B"]),
+        {"kept", "drafted, not kept", "not drafted"},
+    ),
+    "time_split": (
+        lambda: figures.time_split({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 10}),
+        set(PARTS),
+    ),
+    "tokens_per_round": (lambda: figures.tokens_per_round(decoded()), {"rounds"}),
+    "tree_mask": (lambda: figures.tree_mask([-1, 0, 0]), set()),
+    "value_tree": (lambda: figures.value_tree([-1, 0], [1, 0.5]), set()),
+    "by_parameter": (lambda: by_parameter(MEANS, ["eta", "gamma"], "tau"), set()),
+    "by_layer": (lambda: easyspec.by_layer(CURVES, [(0,), (1, 2)], "t", "y"), {"a", "b"}),
+    "cache_drift": (lambda: easyspec.cache_drift(CURVES, {"c": P}), {"a", "b", "c"}),
+    "grouped": (lambda: easyspec.grouped({"n": [(0,), (1, 2)]}, "t"), {"alone", "side by side"}),
+    "round_on_devices": (
+        lambda: easyspec.round_on_devices(SPANS, 2, "t"),
+        {"attention", "mlp", "verify"},
+    ),
+    "stage_and_round": (
+        lambda: easyspec.stage_and_round(
+            [0, 0.5, 1], CURVES, {"here": (0.5, 1.2)}, 1.6, [0, 0.2, 0.4], {"tau": P}, 6, "t"
+        ),
+        {"a", "b", "here", "tau"},
+    ),
+}
+
+
+def test_every_figure_is_tried():
+    drawn = {"by_parameter", "by_layer", "cache_drift", "grouped", "round_on_devices"}
+    assert set(EVERY) == {*figures.__all__, *drawn, "stage_and_round"}
+
+
+def numbers(values) -> list[float]:
+    rows = [] if values is None else np.array(values, dtype=object).ravel().tolist()
+    return [v for v in rows if v is not None and not isinstance(v, str)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_figure_has_its_series_and_titles(name):
+    draw, asked = EVERY[name]
+    drawn = draw()
+    named = [t for t in drawn.data if t.name and t.visible is not False]
+    assert asked <= {t.name for t in named}
+    titles = [note.text for note in drawn.layout.annotations] + [drawn.layout.title.text]
+    titles += [axis.title.text for axis in (*drawn.select_xaxes(), *drawn.select_yaxes())]
+    assert any(titles)
+    for trace in drawn.data:
+        values = [v for k in ("x", "y", "z") for v in numbers(getattr(trace, k, ()))]
+        assert all(map(math.isfinite, values))
+        assert trace.name or not trace.showlegend
+    # colour never stands alone
+    looks = {
+        t.name: (t.marker.pattern.shape,)
+        if t.type == "bar"
+        else (t.mode, t.line.dash if "lines" in t.mode else None, t.marker.symbol)
+        for t in named
+        if t.showlegend
+    }
+    if name != "round_lengths":  # a panel each
+        assert len(set(looks.values())) == len(looks)
+    assert len(drawn.to_json()) < 20_000
+    layout = drawn.layout
+    assert layout.paper_bgcolor == layout.plot_bgcolor == palette.CLEAR
+    assert layout.font.color == palette.INK
+    assert layout.template.layout.yaxis.gridcolor == palette.GRID
+
+
+# -------------------------------------------------------------------------------------------- kit
+
+
+def test_intervals_begin_at_their_values():
+    bars = kit.whiskers([2.0, 3.0], [1.75, 2.0], [2.5, 3.25])
+    assert (bars["array"], bars["arrayminus"]) == ([0.5, 0.25], [0.25, 1])
+    compared = figures.comparison(COMPARED).data[0].error_x
+    assert list(compared.array) == pytest.approx([0, 1.0, 0.05])
+    assert list(compared.arrayminus) == pytest.approx([0, 0.5, 0.1])
+    (kind,) = figures.by_category({"code": {"ar": {}, "m": CATEGORY}}).data
+    assert (kind.error_x.array, kind.error_x.arrayminus) == ((0.25,), (0.5,))
+    one, other = by_parameter(MEANS.astype({"eta": str}), ["eta", "gamma"], "tau").data
+    assert (one.name, other.name, list(one.x), list(one.y)) == (
+        "eta=0.0",
+        "eta=0.9",
+        [2, 6],
+        [2, 6],
+    )
+    assert (list(one.error_y.array), list(one.error_y.arrayminus)) == ([2, 6], [2, 6])
+
+
+def test_numbers_are_short_and_pairs_whole():
+    assert kit.short([1.23456, 0.0123456, 1e-16, None, "a", 7, F(1, 3)]) == [
+        *(1.2346, 0.01235, 1e-16, None, "a", 7, 0.3333)
+    ]
+    with pytest.raises(specwb.ArgumentError, match="got 1 for 2"):
+        kit.Panel().bars("a", [1, 2], [1], palette.FIRST)
+
+
+def test_many_series_differ():
+    made = palette.looks(map(str, range(64)))
+    assert len(set(made.values())) == 64
+    assert made["0"] == palette.PALETTE[0]
+
+
+def test_room_for_a_legend():
+    one, two = ({name: {0.0: 1.0} for name in names} for names in ("a", "ab"))
+    long = {name * 30: {0.0: 1.0} for name in "abcd"}
+    tops = [figures.by_setting(c, "t", "y", "x").layout.margin.t for c in (one, two, long)]
+    assert tops[0] < tops[1] < tops[2]
+
+
+def contrast(colour: str, page: str) -> float:
+    """The WCAG's, 1 to 21."""
+
+    def light(hexes: str) -> float:
+        parts = [int(hexes[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    a, b = sorted((light(colour), light(page)))
+    return (b + 0.05) / (a + 0.05)
+
+
+def test_colours_are_seen_on_a_light_and_on_a_dark_page():
+    for page in ("#FFFFFF", "#111111"):  # JupyterLab's
+        assert contrast(palette.INK, page) > 4
+        seen = {name: c for name, c in palette.VOCABULARY.items() if name != "draft"}
+        for colour in (*seen.values(), palette.EDGE):
+            assert contrast(colour, page) > 2.5
+        assert all(contrast(colour, page) > 2 for colour, _, _ in palette.PALETTE)
+
+
+def test_labels_show_white_space_and_never_markup():
+    assert visible(" a\n<b>") == "␣a⏎&lt;b&gt;"
+    assert label(None, 17) == "17"
+    assert label(tiny.tokenizer(["<i>", "x"]), 0) == "&lt;i&gt;"
+
+
+# ---------------------------------------------------------------------------------------- methods
+
+
+def test_by_category():
+    slow = CATEGORY | {"speedup": 0.5, "speedup_low": 0.25}
+    drawn = figures.by_category({"code": {"m": CATEGORY}, "math": {"ar": {}, "m": slow}}).data
+    assert [(t.name, list(t.x)) for t in drawn] == [("code", [2.0]), ("math", [0.5])]
+    assert list(drawn[1].customdata[0]) == ["m", 3.0, 0.25, 2.25, 4]
+
+
+def test_acceptance_by_depth():
+    (line,) = figures.acceptance_by_depth(
+        {"none": [], "a": [(75, 100), (10, 20), (9, 9)], "rare": [(1, 2)]}
+    ).data
+    assert (line.name, list(line.x), list(line.y)) == ("a", [1, 2], [0.75, 0.5])
+    assert line.error_y.array[0] == pytest.approx(math.sqrt(0.75 * 0.25 / 100), rel=1e-3)
+    assert "nothing" in figures.acceptance_by_depth({}).layout.title.text
+
+
+def test_rounds_are_counted_with_their_bonus_token():
+    drawn = figures.round_lengths({"a": [0, 0, 1, 3], "b": [1]})
+    bars = [t for t in drawn.data if t.type == "bar"]
+    assert [list(b.y) for b in bars] == [[0.5, 0.25, 0, 0.25], [0, 1, 0, 0]]
+    assert [t.x[0] for t in drawn.data if t.type == "scatter"] == [2, 2]
+    assert drawn.layout.annotations[0].text == "a, tau 2.00"
+    out = specwb.decode(tiny.target(), tiny.PROMPTS, "sps", draft=tiny.draft(), max_new_tokens=24)
+    counted, line = figures.tokens_per_round(out).data
+    assert sum(counted.y) == sum(out.step_counts)
+    assert sum(n * k for n, k in zip(counted.x, counted.y)) == sum(map(len, out.tokens))
+    assert line.x[0] == pytest.approx(out.mean_tokens_per_step, abs=1e-4)
+
+
+def test_time_is_of_a_token_in_milliseconds():
+    seconds = {
+        "a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5},
+        "b": dict.fromkeys(PARTS, 2.0),
+    }
+    drawn = figures.time_split(seconds, {"a": 1000, "b": 4000})
+    assert {t.name: t.x[0] for t in drawn.data} == seconds["a"]
+    assert [t.x[1] for t in drawn.data] == [0.5] * 4
+    assert [list(t.customdata) for t in drawn.data[:2]] == [[0.25, 0.25], [0.5, 0.25]]
+    assert [note.text for note in drawn.layout.annotations] == ["4.00 ms", "2.00 ms"]
+
+
+def test_speedups_stand_at_their_gamma():
+    one, _, ring, points = figures.speedup(CURVES, {2: 2.5}, gamma=1).data
+    assert (list(one.x), list(one.y)) == ([0, 1, 2], CURVES["a"])
+    assert (list(ring.x), list(ring.y)) == ([1], [2])
+    assert (list(points.x), list(points.y)) == ([2], [2.5])
+
+
+def test_a_heat_map_has_the_settings_that_were_measured_on_its_axes():
+    drawn = by_parameter(MEANS, ["eta", "gamma"], "tau")
+    assert (drawn.layout.xaxis.type, drawn.layout.yaxis.type) == ("category", "category")
+    (cells,) = drawn.data
+    assert (list(cells.x), list(cells.y)) == (["0", "0.9"], ["2", "6"])
+    assert [list(row) for row in cells.z] == [[2, 2.9], [6, 6.9]]
+    assert [[list(ends) for ends in row] for row in cells.customdata][1] == [[0, 12], [0.9, 12.9]]
+
+
+def test_estimates_span_the_middle():
+    drawn = figures.estimates({"a": np.arange(101) / 100, "b": [2.0]}, 0.5, "speedup")
+    cloud, span, middle = drawn.data[:3]
+    assert list(span.x) == pytest.approx([0.05, 0.95])
+    assert list(middle.x) == pytest.approx([0.5])
+    assert middle.text == ("0.05 to 0.95",)
+    assert len(cloud.x) == 101
+    assert drawn.layout.shapes[0].x0 == drawn.layout.shapes[0].x1 == 0.5
+
+
+def test_rays_are_equal_speedups():
+    drawn = figures.price_and_tokens({"fast": (1.5, 3.0), "slow": (4.0, 2.0)})
+    for ray, word in zip(drawn.layout.shapes, drawn.layout.annotations, strict=True):
+        assert word.text == f"{ray.y1 / ray.x1:g}x"
+        assert ray.x0 == ray.y0 == 0
+    (main,) = (ray for ray in drawn.layout.shapes if ray.line.dash == "dash")
+    assert main.x1 == main.y1
+
+
+def test_bars_say_their_values():
+    drawn = figures.bars({"a": {"x": 1.0, "y": 2.345}, "b": {"y": 3, "z": 4}}, "tokens", line=1)
+    assert [tuple(t.text) for t in drawn.data] == [("1.00", "2.35", ""), ("", "3.00", "4.00")]
+    assert [list(t.y) for t in drawn.data] == [[1.0, 2.345, None], [None, 3, 4]]
+    drawn = figures.bars({"a": {"mean_accept_length_per_request": 1.0}}, "tokens")
+    assert drawn.layout.xaxis.ticktext == ("mean accept<br>length per<br>request",)
+
+
+# ------------------------------------------------------------------------------------------ rules
+
+
+def test_acceptance_figure_adds_up():
+    accepted, residual, rejected, output, drawn = figures.acceptance(P, Q, [5, 3, 2]).data
+    assert [a + b for a, b in zip(accepted.y, residual.y)] == pytest.approx(P)
+    assert [a + b for a, b in zip(accepted.y, rejected.y)] == pytest.approx(Q)
+    assert list(output.y) == pytest.approx(P)
+    assert list(drawn.y) == [0.5, 0.3, 0.2]
+    assert set(figures.acceptance(P, Q).data[4].y) == {None}
+    with pytest.raises(ValueError, match="same tokens"):
+        figures.acceptance(P, [1.0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_decisions_shows_every_test(temperature):
+    for step in decoded(temperature=temperature).steps:
+        told = specwb.explain(step)
+        tests = [
+            (level.depth, t)
+            for level in told.levels
+            for t in level.tests
+            if t.decision != "invalid"
+        ]
+        p, q, mark = figures.decisions(told).data
+        assert list(p.y) == kit.short(t.p for _, t in tests)
+        assert list(q.y) == kit.short(t.q for _, t in tests)
+        assert [list(c) for c in p.customdata] == [[d, t.token, t.decision] for d, t in tests]
+        for value, (_, t) in zip(mark.y, tests, strict=True):
+            if temperature and t.candidate == 0:
+                assert value == pytest.approx(t.u * t.q, rel=1e-3)
+                assert (value < t.p) == (t.decision == "accepted")
+            else:
+                assert value is None
+
+
+def test_no_threshold_where_the_rule_does_not_compare_with_it():
+    step = decoded("mcsd:rule=point").steps[0]
+    assert set(figures.decisions(specwb.explain(step)).data[2].y) == {None}
+
+
+def test_rules_stand_by_scheme_under_their_names():
+    rates, optima = {"a": 0.5, "b": 0.4, "c": 0.3}, {"x": 0.9, "y": 0.6}
+    bars, lines = figures.rule_rates(rates, optima, {"a": "x", "b": "y", "c": "x"}).data
+    assert (list(bars.x[0]), list(bars.x[1])) == (["x", "x", "y"], ["a", "c", "b"])
+    assert (list(bars.y), list(bars.text)) == ([0.5, 0.3, 0.4], ["0.500", "0.300", "0.400"])
+    assert list(lines.y) == [0.9, 0.9, 0.6]
+    long = ["naive on two favourites", "top_and_sample", "shared noise (lower bound)"]
+    bars, _ = figures.rule_rates(dict.fromkeys(long, 0.5), {"x": 1}, dict.fromkeys(long, "x")).data
+    assert all(len(line) <= 13 for rule in bars.x[1] for line in rule.split("<br>"))
+    p, q = [F(1, 2), F(1, 2)], [F(1, 4), F(3, 4)]
+    assert "equal to p" in figures.output(p, p, "it").layout.title.text
+    assert "TV(output, p) = 0.2500" in figures.output(p, q, "it").layout.title.text
+
+
+def test_values_are_put_into_the_bin_they_lie_in():
+    one, other, share, _, base = figures.densities([0.95, 0.9, 0.55, 1.0], [0.05, 0.52], 10).data
+    assert (one.y[9], one.y[5], other.y[0], other.y[5]) == (7.5, 2.5, 5, 5)
+    assert (list(share.x), list(share.y)) == ([0.05, 0.55, 0.95], [0, 0.5, 1])
+    assert share.error_y.array[1] == pytest.approx(math.sqrt(0.25 / 2), rel=1e-3)
+    assert base.y[0] == pytest.approx(4 / 6, abs=1e-4)
+    _, line = figures.calibration({"a": ([0.05, 0.09, 0.95], [0, 1, 1])}).data
+    assert (list(line.x), list(line.y), list(line.customdata)) == ([0.07, 0.95], [0.5, 1], [2, 1])
+    for call in (
+        lambda: figures.densities([1.5], [0.1]),
+        lambda: figures.calibration({"a": ([-0.05], [1])}),
+    ):
+        with pytest.raises(specwb.ArgumentError, match=r"in \[0, 1\]"):
+            call()
+
+
+# ------------------------------------------------------------------------------------------ trees
+
+
+def nodes(figure: go.Figure) -> dict[str, list[list[int]]]:
+    """customdata of the node traces by name."""
+    return {
+        t.name.split(" ")[0].rstrip(","): [list(c) for c in t.customdata]
+        for t in figure.data
+        if t.name
+    }
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("method", "options"), [("mcsd", {}), ("mcsd", {"draw": "with"}), ("sps", {"gamma": 5})]
+)
+def test_draft_tree_shows_the_round(method, options, temperature):
+    for step in decoded(method, temperature=temperature, **options).steps:
+        figure = figures.draft_tree(step)
+        shown = nodes(figure)
+        accepted = int(step.verdict.accepted[0])
+        path = step.verdict.path[0, 1 : accepted + 1].tolist()
+        tokens = step.draft.tokens[0].tolist()
+        assert sorted(n for n, _ in shown["accepted"]) == sorted(path)
+        assert shown["bonus"] == [[-1, int(step.verdict.bonus[0])]]
+        assert shown["pending"] == [[0, tokens[0]]]
+        valid = step.draft.valid[0].tolist()
+        drafted = {n for n in range(1, step.draft.tree.n) if valid[n]}
+        assert {n for n, _ in shown["drafted"]} == drafted - set(path)
+        assert all(tokens[n] == t for name in ("accepted", "drafted") for n, t in shown[name])
+        assert f"{accepted} accepted" in figure.layout.title.text
+        # every node stands at its depth, and none on another
+        depth = [*step.draft.tree.depth[0].tolist(), accepted + 1]
+        drawn = [
+            (x, y, n)
+            for t in figure.data
+            if t.name
+            for x, y, (n, _) in zip(t.x, t.y, t.customdata, strict=True)
+        ]
+        assert all(x == depth[n] for x, _, n in drawn)
+        assert len({(x, y) for x, y, _ in drawn}) == len(drawn)
+
+
+def test_draft_tree_of_a_row_in_a_batch():
+    many = {"max_new_tokens": [20, 1, 20], "temperature": 1.0, "seed": [1, 2, 3], "trace": True}
+    out = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", draft=tiny.draft(), **many)
+    for row in (0, 2):
+        bonus = [[-1, int(out.steps[0].verdict.bonus[row])]]
+        assert nodes(figures.draft_tree(out.steps[0], row))["bonus"] == bonus
+    with pytest.raises(ValueError, match="row 1 had finished"):
+        figures.draft_tree(out.steps[1], 1)
+    with pytest.raises(ValueError, match=r"row must be 0\.\.2, got 3"):
+        figures.draft_tree(out.steps[0], 3)
+
+
+def test_draft_tree_of_each_rows_own_shape():
+    """A chain, of which one token is kept, and two siblings, of which the second is."""
+    tree = Tree([[-1, 0, 1], [-1, 0, 0]])
+    tokens = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    draft = Draft(tree, tokens, torch.ones(2, 3, dtype=torch.bool), specwb.Scheme.POINT)
+    verdict = Verdict(torch.tensor([[0, 1, 1], [0, 2, 2]]), torch.tensor([1, 1]), tokens[:, 0])
+    step = Step(0, torch.tensor([4, 4]), draft, verdict, None, None, None, None)
+    for row, depth_of_the_other in ((0, 2), (1, 1)):
+        named = {t.name.split(",")[0]: t for t in figures.draft_tree(step, row).data if t.name}
+        assert list(named["drafted"].x) == [depth_of_the_other]
+        assert list(named["bonus token ◆ (from the target)"].x) == [2]
+    assert [list(c) for c in named["accepted ✓"].customdata] == [[2, 10]]
+
+
+def test_plain_decoding_is_its_bonus_token():
+    step = decoded("ar").steps[0]
+    shown = nodes(figures.draft_tree(step))
+    assert (shown["accepted"], shown["drafted"], len(shown["bonus"])) == ([], [], 1)
+    assert figures.decisions(specwb.explain(step)).layout.title.text == "Nothing was tested"
+
+
+@pytest.mark.parametrize("ks", [(), (1, 1, 1), (4, 2, 2), (6, 4)], ids=str)
+def test_the_mask_is_the_trees(ks):
+    tree = Tree.branching(*ks) if ks else Tree.chain(0)
+    (heat,) = figures.tree_mask(tree.host[0]).data
+    assert list(heat.x) == list(range(-1, tree.n))
+    for i in range(tree.n):
+        assert heat.z[i][0] == -1, "the committed text is seen by all"
+        for j in range(tree.n):
+            assert heat.z[i][j + 1] == (int(tree.depth[0, j]) if tree.mask[0, i, j] else None)
+    assert heat.texttemplate == ("%{text}" if tree.n <= 16 else None)
+
+
+def test_a_tree_with_its_values():
+    parents, values = Tree.branching(2, 2).host[0], [1, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625]
+    drawn = figures.value_tree(parents, values, list("abcdefg"))
+    edges, points = drawn.data
+    assert list(points.x) == [0, 1, 1, 2, 2, 2, 2]
+    assert points.text[6] == "g <b>0.06</b>"
+    sizes = points.marker.size
+    assert sizes[0] > sizes[1] > sizes[2] == sizes[3]
+    starts = [edges.x[i : i + 2] for i in range(0, len(edges.x), 3)]
+    assert starts == [(0, 1)] * 2 + [(1, 2)] * 4
+    assert "their values sum to 1.31" in drawn.layout.title.text
+    assert figures.value_tree(Tree.branching(6, 6).host[0], [0.1] * 43).data[1].mode == "markers"
+    with pytest.raises(ValueError, match="a tree of 7 nodes needs as many"):
+        figures.value_tree(parents, values[:6])
+    with pytest.raises(ValueError, match="node 0 must be the root"):
+        figures.value_tree([0, 0], [1, 1])
+
+
+def test_curves_begin_at_one_node():
+    drawn = figures.designer([-1, 0], [1, 0.5], {3: 1.5, 1: 1.0, 2: 1.25}, 1.125)
+    best, here = drawn.data[-2:]
+    assert (list(best.x), list(best.y)) == ([1, 2, 3], [1.0, 1.25, 1.5])
+    assert (list(here.x), list(here.y)) == ([2], [1.125])
+    (line,) = figures.by_nodes({"a": [1, 2, None]}, "t", "tau").data
+    assert (list(line.x), list(line.y)) == ([1, 2, 3], [1, 2, None])
+    drawn = figures.heads(RANK, [-1, 0], [1, 0.7], {"medusa": [1, 1.2], "eagle": [1, 1.7]}, "eagle")
+    one, other, here = drawn.data[-3:]
+    assert (list(one.x), list(one.y), list(other.y)) == ([1, 2], [1, 1.2], [1, 1.7])
+    assert (list(here.x), list(here.y)) == ([2], [1.7])
+
+
+def test_blocks_by_their_passes():
+    speeds = {"1 pass": [1.0, 1.5], "2 passes": [1 + n / 8 for n in range(11)]}
+    drawn = figures.block_designer(BLOCKS, speeds, "2 passes")
+    (bars,) = (t for t in drawn.data if t.type == "bar")
+    assert (list(bars.x), list(bars.y)) == ([1, 2, 3], [2, 4, 4])
+    first, second, third = bars.marker.color  # two levels of the first pass, one of the second
+    assert first == second != third
+    one, _, here = drawn.data[-3:]
+    assert (list(one.x), list(one.y)) == ([1, 2], [1.0, 1.5])
+    assert (list(here.x), list(here.y)) == ([11], [2.25])
+    by_name = {t.name: t for t in figures.block_tree(BLOCKS, "t").data}
+    assert [len(by_name[f"pass {b}"].x) for b in (1, 2, 3)] == [6, 4, 0]
+    assert len(by_name["a block begins below"].x) == 5
+    with pytest.raises(ValueError, match="this tree has 9"):
+        figures.block_tree(BlockTree(Tree.chain(9), 1), "")
+    cells = figures.glancing([[True, False], [False, False]], 2, CURVES, (0.5, 0.5)).data[0]
+    assert list(map(list, cells.text)) == [["glances", "sees"], ["", ""]]
+    line, dots = figures.ratios({"a": [(0, 1.0), (1, 0.5)]}, {"a": [(0.5, 0.7, 0.01)]}, "t").data
+    assert (list(line.y), list(dots.y), list(dots.error_y.array)) == ([1.0, 0.5], [0.7], [0.02])
+
+
+def test_a_lattice_and_the_lengths_drafted():
+    words, chances = [["a", "b", "c"], ["d", "e", "f"]], [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]]
+    paths = {"t": [0, None], "s": [1]}
+    drawn = figures.lattice(words, chances, paths, kept=[2, 3], below=["", "g"])
+    cells, first, second, left, out, below = drawn.data
+    assert [list(row) for row in cells.z] == [[0.6, 0.5], [0.3, 0.4], [None, 0.1]]
+    assert (list(first.x), list(first.y), list(second.y)) == ([1, 2], [1, 4], [2])
+    assert (sorted(left.text), list(out.text)) == (["a", "b", "d", "e", "f"], ["c"])
+    assert (list(below.x), list(below.y), list(below.text)) == ([2], [4], ["g"])
+    rounds = adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1)
+    bars, k, generated, a, b, grows = figures.adaptive(rounds, 2, 4).data
+    assert (list(bars.y), list(k.y), list(generated.y)) == ([4, 1, 3], [4, 3, 3], [4, 3, 3])
+    assert (list(a.y), list(b.y)) == ([2, 2.5, 2.75], [2, 1.5, 2.25])
+    assert (list(grows.x), list(grows.y)) == ([1], [2])
+
+
+def test_spans_and_groups_of_layers():
+    drawn = easyspec.round_on_devices(SPANS, 2, "t")
+    assert {t.name: (list(t.y), list(t.base), list(t.x)) for t in drawn.data if t.x} == {
+        "attention": (["device 0"], [0], [1]),
+        "mlp": (["device 1", "device 0"], [1, 2], [0.5, 0.75]),
+        "verify": (["device 0"], [2.75], [2.25]),
+    }
+    assert [line.x0 for line in drawn.layout.shapes] == [2, 2.75]
+    many, alone = easyspec.grouped({"n": [(0,), (1, 2)], "own": [(0, 1, 2)]}, "t").data
+    assert (list(many.y), list(many.text)) == (["n", "own"], ["1 2", "0 1 2"])
+    assert (list(alone.y), list(alone.text)) == (["n"], ["0"])
+    drift = easyspec.cache_drift({"on": [0.0, 1e-16]}, {"keys": [0, 0.3]})
+    on, keys = drift.data
+    assert (list(on.x), list(on.y), list(keys.x)) == ([1, 2], [0, 1e-16], [0, 1])
+    assert drift.layout.yaxis.rangemode == "tozero"  # whatever the smallest is
+
+
+def test_levels_drafted_and_kept_are_shares_of_the_rounds():
+    words = {"xaxis": "x", "yaxis": "y", "title": "t"}
+    drawn = figures.stop_rules([1, 2, 2], [0, 2, 1], 2, {"a": [(1, 2.0)]}, (1.5, 1.0), **words)
+    drafted, kept, *_ = drawn.data
+    assert (list(drafted.y), list(kept.y)) == ([0, 0.3333, 0.6667], [0.3333] * 3)
+    cells, *_ = figures.cache_slots({"a": [[1, 0], [0, 2]]}, ["layer 1", "adapter"], [7, 8]).data
+    assert cells.customdata[1][1] == "of another text, which is not kept"
+    kept, wasted, beyond = figures.sureness("abcd", [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t").data
+    assert (list(kept.y), list(wasted.y), list(beyond.y)) == ([0.9], [0.7, 0.2], [0.8])
