@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -27,3 +28,8 @@ def shown(widget) -> dict:
     """The same of a widget with one figure."""
     (figure,) = every_figure(widget)
     return figure
+
+
+def numbers(widget) -> list[str]:
+    """The numbers in an explorer's line, in their order."""
+    return re.findall(r"(?:(?<!\w)-)?\d+(?:\.\d+)?", widget.summary)

@@ -166,7 +166,6 @@ class Measured:
         import ipywidgets as w
 
         from specwb.widgets.figure import LiveFigure
-        from specwb.widgets.live import Panel
 
         calm = "" if self._facts is None else f" {says(self._facts)}."
         caption = w.HTML(f"<small>Shipped: {escape(self._source)}.{escape(calm)}</small>")
@@ -191,7 +190,7 @@ class Measured:
 
             button.on_click(press)
             parts.append(w.HBox([button, line], layout={"flex_flow": "row wrap"}))
-        return Panel(parts)
+        return w.VBox(parts, layout={"width": "100%"})
 
     def __repr__(self) -> str:
         return self.summary

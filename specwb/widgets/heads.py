@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import ipywidgets as w
-import plotly.graph_objects as go
-
 from specwb import figures
 from specwb.analysis import path_values
 from specwb.drafters.heads import ALL, accuracies, measured_tree
-from specwb.errors import ArgumentError
 from specwb.verify.exact import depths
-from specwb.widgets.live import Explorer
+from specwb.widgets.controls import Control, Drawn, Explorer
 
 
 class HeadsExplorer(Explorer):
@@ -24,66 +20,44 @@ class HeadsExplorer(Explorer):
 
     Args:
         cards: head -> its ``card.json``.
-        head, nodes, domain: where the controls stand at first.
         most: the largest tree.
     Attributes:
-        head, nodes, domain: the controls; set ``.value``.
         parents: the tree shown.
         tau: tokens a round that it is expected to give at T = 0.
-        summary: one line about it.
     Raises:
         ValueError: no card, or one without measured accuracies.
     """
 
-    def __init__(
-        self,
-        cards: Mapping[str, Mapping[str, Any]],
-        *,
-        head: str | None = None,
-        nodes: int = 10,
-        domain: str = ALL,
-        most: int = 32,
-    ) -> None:
-        if not cards:
-            raise ArgumentError("cards must have at least one head")
-        domains = [
-            ALL,
-            *dict.fromkeys(d for card in cards.values() for d in card.get("held_out", {})),
-        ]
+    cards: Mapping[str, Mapping[str, Any]]
+    most: int = 32
+    head: Any = Control(of=lambda self: list(self.cards))
+    nodes: Any = Control(10, low=2, high=lambda self: self.most)
+    domain: Any = Control(of=lambda self: self._domains, label="text")
+
+    def prepare(self) -> None:
+        measured = (d for card in self.cards.values() for d in card.get("held_out", {}))
+        self._domains = [ALL, *dict.fromkeys(measured)]
         self._rates = {
-            (name, d): accuracies(card, d) for name, card in cards.items() for d in domains
+            (name, d): accuracies(card, d)
+            for name, card in self.cards.items()
+            for d in self._domains
         }
-        self._cards, self._most = cards, most
         self._tree = cache(self._best)
-        style = {"description_width": "70px"}
-        self.head = w.Dropdown(options=list(cards), value=head, description="head", style=style)
-        if head is None:
-            self.head.index = 0
-        self.nodes = w.IntSlider(
-            nodes, min=2, max=most, description="nodes", continuous_update=False, style=style
-        )
-        self.domain = w.Dropdown(options=domains, value=domain, description="text", style=style)
-        self.parents, self.tau = [-1], 1.0
-        self._build([self.head, self.nodes, self.domain])
 
     def _best(self, head: str, domain: str, nodes: int) -> tuple[list[int], list[float]]:
         """Parents and values."""
-        found = self._cards[head]["held_out"]
-        parents = list(
-            measured_tree(
-                {"held_out": {d: found[d] for d in found if domain in (ALL, d)}}, nodes
-            ).host[0]
-        )
+        found = self.cards[head]["held_out"]
+        card = {"held_out": {d: found[d] for d in found if domain in (ALL, d)}}
+        parents = list(measured_tree(card, nodes).host[0])
         return parents, path_values(self._rates[head, domain], parents)
 
-    def _new(self) -> tuple[str, go.Figure]:
-        head, domain = self.head.value, self.domain.value
+    def draw(self, head: str, nodes: int, domain: str) -> Drawn:
         rates = self._rates[head, domain]
-        self.parents, values = self._tree(head, domain, self.nodes.value)
+        self.parents, values = self._tree(head, domain, nodes)
         self.tau = float(sum(values))
         taus = {
-            name: [1.0, *(sum(self._tree(name, domain, n)[1]) for n in range(2, self._most + 1))]
-            for name in self._cards
+            name: [1.0, *(sum(self._tree(name, domain, n)[1]) for n in range(2, self.most + 1))]
+            for name in self.cards
         }
         deep = max(depths(self.parents))
         line = (

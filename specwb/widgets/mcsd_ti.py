@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from statistics import fmean
-
-import ipywidgets as w
-import plotly.graph_objects as go
+from typing import Any
 
 from specwb import figures
 from specwb.analysis.roots import first_stays, kept_root
@@ -16,7 +14,7 @@ from specwb.evaluation.exits import Rounds, Simulation
 from specwb.options import parse_value, shape
 from specwb.tree import Tree
 from specwb.verify.exact import tv
-from specwb.widgets.live import STYLE, Explorer
+from specwb.widgets.controls import Control, Drawn, Explorer
 
 FIXED = "fixed depth"
 STEPS = 20  # of a slider from 0 to 1
@@ -29,57 +27,34 @@ class MaskExplorer(Explorer):
 
     Args:
         trees: what can be chosen, as for the methods: children a node by level (4-2-2), or parents.
-        cut: levels left at first.
-    Attributes:
-        tree, cut: the controls; set ``.value``.
-        summary: one line about them.
     Raises:
         ValueError: no tree, or one whose nodes are not in level order.
     """
 
-    def __init__(
-        self, trees: Sequence[str] = ("4-1-1-1-1", "4-2-2-1", "4-2-1-1-1"), cut: int = 2
-    ) -> None:
-        self._trees = {name: shape("tree", parse_value(name)) for name in trees}
-        if not self._trees or not all(
-            tree.in_level_order and tree.D for tree in self._trees.values()
-        ):
-            raise ArgumentError(
-                "trees are one or more shapes in level order with at least one candidate, got "
-                f"{list(trees)}"
-            )
-        self.tree = w.Dropdown(options=list(self._trees), description="tree", style=STYLE)
-        most = max(tree.D for tree in self._trees.values())
-        self.cut = w.IntSlider(
-            min(cut, most),
-            min=0,
-            max=most,
-            description="levels left",
-            continuous_update=False,
-            style=STYLE,
-        )
-        self._build([self.tree, self.cut])
+    trees: Sequence[str] = ("4-1-1-1-1", "4-2-2-1", "4-2-1-1-1")
+    tree: Any = Control(of=lambda self: list(self.trees))
+    cut: Any = Control(2, high=lambda self: self._deepest, label="levels left")
 
-    def _new(self) -> tuple[str, go.Figure]:
-        tree = self._trees[self.tree.value]
-        cut = min(self.cut.value, tree.D)
+    def prepare(self) -> None:
+        self._trees = {name: shape("tree", parse_value(name)) for name in self.trees}
+        if wrong := [x for x, t in self._trees.items() if not (t.in_level_order and t.D)]:
+            raise ArgumentError(f"trees must be in level order with a candidate, got {wrong}")
+        self._deepest = max((tree.D for tree in self._trees.values()), default=0)
+
+    def draw(self, name: str, cut: int) -> Drawn:
+        tree = self._trees[name]
+        cut = min(cut, tree.D)
         piece = tree.prefix(cut)
         built = Tree.parents(tree.host[0][: piece.n])  # from the parents alone, all tables new
-        same = all(
-            bool((getattr(piece, name) == getattr(built, name)).all())
-            for name in ("mask", "parent", "depth", "rank", "kids", "trail")
-        ) and (
-            piece.D,
-            piece.K,
-            piece.widths,
-        ) == (built.D, built.K, built.widths)
-        levels = "level" if cut == 1 else "levels"
+        tables = ("mask", "parent", "depth", "rank", "kids", "trail")
+        same = all(bool((getattr(piece, x) == getattr(built, x)).all()) for x in tables)
+        same &= (piece.D, piece.K, piece.widths) == (built.D, built.K, built.widths)
+        seen = int(piece.mask[0, -1].sum())
         line = (
-            f"tree {self.tree.value}, {cut} of {tree.D} levels: {piece.n} of {tree.n} nodes, the "
-            f"leading {piece.n} x {piece.n} block of the mask; "
-            f"{'equal to' if same else 'NOT equal to'} a tree of {cut} {levels} built anew; the "
-            f"last node sees {int(piece.mask[0, -1].sum())} nodes, "
-            f"so it stands at position +{int(piece.mask[0, -1].sum()) - 1}"
+            f"tree {name}, {cut} of {tree.D} levels: {piece.n} of {tree.n} nodes, the leading "
+            f"{piece.n} x {piece.n} block of the mask; {'equal to' if same else 'NOT equal to'} a "
+            f"tree of {cut} level{'s' * (cut != 1)} built anew; the last node sees {seen} nodes, "
+            f"so it stands at position +{seen - 1}"
         )
         return line, figures.mask_slices(tree, cut)
 
@@ -93,117 +68,60 @@ class StopRulesExplorer(Explorer):
     (:meth:`specwb.evaluation.exits.Rounds.simulate`), nothing is run.
 
     Args:
-        rounds: with the sureness of every rule.
+        positions: with the confidence of every rule.
         costs: name of a rule, and ``"fixed depth"`` -> what a round of 1..D levels costs, in plain
             steps.
-        rule, threshold: where the controls stand at first.
     Attributes:
-        rule, threshold, levels: the controls; set ``.value``.
         rounds: the :class:`Simulation` shown.
         speed: its predicted speedup.
-        summary: one line.
     Raises:
         ValueError: a rule without costs, or costs of another depth.
     """
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        costs: Mapping[str, Sequence[float]],
-        *,
-        rule: str | None = None,
-        threshold: float = 0.4,
-    ) -> None:
-        names = [*rounds.sure, FIXED]
-        if any(len(costs.get(name, ())) != rounds.depth for name in names):
-            raise ArgumentError(
-                f"costs must have {rounds.depth} numbers for each of {', '.join(names)}; got "
-                f"{ ({k: len(v) for k, v in costs.items()}) }"
-            )
-        self._rounds, self._costs = rounds, costs
-        self.rule = w.Dropdown(
-            options=names, value=rule or names[0], description="rule", style=STYLE
-        )
-        self.threshold = w.FloatSlider(
-            threshold,
-            min=0,
-            max=1,
-            step=1 / STEPS,
-            description="threshold",
-            readout_format=".2f",
-            continuous_update=False,
-            style=STYLE,
-        )
-        self.levels = w.IntSlider(
-            rounds.depth,
-            min=1,
-            max=rounds.depth,
-            description="most levels",
-            continuous_update=False,
-            style=STYLE,
-        )
-        self._curves: dict[str, list[tuple[float, float]]] | None = None
-        self._build([self.rule, self.threshold, self.levels])
+    positions: Rounds
+    costs: Mapping[str, Sequence[float]]
+    rule: Any = Control(of=lambda self: list(self._points))
+    threshold: Any = Control(0.4, step=1 / STEPS)
+    levels: Any = Control(10**9, low=1, high=lambda self: self._depth, label="most levels")
+
+    def prepare(self) -> None:
+        self._depth = self.positions.depth
+        names = [*self.positions.sure, FIXED]
+        if wrong := [name for name in names if len(self.costs.get(name, ())) != self._depth]:
+            raise ArgumentError(f"costs must have {self._depth} numbers for {', '.join(wrong)}")
+        every = [(i / STEPS, self._depth) for i in range(STEPS + 1)]
+        fixed = [(0.0, d) for d in range(1, self._depth + 1)]
+        self._points = {}
+        for name in names:
+            found = [self.simulated(name, *at) for at in (fixed if name == FIXED else every)]
+            self._points[name] = sorted({(x.mean_drafted, self.predicted(name, x)) for x in found})
 
     def simulated(self, rule: str, threshold: float, levels: int | None = None) -> Simulation:
         """The rounds under a rule; the fixed depth has no threshold."""
         if rule == FIXED:
-            return self._rounds.simulate(next(iter(self._rounds.sure)), 0.0, levels)
-        return self._rounds.simulate(rule, threshold, levels)
+            return self.positions.simulate(next(iter(self.positions.sure)), 0.0, levels)
+        return self.positions.simulate(rule, threshold, levels)
 
     def predicted(self, rule: str, simulated: Simulation) -> float:
         """Tokens of the rounds over what they cost, in plain steps: speedup."""
-        return simulated.cr / fmean(self._costs[rule][d - 1] for d in simulated.drafted)
+        return simulated.cr / fmean(self.costs[rule][d - 1] for d in simulated.drafted)
 
-    def best(self, rule: str) -> tuple[float, float, int]:
-        """The largest predicted speedup of a rule over all thresholds (of the fixed depth over all
-        depths), the threshold, and the most levels.
-        """
-        if rule == FIXED:
-            return max(
-                (self.predicted(rule, self.simulated(rule, 0.0, d)), 0.0, d)
-                for d in range(1, self._rounds.depth + 1)
-            )
-        etas = [i / STEPS for i in range(STEPS + 1)]
-        return max(
-            (self.predicted(rule, self.simulated(rule, eta)), eta, self._rounds.depth)
-            for eta in etas
-        )
-
-    def _points(self) -> dict[str, list[tuple[float, float]]]:
-        if self._curves is None:
-            self._curves = {}
-            for name in (*self._rounds.sure, FIXED):
-                if name == FIXED:
-                    found = [self.simulated(name, 0.0, d) for d in range(1, self._rounds.depth + 1)]
-                else:
-                    found = [self.simulated(name, i / STEPS) for i in range(STEPS + 1)]
-                self._curves[name] = sorted(
-                    {(one.mean_drafted, self.predicted(name, one)) for one in found}
-                )
-        return self._curves
-
-    def _new(self) -> tuple[str, go.Figure]:
-        rule, threshold, levels = self.rule.value, round(self.threshold.value, 2), self.levels.value
+    def draw(self, rule: str, threshold: float, levels: int) -> Drawn:
         self.rounds = self.simulated(rule, threshold, levels)
         self.speed = self.predicted(rule, self.rounds)
         drafted, kept = self.rounds.mean_drafted, self.rounds.cr - 1
-        setting = (
-            f"{rule}, {levels} levels"
-            if rule == FIXED
-            else f"{rule}, threshold {threshold:.2f}, at most {levels} levels"
-        )
+        most = "" if rule == FIXED else f"threshold {threshold:.2f}, at most "
         line = (
-            f"{setting}: {drafted:.2f} levels drafted a round, {kept:.2f} kept + 1 = "
-            f"{self.rounds.cr:.2f} tokens; {kept / drafted:.2f} of the levels "
+            f"{rule}, {most}{levels} levels: {drafted:.2f} levels drafted a round, {kept:.2f} kept "
+            f"+ 1 = {self.rounds.cr:.2f} tokens; {kept / drafted:.2f} of the levels "
             f"drafted are kept; predicted speedup {self.speed:.2f}x; the best fixed depth has "
-            f"{self.best(FIXED)[0]:.2f}x"
+            f"{max(speed for _, speed in self._points[FIXED]):.2f}x"
         )
         return line, figures.stop_rules(
             self.rounds.drafted,
             self.rounds.kept,
-            self._rounds.depth,
-            self._points(),
+            self.positions.depth,
+            self._points,
             (drafted, self.speed),
             xaxis="levels drafted a round",
             yaxis="speedup",
@@ -218,62 +136,34 @@ class RootsExplorer(Explorer):
     Args:
         P: the target's distribution, fractions.
         rates: of every token, with which the draft tokens below it are accepted one after another.
-        roots, depth: where the controls stand at first.
     Attributes:
-        roots, depth: controls; set ``.value``.
-        rates: a control a token, in twentieths.
         distribution: of the root that stays.
         tv: its distance from P.
     Raises:
         ValueError: not a distribution, or not one rate a token.
     """
 
-    def __init__(
-        self,
-        P: Sequence[Fraction] = EXAMPLE,
-        rates: Sequence[float] = (0.2, 0.2, 0.9, 0.9),
-        *,
-        roots: int = 2,
-        depth: int = 1,
-    ) -> None:
-        if sum(P) != 1 or min(P) <= 0 or len(rates) != len(P):
-            raise ArgumentError(
-                "P must be positive and sum to 1, with a rate for each token; got "
-                f"{list(map(str, P))} and {list(rates)}"
-            )
-        self._P = [Fraction(x) for x in P]
-        self.roots = w.IntSlider(
-            roots, min=1, max=len(P), description="roots", continuous_update=False, style=STYLE
-        )
-        self.depth = w.IntSlider(
-            depth, min=1, max=5, description="levels below", continuous_update=False, style=STYLE
-        )
-        self.rates = [
-            w.FloatSlider(
-                a,
-                min=0,
-                max=1,
-                step=0.05,
-                description=f"below {name}",
-                readout_format=".2f",
-                continuous_update=False,
-                style=STYLE,
-            )
-            for name, a in zip(self._names, rates, strict=True)
-        ]
-        self._build([self.roots, self.depth], self.rates)
+    P: Sequence[Fraction] = EXAMPLE
+    rates: Any = Control(
+        (0.2, 0.2, 0.9, 0.9),
+        each=lambda self: [f"below {x}" for x in self._names],
+        step=0.05,
+        row=1,
+    )
+    roots: Any = Control(2, low=1, high=lambda self: len(self.P))
+    depth: Any = Control(1, low=1, high=5, label="levels below")
 
-    @property
-    def _names(self) -> list[str]:
-        return [chr(ord("a") + i) for i in range(len(self._P))]
+    def prepare(self) -> None:
+        if sum(self.P) != 1 or min(self.P) <= 0:
+            raise ArgumentError(f"P must be positive and sum to 1, got {list(map(str, self.P))}")
+        self._names = [chr(ord("a") + i) for i in range(len(self.P))]
 
-    def _new(self) -> tuple[str, go.Figure]:
-        W, D = self.roots.value, self.depth.value
-        rates = [Fraction(round(20 * control.value), 20) for control in self.rates]
+    def draw(self, sliders: Sequence[float], W: int, D: int) -> Drawn:
+        rates = [Fraction(round(20 * rate), 20) for rate in sliders]
         lengths = [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates]
-        self.distribution = list(kept_root(self._P, lengths, W))
-        self.tv = tv(self.distribution, self._P)
-        other = 1 - first_stays(self._P, lengths, W)
+        self.distribution = list(kept_root(self.P, lengths, W))
+        self.tv = tv(self.distribution, self.P)
+        other = 1 - first_stays(self.P, lengths, W)
         exact = f"{self.tv} = " if self.tv.denominator < 10**6 else ""
         roots = f"{W} root{'s' if W > 1 else ''}"
         line = (
@@ -284,7 +174,7 @@ class RootsExplorer(Explorer):
             f"another than the first root stays with {float(other):.3f}"
         )
         shares = {
-            "the target's": list(map(float, self._P)),
+            "the target's": list(map(float, self.P)),
             f"of {roots}, the one that stays": list(map(float, self.distribution)),
         }
         return line, figures.kept_roots(self._names, shares, f"TV = {float(self.tv):.3f}")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
-import ipywidgets as w
 import numpy as np
 from scipy.special import softmax
 
 from specwb import figures
 from specwb.analysis import DRAWN, RATES, optimum, residual
-from specwb.errors import ArgumentError
 from specwb.verify import exact
 from specwb.verify.exact import Dist
 from specwb.verify.mutants import MUTANTS
-from specwb.widgets.figure import LiveFigure
-from specwb.widgets.live import ROW, Panel, status
+from specwb.widgets.controls import Control, Explorer
 
 UNITS = 120
 """Probabilities are multiples of one over this, so that everything can be counted in fractions."""
@@ -27,15 +25,7 @@ def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tup
     """Two distributions in fractions: ``p = softmax(z / T)`` of normal logits z, and
     ``q = softmax((z + mismatch e) / T)`` with normal errors e, each rounded to multiples of
     ``1 / UNITS``, the largest token taking up the difference.
-
-    Raises:
-        ValueError: temperature not > 0, mismatch < 0, or vocabulary < 2.
     """
-    if not (temperature > 0 and mismatch >= 0 and vocabulary >= 2):
-        raise ArgumentError(
-            f"temperature must be > 0, mismatch >= 0, vocabulary >= 2; got {temperature}, "
-            f"{mismatch}, {vocabulary}"
-        )
     z, e = np.random.default_rng(seed).normal(size=(2, vocabulary))
     distributions = []
     for logits in (1.5 * z, 1.5 * z + mismatch * e):
@@ -62,121 +52,58 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
     )
 
 
-class RulesExplorer(Panel):
-    """Shape p and q, choose how many candidates there are, and watch what every rule makes of them;
-    then choose a wrong rule.
+def _name(rule: str) -> str:
+    return NAMES.get(rule, rule)
 
-    Args:
-        temperature, mismatch, vocabulary, k, seed, verifier: where the controls stand at first.
+
+LOSSLESS = [(_name(rule), rule) for rule in exact.RULES]
+WRONGS = [(f"WRONG: {mutant.wrong}", mutant.name) for mutant in MUTANTS]
+
+
+class RulesExplorer(Explorer):
+    """Shape p and q (:func:`pair`), choose the number of candidates, and watch what every rule
+    makes of them; then choose a wrong rule.
+
     Attributes:
-        temperature, mismatch, vocabulary, k, seed, verifier: the controls; set ``.value``.
         p, q: the distributions, in fractions.
         out: the output's.
         rates, optima: rule -> acceptance, and sampling scheme -> alpha*.
-        summary: one line about what is shown.
     """
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 1.0,
-        mismatch: float = 1.0,
-        vocabulary: int = 5,
-        k: int = 2,
-        seed: int = 0,
-        verifier: str = "rrsw",
-    ) -> None:
-        style = {"description_width": "90px"}
-        self.temperature = w.FloatSlider(
-            temperature,
-            min=0.3,
-            max=3,
-            step=0.1,
-            description="temperature",
-            readout_format=".1f",
-            style=style,
-        )
-        self.mismatch = w.FloatSlider(
-            mismatch,
-            min=0,
-            max=3,
-            step=0.1,
-            description="mismatch",
-            readout_format=".1f",
-            style=style,
-        )
-        self.vocabulary = w.IntSlider(
-            vocabulary, min=2, max=6, description="vocabulary", style=style
-        )
-        self.k = w.IntSlider(k, min=1, max=3, description="candidates", style=style)
-        self.seed = w.IntSlider(seed, min=0, max=30, description="seed", style=style)
-        lossless = [(NAMES.get(name, name), name) for name in exact.RULES]
-        wrong = [(f"WRONG: {mutant.wrong}", mutant.name) for mutant in MUTANTS]
-        self.verifier = w.Dropdown(
-            options=lossless + wrong,
-            value=verifier,
-            description="verifier",
-            style=style,
-            layout={"width": "auto", "max_width": "620px"},
-        )
-        self._line, self.summary = w.HTML(), ""
-        self._figures: list[LiveFigure] = []
-        self._draw()
-        controls = (
-            self.temperature,
-            self.mismatch,
-            self.vocabulary,
-            self.k,
-            self.seed,
-            self.verifier,
-        )
-        for control in controls:
-            control.observe(lambda _: self._draw(), "value")
-        sliders = w.HBox(list(controls[:-1]), layout=ROW)
-        super().__init__([sliders, self.verifier, self._line, *self._figures])
+    temperature: Any = Control(1.0, low=0.3, high=3, step=0.1)
+    mismatch: Any = Control(1.0, high=3, step=0.1)
+    vocabulary: Any = Control(5, low=2, high=6)
+    k: Any = Control(2, low=1, high=3, label="candidates")
+    seed: Any = Control(0, high=30)
+    verifier: Any = Control("rrsw", of=LOSSLESS + WRONGS, row=1, wide=True)
+    continuous = True
 
-    def _draw(self) -> None:
-        k, chosen = self.k.value, self.verifier.value
-        self.p, self.q = pair(
-            self.temperature.value, self.mismatch.value, self.vocabulary.value, self.seed.value
-        )
+    def draw(
+        self, temperature: float, mismatch: float, vocabulary: int, k: int, seed: int, chosen: str
+    ) -> tuple[Any, ...]:
+        self.p, self.q = pair(temperature, mismatch, vocabulary, seed)
         after: list[Dist] = []
-        while (
-            len(after) < k and exact.overlap(left := after[-1] if after else self.p, self.q) < 1
-        ):  # beyond, nothing is rejected
-            after.append(list(residual(left, self.q)))
+        left = self.p
+        while len(after) < k and exact.overlap(left, self.q) < 1:  # beyond, nothing is rejected
+            after.append(left := list(residual(left, self.q)))
         p, q = (np.array(distribution, dtype=float) for distribution in (self.p, self.q))
-        self.rates = {NAMES.get(name, name): float(rate(p, q, k)) for name, rate in RATES.items()}
-        drawn = {NAMES.get(name, name): claim for name, claim in DRAWN.items()}
-        self.optima = {
-            claim: float(optimum(p, q, k, claim)) for claim in dict.fromkeys(drawn.values())
-        }
+        self.rates = {_name(rule): float(rate(p, q, k)) for rule, rate in RATES.items()}
+        schemes = {_name(rule): scheme for rule, scheme in DRAWN.items()}
+        self.optima = {x: float(optimum(p, q, k, x)) for x in dict.fromkeys(schemes.values())}
         self.out = came_out(chosen, tuple(self.p), tuple(self.q), k)
-        name = f"the WRONG rule {chosen}" if chosen in WRONG else NAMES.get(chosen, chosen)
-        new = [
+        name = f"the WRONG rule {chosen}" if chosen in WRONG else _name(chosen)
+        # the first of equal ones
+        most = max(self.rates, key=lambda rule: round(self.rates[rule], 9))
+        off = float(exact.tv(self.out, self.p))
+        claim = f"is off p, TV = {off:.4f}" if off else "has distribution p, TV = 0 in fractions"
+        line = (
+            f"temperature {temperature:.1f}, mismatch {mismatch:.1f}, {len(p)} tokens, k = {k}, "
+            f"seed {seed}: 1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, "
+            f"{self.rates[most]:.3f}. {name}: the output {claim}"
+        )
+        return (
+            line,
             figures.residuals(self.p, self.q, after),
-            figures.rule_rates(self.rates, self.optima, drawn),
+            figures.rule_rates(self.rates, self.optima, schemes),
             figures.output(self.p, self.out, name),
-        ]
-        if self._figures:
-            for shown, figure in zip(self._figures, new, strict=True):
-                shown.figure = figure
-        else:
-            self._figures = [LiveFigure(figure) for figure in new]
-        off = exact.tv(self.out, self.p)
-        most = max(
-            self.rates, key=lambda rule: round(self.rates[rule], 9)
-        )  # the first of equal ones
-        claim = (
-            "the output has distribution p, TV = 0 in fractions"
-            if off == 0
-            else f"the output is off p, TV = {float(off):.4f}"
         )
-        self.summary = (
-            f"temperature {self.temperature.value:.1f}, mismatch {self.mismatch.value:.1f}, "
-            f"{len(p)} tokens, k = {k}, seed {self.seed.value}: "
-            f"1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, "
-            f"{self.rates[most]:.3f}. "
-            f"{name}: {claim}"
-        )
-        self._line.value = status(self.summary)

@@ -24,13 +24,13 @@ from specwb.figures.rules import acceptance, decisions, rule_rates
 from specwb.figures.sweeps import by_parameter
 from specwb.figures.tree import _mask, designer, draft_tree
 from specwb.widgets.acceptance import shaped
+from specwb.widgets.controls import Explorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.diffuspec import LengthExplorer
 from specwb.widgets.easyspec import DevicesExplorer
 from specwb.widgets.falcon import GlancingExplorer
 from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.kangaroo import StopExplorer
-from specwb.widgets.live import Panel
 from specwb.widgets.mcsd_ti import StopRulesExplorer
 from specwb.widgets.microscope import Microscope
 from specwb.widgets.papers import show_ledger
@@ -160,7 +160,7 @@ def errors_of_the_targets_seed(patch):
 @killed_by("notebooks/test_widgets.py: speed_explorer")
 def curve_at_one_price(patch):
     """Every draft length is scored for the price of the chosen one."""
-    patch.edit(SpeedExplorer._new, "speedup(alpha, g, c, v(g))", "speedup(alpha, g, c, v(gamma))")
+    patch.edit(SpeedExplorer.draw, "speedup(alpha, g, c, v(g))", "speedup(alpha, g, c, v(gamma))")
 
 
 @killed_by("notebooks/test_figures.py: bin_they_lie_in")
@@ -199,7 +199,7 @@ def best_trees_unsorted(patch):
 @killed_by("notebooks/test_designer.py: best_trees_are")
 def root_is_paid_for(patch):
     """A roofline counts the root among the drafted nodes."""
-    patch.edit(TreeDesigner.cost, "roofline(len(parents) - 1,", "roofline(len(parents),")
+    patch.edit(TreeDesigner._price, "roofline(len(tree) - 1,", "roofline(len(tree),")
 
 
 @killed_by("notebooks/test_figures.py: curves_begin_at_one_node")
@@ -211,7 +211,7 @@ def trees_of_heads_from_0_nodes(patch):
 @killed_by("notebooks/test_heads_widget.py: one_of_the_guesses")
 def best_guess_for_all_guesses(patch):
     """How often one of the guesses is right is how often the best of them is."""
-    patch.edit(HeadsExplorer._new, "{sum(row):.0%}", "{max(row):.0%}")
+    patch.edit(HeadsExplorer.draw, "{sum(row):.0%}", "{max(row):.0%}")
 
 
 @killed_by("notebooks/test_figures.py: blocks_by_their_passes")
@@ -230,7 +230,7 @@ def one_error_for_two(patch):
 def glances_share_noise(patch):
     """Which blocks glance and how far they do is drawn from the same uniforms."""
     patch.edit(
-        GlancingExplorer._new,
+        GlancingExplorer.draw,
         "torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2)",
         "u for u in 2 * [torch.from_numpy(made.random((self.TEXTS, self.BLOCKS)))]",
     )
@@ -248,7 +248,7 @@ def star_at_the_round_after(patch):
 @killed_by("notebooks/test_diffuspec_widgets.py: behind_an_end")
 def drafted_is_generated(patch):
     """Tokens drafted a round are those before an end of text."""
-    patch.edit(LengthExplorer._new, "sum(r.k for r in", "sum(r.generated for r in")
+    patch.edit(LengthExplorer.draw, "sum(r.k for r in", "sum(r.generated for r in")
 
 
 @killed_by("notebooks/test_figures.py: spans_and_groups")
@@ -261,7 +261,7 @@ def spans_begin_with_their_step(patch):
 @killed_by("notebooks/test_easyspec_widgets.py: busy_share")
 def busy_over_one_device(patch):
     """The time that all devices are busy is over the time of one."""
-    patch.edit(DevicesExplorer._new, "busy / (devices * self.drafting)", "busy / self.drafting")
+    patch.edit(DevicesExplorer.draw, "busy / (devices * self.drafting)", "busy / self.drafting")
 
 
 @killed_by("notebooks/test_kangaroo_widgets.py: curves_and_points")
@@ -270,10 +270,7 @@ def rounds_of_another_adapter(patch):
 
     @patch.method(StopExplorer, "curve")
     def curve(real, self, name, gamma):
-        for made in self._made:
-            if made[1] == gamma:
-                return self._made[made]
-        return real(self, name, gamma)
+        return vars(self).setdefault("_by_gamma", {}).setdefault(gamma, real(self, name, gamma))
 
 
 @killed_by("notebooks/test_kangaroo_widgets.py: reproduce_has_stored")
@@ -287,8 +284,8 @@ def mean_of_the_rounds_speedups(patch):
     """A speedup is the mean of the rounds' own, not all tokens over all costs."""
     patch.edit(
         StopRulesExplorer.predicted,
-        "simulated.cr / fmean(self._costs[rule][d - 1] for d in simulated.drafted)",
-        "fmean((k + 1) / self._costs[rule][d - 1]"
+        "simulated.cr / fmean(self.costs[rule][d - 1] for d in simulated.drafted)",
+        "fmean((k + 1) / self.costs[rule][d - 1]"
         " for k, d in zip(simulated.kept, simulated.drafted))",
     )
 
@@ -300,7 +297,7 @@ def mean_of_the_rounds_speedups(patch):
 def a_look_is_not_taken_back(patch):
     """After a look at other settings controls are set to where they then stand."""
     patch.edit(
-        Panel.at,
+        Explorer.at,
         "for control, value in before:",
         "for control, value in [(control, control.value) for control, _ in before]:",
     )

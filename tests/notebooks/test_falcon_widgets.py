@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from drawn import picture, shown
+from drawn import numbers, picture, shown
+from explorers import BLOCKS, SOURCE, TABLES, TRAINED
 
 from specwb import analysis, figures
 from specwb.analysis import dependence
@@ -13,23 +14,7 @@ from specwb.blocks import BlockTree
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.mask import sight_mask
 from specwb.training.falcon import glance_mask
-from specwb.training.markov import MarkovSource
 from specwb.widgets import BlockDesigner, BlockExplorer, GlancingExplorer
-
-SOURCE = MarkovSource.ring(5, 2)
-TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
-
-
-def card(*firsts: float) -> dict:
-    return {
-        "held_out": {"prose": {"rank": [[round(a * 0.4**r, 4) for r in range(6)] for a in firsts]}}
-    }
-
-
-CARDS = {
-    "falcon": (2, card(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)),
-    "eagle": (1, card(0.7, 0.6, 0.6)),
-}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +33,8 @@ def test_who_sees_whom(k, pairs, align):
     assert seen == mask.tolist()
     assert explorer.sees == ends[-k:]
     missing = sum(end < pairs for end in ends[-k:])
-    assert explorer.summary.startswith(f"k = {k}, {pairs} pairs in blocks 1")
+    assert numbers(explorer)[:2] == [str(k), str(pairs)]
     assert ("without the newest pair" in explorer.summary) == bool(missing)
-    for j, end in enumerate(ends[-k:], 1):
-        assert f"X{j} by pair {pairs - k + j}, which sees {end} of {pairs}" in explorer.summary
     own = [sum(v == 1 for v in row) for row in cells["z"]]
     assert own == [ends.count(end) for end in ends]
 
@@ -61,8 +44,7 @@ def test_who_sees_whom(k, pairs, align):
     [(2, 0.4, 0.5, 0), (3, 1.0, 0.6, 4), (3, 0.0, 1.0, 0), (2, 1.0, 1.0, 1)],
 )
 def test_which_pairs_glance(k, ratio, wrong, seed):
-    measured = [{"k": 2, "place": j, "ratio": 0.5, "loss": 1.0, "stderr": 0.01} for j in (1, 2)]
-    explorer = GlancingExplorer(TABLES, measured)
+    explorer = GlancingExplorer(TABLES, TRAINED)
     explorer.k.value, explorer.ratio.value, explorer.wrong.value, explorer.seed.value = (
         k,
         ratio,
@@ -88,14 +70,10 @@ def test_which_pairs_glance(k, ratio, wrong, seed):
             for r in counted
         ) / max(1, len(counted))
     assert explorer.excess == pytest.approx(total)
-    assert (
-        f"{int(mask.sum())} of {mask.numel()} pairs replaced, {explorer.share:.0%} of blocks glance"
-        in explorer.summary
-    )
-    assert (
-        f"least loss {explorer.excess:.3f} nats a block above autoregression, "
-        f"{dependence.total_correlation(joint, weights):.3f}" in explorer.summary
-    )
+    replaced, floor = int(mask.sum()), dependence.total_correlation(joint, weights)
+    said = (k, ratio, 100 * wrong, replaced, mask.numel(), 100 * explorer.share, total, floor)
+    assert list(map(float, numbers(explorer))) == pytest.approx(said, abs=0.51)
+    assert numbers(explorer)[-2:] == [f"{total:.3f}", f"{floor:.3f}"]
     drawn = shown(explorer)["data"]
     (block,) = [t for t in drawn if t.get("name") == "the block"]
     for g in (0, 10, 20):
@@ -117,10 +95,10 @@ def test_which_pairs_glance(k, ratio, wrong, seed):
     ],
 )
 def test_trees_by_passes(head, passes, nodes, costs):
-    designer = BlockDesigner(CARDS)
+    designer = BlockDesigner(BLOCKS)
     designer.head.value, designer.passes.value, designer.nodes.value = head, passes, nodes
     designer.v.value, designer.c.value, designer.f.value = costs
-    k, one = CARDS[head]
+    k, one = BLOCKS[head]
     v, c, f = costs
 
     def best(m: int, n: int) -> tuple[BlockTree, float, float]:
@@ -153,30 +131,17 @@ def test_trees_by_passes(head, passes, nodes, costs):
         figures.block_designer(made, curves, f"{passes} pass{'es' if passes > 1 else ''}")
     )
     top = max(max(curve) for curve in curves.values())
-    blocks = ", ".join(str(len(p.blocks)) for p in made.passes)
-    assert designer.summary.startswith(
-        f"{head}, k = {k}: {made.tree.n} nodes to depth {made.tree.D}, blocks by pass {blocks}; "
-        f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens "
-    )
-    assert designer.summary.endswith(f"{top:.2f}x")
-    assert designer.summary in designer.children[2].value
+    blocks = [len(p.blocks) for p in made.passes]
+    said = [k, made.tree.n, made.tree.D, *blocks, f"{tau - 1:.2f}", 1, f"{tau:.2f}"]
+    assert numbers(designer)[: len(said)] == list(map(str, said))
+    assert numbers(designer)[-1] == f"{top:.2f}"
 
 
-def test_controls_and_what_is_missing():
-    for widget in (
-        BlockExplorer(),
-        GlancingExplorer(TABLES),
-        BlockDesigner(CARDS, most=8, nodes=8),
-    ):
-        controls = [c for box in widget.children if hasattr(box, "children") for c in box.children]
-        assert controls
-        assert all(
-            c.description and getattr(c, "continuous_update", False) is False for c in controls
-        )
+def test_what_is_missing():
     for call, message in (
-        (lambda: GlancingExplorer({}), "at least one"),
+        (lambda: GlancingExplorer({}), "nothing to choose k from"),
         (lambda: GlancingExplorer({3: TABLES[2]}), "a joint distribution"),
-        (lambda: BlockDesigner({}), "at least one head"),
+        (lambda: BlockDesigner({}), "nothing to choose head from"),
         (lambda: BlockDesigner({"falcon": (2, {})}), "the card has none"),
     ):
         with pytest.raises(ValueError, match=message):

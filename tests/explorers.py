@@ -1,0 +1,133 @@
+"""Every explorer, on data small enough for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import specwb
+from specwb.drafters.stopping import Entropy, Top
+from specwb.evaluation import lattices
+from specwb.evaluation.exits import Costs, Rounds, every_round
+from specwb.ngram import NGram
+from specwb.training.markov import MarkovSource
+
+pytest.importorskip("plotly")
+pytest.importorskip("ipywidgets")
+pytest.importorskip("anywidget")
+
+from specwb import widgets
+from specwb.widgets import easyspec
+from specwb.widgets.controls import Explorer
+
+RATES = [0.55, 0.2, 0.1, 0.05]
+SOURCE = MarkovSource.ring(5, 2)
+TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
+TRAINED = [{"k": 2, "place": j, "ratio": 0.5, "loss": 1.0, "stderr": 0.01} for j in (1, 2)]
+TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
+TIMES = {
+    1: {"attention": 0.5, "mlp": 0.25, "head": 0.125, "verify": 4.0},
+    4: {"attention": 1.0, "mlp": 0.5, "head": 0.25, "verify": 6.0},
+}
+EXITS = {
+    "own": Costs(1.0, 0.2, 0.1, {1: 1.5, 2: 1.8, 5: 3.0}),
+    "other": Costs(1.0, 0.1, 0.1, {1: 1.25, 5: 2.0}),
+}
+TOKENS = 30
+
+
+def ranks(*firsts: float) -> dict[str, Any]:
+    """A head's card of two domains: how often the first guess is right at each position, and the
+    further ones ever less."""
+    tables = {
+        "code": [[round(a * 0.3**r, 4) for r in range(5)] for a in firsts],
+        "prose": [[round(a * 0.5 * 0.6**r, 4) for r in range(5)] for a in firsts],
+    }
+    return {"held_out": {d: {"rank": t, "sampled": [0.5] * len(t)} for d, t in tables.items()}}
+
+
+HEADS = {"medusa": ranks(0.5, 0.3, 0.2), "eagle": ranks(0.7, 0.6, 0.6, 0.5)}
+BLOCKS = {
+    "falcon": (2, ranks(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)),
+    "eagle": (1, ranks(0.7, 0.6, 0.6)),
+}
+
+
+@cache
+def proxy() -> NGram:
+    return NGram.count([np.array([1, 2, 3, *tiny.plain("llama", (1, 2, 3), 40)])], tiny.VOCABULARY)
+
+
+@cache
+def found() -> list[lattices.Place]:
+    return lattices.places(tiny.target(), tiny.head("diffusion"), TEXTS, 5, 8)
+
+
+@cache
+def replay(tokens: int = 30) -> lattices.Replay:
+    return lattices.Replay(tiny.target(), tiny.head("diffusion"), TEXTS[0], tokens, proxy)
+
+
+@cache
+def deep() -> specwb.Target:
+    return specwb.load(tiny.build("llama", seed=2, num_hidden_layers=5))
+
+
+def windows() -> torch.Tensor:
+    return torch.arange(24).view(2, 12)
+
+
+@cache
+def traces() -> dict[str, Rounds]:
+    method = specwb.method("kangaroo:gamma=5", tiny.target(), head=tiny.head("kangaroo"))
+    whole = every_round(tiny.target(), tiny.PROMPTS, method, tokens=TOKENS)
+    first = whole.text == 0
+    sure = {"top": whole.sure["top"][first]}
+    return {"own": whole, "other": Rounds(sure, whole.kept[first], whole.text[first], whole.nodes)}
+
+
+@cache
+def rounds() -> Rounds:
+    method = specwb.method(
+        "mcsd_ti", tiny.target(), draft=tiny.draft(), tree=(2, 1, 1, 1), stop="none"
+    )
+    sure = {"top": Top(), "entropy": Entropy()}
+    return every_round(tiny.target(), tiny.PROMPTS, method, sure, tokens=16)
+
+
+def costs(depth: int = 4) -> dict[str, list[float]]:
+    base = [1 + 0.2 * d for d in range(1, depth + 1)]
+    return {"top": base, "entropy": [c + 0.05 for c in base], "fixed depth": base}
+
+
+def stop(**at: Any) -> widgets.StopExplorer:
+    measured = {("own", 4): {0.6: (2.0, 1.25), 0.3: (2.1, 1.2)}}
+    paper = {"g": {0.0: (2.5, 1.1), 0.5: (2.0, 1.5)}}
+    return widgets.StopExplorer(traces(), EXITS, measured, paper, **at)
+
+
+EXPLORERS: dict[str, Callable[..., Explorer]] = {
+    "AcceptanceExplorer": lambda **at: widgets.AcceptanceExplorer(draws=100, **at),
+    "BlockDesigner": lambda **at: widgets.BlockDesigner(BLOCKS, most=12, **at),
+    "BlockExplorer": widgets.BlockExplorer,
+    "DevicesExplorer": lambda **at: easyspec.DevicesExplorer(TIMES, 8, **at),
+    "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
+    "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, TRAINED, **at),
+    "HeadsExplorer": lambda **at: widgets.HeadsExplorer(HEADS, most=12, **at),
+    "LatticeExplorer": lambda **at: widgets.LatticeExplorer(tiny.target(), found(), proxy(), **at),
+    "LengthExplorer": lambda **at: widgets.LengthExplorer(replay(), top=12, **at),
+    "MaskExplorer": widgets.MaskExplorer,
+    "RootsExplorer": widgets.RootsExplorer,
+    "RulesExplorer": widgets.RulesExplorer,
+    "SpeedExplorer": lambda **at: widgets.SpeedExplorer(v=lambda gamma: 1 + gamma / 10, **at),
+    "StageExplorer": easyspec.StageExplorer,
+    "StopExplorer": stop,
+    "StopRulesExplorer": lambda **at: widgets.StopRulesExplorer(rounds(), costs(), **at),
+    "TreeDesigner": lambda **at: widgets.TreeDesigner(RATES, **{"tree": (1, 1, 1, 1), **at}),
+}

@@ -1,0 +1,127 @@
+"""What holds of every explorer and each of its controls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import fields
+from html import unescape
+
+import plotly.graph_objects as go
+import pytest
+from drawn import every_figure, numbers
+from explorers import EXPLORERS
+
+import specwb
+from specwb import widgets
+from specwb.widgets import easyspec
+from specwb.widgets.controls import Control, Explorer
+
+CONTROLS = {
+    name: [f.name for f in fields(kind) if isinstance(f.default, Control)]
+    for name in EXPLORERS
+    for kind in [getattr(widgets, name, None) or getattr(easyspec, name)]
+}
+EACH = [(name, control) for name, of in CONTROLS.items() for control in of]
+
+
+def parts(view: Explorer, name: str) -> list:
+    one = getattr(view, name)
+    return one if isinstance(one, list) else [one]
+
+
+def positions(widget) -> list:
+    """Where a control is moved to: its limits and somewhere between, or every choice."""
+    if hasattr(widget, "options"):
+        return [x[1] if isinstance(x, tuple) else x for x in widget.options]
+    if isinstance(widget.value, bool):
+        return [False, True]
+    between = round((widget.max - widget.min) / 2 / widget.step) * widget.step
+    return [widget.min, type(widget.value)(widget.min + between), widget.max]
+
+
+def test_every_explorer_is_in_the_table():
+    classes = [x for part in (widgets, easyspec) for x in vars(part).values() if inspect.isclass(x)]
+    assert {x.__name__ for x in classes if issubclass(x, Explorer)} - {"Explorer"} == set(EXPLORERS)
+    assert all(CONTROLS.values())
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_its_line_and_figures_follow_its_controls(name):
+    view = EXPLORERS[name]()
+    children = view.children
+    assert repr(view) == f"{name}({view.summary})"
+    (line,) = [x for x in children if 'role="status"' in getattr(x, "value", "")]
+    lines, drawn = set(), set()
+    for control in CONTROLS[name]:
+        for widget in parts(view, control):
+            assert widget.description
+            slider = hasattr(widget, "continuous_update")
+            assert not slider or widget.continuous_update == view.continuous
+            before, seen = widget.value, set()
+            for value in positions(widget):
+                widget.value = value
+                assert numbers(view)
+                assert "Not drawn" not in view.summary
+                assert f">{view.summary}</div>" in unescape(line.value)
+                seen.add((view.summary, json.dumps(every_figure(view))))
+            assert len(seen) > 1 or len(positions(widget)) == 1
+            lines |= {summary for summary, _ in seen}
+            drawn |= {figure for _, figure in seen}
+            widget.value = before
+    assert min(len(lines), len(drawn)) > 2
+    assert view.children == children  # the figures are the same widgets
+
+
+@pytest.mark.parametrize(("name", "control"), EACH)
+def test_a_wrong_initial_value_is_refused(name, control):
+    make, whole = EXPLORERS[name], parts(EXPLORERS[name](), control)
+    several, last = len(whole) > 1, whole[-1]
+    others = [one.value for one in whole[:-1]]
+    wrong = [float("nan"), "1", last.max + 1, last.min - 1] if hasattr(last, "max") else ["none"]
+    for value in wrong:
+        refused = f"^{control} must be [^\n]*, got {value!r}$"
+        with pytest.raises(specwb.ArgumentError, match=refused):
+            make(**{control: [*others, value] if several else value})
+    right = [*others, positions(last)[-1 if not several else 0]]
+    made = make(**{control: right if several else right[0]})
+    assert [one.value for one in parts(made, control)] == right
+
+
+class Doubled(Explorer):
+    """A class that is declared and nothing more."""
+
+    most: int
+    k: int = Control(2, low=1, high=lambda self: self.most)
+    rates: list = Control((0.25, 0.5), step=0.25, each=["a", "b"], row=1)
+    shout: bool = Control(False, label="loud")
+
+    def draw(self, k, rates, shout):
+        if k == 3:
+            raise specwb.ArgumentError("three is not drawn")
+        return f"{k} {rates} {shout}", go.Figure()
+
+
+def test_what_is_declared_is_there():
+    one = Doubled(4, rates=[0.3, 1.0])
+    assert one.summary == "2 [0.25, 1.0] False"  # in whole steps
+    first, second, line, _ = one.children
+    assert [c.description for c in first.children] == ["k", "loud"]
+    assert [c.description for c in second.children] == ["a", "b"]
+    assert list(inspect.signature(Doubled).parameters) == ["most", "k", "rates", "shout"]
+    assert Doubled(1).k.value == 1  # a default beyond the limit
+    one.rates[0].value = 0.1 + 0.2  # as a page adds steps
+    assert one.summary == "2 [0.3, 1.0] False"
+    with pytest.raises(TypeError, match="another"):
+        Doubled(4, another=1)
+    one.k.value = 3
+    assert "three is not drawn" in one.summary
+    assert "bold" in line.value
+    one.k.value = 4
+    assert one.summary.startswith("4 ")
+    assert "bold" not in line.value
+    for wrong in ({"k": 3}, {"rates": [1.0]}, {"rates": [1.0, 0.0, 0.0]}):
+        with pytest.raises(specwb.ArgumentError):
+            Doubled(4, **wrong)
+    with pytest.raises(specwb.ArgumentError, match="nothing to choose head from"):
+        widgets.HeadsExplorer({})
