@@ -56,9 +56,7 @@ class Control:
         return w.FloatSlider, traits, f"a number {wanted}"
 
     def widgets(self, name: str, given: Any, live: bool) -> list[Any]:
-        """Return the widgets, one for each label; ``given`` is the initial value, None the default,
-        and a ``live`` slider follows while it is being dragged.
-        """
+        """Return the widgets, one for each label; an initial value of None is the default."""
         if self.of is not None and not self.of:
             raise ArgumentError(f"there is nothing to choose {name} from")
         kind, traits, wanted = self._kind()
@@ -98,13 +96,14 @@ class Control:
 class Explorer(w.VBox):
     """Controls, and a line of text and figures that ``draw`` makes of their values.
 
-    A subclass is a dataclass of its data and its controls. An argument with a control's name says
-    where that stands at first, and is refused if it cannot stand there. Afterwards the attribute is
-    the control; set its ``.value``. Where nothing can be drawn the line says why, and the figures
-    stay.
+    A subclass is a dataclass of its data and its controls. An argument with a control's name is the
+    initial value; then the attribute is the control, whose ``.value`` can be set. Where nothing can
+    be drawn the line says why, and the figures stay.
 
     Attributes:
         summary: one line about what is shown.
+    Raises:
+        ValueError: data that cannot be shown, or an initial value that its control cannot have.
     """
 
     continuous = False  # whether it follows while a slider is being dragged
@@ -118,15 +117,15 @@ class Explorer(w.VBox):
         self.prepare()
         self._controls: list[tuple[Control, list[Any]]] = []
         rows: dict[int, list[Any]] = {}
-        for field in fields(self):  # type: ignore[arg-type]
-            if not isinstance(declared := field.default, Control):
+        controls = ((x.name, x.default) for x in fields(self))  # type: ignore[arg-type]
+        for name, declared in controls:
+            if not isinstance(declared, Control):
                 continue
             own = {key: x(self) for key, x in vars(declared).items() if callable(x)}
-            control, given = replace(declared, **own), getattr(self, field.name)
-            given = None if given is declared else given
-            made = control.widgets(field.name, given, self.continuous)
+            control, given = replace(declared, **own), getattr(self, name)
+            made = control.widgets(name, None if given is declared else given, self.continuous)
             self._controls.append((control, made))
-            setattr(self, field.name, made[0] if control.each is None else made)
+            setattr(self, name, made[0] if control.each is None else made)
             rows.setdefault(control.row, []).extend(made)
             for widget in made:
                 widget.observe(lambda _: self._redraw(), "value")

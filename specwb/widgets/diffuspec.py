@@ -32,8 +32,6 @@ class LatticeExplorer(Explorer):
     Attributes:
         paths: the beam's, best first.
         best: of all paths.
-    Raises:
-        ValueError: no place.
     """
 
     target: Target
@@ -75,11 +73,8 @@ class LatticeExplorer(Explorer):
         paths = (row, chosen.tokens, self.best.tokens)
         kept = [at.kept(path) for path in paths]
         hot = ", ".join(f"{self._expected(place, tuple(path)):.2f}" for path in paths)
-        same = (
-            "the best of all"
-            if abs(chosen.mean - self.best.mean) < 1e-12
-            else f"the best of all has {self.best.mean:.3f}"
-        )
+        lower = abs(chosen.mean - self.best.mean) > 1e-12
+        same = f"the best of all{f' has {self.best.mean:.3f}' * lower}"
         line = (
             f"place {place}, lambda {lam:.2f}, mass {mass:.2f}, M = {top}, B = {beams}: "
             f"{sum(map(len, lattice.ids))} candidates in {lattice.depth} places; the target's "
@@ -104,8 +99,6 @@ class LengthExplorer(Explorer):
     Attributes:
         rounds: what is shown.
         tau: tokens a round.
-    Raises:
-        ValueError: a largest k for which the context has no room.
     """
 
     replay: Replay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -38,8 +39,6 @@ class FuzzyExplorer(Explorer):
     Attributes:
         groups: what runs side by side (:func:`specwb.models.fuzzy.grouping`).
         found: kind -> cosine by layer (:func:`specwb.evaluation.fuzzy.similarity`).
-    Raises:
-        GroupError: a model of fewer than three layers.
     """
 
     draft: Target
@@ -83,8 +82,6 @@ class DevicesExplorer(Explorer):
         drafting: its time, verification left out.
         plain: that of the same draft with every layer alone, on one device.
         limit: what an exchange may take for these devices to need less than one device.
-    Raises:
-        ValueError: no times.
     """
 
     times: Mapping[int, Mapping[str, float]]
@@ -116,9 +113,8 @@ class DevicesExplorer(Explorer):
             f"{busy / (devices * self.drafting):.0%} of it; with verification {end:.2f} ms; "
             f"{gain if self.limit else 'no exchange is short enough for a gain'}"
         )
-        return line, figures.round_on_devices(
-            self.spans, depth, f"One round, groups {named(groups)}"
-        )
+        title = f"One round, groups {named(groups)}"
+        return line, figures.round_on_devices(self.spans, depth, title)
 
 
 class StageExplorer(Explorer):
@@ -131,14 +127,10 @@ class StageExplorer(Explorer):
     Args:
         points: name -> (share, speedup of the stage), such as were measured; at most three.
     Attributes:
-        ratio: a fuzzy step's time over an exact one's.
-        stage: the stage's speedup.
-        implied: attention's share that the paper's best stage would need here, None where none is
-            enough.
-        dearest: what a draft step may cost at most, in plain steps, for the speedup wanted if all
-            that is drafted is kept.
-    Raises:
-        ValueError: more than three points.
+        ratio, stage: a fuzzy step's time over an exact one's, and the stage's speedup.
+        implied: attention's share that the paper's best stage needs here, None if there is none.
+        dearest: the cost of a draft step, in plain steps, at which the speedup wanted needs all
+            that is drafted to be kept.
     """
 
     points: Mapping[str, tuple[float, float]] | None = None
@@ -163,10 +155,9 @@ class StageExplorer(Explorer):
         shares, costs, best = np.array(SHARES), np.array(COSTS), self._published["stage"]
         self.ratio = parallel.fuzzy_ratio(share, rounds, layers)
         self.stage = parallel.stage_speedup(self.ratio, depth, calibrate)
-        try:
+        self.implied = None
+        with suppress(ValueError):
             self.implied = parallel.implied_share(best, depth, rounds, layers, calibrate)
-        except ValueError:
-            self.implied = None
         self.dearest = max(0.0, ((depth + 1) / wanted - 1) * self.stage / depth)
         most = parallel.largest_stage_speedup(depth, rounds, layers, calibrate)
         ratios = parallel.fuzzy_ratio(shares, rounds, layers)
@@ -179,11 +170,8 @@ class StageExplorer(Explorer):
             name: parallel.needed_tokens(wanted, depth, costs / stage).tolist()
             for name, stage in by_stage.items()
         }
-        said = (
-            f"no share gives the published {best:g}x"
-            if self.implied is None
-            else f"the published {best:g}x needs a share of {self.implied:.2f}"
-        )
+        said = f"the published {best:g}x needs a share of {self.implied or 0:.2f}"
+        said = f"no share gives the published {best:g}x" if self.implied is None else said
         price = f"{self.dearest:.3f} plain steps, {self.dearest / self.stage:.3f} without groups"
         kept = f"costs less than {price}" if self.dearest else "costs nothing, and not then"
         line = (

@@ -43,11 +43,9 @@ class BlockExplorer(Explorer):
         self.sees = ends[n - k :]
         spans = dict.fromkeys(zip(starts, ends, strict=True))
         blocks = " ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-        said = ", ".join(
-            f"X{j} by pair {n - k + j}, which sees {seen} of {n}"
-            for j, seen in enumerate(self.sees, 1)
-        )
-        missing = sum(seen < n for seen in self.sees)
+        seen = enumerate(self.sees, 1)
+        said = ", ".join(f"X{j} by pair {n - k + j}, which sees {end} of {n}" for j, end in seen)
+        missing = sum(end < n for end in self.sees)
         tokens = f"{missing} of the {k} next tokens are" if missing > 1 else "1 of them is"
         without = f"{tokens} said without the newest pair"
         judged = without if missing else "all see the newest pair"
@@ -71,8 +69,6 @@ class GlancingExplorer(Explorer):
         replaced: ``[texts][pairs]``.
         share: of blocks that glance.
         excess: nats a block, for the prefixes that are shown.
-    Raises:
-        ValueError: no tables, or one of another k than it says.
     """
 
     tables: Mapping[int, tuple[Any, Any]]
@@ -112,20 +108,15 @@ class GlancingExplorer(Explorer):
 
     def draw(self, k: int, ratio: float, wrong: float, seed: int) -> Drawn:
         made, pairs = np.random.default_rng(seed), k * self.BLOCKS
-        order, lengths = (
-            torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2)
-        )
-        count = int(round(ratio * wrong, 6) * pairs)
-        mask = glance_mask(torch.full((self.TEXTS,), count), pairs, k, order, lengths)
+        order, lengths = torch.from_numpy(made.random((2, self.TEXTS, self.BLOCKS)))
+        counted = torch.full((self.TEXTS,), int(round(ratio * wrong, 6) * pairs))
+        mask = glance_mask(counted, pairs, k, order, lengths)
         self.replaced = mask.tolist()
         counts = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
         self.share = sum(counts[1:]) / sum(counts)
-        reveal = [
-            [n / max(1, sum(counts[:j])) for n in counts[:j]]
-            if any(counts[:j])
-            else [*[0.0] * (j - 1), 1.0]
-            for j in range(1, k + 1)
-        ]
+        # where no block shows fewer than j tokens, place j is never trained
+        rows = [counts[:j] if any(counts[:j]) else [0] * (j - 1) + [1] for j in range(1, k + 1)]
+        reveal = [[n / sum(row) for n in row] for row in rows]
         joint, weights = self.tables[k]
         self.excess = dependence.excess(joint, reveal, weights)
         floor = dependence.total_correlation(joint, weights)
@@ -156,8 +147,6 @@ class BlockDesigner(Explorer):
         tree: the :class:`specwb.blocks.BlockTree` shown.
         tau: tokens a round that it is expected to give at T = 0.
         speed: predicted.
-    Raises:
-        ValueError: no card, or one without measured accuracies.
     """
 
     cards: Mapping[str, tuple[int, Mapping[str, Any]]]
@@ -182,26 +171,21 @@ class BlockDesigner(Explorer):
         return BlockTree(tree, k), float(sum(path_values(self._rates[head], tree.host[0])))
 
     def draw(self, head: str, passes: int, nodes: int, *costs: float) -> Drawn:
-        self.tree, self.tau = self._best(head, passes, nodes)
-        steps = self.tree.steps(*costs)
-        self.speed = self.tau / steps
-        names = [f"{m} pass{'es' * (m > 1)}" for m in range(1, self.passes.max + 1)]
-        speeds = {name: [1.0] for name in names}
-        for m, curve in enumerate(speeds.values(), 1):
-            for n in range(2, self.most + 1):
-                tree, tau = self._best(head, m, n)
-                curve.append(tau / tree.steps(*costs))
-        fastest = max(names, key=lambda name: (max(speeds[name]), -_argmax(speeds[name])))
+        def speed(m: int, n: int) -> float:
+            tree, tau = self._best(head, m, n)
+            return tau / tree.steps(*costs)
+
+        (self.tree, self.tau), self.speed = self._best(head, passes, nodes), speed(passes, nodes)
+        sizes, names = range(2, self.most + 1), ["1 pass", *(f"{m} passes" for m in (2, 3, 4))]
+        speeds = {x: [1.0, *(speed(m, n) for n in sizes)] for m, x in enumerate(names, 1)}
+        fastest, steps = max(names, key=lambda x: max(speeds[x])), self.tree.steps(*costs)
+        top = max(speeds[fastest])
         blocks = ", ".join(str(len(one.blocks)) for one in self.tree.passes)
         line = (
             f"{head}, k = {self.tree.k}: {self.tree.tree.n} nodes to depth {self.tree.tree.D}, "
             f"blocks by pass {blocks}; {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} tokens a "
-            f"round expected at T = 0 for {steps:.2f} plain steps, speedup {self.speed:.2f}x; "
-            f"the fastest of at most {self.most} nodes: {fastest}, "
-            f"{1 + _argmax(speeds[fastest])} nodes, {max(speeds[fastest]):.2f}x"
+            f"round expected at T = 0 for {steps:.2f} plain steps, speedup {self.speed:.2f}x; the "
+            f"fastest of at most {self.most} nodes: {fastest}, {1 + speeds[fastest].index(top)} "
+            f"nodes, {top:.2f}x"
         )
         return line, figures.block_designer(self.tree, speeds, names[passes - 1])
-
-
-def _argmax(values: Sequence[float]) -> int:
-    return values.index(max(values))

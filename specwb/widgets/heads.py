@@ -24,8 +24,6 @@ class HeadsExplorer(Explorer):
     Attributes:
         parents: the tree shown.
         tau: tokens a round that it is expected to give at T = 0.
-    Raises:
-        ValueError: no card, or one without measured accuracies.
     """
 
     cards: Mapping[str, Mapping[str, Any]]

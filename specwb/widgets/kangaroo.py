@@ -34,8 +34,6 @@ class StopExplorer(Explorer):
     Attributes:
         rounds: the :class:`Simulation` shown.
         predicted: its speedup.
-    Raises:
-        ValueError: no traces, or traces without costs.
     """
 
     traces: Mapping[str, Rounds]

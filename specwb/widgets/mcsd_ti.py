@@ -27,8 +27,6 @@ class MaskExplorer(Explorer):
 
     Args:
         trees: what can be chosen, as for the methods: children a node by level (4-2-2), or parents.
-    Raises:
-        ValueError: no tree, or one whose nodes are not in level order.
     """
 
     trees: Sequence[str] = ("4-1-1-1-1", "4-2-2-1", "4-2-1-1-1")
@@ -61,21 +59,15 @@ class MaskExplorer(Explorer):
 
 class StopRulesExplorer(Explorer):
     """Choose a rule that stops drafting, its threshold and the most levels, and see where the
-    rounds of decoding at T = 0 end: levels drafted and kept, tokens a round, predicted speedup,
-    among all thresholds of all rules.
-
-    The rounds are those that a decoding would have
-    (:meth:`specwb.evaluation.exits.Rounds.simulate`), nothing is run.
+    rounds of decoding at T = 0 end (:meth:`specwb.evaluation.exits.Rounds.simulate`): levels
+    drafted and kept, tokens a round, predicted speedup, among all thresholds of all rules.
 
     Args:
         positions: with the confidence of every rule.
-        costs: name of a rule, and ``"fixed depth"`` -> what a round of 1..D levels costs, in plain
-            steps.
+        costs: rule, and ``"fixed depth"`` -> the costs of a round of 1..D levels, in plain steps.
     Attributes:
         rounds: the :class:`Simulation` shown.
         speed: its predicted speedup.
-    Raises:
-        ValueError: a rule without costs, or costs of another depth.
     """
 
     positions: Rounds
@@ -117,16 +109,10 @@ class StopRulesExplorer(Explorer):
             f"drafted are kept; predicted speedup {self.speed:.2f}x; the best fixed depth has "
             f"{max(speed for _, speed in self._points[FIXED]):.2f}x"
         )
-        return line, figures.stop_rules(
-            self.rounds.drafted,
-            self.rounds.kept,
-            self.positions.depth,
-            self._points,
-            (drafted, self.speed),
-            xaxis="levels drafted a round",
-            yaxis="speedup",
-            title="predicted speedup of all thresholds",
-        )
+        shown = (self.rounds.drafted, self.rounds.kept, self._depth, self._points)
+        x, title = "levels drafted a round", "predicted speedup of all thresholds"
+        here = (drafted, self.speed)
+        return line, figures.stop_rules(*shown, here, xaxis=x, yaxis="speedup", title=title)
 
 
 class RootsExplorer(Explorer):
@@ -139,24 +125,18 @@ class RootsExplorer(Explorer):
     Attributes:
         distribution: of the root that stays.
         tv: its distance from P.
-    Raises:
-        ValueError: not a distribution, or not one rate a token.
     """
 
     P: Sequence[Fraction] = EXAMPLE
-    rates: Any = Control(
-        (0.2, 0.2, 0.9, 0.9),
-        each=lambda self: [f"below {x}" for x in self._names],
-        step=0.05,
-        row=1,
-    )
+    rates: Any = Control((0.2, 0.2, 0.9, 0.9), step=0.05, each=lambda self: self._below, row=1)
     roots: Any = Control(2, low=1, high=lambda self: len(self.P))
     depth: Any = Control(1, low=1, high=5, label="levels below")
 
     def prepare(self) -> None:
         if sum(self.P) != 1 or min(self.P) <= 0:
             raise ArgumentError(f"P must be positive and sum to 1, got {list(map(str, self.P))}")
-        self._names = [chr(ord("a") + i) for i in range(len(self.P))]
+        self._names = "abcdefghijklmnopqrstuvwxyz"[: len(self.P)]
+        self._below = [f"below {name}" for name in self._names]
 
     def draw(self, sliders: Sequence[float], W: int, D: int) -> Drawn:
         rates = [Fraction(round(20 * rate), 20) for rate in sliders]
@@ -167,14 +147,14 @@ class RootsExplorer(Explorer):
         exact = f"{self.tv} = " if self.tv.denominator < 10**6 else ""
         roots = f"{W} root{'s' if W > 1 else ''}"
         line = (
-            f"{roots}, {D} level{'s' if D > 1 else ''} below, "
-            f"rates {' '.join(f'{float(a):.2f}' for a in rates)}: the root that stays has "
-            f"distribution {' '.join(f'{float(x):.3f}' for x in self.distribution)}, "
-            f"TV = {exact}{float(self.tv):.3f} from the target's; "
-            f"another than the first root stays with {float(other):.3f}"
+            f"{roots}, {D} level{'s' if D > 1 else ''} below, rates "
+            f"{' '.join(f'{a:.2f}' for a in sliders)}: the root that stays has distribution "
+            f"{' '.join(f'{float(x):.3f}' for x in self.distribution)}, TV = "
+            f"{exact}{float(self.tv):.3f} from the target's; another than the first root stays "
+            f"with {float(other):.3f}"
         )
         shares = {
             "the target's": list(map(float, self.P)),
             f"of {roots}, the one that stays": list(map(float, self.distribution)),
         }
-        return line, figures.kept_roots(self._names, shares, f"TV = {float(self.tv):.3f}")
+        return line, figures.kept_roots(list(self._names), shares, f"TV = {float(self.tv):.3f}")

@@ -16,15 +16,9 @@ from specwb.scope import in_words, module, record
 from specwb.scope.trace import several
 
 MOST_TOKENS = 200  # of one recording from the page
-SETTINGS: dict[str, Any] = {
-    "prompt": "",
-    "method": "mcsd",
-    "options": "",
-    "temperature": 0.0,
-    "seed": 0,
-    "max_new_tokens": 24,
-}
-"""Where the page's controls stand if nothing else is said."""
+# where the page's controls stand if nothing else is said
+SETTINGS: dict[str, Any] = {"prompt": "", "method": "mcsd", "options": ""}
+SETTINGS |= {"temperature": 0.0, "seed": 0, "max_new_tokens": 24}
 
 
 class Microscope(anywidget.AnyWidget):
@@ -36,12 +30,10 @@ class Microscope(anywidget.AnyWidget):
     Args:
         traces: what :func:`specwb.record` returned, one or several.
         target: with it the page has a prompt box and a menu of all methods, and records anew.
-        settings: where the controls stand: ``prompt``, ``method``, ``options``, ``temperature``,
-            ``seed``, ``max_new_tokens``.
+        settings: initial values of the page's controls, as in :data:`SETTINGS`.
     Attributes:
         traces: what is played; the last recording, if there is a target.
         note: why the last recording failed, or empty.
-        summary: one line about what is played.
     Raises:
         TraceError: one is no trace.
     """
@@ -59,12 +51,16 @@ class Microscope(anywidget.AnyWidget):
         target: Target | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        live = None
-        if target is not None:
-            live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
-        super().__init__(traces=several(traces), live=live)
+        super().__init__(traces=several(traces))
         self._target = target
+        if target is not None:
+            self._set(settings or {})
         self.on_msg(self._asked)
+
+    def _set(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Set the page's controls, and return what all of them are set to."""
+        self.live = {"methods": list(METHODS), "settings": {**SETTINGS, **settings}}
+        return dict(self.live["settings"])
 
     def __repr__(self) -> str:
         """Name what is played: an address would differ in every run of a notebook."""
@@ -79,37 +75,17 @@ class Microscope(anywidget.AnyWidget):
         others = f", and {more} more" if more and not self._target else ""
         return in_words(one) + others
 
-    def record(
-        self,
-        prompt: str,
-        method: str = "sps",
-        options: str = "",
-        temperature: float = 0.0,
-        seed: int = 0,
-        max_new_tokens: int = 24,
-    ) -> None:
-        """What the page's Record button does. An error becomes the ``note``, and what was played
-        stays."""
-        settings = {
-            "prompt": prompt,
-            "method": method,
-            "options": options,
-            "temperature": temperature,
-            "seed": seed,
-            "max_new_tokens": max_new_tokens,
-        }
+    def record(self, prompt: str, **settings: Any) -> None:
+        """What the page's Record button does, with other :data:`SETTINGS`. An error becomes the
+        ``note``, and what was played stays.
+        """
         assert self._target is not None
-        self.live = {"methods": list(METHODS), "settings": settings}
+        chosen = self._set({"prompt": prompt, **settings})
+        method, options = (chosen.pop(name) for name in ("method", "options"))
         try:
-            integer("tokens", max_new_tokens, 1, MOST_TOKENS)
-            trace = record(
-                self._target,
-                prompt,
-                f"{method}:{options}" if options else method,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                seed=seed,
-            )
+            integer("tokens", chosen["max_new_tokens"], 1, MOST_TOKENS)
+            spec = f"{method}:{options}" if options else method
+            trace = record(self._target, method=spec, **chosen)
         except ValueError as error:  # every error of ours about an argument is one
             self.note = f"Not recorded: {error}"
         else:
@@ -118,20 +94,16 @@ class Microscope(anywidget.AnyWidget):
 
     def _asked(self, _: object, content: Any, buffers: object) -> None:
         """A message from the page."""
-        if not isinstance(content, dict) or content.get("kind") != "record":
+        given = content.get("settings") if isinstance(content, dict) else None
+        if self._target is None or not isinstance(given, dict) or content.get("kind") != "record":
             return
-        given = content.get("settings")
-        if self._target is None or not isinstance(given, dict):
-            return
-        try:
-            # of the type that each setting has at first
+        try:  # of the type that each setting has at first; an empty box is its first value
             chosen = {name: type(at)(given.get(name) or at) for name, at in SETTINGS.items()}
         except (TypeError, ValueError) as error:
             self.note = f"Not recorded: {error}"
             self.serial += 1
-            return
-        # an empty box is what it says
-        self.record(**{**chosen, "prompt": str(given.get("prompt", ""))})
+        else:
+            self.record(**chosen)
 
 
 def microscope(
@@ -158,20 +130,15 @@ def microscope(
     """
     if not isinstance(what, Target):
         if prompt is not None or settings:
-            raise ArgumentError(
-                "a trace is played as it was recorded: give a target to set a prompt"
-            )
+            raise ArgumentError("a trace is played as recorded: give a target to set a prompt")
         return Microscope(what)
     if not isinstance(prompt, str):
-        raise ArgumentError(
-            f"with a target, prompt must be a text (of the prompt box), got {prompt!r}"
-        )
+        raise ArgumentError(f"with a target, prompt must be a text (of its box), got {prompt!r}")
     known = [name for name in SETTINGS if name not in ("prompt", "method")]
     if unknown := [name for name in settings if name not in known]:
         raise ArgumentError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
-    chosen = {**SETTINGS, "prompt": prompt, "method": method, **settings}
-    widget = Microscope(target=what, settings=chosen)
-    widget.record(**chosen)
+    widget = Microscope(target=what)
+    widget.record(prompt, method=method, **settings)
     if widget.note:
         raise ArgumentError(widget.note)
     return widget

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import cache
 from html import escape
 from typing import Any
@@ -53,17 +54,14 @@ def show_ledger(name: str) -> None:
     _, text, header, rows = next(section for section in sections if section[0] == name)
     head = "".join(f"<th>{escape(column)}</th>" for column in header)
     lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    first, rest = "".join(lines[:SHOWN]), "".join(lines[SHOWN:])
     table = f"<table><thead><tr>{head}</tr></thead><tbody>%s</tbody></table>"
-    more = f"{len(lines) - SHOWN} more claims"
-    folded = f"<details><summary>{more}</summary>{table % rest}</details>" if rest else ""
+    first, rest = (table % "".join(some) for some in (lines[:SHOWN], lines[SHOWN:]))
+    more = f"<details><summary>{len(lines) - SHOWN} more claims</summary>{rest}</details>"
+    folded = more if len(lines) > SHOWN else ""
     verdict = header.index("verdict")
-    tally: dict[str, int] = {}
-    for row in rows:
-        word = row[verdict].partition(" (")[0].partition(";")[0]
-        tally[word] = tally.get(word, 0) + 1
+    tally = Counter(row[verdict].partition(" (")[0].partition(";")[0] for row in rows)
     summary = f"{len(rows)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
-    html = f"<p>{escape(text)}</p>{table % first}{folded}"
+    html = f"<p>{escape(text)}</p>{first}{folded}"
     display({"text/html": html, "text/plain": summary}, raw=True)
 
 
@@ -80,11 +78,8 @@ def paper_figure(name: str, which: str) -> go.Figure:
     """
     made: Any = draw(study_of(name).figures[which], results(name))
     plain = made.to_dict()["layout"]
-    kept = {
-        key: value
-        for key, value in plain.items()
-        if key.startswith(("xaxis", "yaxis")) or key == "annotations"
-    }
+    axes = ("xaxis", "yaxis", "annotations")
+    kept = {key: value for key, value in plain.items() if key.startswith(axes)}
     title = {**plain["title"], "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top"}
     legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}
     margin = {"l": 60, "r": 20, "t": 80, "b": 50}

@@ -15,8 +15,7 @@ from specwb.verify.exact import Dist
 from specwb.verify.mutants import MUTANTS
 from specwb.widgets.controls import Control, Explorer
 
-UNITS = 120
-"""Probabilities are multiples of one over this, so that everything can be counted in fractions."""
+UNITS = 120  # probabilities are multiples of one over this, for fractions to stay small
 NAMES = {"top": "top_and_sample", "coupling": "coupling (at least)"}
 WRONG = {mutant.name: mutant for mutant in MUTANTS}
 
@@ -40,16 +39,12 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
     """The distribution of the token that comes out, by enumeration: of a rule under the first
     sampling scheme that it is lossless for, or of a mutant.
     """
-    if verifier in WRONG:
-        wrong = WRONG[verifier]
-        return exact.output_distribution(wrong.node, wrong.scheme, p, q, 1 if wrong.k == 1 else k)
-    return exact.output_distribution(
-        exact.RULES[verifier],
-        exact.SCHEMES[exact.LOSSLESS[verifier][0]],
-        p,
-        q,
-        1 if verifier == "rejection" else k,
-    )
+    if wrong := WRONG.get(verifier):
+        node, scheme, single = wrong.node, wrong.scheme, wrong.k == 1
+    else:
+        node, scheme = exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]]
+        single = verifier == "rejection"
+    return exact.output_distribution(node, scheme, p, q, 1 if single else k)
 
 
 def _name(rule: str) -> str:
@@ -81,9 +76,8 @@ class RulesExplorer(Explorer):
     def draw(
         self, temperature: float, mismatch: float, vocabulary: int, k: int, seed: int, chosen: str
     ) -> tuple[Any, ...]:
-        self.p, self.q = pair(temperature, mismatch, vocabulary, seed)
+        self.p, self.q = left, _ = pair(temperature, mismatch, vocabulary, seed)
         after: list[Dist] = []
-        left = self.p
         while len(after) < k and exact.overlap(left, self.q) < 1:  # beyond, nothing is rejected
             after.append(left := list(residual(left, self.q)))
         p, q = (np.array(distribution, dtype=float) for distribution in (self.p, self.q))
@@ -101,9 +95,6 @@ class RulesExplorer(Explorer):
             f"seed {seed}: 1 - TV(p, q) = {self.rates['rejection']:.3f}; most accepted by {most}, "
             f"{self.rates[most]:.3f}. {name}: the output {claim}"
         )
-        return (
-            line,
-            figures.residuals(self.p, self.q, after),
-            figures.rule_rates(self.rates, self.optima, schemes),
-            figures.output(self.p, self.out, name),
-        )
+        rates = figures.rule_rates(self.rates, self.optima, schemes)
+        output = figures.output(self.p, self.out, name)
+        return line, figures.residuals(self.p, self.q, after), rates, output

@@ -231,8 +231,8 @@ def glances_share_noise(patch):
     """Which blocks glance and how far they do is drawn from the same uniforms."""
     patch.edit(
         GlancingExplorer.draw,
-        "torch.from_numpy(made.random((self.TEXTS, self.BLOCKS))) for _ in range(2)",
-        "u for u in 2 * [torch.from_numpy(made.random((self.TEXTS, self.BLOCKS)))]",
+        "order, lengths = torch.from_numpy(made.random((2, self.TEXTS, self.BLOCKS)))",
+        "order = lengths = torch.from_numpy(made.random((self.TEXTS, self.BLOCKS)))",
     )
 
 
