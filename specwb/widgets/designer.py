@@ -16,7 +16,7 @@ from specwb.widgets.controls import Control, Drawn, Explorer
 
 HAND, TOKENS, SPEED = "children by level", "most tokens a round", "most tokens a second"
 MEASURED, ROOFLINE = "as measured", "free up to n* nodes"
-LEVELS, DEEPEST = 4, 8
+LEVELS, DEEPEST = [f"level {d}" for d in range(1, 5)], 8
 
 
 class TreeDesigner(Explorer):
@@ -45,23 +45,19 @@ class TreeDesigner(Explorer):
     most: int = 40
     shape: Any = Control(HAND, of=[HAND, TOKENS, SPEED], label="tree")
     levels: Any = Control(
-        lambda self: [*self.tree, *[0] * LEVELS][:LEVELS],
-        high=lambda self: min(6, self._ranks),
-        each=[f"level {d}" for d in range(1, LEVELS + 1)],
+        lambda self: self._tree, high=lambda self: min(6, self._ranks), each=LEVELS
     )
     nodes: Any = Control(16, low=1, high=lambda self: self.most, row=1)
     depth: Any = Control(6, high=DEEPEST, row=1)
-    costs: Any = Control(
-        of=lambda self: [MEASURED, ROOFLINE] if self.cost else [ROOFLINE],
-        label="a round costs",
-        row=1,
-    )
+    costs: Any = Control(of=lambda self: self._prices, label="a round costs", row=1)
     balance: Any = Control(128, of=[2**i for i in range(10)], label="n*", slide=True, row=1)
     c: Any = Control(0.1, high=0.5, step=0.01, row=1)
 
     def prepare(self) -> None:
         self._values = cache(lambda tree: [float(v) for v in path_values(self.rates, tree)])
         self._measured = cache(lambda tree: self.cost(list(tree)) if self.cost else 1.0)
+        self._prices = [MEASURED, ROOFLINE] if self.cost else [ROOFLINE]
+        self._tree = [*self.tree, 0, 0, 0, 0][: len(LEVELS)]
         by_depth = hasattr(self.rates[0], "__len__")
         self._ranks = min(map(len, self.rates)) if by_depth else len(self.rates)
         self._known: list[tuple[int, ...]] = []  # the best tree of every budget and depth
@@ -85,15 +81,11 @@ class TreeDesigner(Explorer):
     def _by_hand(self, levels: Sequence[int]) -> tuple[tuple[int, ...], str]:
         ks = list(takewhile(bool, levels))
         name = "-".join(map(str, ks)) or "no draft"
-        size = level = 1
-        for k in ks:
-            level *= k
-            size += level
-        if size > self.most:
-            raise ArgumentError(
-                f"{name} has {size} nodes, more than {self.most}; take fewer children or levels"
-            )
-        return tuple(Tree.branching(*ks).host[0]), name
+        tree = Tree.branching(*ks)
+        if tree.n > self.most:
+            few = f"more than {self.most}; take fewer children or levels"
+            raise ArgumentError(f"{name} has {tree.n} nodes, {few}")
+        return tuple(tree.host[0]), name
 
     def draw(
         self, shape: str, levels: Sequence[int], nodes: int, depth: int, costs: str, *_: float
