@@ -149,7 +149,10 @@ class Explorer(w.VBox):
         except SpecwbError as error:
             if not self._figures:
                 raise
-            self.summary, new = f"Not drawn: {error}. Still shown: what could be drawn last", []
+            self.summary, new = (
+                f"Not drawn: {error}. The figure still shows the settings before",
+                [],
+            )
             look = f"color:{REJECTED};font-weight:bold"
         if not self._figures:
             self._figures = [LiveFigure(figure) for figure in new]
