@@ -58,9 +58,9 @@ LONGEST = (
     "mcsd.ipynb",
     "3_many_candidates.ipynb",
     "1_one_speculative_step.ipynb",
-    "test_tree_rules.py",
-    "test_kernels.py",
+    "test_suite.py",
     "test_distribution.py",
+    "test_kernels.py",
 )
 
 # tests of very many cases: make test runs about one of so many, make test-all all of them. Which
@@ -78,8 +78,6 @@ THINNED = {
     "test_other_tokenizers.py": 3,
     "test_fuzzy.py": 3,
     "test_kernels.py": 3,
-    "test_tree_rules.py": 3,
-    "test_trees_exact.py": 3,
     "test_graphs.py": 3,
     "test_traces.py": 3,
     "test_invalid_distribution.py": 3,

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 # what compares numbers, texts or decisions of two computations; fractions, frequencies, files,
 # commands and pictures are left out, and replayed graphs, which are compared bit for bit
 FILES = ("protocol", "ar_oracle", "backbone", "invalid_distribution", "explain", "probability")
-RULES = ("kernels", "nodes", "lazy", "tree_rules", "candidate_rules")
+RULES = ("kernels", "lazy")
 NUMERIC = [
     *(f"tests/test_{name}.py" for name in FILES),
     *(f"tests/verify/test_{name}.py" for name in RULES),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
 
@@ -52,23 +52,14 @@ Outcome = tuple[E.Tokens, list[float], float]
 @dataclass
 class Boxes:
     """The uniforms' unit cubes of a batch's rows, cut into boxes in each of which one thing is
-    decided.
+    decided."""
 
-    Attributes:
-        row: ``[C]`` the row that a box belongs to.
-        low: ``[C,m]`` its lower corner.
-        high: ``[C,m]`` its upper corner.
-        node: ``[C]`` the node reached.
-        accepted: ``[C]`` how many tokens are accepted.
-        bonus: ``[C,V]`` the distribution of the bonus token.
-    """
-
-    row: Tensor
-    low: Tensor
-    high: Tensor
-    node: Tensor
-    accepted: Tensor
-    bonus: Tensor
+    row: Tensor  # [C] the row that a box belongs to
+    low: Tensor  # [C,m] its lower corner
+    high: Tensor  # [C,m] its upper corner
+    node: Tensor  # [C] the node reached
+    accepted: Tensor  # [C] how many tokens are accepted
+    bonus: Tensor  # [C,V] the distribution of the bonus token
 
     @property
     def measure(self) -> Tensor:
@@ -82,14 +73,7 @@ class Boxes:
 
     def select(self, index: Tensor) -> Boxes:
         """Some of the boxes."""
-        return Boxes(
-            self.row[index],
-            self.low[index],
-            self.high[index],
-            self.node[index],
-            self.accepted[index],
-            self.bonus[index],
-        )
+        return Boxes(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 class Unfollowed(ArgumentError):
@@ -119,15 +103,9 @@ class _Oracle:
 
     def _chunk(self, row: Tensor, u: Tensor) -> Tensor:
         draft, scores = self.draft, self.scores
-        drafts = Draft(
-            draft.tree,
-            draft.tokens[row],
-            draft.valid[row],
-            draft.scheme,
-            None if draft.q is None else draft.q[row],
-            draft.q_row,
-        )
-        verdict = self.rule.verify(drafts, Scores(scores.logits[row], scores.sampling), u)
+        q = None if draft.q is None else draft.q[row]
+        drafts = replace(draft, tokens=draft.tokens[row], valid=draft.valid[row], q=q)
+        verdict = self.rule.verify(drafts, replace(scores, logits=scores.logits[row]), u)
         if verdict.distribution is None:
             raise ArgumentError(
                 f"rule {self.rule.name!r} gives no distribution for the bonus token"
@@ -210,9 +188,6 @@ def _probe(
     """Probe each box along its axis and cut it where the outcome changes.
 
     A box that is cut begins again with the first axis, one that is not goes on to the next.
-
-    Returns:
-        Rows, lower and upper corners and axes of the boxes, after the cuts.
     """
     lines = _lines(low, high, axis, random)
     outcomes = ask(row.repeat_interleave(LINES * POINTS), lines.flatten(0, 2))
@@ -272,15 +247,8 @@ def _lines(low: Tensor, high: Tensor, axis: Tensor, random: torch.Generator) -> 
 
 
 def _change(ask: _Oracle, row: Tensor, start: Tensor, end: Tensor, outcome: Tensor) -> Tensor:
-    """``[n,m]``: the first point on the way from ``start`` to ``end`` with another outcome.
-
-    Args:
-        ask: The rule and the batch.
-        row: ``[n]`` the row of each way.
-        start: ``[n,m]`` where it begins; ``outcome [n,2+V]`` is what comes out there.
-        end: ``[n,m]`` where it ends; something else comes out there.
-        outcome: See ``start``.
-    """
+    """``[n,m]``: the first point on the way of each row from ``start`` to ``end [n,m]`` with
+    something else than ``outcome [n,2+V]``, which comes out at its start and not at its end."""
     n = torch.arange(len(row))
     parts = torch.linspace(0, 1, PARTS + 1, device=start.device, dtype=start.dtype)[:, None]
     at_end = torch.ones(len(row), 1, dtype=torch.bool, device=start.device)
@@ -316,16 +284,9 @@ def share_wrong(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, chance: 
     most. So the rule is asked at ``RANDOM_POINTS`` drafts and uniforms, drawn as they come, and at
     one point in each box.
 
-    Args:
-        rule: The rule.
-        draft: What the boxes are of.
-        scores: Its scores.
-        boxes: The boxes.
-        chance: ``[B]`` the probability of each row's draft.
-    Returns:
-        The largest probability, given the draws that the boxes are wrong about (Clopper and Pearson
-        1934, at the level exp(-20)); 0 where there are none, though what is less probable than
-        ``20 / RANDOM_POINTS`` may be missed.
+    Returns the largest probability, given the draws, that the boxes are wrong about (Clopper and
+    Pearson 1934, at the level exp(-20)); 0 where there are none, though what is less probable than
+    ``20 / RANDOM_POINTS`` may be missed. ``chance [B]`` is the probability of each row's draft.
     """
     # the boxes of a row fill its cube, so a box by its measure and a point of it is a point of all
     random = torch.Generator().manual_seed(2)
@@ -344,13 +305,6 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: i
     On a CPU the engine sets ``rule.lazy``: work that no row needs is left out. All rows together
     and each row alone are asked so, at a random point inside of up to ``most`` boxes, evenly
     chosen.
-
-    Args:
-        rule: The rule.
-        draft: What the boxes are of.
-        scores: Its scores.
-        boxes: The boxes of the rule with nothing left out.
-        most: How many boxes are looked at.
     """
     stride = max(1, -(-len(boxes.row) // most))
     boxes = boxes.select(torch.arange(0, len(boxes.row), stride, device=boxes.row.device))
@@ -394,19 +348,12 @@ def outcomes_in(draft: Draft, boxes: Boxes) -> list[list[Outcome]]:
 
 @dataclass
 class Drafts:
-    """Every draft of a tree, for one or several pairs of models, as one batch.
+    """Every draft of a tree, for one or several pairs of models, as one batch."""
 
-    Attributes:
-        draft: What a rule is handed.
-        scores: Likewise.
-        chance: The probability of each row's draft.
-        case: Which pair of models it is of.
-    """
-
-    draft: Draft
+    draft: Draft  # what a rule is handed
     scores: Scores
-    chance: list[float]
-    case: list[int]
+    chance: list[float]  # of each row's draft
+    case: list[int]  # the pair of models that it is of
 
 
 def all_drafts(scheme: Scheme, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> Drafts:
@@ -441,15 +388,8 @@ def as_tensors(
     cases: Sequence[tuple[E.Model, E.Model]],
     drafts: Sequence[tuple[int, E.Paths]],
 ) -> tuple[Draft, Scores]:
-    """Drafts, given as the path of tokens to every node, as a batch in float64.
-
-    Args:
-        scheme: As for :func:`all_drafts`.
-        tree: As there.
-        cases: As there.
-        drafts: ``(case, paths)`` per row; a path is None where the support of q ended before the
-            node.
-    """
+    """Drafts of :func:`all_drafts` as a batch in float64: ``(case, paths)`` per row, a path being
+    None where the support of q ended before the node."""
     parents = tree.host[0]
     children = E.children_of(parents)
     inner = [node for node, below in enumerate(children) if below]
@@ -590,11 +530,7 @@ def scheme_of(rule: Rule, tree: Tree) -> Scheme:
 
 def _model(name: str, given: Sequence | E.Model) -> E.Model:
     """Prefix -> fractions that add up to 1; every number is taken for the very float that it is.
-
-    Args:
-        name: What errors call the argument.
-        given: A distribution, or a function of the prefix that returns one.
-    """
+    Errors call it ``name``."""
 
     @cache
     def distribution(prefix: E.Tokens) -> list[Fraction]:

@@ -67,9 +67,7 @@ def pairs(
     """Pairs of distributions as :func:`pair` makes them.
 
     Args:
-        count: How many pairs.
         sizes: Sizes of the vocabulary, taken in turn.
-        seed: Seed of the random numbers.
     """
     rng = random.Random(seed)
     for i in range(count):
@@ -82,11 +80,6 @@ def dense_pairs(
     """Pairs of distributions without zeros, from weights 1 to 30.
 
     The mutants' distances are measured on these.
-
-    Args:
-        count: How many pairs.
-        v: Size of the vocabulary.
-        seed: Seed of the random numbers.
     """
     rng = random.Random(seed)
     return [(_dense(rng, v), _dense(rng, v)) for _ in range(count)]
@@ -97,8 +90,6 @@ def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
     position in the tree shows.
 
     Args:
-        seed: Seed of the random numbers.
-        v: Size of the vocabulary.
         kind: ``any`` is :func:`pair`; ``dense`` has no zeros, so that every branch of every rule is
             open; ``tied`` is dense and p/q has few values.
     """

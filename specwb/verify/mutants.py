@@ -36,23 +36,14 @@ _0, _1 = Fraction(0), Fraction(1)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong verifier.
-
-    Attributes:
-        name: Its name in reports.
-        node: Its node rule.
-        scheme: How the children are drawn that it is used with.
-        k: How many children it is used with.
-        wrong: What is wrong, in one line.
-        original: The name of the right rule that it is made from.
-    """
+    """A wrong verifier, with the way of drawing and the number of children it is used with."""
 
     name: str
     node: NodeRule
     scheme: SamplingScheme
     k: int
-    wrong: str
-    original: str
+    wrong: str  # in one line
+    original: str  # the name of the right rule that it is made from
 
 
 def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> Decision:
@@ -186,132 +177,102 @@ def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return accept, bonus
 
 
+def _mutant(
+    node: NodeRule, scheme: SamplingScheme, k: int, original: str, wrong: str, name: str = ""
+) -> Mutant:
+    return Mutant(name or node.__name__, node, scheme, k, wrong, original)
+
+
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant(
-        "residual_from_p",
-        residual_from_p,
-        iid,
-        1,
-        "bonus token from p instead of (p - q)+",
-        "rejection",
-    ),
-    Mutant(
-        "argmax_with_ratio",
+    _mutant(residual_from_p, iid, 1, "rejection", "bonus token from p instead of (p - q)+"),
+    _mutant(
         rejection,
         top,
         1,
-        "a deterministic argmax draft is tested with p/q",
         "rejection",
+        "a deterministic argmax draft is tested with p/q",
+        "argmax_with_ratio",
     ),
-    Mutant(
-        "squared_q",
+    _mutant(
         squared_q,
         iid,
         1,
-        "the q of the test has another temperature than the q that was sampled",
         "rejection",
+        "the q of the test has another temperature than the q that was sampled",
     ),
-    Mutant(
-        "sorted_by_q",
+    _mutant(
         sorted_by_q,
         without_replacement,
         2,
-        "RRSw children sorted by q instead of drawing order",
         "rrsw",
+        "RRSw children sorted by q instead of drawing order",
     ),
-    Mutant(
-        "keep_larger_q",
+    _mutant(
         keep_larger_q,
         iid,
         2,
-        "two draws, the one of larger q is kept and tested as one draw",
         "rejection",
+        "two draws, the one of larger q is kept and tested as one draw",
     ),
-    Mutant(
-        "rrs_without_replacement",
+    _mutant(
         rrs,
         without_replacement,
         2,
-        "RRS on children drawn without replacement",
         "rrs",
+        "RRS on children drawn without replacement",
+        "rrs_without_replacement",
     ),
-    Mutant(
-        "deduplicated", deduplicated, iid, 3, "independent drafts de-duplicated, then RRS", "rrs"
-    ),
-    Mutant(
-        "no_update_sampled",
+    _mutant(deduplicated, iid, 3, "rrs", "independent drafts de-duplicated, then RRS"),
+    _mutant(
         no_residual_update,
         iid,
         2,
-        "sampled siblings tested without updating the residual",
         "rrs",
+        "sampled siblings tested without updating the residual",
+        "no_update_sampled",
     ),
-    Mutant(
-        "no_update_top",
+    _mutant(
         no_residual_update,
         top,
         3,
-        "top-k siblings tested as samples, without updating the residual",
         "point",
+        "top-k siblings tested as samples, without updating the residual",
+        "no_update_top",
     ),
-    Mutant("rrsw_on_top", rrsw, top, 3, "the RRSw rule on deterministic top-k children", "rrsw"),
-    Mutant(
-        "noise_reused",
+    _mutant(rrsw, top, 3, "rrsw", "the RRSw rule on deterministic top-k children", "rrsw_on_top"),
+    _mutant(
         noise_reused,
         iid,
         1,
-        "the uniform that drew the child draws the bonus token too",
         "rejection",
+        "the uniform that drew the child draws the bonus token too",
     ),
-    Mutant("low_rho", low_rho, iid, 2, "k-SEQ with rho - 1 too small by a tenth", "kseq"),
-    Mutant(
-        "race_against_q",
+    _mutant(low_rho, iid, 2, "kseq", "k-SEQ with rho - 1 too small by a tenth"),
+    _mutant(
         race_against_q,
         iid,
         2,
-        "the selected child is tested against q and not the distribution of what is selected",
         "race",
+        "the selected child is tested against q and not the distribution of what is selected",
     ),
-    Mutant(
-        "whole_q",
+    _mutant(
         whole_q,
         top_and_sample,
         2,
-        "the drawn child is tested against q and not what the fixed ones leave of it",
         "top",
+        "the drawn child is tested against q and not what the fixed ones leave of it",
     ),
-    Mutant(
-        "keeps_children",
-        keeps_children,
-        top,
-        2,
-        "a draw that is no child is thrown away and made again",
-        "point",
+    _mutant(
+        keeps_children, top, 2, "point", "a draw that is no child is thrown away and made again"
     ),
-    Mutant(
-        "draw_per_child",
-        draw_per_child,
-        iid,
-        2,
-        "every child is compared with its own draw from p",
-        "naive",
-    ),
+    _mutant(draw_per_child, iid, 2, "naive", "every child is compared with its own draw from p"),
 )
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A small instance on which a rule that is said to be lossless is not: :meth:`output` is not p.
-
-    Attributes:
-        name: Its name in reports.
-        claim: The claim in words.
-        node: The node rule.
-        scheme: How the children are drawn.
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
-    """
+    """A small instance on which a rule that is said to be lossless is not: :meth:`output` is not
+    p."""
 
     name: str
     claim: str

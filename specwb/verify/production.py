@@ -68,21 +68,13 @@ Case = tuple[E.Model, E.Model]
 
 @dataclass(frozen=True)
 class Round:
-    """Pairs of models whose rounds are compared together.
-
-    Attributes:
-        scheme: How candidates are drawn.
-        parents: The tree.
-        vocabulary: V.
-        sampling: What the target is sampled with.
-        cases: The models, the target's before temperature and filters.
-    """
+    """Pairs of models whose rounds are compared together."""
 
     scheme: Scheme
     parents: tuple[int, ...]
     vocabulary: int
     sampling: Sampling
-    cases: list[Case]
+    cases: list[Case]  # the target's before temperature and filters
 
 
 @dataclass
@@ -384,18 +376,14 @@ def _sampled_at(rule: Rule, sampling: Sampling) -> float:
     u = torch.rand((DRAWS, 3), dtype=torch.float64, generator=random)
     bonus = inverse_cdf(verdict.distribution, u[:, 0])
     path = tokens.gather(1, verdict.path)[:, 1:]
-    text = torch.zeros_like(bonus)  # three tokens as one number
-    row = torch.zeros_like(bonus)  # of the table: 0, 1 + x, 4 + 3 x + y
-    for d in range(3):
-        # accepted tokens, then the bonus token, then what the target goes on with
-        from_target = inverse_cdf(p[row], u[:, d])
+    # accepted tokens, then the bonus token, then what the target goes on with; the table's rows are
+    # 0, 1 + x and 4 + 3 x + y
+    text = torch.zeros_like(bonus)
+    for d, first in enumerate((0, 1, 4)):
+        from_target = inverse_cdf(p[first + text], u[:, d])
         after = torch.where(verdict.accepted == d, bonus, from_target)
         x = torch.where(verdict.accepted > d, path[:, d] if d < 2 else from_target, after)
         text = 3 * text + x
-        if d == 0:
-            row = 1 + x
-        elif d == 1:
-            row = 4 + 3 * (row - 1) + x
     counts = torch.bincount(text, minlength=27).numpy()
     texts = E.target_distribution(target, 3)
     expected = [DRAWS * float(texts.get(xs, 0)) for xs in product(range(3), repeat=3)]

@@ -20,7 +20,7 @@ from specwb.verify.controls import CONTROLS, Control
 from specwb.verify.distribution import rule_of
 from specwb.verify.instances import all_trees, dense_pairs, level_order, models, pairs
 from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS, Mutant
-from specwb.verify.production import RuleCheck, check_rule
+from specwb.verify.production import RuleCheck, check_rule, distance
 from specwb.verify.rule import Rule
 from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_products
 
@@ -41,37 +41,22 @@ _PATHS = [
 
 @dataclass
 class RuleLine:
-    """What the suite says of one rule.
-
-    Attributes:
-        rule: Its name.
-        schemes: The names of the sampling schemes it was checked with.
-        cases: How many distributions of an output, of one token or of a round, were compared with
-            the target's.
-        worst: The largest total variation of these.
-        lengths: How many expected lengths and acceptances were compared with their closed form.
-        unequal: How many of these differ.
-        of_optimum: Its acceptance over the one that no lossless rule can exceed, on average, at one
-            node with two children; None for rules of whole trees.
-        above: How often its acceptance was larger than that optimum.
-        killed: How many of the wrong rules made from it are told apart.
-        mutants: How many wrong rules are made from it.
-        failure: What it raised, such as a round without a distribution of the bonus token.
-        production: What :func:`check_rule` says of the rule that decodes; None before.
-    """
+    """What the suite says of one rule."""
 
     rule: str
-    schemes: tuple[str, ...]
-    cases: int = 0
-    worst: Fraction = _0
-    lengths: int = 0
+    schemes: tuple[str, ...]  # names of those it was checked with
+    cases: int = 0  # distributions of one token or of a round, compared with the target's
+    worst: Fraction = _0  # the largest total variation of these
+    lengths: int = 0  # expected lengths and acceptances, compared with their closed form
     unequal: int = 0
+    # its acceptance over the optimum of all lossless rules, on average, at one node with two
+    # children; None for rules of whole trees
     of_optimum: float | None = None
-    above: int = 0
-    killed: int = 0
+    above: int = 0  # how often its acceptance was larger than that optimum
+    killed: int = 0  # of the wrong rules made from it
     mutants: int = 0
-    failure: str = ""
-    production: RuleCheck | None = None
+    failure: str = ""  # what it raised, such as a round without a distribution of the bonus token
+    production: RuleCheck | None = None  # of the rule that decodes; None before
 
     @property
     def right(self) -> bool:
@@ -93,15 +78,8 @@ class RuleLine:
 
 @dataclass(frozen=True)
 class WrongRule:
-    """A wrong rule and how far its output is from the target's distribution.
-
-    Attributes:
-        name: Its name.
-        original: The name of the right rule that it is made from.
-        wrong: What is wrong, in one line.
-        mean: Mean total variation over fixed random instances.
-        largest: Largest total variation over these.
-    """
+    """A wrong rule and how far its output is from the target's distribution: the mean and the
+    largest total variation over fixed random instances."""
 
     name: str
     original: str
@@ -112,15 +90,7 @@ class WrongRule:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, the instance that refutes it, and what comes out there.
-
-    Attributes:
-        name: Its name.
-        claim: The claim in words.
-        instance: The instance.
-        outcome: What comes out.
-        holds: Whether the claim holds on the instance.
-    """
+    """A claim, the instance that refutes it, and what comes out there."""
 
     name: str
     claim: str
@@ -131,16 +101,8 @@ class Claim:
 
 @dataclass
 class Report:
-    """All that was checked; with ``interrupted`` what was checked until then.
-
-    Attributes:
-        rules: The rules of the suite.
-        mutants: The wrong rules made from them.
-        claims: The claims.
-        lossy: The rules that are lossy by design.
-        user_rules: The rules that were given and are not the suite's.
-        interrupted: Whether the run was interrupted.
-    """
+    """All that was checked; with ``interrupted`` what was checked until then. ``user_rules`` are
+    those that were given and are not the suite's."""
 
     rules: list[RuleLine] = field(default_factory=list)
     mutants: list[WrongRule] = field(default_factory=list)
@@ -200,7 +162,11 @@ def run(
     report = Report()
     jobs = _jobs(report, [name for name in names if rules is None or name in rules], full)
     for rule in (rule_of(rule) for rule in rules or () if not isinstance(rule, str)):
-        jobs.append(_Job(f"{rule.name}: as it decodes", None, partial(_user_rule, report, rule)))
+
+        def check(rule: Rule = rule) -> None:
+            report.user_rules.append(check_rule(rule))
+
+        jobs.append(_Job(f"{rule.name}: as it decodes", None, check))
     if rules is None:
         jobs.append(_Job("claims", None, lambda: report.claims.extend(claims())))
         jobs.append(_Job("lossy rules", None, lambda: report.lossy.extend([typical(), longest()])))
@@ -335,14 +301,13 @@ def _checks(
         return not one_child_only or len(set(parents)) == len(parents)
 
     yield "wrong rules", partial(_mutants, line, report)
-    yield "as it decodes", partial(_production, line)
-    if tree_rule is None:
-        for scheme in schemes:
-            yield f"one node, {scheme}", partial(_node, line, scheme)
-        if "IID" in schemes and not one_child_only:
-            line.schemes = (*schemes, "IID_PATHS")
-            for parents in _PATHS:
-                yield "independent paths", partial(_paths, line, parents)
+    yield "as it decodes", lambda: setattr(line, "production", check_rule(RULES[line.rule]))
+    for scheme in schemes if tree_rule is None else ():
+        yield f"one node, {scheme}", partial(_node, line, scheme)
+    if tree_rule is None and "IID" in schemes and not one_child_only:
+        line.schemes = (*schemes, "IID_PATHS")
+        for parents in _PATHS:
+            yield "independent paths", partial(_round, line, "IID_PATHS", parents)
     for parents in filter(fits, trees):
         for scheme in schemes:
             text = f"{len(parents) - 1} nodes, {scheme}"
@@ -357,15 +322,6 @@ def _mutants(line: RuleLine, report: Report) -> None:
     rules += [_control(c) for c in CONTROLS if c.original == line.rule]
     line.mutants, line.killed = len(rules), sum(rule.largest > 0 for rule in rules)
     report.mutants += rules
-
-
-def _production(line: RuleLine) -> None:
-    """Check the rule that decodes."""
-    line.production = check_rule(RULES[line.rule])
-
-
-def _user_rule(report: Report, rule: Rule) -> None:
-    report.user_rules.append(check_rule(rule))
 
 
 def _node(line: RuleLine, name: str) -> None:
@@ -392,45 +348,37 @@ def _node(line: RuleLine, name: str) -> None:
         line.of_optimum = float(sum(fractions, _0) / len(fractions))
 
 
-def _paths(line: RuleLine, parents: tuple[int, ...]) -> None:
-    """Rounds over independent paths."""
-    length = max(E.depths(parents)) + 1
-    for seed in range(2):
-        target, draft = models(seed, 2)
-        outcomes = E.paths_outcomes(E.RULES[line.rule], target, draft, parents)
-        line.compare(E.completed(outcomes, target, length), E.target_distribution(target, length))
-
-
 def _round(line: RuleLine, scheme: str, parents: tuple[int, ...]) -> None:
     """Rounds over a tree, with difficult models and dense ones; three tokens where it is small."""
-    check = _round_of_tree_rule if line.rule in E.TREE_RULES else _round_of_node_rule
+    tree_rule, table = E.TREE_RULES.get(line.rule), E.CHILD_TABLES.get((line.rule, scheme))
+    expected = tree_rule.expected if tree_rule else table and partial(E.expected_from_table, table)
     for seed, kind in enumerate(("any", "dense")):
         for v in (2, 3) if len(parents) <= 4 else (2,):
-            check(line, scheme, *models(seed, v, kind), parents)
+            target, draft = models(seed, v, kind)
+            outcomes = list(_outcomes(line.rule, scheme, target, draft, parents))
+            line.compare(*_output(outcomes, target, parents))
+            if expected is not None:
+                accepted = sum((len(path) * chance for path, _, chance in outcomes), _0)
+                line.equal(accepted, expected(target, draft, parents))
 
 
-def _round_of_tree_rule(
-    line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
-) -> None:
-    rule = E.TREE_RULES[line.rule]
-    output = E.tree_round_distribution(rule, scheme, target, draft, parents)
-    line.compare(output, E.target_distribution(target, max(E.depths(parents)) + 1))
-    if rule.expected is not None:
-        accepted = E.tree_expected_accepted(rule, scheme, target, draft, parents)
-        line.equal(accepted, rule.expected(target, draft, parents))
+def _outcomes(
+    rule: str, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
+) -> Iterable[E.Outcome]:
+    """The outcomes of a round of any rule of the suite."""
+    if rule in E.TREE_RULES:
+        return E.TREE_RULES[rule].outcomes(scheme, target, draft, parents)
+    if scheme == "IID_PATHS":
+        return E.paths_outcomes(E.RULES[rule], target, draft, parents)
+    return E.walks(E.RULES[rule], E.SCHEMES[scheme], target, draft, parents)
 
 
-def _round_of_node_rule(
-    line: RuleLine, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
-) -> None:
-    arguments = E.RULES[line.rule], E.SCHEMES[scheme], target, draft, parents
-    line.compare(
-        E.round_distribution(*arguments), E.target_distribution(target, max(E.depths(parents)) + 1)
-    )
-    table = E.CHILD_TABLES.get((line.rule, scheme))
-    if table is not None:
-        accepted = E.expected_accepted(*arguments)
-        line.equal(accepted, E.expected_from_table(table, target, draft, parents))
+def _output(
+    outcomes: Iterable[E.Outcome], target: E.Model, parents: Sequence[int]
+) -> tuple[dict[E.Tokens, Fraction], dict[E.Tokens, Fraction]]:
+    """What a round writes, and the target's distribution of as many tokens."""
+    length = max(E.depths(parents)) + 1
+    return E.completed(outcomes, target, length), E.target_distribution(target, length)
 
 
 # -------------------------------------------------------------------------------- wrong rules
@@ -460,39 +408,31 @@ def _control(control: Control) -> WrongRule:
 
 def _tree_distance(mutant: TreeMutant) -> WrongRule:
     """A wrong rule for whole trees."""
-    length = max(E.depths(mutant.parents)) + 1
 
     def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, mutant.models)
         outcomes = mutant.outcomes(mutant.scheme, target, draft, mutant.parents)
-        return E.tv(E.completed(outcomes, target, length), E.target_distribution(target, length))
+        return E.tv(*_output(outcomes, target, mutant.parents))
 
-    distances = map(distance, range(_MODELS))
-    return _summary(mutant.name, mutant.original, mutant.wrong, distances)
+    return _summary(mutant.name, mutant.original, mutant.wrong, map(distance, range(_MODELS)))
 
 
 def _products() -> WrongRule:
     """The one wrong rule whose output is in floats: what is below their rounding is 0."""
 
-    def distance(seed: int) -> Fraction:
+    def off(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        output, expected = cumulative_products(target, draft), E.target_distribution(target, 3)
-        texts = {*output, *expected}
-        tv = sum(abs(output.get(x, 0.0) - float(expected.get(x, 0))) for x in texts) / 2
-        return Fraction(round(tv, 9))
+        output = cumulative_products(target, draft)
+        return Fraction(round(distance(output, E.target_distribution(target, 3)), 9))
 
     wrong = "products of uniforms are compared with products of min(1, p/q)"
-    return _summary("products_of_uniforms", "block", wrong, map(distance, range(_MODELS)))
+    return _summary("products_of_uniforms", "block", wrong, map(off, range(_MODELS)))
 
 
 def typical() -> WrongRule:
     """Typical acceptance of the two most probable tokens, which is lossy by design."""
     wrong = "LOSSY by design: a child above a threshold is taken for certain"
-    distances = (
-        E.tv(E.output_distribution(E.typical, E.top, p, q, 2), p)
-        for p, q in dense_pairs(_INSTANCES)
-    )
-    return _summary("typical", "typical", wrong, distances)
+    return _distance(Mutant("typical", E.typical, E.top, 2, wrong, "typical"))
 
 
 def longest() -> WrongRule:
@@ -501,9 +441,8 @@ def longest() -> WrongRule:
 
     def distance(seed: int) -> Fraction:
         target, draft = models(seed, 3, "dense")
-        return E.tv(
-            E.roots_distribution(target, draft, (-1, 0, 1), 2, 3), E.target_distribution(target, 3)
-        )
+        output = E.roots_distribution(target, draft, (-1, 0, 1), 2, 3)
+        return E.tv(output, E.target_distribution(target, 3))
 
     wrong = "LOSSY by design: of two roots the one with the longest accepted path is kept"
     return _summary("longest", "longest", wrong, map(distance, range(_MODELS)))
@@ -527,14 +466,9 @@ def _claims_about_blocks() -> list[Claim]:
     p, q = (Fraction(1, 3), Fraction(2, 3)), (Fraction(2, 3), Fraction(1, 3))
     instance = f"p = {_text(p)}, q = {_text(q)} everywhere, gamma = 2"
 
-    def target(prefix: E.Tokens) -> E.Dist:
-        return p
-
-    def draft(prefix: E.Tokens) -> E.Dist:
-        return q
-
-    token = E.chain_expected_accepted(target, draft, 2)
-    block = E.block_expected_accepted(target, draft, (-1, 0, 1))
+    models_of = (lambda prefix: p), (lambda prefix: q)
+    token = E.chain_expected_accepted(*models_of, 2)
+    block = E.block_expected_accepted(*models_of, (-1, 0, 1))
     coincide = Claim(
         "two rules at gamma = 2",
         "token and block verification coincide for gamma <= 2",
@@ -543,8 +477,8 @@ def _claims_about_blocks() -> list[Claim]:
         token == block,
     )
     (hsd,) = (m for m in TREE_MUTANTS if m.name == "hsd")
-    outcomes = list(hsd.outcomes(hsd.scheme, target, draft, hsd.parents))
-    tv = E.tv(E.completed(outcomes, target, 3), E.target_distribution(target, 3))
+    outcomes = list(hsd.outcomes(hsd.scheme, *models_of, hsd.parents))
+    tv = E.tv(*_output(outcomes, models_of[0], hsd.parents))
     accepted = sum((len(path) * probability for path, _, probability in outcomes), _0)
     uncapped = Claim(
         "uncapped whole blocks",

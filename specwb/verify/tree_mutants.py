@@ -20,11 +20,11 @@ from specwb.verify.exact import (
     Test,
     Tokens,
     block_tests,
+    count_paths,
     decided,
     depths,
     iid,
     is_chain,
-    is_paths,
     minus,
     norm,
     rejection,
@@ -45,25 +45,15 @@ Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
 
 @dataclass(frozen=True)
 class TreeMutant:
-    """A wrong verifier of trees.
-
-    Attributes:
-        name: Its name in reports.
-        outcomes: The outcomes of its rounds.
-        scheme: The name of the sampling scheme to use it with.
-        parents: A tree to use it with.
-        wrong: What is wrong, in one line.
-        original: The name of the right rule that it is made from.
-        models: The kind of models that show it, as :func:`specwb.verify.instances.models` names it.
-    """
+    """A wrong verifier of trees, with a way of drawing and a tree to use it with."""
 
     name: str
     outcomes: Outcomes
     scheme: str
     parents: tuple[int, ...]
-    wrong: str
-    original: str
-    models: str = "dense"
+    wrong: str  # in one line
+    original: str  # the name of the right rule that it is made from
+    models: str = "dense"  # the kind that shows it, as specwb.verify.instances.models names it
 
 
 def uncapped_tests(
@@ -89,11 +79,7 @@ def other_ties_tests(
 ) -> list[Test]:
     """Wrong: greedy multi-path block verification selects the largest path with ties in p/q broken
     the other way than in ``q_skew``."""
-    if not is_paths(parents):
-        raise ArgumentError(
-            f"this is for paths that part at the root, got the tree {tuple(parents)}"
-        )
-    k = list(parents).count(0)
+    k = count_paths(parents)
 
     def rank(path: Tokens) -> list[tuple[Fraction, int]]:
         return [(target(path[:i])[x] / draft(path[:i])[x], -x) for i, x in enumerate(path)]
@@ -173,11 +159,7 @@ def sorted_paths(
 ) -> Iterator[Outcome]:
     """Wrong, LOSSY: sequences drawn from a one-pass draft are sorted by a score before recursive
     rejection takes them for independent draws."""
-    if not is_paths(parents):
-        raise ArgumentError(
-            f"this is for paths that part at the root, got the tree {tuple(parents)}"
-        )
-    q, k = _one_pass(draft), list(parents).count(0)
+    q, k = _one_pass(draft), count_paths(parents)
     by_position = [iid(q((0,) * i), k) for i in range((len(parents) - 1) // k)]
     for draws in product(*by_position):
         sequences = zip(*(tokens for tokens, _ in draws), strict=True)
@@ -224,10 +206,6 @@ def at_once(
     sibling failed.
 
     Args:
-        scheme: The name of the sampling scheme.
-        target: The target model.
-        draft: The draft model.
-        parents: The tree.
         plain: Without it the residual is used at the root too, which is then right for a chain.
     Source: the code of improved MCSD (2409.10644), transcribed, with one root.
     """

@@ -3,6 +3,7 @@ others refuse it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction as F
 
 import pytest
@@ -88,42 +89,51 @@ def test_coupled_paths(dropped) -> None:
 # ----------------------------------------------------------------------------- what is refused
 
 
-class Second(LevelDrafter):
-    """A second sibling only where the first is not likely, or only in the first row."""
-
-    by_row = False
+class Cut(LevelDrafter):
+    """Leaves out nodes; how is up to ``left``."""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
-        valid = draft.valid.clone()
-        if self.by_row:
-            valid[1:, 2] = False
-        else:
-            likely = draft.q[:, 0].gather(1, draft.tokens[:, 1:2])[:, 0] >= 0.05
-            valid[:, 2] = valid[:, 2] & ~likely
-        return Draft(
-            draft.tree, draft.tokens, valid, draft.scheme, draft.q, draft.q_row, draft.race
-        )
+        return replace(draft, valid=draft.valid & ~self.left(draft, state))
+
+    def second(self, draft, rows):
+        """The second sibling below the root, in some rows."""
+        left = torch.zeros_like(draft.valid)
+        left[:, 2] = rows
+        return left
 
 
-class Whole(LevelDrafter):
+class Second(Cut):
+    """A second sibling only where the first is not likely."""
+
+    def left(self, draft, state):
+        return self.second(draft, draft.q[:, 0].gather(1, draft.tokens[:, 1:2])[:, 0] >= 0.05)
+
+
+class InSomeRows(Cut):
+    def left(self, draft, state):
+        return self.second(draft, torch.arange(len(draft.valid)) > 0)
+
+
+class WhereDone(Cut):
+    def left(self, draft, state):
+        return self.second(draft, state.done)
+
+
+class Whole(Cut):
     """The second level is left out whole where the first drafted something unlikely."""
 
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        valid = draft.valid.clone()
-        valid[:, 3:] &= (draft.tokens[:, 1:3] % 2 == 0).all(1, keepdim=True)
-        return Draft(
-            draft.tree, draft.tokens, valid, draft.scheme, draft.q, draft.q_row, draft.race
-        )
+    def left(self, draft, state):
+        left = torch.zeros_like(draft.valid)
+        left[:, 3:] = (draft.tokens[:, 1:3] % 2 > 0).any(1, keepdim=True)
+        return left
 
 
 def decoded(drafter, rule: str, tree=(2, 1), draw: str = "with", **settings):
     own = drafter(tiny.draft(noise=0.05), specwb.Tree.branching(*tree), draw)
     method = specwb.Method("own", own, RULES[rule](), specwb.Exactness.LOSSLESS)
-    return specwb.decode(
-        tiny.target(), tiny.PROMPTS, method, max_new_tokens=12, seed=1, eos=(), **settings
-    )
+    how = {"max_new_tokens": 12, "seed": 1, "eos": (), "temperature": 1.0, **settings}
+    return specwb.decode(tiny.target(), tiny.PROMPTS, method, **how)
 
 
 NEEDS = ["kseq", "race", "gbv", "coupled"]
@@ -136,38 +146,20 @@ def test_which_rules_need_a_fixed_number() -> None:
 @pytest.mark.parametrize("rule", NEEDS)
 def test_some_but_not_all_siblings_are_refused(rule) -> None:
     draw = "coupled" if rule == "coupled" else "with"
-
-    class InSomeRows(Second):
-        by_row = True
-
-    with pytest.raises(RuleMismatch, match=f"rule '{rule}' .* fixed before they are drawn"):
-        decoded(InSomeRows, rule, draw=draw, temperature=1.0)
-    # all or none, plain decoding's walk, and rules that need no number
-    assert decoded(Whole, rule, draw=draw, temperature=1.0).tokens
-    assert decoded(InSomeRows, rule, draw=draw).tokens
-    if rule != "coupled":
-        for right in ("rrs", "rrsw", "traversal", "naive"):
-            assert decoded(InSomeRows, right, temperature=1.0).tokens
+    with pytest.raises(RuleMismatch, match=rule):
+        decoded(InSomeRows, rule, draw=draw)
+    if rule in ("kseq", "race"):
+        with pytest.raises(RuleMismatch, match=rule):
+            decoded(Second, rule, tree=(2, 2))
+    # all or none, and plain decoding's walk
+    assert decoded(Whole, rule, draw=draw).tokens
+    assert decoded(InSomeRows, rule, draw=draw, temperature=0.0).tokens
 
 
-@pytest.mark.parametrize("rule", ["kseq", "race"])
-def test_a_second_sibling_only_where_the_first_is_unlikely_is_refused(rule) -> None:
-    with pytest.raises(RuleMismatch, match="keeps the distribution only where"):
-        decoded(Second, rule, tree=(2, 2), temperature=1.0)
-
-
-def test_rows_that_have_finished_are_not_asked() -> None:
-    class WhereDone(LevelDrafter):
-        def propose(self, state, noise):
-            draft = super().propose(state, noise)
-            valid = draft.valid.clone()
-            valid[:, 2] &= ~state.done
-            return Draft(draft.tree, draft.tokens, valid, draft.scheme, draft.q, draft.q_row)
-
-    own = WhereDone(tiny.draft(noise=0.05), specwb.Tree.branching(2, 2), "with")
-    method = specwb.Method("own", own, RULES["kseq"](), specwb.Exactness.LOSSLESS)
-    settings = {"max_new_tokens": [2, 12, 7], "temperature": 1.0, "seed": 1, "eos": ()}
-    out = specwb.decode(tiny.target(), tiny.PROMPTS, method, **settings)
+def test_what_needs_no_number_and_rows_that_have_finished_are_not_asked() -> None:
+    for right in ("rrs", "rrsw", "traversal", "naive"):
+        assert decoded(InSomeRows, right).tokens
+    out = decoded(WhereDone, "kseq", tree=(2, 2), max_new_tokens=[2, 12, 7])
     assert [len(row) for row in out.tokens] == [2, 12, 7]
 
 

@@ -22,6 +22,7 @@ from specwb.verify import exact as E
 from specwb.verify.instances import pairs
 from specwb.verify.mutants import MUTANTS, squared_q
 from specwb.verify.race import race_weights
+from specwb.verify.tree_mutants import uncapped_tests
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
@@ -33,14 +34,6 @@ def distributions(*rows: str) -> list[list[F]]:
 def random_distribution(rng: random.Random, v: int, least: int = 1) -> list[F]:
     weights = [rng.choice([least, 1, 2, 5, 30]) for _ in range(v)]
     return E.norm(weights if any(weights) else [1] * v)
-
-
-def alpha(p: E.Dist, tuples: list[tuple[E.Tokens, F]]) -> F:
-    sets = [set(s) for n in range(len(p) + 1) for s in combinations(range(len(p)), n)]
-    return min(
-        sum((p[x] for x in s), F(0)) + sum((c for xs, c in tuples if not s.issuperset(xs)), F(0))
-        for s in sets
-    )
 
 
 # ------------------------------------------------------------------------------------------- page 1
@@ -95,11 +88,8 @@ def test_rows_that_do_not_sum_to_one() -> None:
     rng, off = random.Random(11), 0
     for _ in range(60):
         v = rng.choice([2, 3, 4])
-        p, q, scale = (
-            random_distribution(rng, v, 0),
-            random_distribution(rng, v),
-            F(rng.randint(5, 15), 10),
-        )
+        p, q = random_distribution(rng, v, 0), random_distribution(rng, v)
+        scale = F(rng.randint(5, 15), 10)
         row = [scale * a for a in p]  # Q = 1: only P / Q counts
         residual = E.minus(row, q)
         bonus = E.norm(residual) if any(residual) else p
@@ -246,22 +236,22 @@ def test_without_replacement_is_convex_relative_to_q() -> None:
         within = {s: sum((c for xs, c in tuples if s.issuperset(xs)), F(0)) for s in sets}
         for s in sets:
             for x, y in product(s, set(range(v)) - s):
-                before, after = (
-                    (within[s] - within[s - {x}]) / q[x],
-                    (within[s | {y}] - within[s]) / q[y],
-                )
+                before = (within[s] - within[s - {x}]) / q[x]
+                after = (within[s | {y}] - within[s]) / q[y]
                 assert before <= after
                 strict += before < after
     assert strict > 100
 
 
 def test_recursive_rejection_is_not_optimal() -> None:
+    """And the two ends: children that hold everything for certain, and none at all."""
     p, q = distributions("1/2 3/10 1/5 0", "1/10 1/5 3/10 2/5")
-    assert (E.rrs_acceptance(p, q, 2), alpha(p, E.iid(q, 2))) == (F(13, 20), F(69, 100))
-    assert (E.rrsw_acceptance(p, q, 2), alpha(p, E.without_replacement(q, 2))) == (
+    assert (E.rrs_acceptance(p, q, 2), E.optimum(E.iid, p, q, 2)) == (F(13, 20), F(69, 100))
+    assert (E.rrsw_acceptance(p, q, 2), E.optimum(E.without_replacement, p, q, 2)) == (
         F(143, 210),
         F(617, 840),
     )
+    assert (E.optimum(E.top, p, q, 4), E.optimum(E.iid, p, q, 0)) == (1, 0)
 
 
 def k_seq(p: E.Dist, q: E.Dist, k: int, rho: F) -> tuple[F, F, list[F]]:
@@ -290,7 +280,7 @@ def test_k_seq_is_valid_from_one_rho_on() -> None:
                 assert min(residual) >= 0 or not before
             invalid += min(residual) < 0
         assert before  # at rho = k at the latest
-        assert k_seq(p, q, k, F(k))[0] >= (1 - (1 - F(1, k)) ** k) * alpha(p, E.iid(q, k))
+        assert k_seq(p, q, k, F(k))[0] >= (1 - (1 - F(1, k)) ** k) * E.optimum(E.iid, p, q, k)
     assert invalid > 50
     a, bound, residual = k_seq([F(1), F(0)], [F(1, 2), F(1, 2)], 2, F(1))
     assert a > bound
@@ -302,18 +292,15 @@ def test_any_selection_is_lossless() -> None:
     rng, wrong = random.Random(3), 0
     for _ in range(40):
         v, k = rng.choice([2, 3]), rng.choice([1, 2, 3])
-        p, q, w = (
-            random_distribution(rng, v, 0),
-            random_distribution(rng, v),
-            random_distribution(rng, v),
-        )
+        p = random_distribution(rng, v, 0)
+        q, w = random_distribution(rng, v), random_distribution(rng, v)
         t = E.race_distribution(tuple(q), tuple(w), k)
 
         def rule(p: E.Dist, q: E.Dist, xs: E.Tokens, w: list[F] = w) -> E.Decision:
             return E.race(p, q, xs, w)
 
         assert E.output_distribution(rule, E.iid, p, q, k) == p
-        assert E.overlap(p, t) <= E.acceptance(rule, E.iid, p, q, k) <= alpha(p, E.iid(q, k))
+        assert E.overlap(p, t) <= E.acceptance(rule, E.iid, p, q, k) <= E.optimum(E.iid, p, q, k)
 
         def against_q(p: E.Dist, q: E.Dist, xs: E.Tokens, w: list[F] = w) -> E.Decision:
             accept = [w[x] / sum(w[y] for y in xs) * min(F(1), p[x] / q[x]) for x in xs]
@@ -329,13 +316,10 @@ def test_the_distribution_of_the_one_selected() -> None:
     for _ in range(15):
         v, k = rng.choice([2, 4, 5]), rng.choice([1, 2, 3])
         p, q = random_distribution(rng, v), random_distribution(rng, v)
-        w, t = (
-            row[0].tolist()
-            for row in race_weights(*(torch.tensor([x], dtype=torch.float64) for x in (p, q)), k)
-        )
-        assert t == pytest.approx(
-            [float(x) for x in E.race_distribution(tuple(q), tuple(map(F, w)), k)], abs=1e-9
-        )
+        rows = (torch.tensor([x], dtype=torch.float64) for x in (p, q))
+        w, t = (row[0].tolist() for row in race_weights(*rows, k))
+        counted = E.race_distribution(tuple(q), tuple(map(F, w)), k)
+        assert t == pytest.approx([float(x) for x in counted], abs=1e-9)
 
 
 def test_k_seq_at_its_smallest_rho() -> None:
@@ -344,11 +328,9 @@ def test_k_seq_at_its_smallest_rho() -> None:
     for _ in range(30):
         v, k = rng.choice([2, 3, 5]), rng.choice([2, 3])
         p, q = (np.array(random_distribution(rng, v), dtype=float) for _ in range(2))
-        rho = kseq_rho(p, q, k)
-        assert kseq_rate(p, q, k) == pytest.approx(np.minimum(p, rho * q).sum(), abs=1e-12)
-        assert kseq_rate(p, q, k) == pytest.approx(
-            1 - (1 - np.minimum(p / rho, q).sum()) ** k, abs=1e-9
-        )
+        rho, rate = kseq_rho(p, q, k), kseq_rate(p, q, k)
+        assert rate == pytest.approx(np.minimum(p, rho * q).sum(), abs=1e-12)
+        assert rate == pytest.approx(1 - (1 - np.minimum(p / rho, q).sum()) ** k, abs=1e-9)
     p, q = np.array([0.5, 0.5]), np.array([0.25, 0.75])
     assert kseq_rate(p, q, 2, rho=2.0) > 1 - (1 - np.minimum(p / 2, q).sum()) ** 2 + 0.01
 
@@ -422,10 +404,8 @@ def test_no_rule_accepts_more_of_one_path(gamma: int) -> None:
         paths = E.target_distribution(draft, gamma)
         choices = [(x, n, y) for x in paths for n in range(gamma + 1) for y in range(v)]
         wanted = E.target_distribution(target, gamma + 1)
-        rows, right = (
-            np.zeros((len(texts) + len(paths), len(choices))),
-            np.zeros(len(texts) + len(paths)),
-        )
+        rows = np.zeros((len(texts) + len(paths), len(choices)))
+        right = np.zeros(len(rows))
         for text, i in texts.items():
             right[i] = wanted[text]
         for j, (x, n, y) in enumerate(choices):
@@ -441,9 +421,8 @@ def test_no_rule_accepts_more_of_one_path(gamma: int) -> None:
         right[len(texts) :] = [float(chance) for chance in paths.values()]
         best = linprog([-n for _, n, _ in choices], A_eq=rows, b_eq=right, method="highs")
         assert best.success
-        assert -best.fun == pytest.approx(
-            float(E.block_expected_accepted(target, draft, range(-1, gamma))), abs=1e-9
-        )
+        block = E.block_expected_accepted(target, draft, range(-1, gamma))
+        assert -best.fun == pytest.approx(float(block), abs=1e-9)
 
 
 def test_block_against_token_by_token() -> None:
@@ -465,10 +444,8 @@ def test_block_against_token_by_token() -> None:
             for x in E.target_distribution(draft, 2)
         ]
         expected = any(0 < first < 1 < second for first, second in ratios)
-        block, token = (
-            E.block_expected_accepted(target, draft, (-1, 0, 1)),
-            E.chain_expected_accepted(target, draft, 2),
-        )
+        block = E.block_expected_accepted(target, draft, (-1, 0, 1))
+        token = E.chain_expected_accepted(target, draft, 2)
         assert (block > token) == expected
         assert block >= token
         more += expected
@@ -481,11 +458,8 @@ def test_a_zero_on_the_way_makes_them_equal() -> None:
     table = {(): distributions("0 1", "1 0")}
     pair = distributions("1/4 3/4", "3/4 1/4")
     target, draft = (lambda x: table.get(x, pair)[0]), (lambda x: table.get(x, pair)[1])
-    assert (
-        E.block_expected_accepted(target, draft, (-1, 0, 1, 2))
-        == E.chain_expected_accepted(target, draft, 3)
-        == 0
-    )
+    assert E.block_expected_accepted(target, draft, (-1, 0, 1, 2)) == 0
+    assert E.chain_expected_accepted(target, draft, 3) == 0
 
 
 def test_repetitions_may_help_or_not() -> None:
@@ -503,18 +477,13 @@ def test_traversal_can_accept_less() -> None:
     half = [F(1, 2)] * 2
     table = {(): [F(1, 4), F(3, 4)], (0,): [F(0), F(1)]}
     target, draft = (lambda t: table.get(t, half)), (lambda t: half)
-    parents = (-1, 0, 1, 1, 3)
-    assert E.tree_expected_accepted(
-        E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents
-    ) == F(3, 2)
-    assert E.expected_accepted(E.rrsw, E.without_replacement, target, draft, parents) == F(13, 8)
-    for output_of_rule in (
-        E.tree_round_distribution(
-            E.TREE_RULES["traversal"], "WITHOUT_REPLACEMENT", target, draft, parents
-        ),
-        E.round_distribution(E.rrsw, E.without_replacement, target, draft, parents),
-    ):
-        assert E.tv(output_of_rule, E.target_distribution(target, 4)) == 0
+    up, down = E.TREE_RULES["traversal"], (E.rrsw, E.without_replacement)
+    tree = target, draft, (-1, 0, 1, 1, 3)
+    assert E.tree_expected_accepted(up, "WITHOUT_REPLACEMENT", *tree) == F(3, 2)
+    assert E.expected_accepted(*down, *tree) == F(13, 8)
+    expected = E.target_distribution(target, 4)
+    assert E.tree_round_distribution(up, "WITHOUT_REPLACEMENT", *tree) == expected
+    assert E.round_distribution(*down, *tree) == expected
 
 
 # ------------------------------------------------------------------------------------------- page 8
@@ -530,20 +499,17 @@ def output(
 def test_a_wrong_q() -> None:
     """Theorem 8.1; and the distance of the distributions of single candidates is no bound for
     several."""
-    rng = random.Random(2)
-    for _ in range(80):
-        v = rng.choice([2, 3, 4])
-        p, q, sampled = (
-            random_distribution(rng, v, 0),
-            random_distribution(rng, v),
-            random_distribution(rng, v),
-        )
-        d = E.tv(q, sampled)
-        assert E.tv(output(E.rejection, E.iid, p, q, sampled, 1), p) <= d
-        for rule, scheme in ((E.rrs, E.iid), (E.rrsw, E.without_replacement)):
-            bound = E.tv(dict(scheme(q, 2)), dict(scheme(sampled, 2)))
-            assert E.tv(output(rule, scheme, p, q, sampled, 2), p) <= bound
-            assert bound <= 1 - (1 - d) ** 2 or scheme is not E.iid
+    rng, off = random.Random(2), dict.fromkeys(E.RULES, 0)
+    for name, _ in product(off, range(60)):
+        v, k, scheme = rng.choice([2, 3, 4]), 1 + (name != "rejection"), E.LOSSLESS[name][0]
+        p = random_distribution(rng, v, 0)
+        q, sampled = random_distribution(rng, v), random_distribution(rng, v)
+        bound = E.tv(dict(E.SCHEMES[scheme](q, k)), dict(E.SCHEMES[scheme](sampled, k)))
+        error = E.tv(output(E.RULES[name], E.SCHEMES[scheme], p, q, sampled, k), p)
+        assert error <= bound
+        assert bound <= 1 - (1 - E.tv(q, sampled)) ** k or scheme != "IID"
+        off[name] += error > 0
+    assert all((count > 20) is (name not in ("point", "naive")) for name, count in off.items())
     p, q, sampled = distributions("0 2/5 3/5", "2/5 1/5 2/5", "2/5 2/5 1/5")
     assert E.tv(output(E.rrs, E.iid, p, q, sampled, 2), p) == F(7, 25) > E.tv(q, sampled) == F(1, 5)
     (p,) = distributions("1/3 2/3")
@@ -564,19 +530,12 @@ def test_a_wrong_q_over_a_round() -> None:
         stated = {(tuple(target(t)), tuple(sampled(t))): used(t) for t in [(), (0,), (1,)]}
         if len(stated) < 3:
             continue
-        off = E.tv(
-            E.round_distribution(tested, E.iid, target, sampled, (-1, 0, 1)),
-            E.target_distribution(target, 3),
-        )
+        output = E.round_distribution(tested, E.iid, target, sampled, (-1, 0, 1))
+        off = E.tv(output, E.target_distribution(target, 3))
         accepted = [min(F(1), a / b) for a, b in zip(target(()), used(()), strict=True)]
         bound = E.tv(sampled(()), used(()))
-        bound += sum(
-            (
-                b * a * E.tv(sampled((x,)), used((x,)))
-                for x, (b, a) in enumerate(zip(sampled(()), accepted, strict=True))
-            ),
-            F(0),
-        )
+        for x, (b, a) in enumerate(zip(sampled(()), accepted, strict=True)):
+            bound += b * a * E.tv(sampled((x,)), used((x,)))
         assert off <= bound
         worst = max(worst, off / bound if bound else F(0))
     assert worst > F(1, 2)
@@ -619,9 +578,7 @@ def test_noise_used_twice() -> None:
 
     assert probability_of_0(tested_again) == 1
     assert probability_of_0(bonus_again) == F(5, 12)
-    two_uniforms = sum(
-        F(1, 4) for first, second in product((0, 1), repeat=2) if first == 0 or second != 1
-    )
+    two_uniforms = sum(F(1, 4) for x, y in product((0, 1), repeat=2) if x == 0 or y != 1)
     assert two_uniforms == F(3, 4)
 
 
@@ -631,18 +588,9 @@ def test_the_whole_path_without_a_cap() -> None:
     p, q = distributions("3/4 1/4", "1/4 3/4")
     target, draft = (lambda _: p), (lambda _: q)
 
-    def uncapped(
-        target: E.Model, draft: E.Model, parents: tuple[int, ...], paths: tuple[E.Tokens, ...]
-    ) -> list[E.Test]:
-        (path, _, bonus), *rest = E.block_tests(target, draft, parents, paths)
-        ratio = F(1)
-        for i, x in enumerate(path):
-            ratio *= target(path[:i])[x] / draft(path[:i])[x]
-        return [(path, min(F(1), ratio), bonus), *rest]
-
     target_texts = E.target_distribution(target, 3)
     cases = [
-        (uncapped, "7/16 5/16 3/16 1/16", F(1), F(1, 8)),
+        (uncapped_tests, "7/16 5/16 3/16 1/16", F(1), F(1, 8)),
         (E.block_tests, "9/16 3/16 3/16 1/16", F(7, 8), F(0)),
     ]
     for tests, first_two, accepted, off in cases:

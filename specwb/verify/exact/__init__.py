@@ -14,6 +14,12 @@ Notation: p target, q draft, both after temperature and filters; ``(x)+ = max(x,
 ``norm(v) = v / sum(v)``. A *model* maps a prefix to the distribution of the next token. Children
 whose current draft probability is 0 are never tested and never counted: no scheme proposes them.
 
+What is called the same is the same everywhere, and is explained where it is more than this: ``p``
+and ``q`` are distributions of the next token, ``target`` and ``draft`` models; ``k`` is a number of
+children or paths, ``scheme`` how every group of siblings is drawn, ``rule`` a node rule that is
+used at every node. A tree is given by the ``parents`` of its nodes, -1 for the root (node 0), and a
+draft by its ``paths``, the tokens from the root to every node, as :func:`trees` yields them.
+
 This package needs no tensors, no model and no engine, so that the theory can be checked by itself.
 Sources: Leviathan et al. 2022, Chen et al. 2023 (rejection); SpecInfer 2305.09781 and MCSD
 2401.06706 (several children).
@@ -64,6 +70,7 @@ from specwb.verify.exact.coupling import (
     list_matching_bound,
 )
 from specwb.verify.exact.gbv import (
+    count_paths,
     gbv_expected_accepted,
     gbv_tests,
     is_paths,
@@ -141,6 +148,7 @@ __all__ = [
     "children_of",
     "completed",
     "conditional_distribution",
+    "count_paths",
     "coupled",
     "coupled_acceptance",
     "coupled_outcomes",

@@ -25,11 +25,6 @@ _0, _1 = Fraction(0), Fraction(1)
 def conditional_distribution(decision: Decision, tokens: Tokens, vocabulary: int) -> list[Fraction]:
     """Given the children the next token y has probability
     ``sum_i accept_i [x_i = y] + (1 - sum_i accept_i) residual(y)``.
-
-    Args:
-        decision: What a node rule returned.
-        tokens: The children it was given.
-        vocabulary: V, the size of the vocabulary.
     """
     accept, residual = decision
     output = [_0] * vocabulary
@@ -47,13 +42,6 @@ def output_distribution(
     """The distribution of the next token at one node is ``P(Y = y) = sum_x P(x) P(y | x)``.
 
     The sum is over the tuples x of children. The rule is lossless iff the result equals p.
-
-    Args:
-        rule: A node rule.
-        scheme: How the children are drawn.
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     """
     output = [_0] * len(p)
     for tokens, probability in scheme(q, k):
@@ -67,13 +55,6 @@ def acceptance(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int)
 
     A bonus token that happens to equal a child counts (it never does under rejection, rrs, rrsw,
     top and point).
-
-    Args:
-        rule: A node rule.
-        scheme: How the children are drawn.
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     """
     total = _0
     for tokens, probability in scheme(q, k):
@@ -89,11 +70,6 @@ def optimum(scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
     It is a minimum cut of the transport from tuples of children to tokens. The minimum is over all
     2^V sets.
 
-    Args:
-        scheme: How the children are drawn.
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     Source: the transport is SpecTr's (2310.15141), the subset form that of Hu et al. 2502.18779.
     """
     tuples = [(set(tokens), probability) for tokens, probability in scheme(q, k)]
@@ -112,9 +88,6 @@ def rejection_acceptance(p: Dist, q: Dist) -> Fraction:
 
     That is the most any lossless rule can accept for one draft token.
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
     Source: Leviathan et al. 2211.17192.
     """
     return overlap(p, q)
@@ -126,10 +99,6 @@ def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     Here ``beta_i = sum min(p_i, q)``; ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on
     the draws. It is never less than :func:`naive_acceptance` (theorem 4.7).
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     Source: SpecInfer 2305.09781; MCSD 2401.06706.
     """
     rejected = _1
@@ -147,10 +116,6 @@ def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
 
     ``m_1 = 1`` and ``m_{j+1} = R(m_1 + .. + m_j)``, with ``R(c) = sum (p - c q)+``.
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     Source: derived in theory/.
     """
     c, m = _0, _1
@@ -168,10 +133,6 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     form, p_i and q_i depending on the tokens before. It is never less than :func:`rrs_acceptance`
     (theorem 4.6), nor than ``naive`` on the same children (theorem 4.7).
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     Source: MCSD 2401.06706.
     """
 
@@ -196,22 +157,12 @@ def point_acceptance(p: Dist, tokens: Tokens) -> Fraction:
     """The point-mass rule accepts with the children's mass under the target, ``p({x_1..x_k})``.
 
     No rule that is lossless given the children accepts more.
-
-    Args:
-        p: The target's distribution.
-        tokens: The deterministic children.
     """
     return sum((p[x] for x in set(tokens)), _0)
 
 
 def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """The point-mass rule on k independent draws from q accepts with ``sum p (1 - (1 - q)^k)``.
-
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
-    """
+    """The point-mass rule on k independent draws from q accepts with ``sum p (1 - (1 - q)^k)``."""
     return sum((a * (1 - (1 - b) ** k) for a, b in zip(p, q, strict=True)), _0)
 
 
@@ -224,9 +175,6 @@ def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fr
     a child after all. It is 0 at the smallest valid rho.
 
     Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
         rho: The scale, default ``kseq_rho``.
     Source: SpecTr 2310.15141; the second term: reference code of 2602.16961.
     """
@@ -248,9 +196,6 @@ def race_acceptance(p: Dist, q: Dist, k: int, weights: Dist | None = None) -> Fr
     t is the distribution of what is selected.
 
     Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
         weights: One per token, default p/q.
     """
     w = ratio(p, q) if weights is None else weights
@@ -263,10 +208,6 @@ def top_and_sample_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     A are the k - 1 most probable tokens of q, and ``q' = norm(q outside A)``. It is the optimum of
     its sampling scheme.
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of children.
     Source: Hu et al. 2502.18779.
     """
     return table_total(top_and_sample_table(p, q, k))

@@ -30,11 +30,6 @@ def block_tests(
     ``norm((w_i p - q)+)``, after the whole chain from p. The chain may end early, where the rest of
     ``paths`` is ``None``.
 
-    Args:
-        target: The target model: prefix -> distribution of the next token.
-        draft: The draft model, likewise.
-        parents: A chain.
-        paths: Its nodes, as ``trees`` yields them.
     Raises:
         ValueError: ``parents`` is not a chain.
     Source: Sun et al. 2403.10444.
@@ -46,13 +41,7 @@ def block_tests(
 
 
 def tests_along(target: Model, draft: Model, path: Tokens) -> list[Test]:
-    """The tests of block verification of one path whose tokens were drawn from ``draft``.
-
-    Args:
-        target: The target model.
-        draft: The draft model.
-        path: The drafted path.
-    """
+    """The tests of block verification of one path whose tokens were drawn from ``draft``."""
     w = [_1]
     for i, x in enumerate(path):
         w.append(min(_1, w[-1] * target(path[:i])[x] / draft(path[:i])[x]))
@@ -75,10 +64,6 @@ def block_expected_accepted(target: Model, draft: Model, parents: Sequence[int])
     ``prod_j min(p, q)(x_j | x_<j)`` instead of each minimum. No lossless rule for one path after
     whose bonus token the target goes on accepts more (theorem 7.2).
 
-    Args:
-        target: The target model.
-        draft: The draft model.
-        parents: A chain.
     Source: derived in theory/; optimality: Thomas and Pal 2602.16961.
     """
 

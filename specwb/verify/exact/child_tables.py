@@ -123,9 +123,6 @@ def expected_from_table(
 
     Args:
         table: One of ``CHILD_TABLES``.
-        target: Prefix -> the target's distribution of the next token.
-        draft: Prefix -> the draft's distribution of the next token.
-        parents: The tree, -1 for the root.
     """
     children = [[i for i, parent in enumerate(parents) if parent == n] for n in range(len(parents))]
 

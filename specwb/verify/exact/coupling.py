@@ -8,9 +8,8 @@ from fractions import Fraction
 from functools import cache
 from itertools import product
 
-from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Dist, Model, Tokens
-from specwb.verify.exact.gbv import is_paths
+from specwb.verify.exact.gbv import count_paths
 from specwb.verify.exact.rounds import Outcome
 
 _0, _1 = Fraction(0), Fraction(1)
@@ -34,8 +33,6 @@ def coupled(p: Dist, q: Dist, k: int) -> dict[tuple[Tokens, int], Fraction]:
     over s of the product is rational. It is exact and needs O(V^(k+1)) products of O(V^k) terms.
 
     Args:
-        p: The target's distribution.
-        q: The draft's distribution.
         k: The number of paths, 1 or more.
     Returns:
         ``{(candidates, output): probability}``, probabilities 0 left out.
@@ -117,18 +114,10 @@ def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Ite
     """The outcomes of a round of coupled decoding: Y at every position, as long as some path has
     drafted it.
 
-    Args:
-        target: The target model: prefix -> distribution of the next token.
-        draft: The draft model, likewise.
-        parents: K paths of equal length that part at the root.
     Raises:
         ValueError: A tree of another shape.
     """
-    if not is_paths(parents):
-        raise ArgumentError(
-            f"the coupling is for paths that part at the root, got the tree {tuple(parents)}"
-        )
-    k = list(parents).count(0)
+    k = count_paths(parents)
     depth = (len(parents) - 1) // k
     # (accepted path, how many paths carry it) -> probability
     accepted: dict[tuple[Tokens, int], Fraction] = {((), k): _1}
@@ -155,9 +144,6 @@ def coupled_acceptance(p: Dist, q: Dist) -> Fraction:
 
     A token y with p or q 0 adds nothing.
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
     Source: Daliri et al. "Coupling without communication and drafter-invariant speculative
         decoding" (2024).
     """
@@ -170,10 +156,6 @@ def list_matching_bound(p: Dist, q: Dist, k: int) -> Fraction:
 
     Equality holds for k = 1.
 
-    Args:
-        p: The target's distribution.
-        q: The draft's distribution.
-        k: The number of paths.
     Source: list matching lemma, Rowan, Phan and Khisti 2506.05632.
     """
     total = _0

@@ -23,6 +23,19 @@ def is_paths(parents: Sequence[int]) -> bool:
     return list(parents) == [-1] + [0] * k + list(range(1, len(parents) - k))
 
 
+def count_paths(parents: Sequence[int]) -> int:
+    """K, of K paths of equal length that part at the root.
+
+    Raises:
+        ValueError: A tree of another shape.
+    """
+    if not is_paths(parents):
+        raise ArgumentError(
+            f"this is for paths of one length that part at the root, got the tree {tuple(parents)}"
+        )
+    return list(parents).count(0)
+
+
 def ranking(p: Dist, q: Dist) -> list[int]:
     """The tokens by p/q, the smallest first, equal ones by index; where q is 0 last.
 
@@ -40,8 +53,6 @@ def largest(target: Model, draft: Model, paths: Sequence[Tokens]) -> Tokens:
     each node.
 
     Args:
-        target: The target model: prefix -> distribution of the next token.
-        draft: The draft model, likewise.
         paths: The paths.
     """
 
@@ -60,10 +71,6 @@ def skewed(target: Model, draft: Model, k: int) -> Model:
     ``q_skew(x) = ((A + y + z)^k - (A + y)^k) / ((A + J)^k - A^k)`` with ``z = J q(x)`` and
     ``y = J q(tokens ranked below x)``. At the child x: ``J' = z``, ``A' = A + y``.
 
-    Args:
-        target: The target model.
-        draft: The draft model.
-        k: The number of paths.
     Source: Thomas and Pal 2602.16961.
     """
 
@@ -102,20 +109,11 @@ def gbv_tests(
     """Greedy multi-path block verification takes the largest path and verifies it as a block drawn
     from the distribution of the largest.
 
-    Args:
-        target: The target model.
-        draft: The draft model.
-        parents: K paths of equal length that part at the root.
-        paths: The nodes, as ``trees`` yields them.
     Raises:
         ValueError: A tree of another shape.
     Source: Thomas and Pal 2602.16961.
     """
-    if not is_paths(parents):
-        raise ArgumentError(
-            f"gbv is for paths that part at the root, got the tree {tuple(parents)}"
-        )
-    k = list(parents).count(0)
+    k = count_paths(parents)
     full_paths = [path for path in paths[-k:] if path is not None]
     return tests_along(target, skewed(target, draft, k), largest(target, draft, full_paths))
 
@@ -123,11 +121,6 @@ def gbv_tests(
 def gbv_expected_accepted(target: Model, draft: Model, parents: Sequence[int]) -> Fraction:
     """Greedy multi-path block verification accepts what block verification accepts of the
     distribution of the largest path.
-
-    Args:
-        target: The target model.
-        draft: The draft model.
-        parents: K paths of equal length that part at the root.
     """
-    k = list(parents).count(0)
+    k = count_paths(parents)
     return block_expected_accepted(target, skewed(target, draft, k), parents)

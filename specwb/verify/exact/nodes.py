@@ -140,9 +140,6 @@ def kseq(p: Dist, q: Dist, tokens: Tokens, rho: Fraction | None = None) -> Decis
     ``norm((p - b a/beta)+)``. The rule is lossless iff nothing is cut off there, ``a <= rho beta``.
 
     Args:
-        p: As for every rule.
-        q: As for every rule.
-        tokens: As for every rule.
         rho: The scale, default :func:`kseq_rho`.
     Source: SpecTr 2310.15141.
     """
@@ -170,9 +167,6 @@ def kseq_rho(p: Dist, q: Dist, k: int, halvings: int = 12) -> Fraction:
     It is rounded up to a multiple of ``(k - 1) / 2^halvings`` above 1.
 
     Args:
-        p: The target's distribution, as a tuple.
-        q: The draft's distribution, as a tuple.
-        k: The number of children.
         halvings: How often the bisection halves [1, k].
     """
 
@@ -198,9 +192,6 @@ def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decis
     less than 1.
 
     Args:
-        p: As for every rule.
-        q: As for every rule.
-        tokens: As for every rule.
         weights: One per token, default p/q (0 where q = 0).
     Source: Khisti et al. 2410.18234 for the decomposition; the weights are derived in theory/.
     """
@@ -228,9 +219,7 @@ def race_distribution(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
     Among k independent children one is selected with probability proportional to its weight.
 
     Args:
-        q: The draft's distribution, as a tuple.
         weights: One per token, as a tuple.
-        k: The number of children.
     """
     t = [_0] * len(q)
     for tokens, probability in iid(q, k):
@@ -250,9 +239,6 @@ def typical(
     read.
 
     Args:
-        p: As for every rule.
-        q: As for every rule.
-        tokens: As for every rule.
         epsilon: The largest threshold.
         delta: Threshold over ``e^(-H(p))``.
     Source: Medusa 2401.10774.

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from specwb.errors import ArgumentError
 from specwb.verify.exact.basics import Model, NodeRule, Tokens
-from specwb.verify.exact.gbv import is_paths
+from specwb.verify.exact.gbv import count_paths
 from specwb.verify.exact.rounds import Outcome, trees
 from specwb.verify.exact.schemes import iid
 
@@ -26,17 +25,10 @@ def paths_outcomes(
     what has been accepted. Their number differs from draft to draft; given it, their next tokens
     are independent draws.
 
-    Args:
-        rule: Node rule.
-        target: The target model: prefix -> distribution of the next token.
-        draft: The draft model, likewise.
-        parents: K chains of equal length that part at the root.
     Raises:
         ValueError: A tree of another shape.
     """
-    if not is_paths(parents):
-        raise ArgumentError(f"not a tree of equally long paths: {tuple(parents)}")
-    k = list(parents).count(0)
+    k = count_paths(parents)
     for nodes, probability in trees(iid, draft, parents):
         paths = [path for path in nodes[-k:] if path is not None]
         yield from walked(rule, target, draft, paths, probability)
@@ -50,9 +42,6 @@ def walked(
     The candidates of a node are the next tokens of all paths through it, in their order.
 
     Args:
-        rule: As for :func:`paths_outcomes`.
-        target: As there.
-        draft: As there.
         paths: Paths of equal length, in the order in which they are tested.
         chance: The probability of this draft.
     """

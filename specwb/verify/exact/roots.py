@@ -27,10 +27,8 @@ def root_chances(
     ``x_j = x`` of ``P(draw) prod_{i<j} P(L_i < l) prod_{i>j} P(L_i <= l)``.
 
     Args:
-        P: The distribution of the next token.
         lengths: For every token x the probabilities that the accepted path below it becomes
             0, 1, .., D tokens long.
-        W: Number of roots, at least 1.
         draw: ``without`` replacement (where P has fewer tokens there are fewer roots) or ``with``.
     Returns:
         ``w[x][l]``.
@@ -77,14 +75,6 @@ def kept_root(
     """The root that is kept has the distribution ``Q(x) = sum_l P(L_x = l) w(x, l)``.
 
     It is P itself for W = 1.
-
-    Args:
-        P: As for :func:`root_chances`.
-        lengths: As there.
-        W: As there.
-        draw: As there.
-    Raises:
-        ValueError: As :func:`root_chances`.
     """
     chances = root_chances(P, lengths, W, draw)
     return [
@@ -113,8 +103,6 @@ def roots_outcomes(
             root.
         draft: Prefix -> the draft's distribution, likewise.
         parents: The tree below each root, which is its node 0.
-        W: Number of roots.
-        rule: The node rule below the roots.
     """
 
     def below(x: int) -> list[Outcome]:
@@ -144,13 +132,7 @@ def roots_distribution(
     that the last one left: of what comes after its path, the residual where a walk was rejected.
 
     Args:
-        target: Prefix -> the target's distribution of the next token.
-        draft: Prefix -> the draft's distribution of the next token.
         parents: The tree below each root, which is its node 0.
-        W: Number of roots.
-        tokens: How many tokens.
-    Raises:
-        ValueError: As :func:`root_chances`.
     """
     texts: dict[Tokens, Fraction] = {}
 

@@ -63,10 +63,6 @@ def trees(
     where the support of the draft's distribution was too small for a child; then the nodes below it
     are ``None`` as well.
 
-    Args:
-        scheme: How every group of siblings is drawn.
-        draft: The draft model.
-        parents: The tree.
     Raises:
         ValueError: ``parents`` is not a tree.
     """
@@ -103,11 +99,6 @@ def walks(
     """The outcomes of top-down walks through every drafted tree.
 
     Args:
-        rule: Node rule, used at every node.
-        scheme: How every group of siblings is drawn.
-        target: The target model.
-        draft: The draft model.
-        parents: The tree.
         change: What is verified in place of the tree that was drafted, ``None`` for nodes that are
             left out.
     """
@@ -150,13 +141,6 @@ def round_distribution(
     enumerated and each is walked from the root (accept a child, or draw the bonus token). Outputs
     shorter than D + 1 are extended by the target model, so that wrong lengths and wrong bonus
     tokens show as well.
-
-    Args:
-        rule: Node rule, used at every node.
-        scheme: How every group of siblings is drawn.
-        target: The target model.
-        draft: The draft model.
-        tree_parents: The tree.
     """
     outcomes = walks(rule, scheme, target, draft, tree_parents)
     return completed(outcomes, target, max(depths(tree_parents)) + 1)
@@ -166,8 +150,6 @@ def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[T
     """The joint distribution of ``length`` tokens where the target model follows a round.
 
     Args:
-        outcomes: The outcomes of the round.
-        target: The target model.
         length: Number of tokens, at least as many as any outcome has.
     Raises:
         ValueError: An outcome has no distribution of the bonus token.
@@ -198,10 +180,6 @@ def target_distribution(target: Model, length: int) -> dict[Tokens, Fraction]:
     """The joint distribution of the next tokens under plain decoding is ``prod_i p(x_i | x_<i)``.
 
     Tokens of probability 0 are left out.
-
-    Args:
-        target: The target model.
-        length: Number of tokens.
     """
     texts: dict[Tokens, Fraction] = {(): _1}
     for _ in range(length):
@@ -223,13 +201,6 @@ def expected_accepted(
 ) -> Fraction:
     """A round accepts ``sum over nodes of P(node reached)`` draft tokens on average, the root left
     out.
-
-    Args:
-        rule: Node rule, used at every node.
-        scheme: How every group of siblings is drawn.
-        target: The target model.
-        draft: The draft model.
-        tree_parents: The tree.
     """
     outcomes = walks(rule, scheme, target, draft, tree_parents)
     return sum((len(path) * probability for path, _, probability in outcomes), _0)
@@ -239,10 +210,6 @@ def chain_expected_accepted(target: Model, draft: Model, gamma: int) -> Fraction
     """Token rejection on a chain accepts ``sum_i sum over paths x^i of prod_{j<=i} min(p, q)(x_j |
     x_<j)`` tokens.
 
-    Args:
-        target: The target model.
-        draft: The draft model.
-        gamma: Length of the chain.
     Source: Leviathan et al. 2211.17192, for distributions that depend on the prefix.
     """
     total = _0
@@ -265,7 +232,6 @@ def point_expected_accepted(target: Model, paths: Sequence[Tokens | None]) -> Fr
     No rule that is lossless given the tree accepts more.
 
     Args:
-        target: The target model.
         paths: The nodes of one drafted tree, as :func:`trees` yields them.
     """
     total = _0

@@ -36,8 +36,6 @@ def traversal_tests(
     0/0), and its token leaves q, which is renormalised.
 
     Args:
-        target: The target model: prefix -> distribution of the next token.
-        draft: The draft model, likewise.
         parents: Not read.
         paths: The nodes, as ``trees`` yields them; equal ones are one.
     Source: 2505.12398.

@@ -48,9 +48,6 @@ def decided(tests: Tests) -> Callable[[str, Model, Model, Sequence[int]], Iterat
     """The outcomes of a rule that tests one path after another.
 
     Each draft's tests are weighted with the draft's probability.
-
-    Args:
-        tests: The tests of the rule.
     """
 
     def outcomes(
@@ -72,13 +69,6 @@ def tree_round_distribution(
     """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
 
     The round is lossless iff it equals ``target_distribution``.
-
-    Args:
-        rule: One of ``TREE_RULES``.
-        scheme: One of its ``schemes``.
-        target: The target model: prefix -> distribution of the next token.
-        draft: The draft model, likewise.
-        parents: The tree.
     """
     outcomes = rule.outcomes(scheme, target, draft, parents)
     return completed(outcomes, target, max(depths(parents)) + 1)
