@@ -53,13 +53,9 @@ class Looked(EasyDrafter):
         text = state.tokens[0, : int(state.length)]
         wanted = tiny.recomputed(self.backbone, text)
         off = (self.cache.data[:, 0, : len(text)] - wanted).abs().amax((-1, -2))
-        self.seen[-1] |= {
-            "text": text.tolist(),
-            "tokens": draft.tokens[0, 1:].tolist(),
-            "q": draft.q,
-            "off": off,
-            "law": draft.scheme,
-        }
+        tokens = draft.tokens[0, 1:].tolist()
+        self.seen[-1] |= {"text": text.tolist(), "tokens": tokens, "off": off}
+        self.seen[-1] |= {"q": draft.q, "law": draft.scheme}
         return draft
 
     def own_logits(self, hidden):
@@ -124,13 +120,8 @@ def written(
         for path, bonus, prob in E.walks(rule, scheme, there, here, parents, note):
             for y, a in enumerate(bonus or ()):
                 if a:
-                    todo.append(
-                        (
-                            (*text, *path, y),
-                            (*history, (len(text), tuple(drafted[-1]))),
-                            chance * prob * a,
-                        )
-                    )
+                    ended = (*history, (len(text), tuple(drafted[-1])))
+                    todo.append(((*text, *path, y), ended, chance * prob * a))
     return done
 
 
@@ -202,16 +193,12 @@ def test_width_trees_are_point_masses():
     target, draft = pair()
     drafter = WideEasy(draft, 3, 2, Groups(GROUPS))
     method = specwb.Method("wide", drafter, None, specwb.Exactness.LOSSLESS)
-    first = [
-        next(
-            iter(
-                specwb.rounds(
-                    target, [[3, 1, 4]], method, max_new_tokens=8, temperature=1.0, seed=seed
-                )
-            )
-        ).draft.tokens.tolist()
-        for seed in range(3)
-    ]
+    first = []
+    for seed in range(3):
+        how = {"max_new_tokens": 8, "temperature": 1.0, "seed": seed}
+        first.append(
+            next(iter(specwb.rounds(target, [[3, 1, 4]], method, **how))).draft.tokens.tolist()
+        )
     assert first[0] == first[1] == first[2]
     assert drafter.scheme(specwb.Sampling(1.0)) is Scheme.POINT
 
@@ -226,12 +213,8 @@ def shared(draft) -> dict[tuple[int, ...], F]:
         rounds: list[list[list[int]]] = []
         while len(text) < 3:
             ahead = noise[len(text) :]
-            rounds.append(
-                [
-                    [*at[:2]] if q is None else [q, q]
-                    for at, q in zip(ahead, draft(text, rounds), strict=True)
-                ]
-            )
+            drawn = zip(ahead, draft(text, rounds), strict=True)
+            rounds.append([[*at[:2]] if q is None else [q, q] for at, q in drawn])
             agree = [0, 1]
             for (*own, winner), drafted in zip(ahead, rounds[-1], strict=True):
                 text.append(own[winner if len(agree) == 2 else agree[0]])
@@ -277,15 +260,11 @@ def test_groups_of_one_layer_are_the_model():
     assert torch.equal(plain.data, grouped.data)
     of = specwb.method("sps", target, draft=draft, gamma=3)
     same = EasyDrafter(draft, Tree.chain(3), FusedGroups(grouping(LAYERS, 1)), False)
-    rounds = [
-        [
-            (step.draft.tokens, step.draft.q)
-            for step in specwb.rounds(
-                target, [[3, 1, 4]], method, max_new_tokens=12, temperature=1.0
-            )
-        ]
-        for method in (of, specwb.Method("one", same, None, specwb.Exactness.LOSSLESS))
-    ]
+    rounds = []
+    for method in (of, specwb.Method("one", same, None, specwb.Exactness.LOSSLESS)):
+        how = {"max_new_tokens": 12, "temperature": 1.0}
+        steps = specwb.rounds(target, [[3, 1, 4]], method, **how)
+        rounds.append([(step.draft.tokens, step.draft.q) for step in steps])
     assert len(rounds[0]) == len(rounds[1])
     for (a, p), (b, q) in zip(*rounds, strict=True):
         assert torch.equal(a, b)
@@ -299,12 +278,8 @@ def test_entries_are_exact_up_to_the_first_layer_of_the_first_group():
         (GROUPS, 3),
         (((0, 1, 2), (3,), (4,), (5,)), 1),
     ):
-        off = torch.stack(
-            [
-                seen["off"].amax(-1)
-                for seen in decoded(looked(False, groups=groups), [3, 1, 4, 1, 5], 12)
-            ]
-        ).amax(0)
+        rounds = decoded(looked(False, groups=groups), [3, 1, 4, 1, 5], 12)
+        off = torch.stack([seen["off"].amax(-1) for seen in rounds]).amax(0)
         assert float(off[:exact].max()) < 1e-4
         assert float(off[exact:].min()) > 1e-3
 
@@ -395,22 +370,8 @@ def test_a_norm_without_a_gain_keeps_cosines():
 class Operators(TorchDispatchMode):
     """Counts what is launched."""
 
-    VIEWS = (
-        "view",
-        "reshape",
-        "transpose",
-        "permute",
-        "expand",
-        "slice",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "split",
-        "unbind",
-        "t.",
-        "alias",
-        "detach",
-    )
+    VIEWS = ("view", "reshape", "transpose", "permute", "expand", "slice", "select", "unsqueeze")
+    VIEWS += ("squeeze", "split", "unbind", "t.", "alias", "detach")
 
     def __init__(self) -> None:
         super().__init__()

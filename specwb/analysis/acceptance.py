@@ -1,7 +1,7 @@
 """One draft token: how often it is accepted, what the bonus token is drawn from, what comes out.
 
-``p`` is the target's distribution of the next token and ``q`` the draft's, both after temperature
-and filters.
+``p`` is the target's distribution of the next token and ``q`` the draft's, both ``[..., V]``, after
+temperature and filters; where their shapes differ a ValueError is raised.
 """
 
 from __future__ import annotations
@@ -26,13 +26,8 @@ def acceptance_rate(p: Distribution, q: Distribution) -> Any:
 
     No lossless rule accepts more.
 
-    Args:
-        p: The target's distribution ``[..., V]``, after temperature and filters.
-        q: The draft's distribution ``[..., V]``, after temperature and filters.
     Returns:
         alpha ``[...]``.
-    Raises:
-        ValueError: The shapes differ.
     Source: Leviathan et al. 2023, theorem 3.5 and corollary 3.6; proof in theory/02_acceptance.md.
     """
     p, q, xp = _arrays(p, q)
@@ -44,13 +39,8 @@ def residual(p: Distribution, q: Distribution) -> Any:
 
     Where ``p = q`` the result is p itself, as nothing is rejected there.
 
-    Args:
-        p: The target's distribution ``[..., V]``.
-        q: The draft's distribution ``[..., V]``.
     Returns:
         The residual distribution ``[..., V]``.
-    Raises:
-        ValueError: The shapes differ.
     """
     p, q, xp = _arrays(p, q)
     excess = p - xp.minimum(p, q)
@@ -64,13 +54,8 @@ def output_distribution(p: Distribution, q: Distribution) -> Any:
     The two terms are its two ways: the draft token is accepted, or it is rejected and the bonus
     token comes out.
 
-    Args:
-        p: The target's distribution ``[..., V]``.
-        q: The draft's distribution ``[..., V]``.
     Returns:
         The distribution of the output ``[..., V]``, put together from the two terms.
-    Raises:
-        ValueError: The shapes differ.
     """
     p, q, xp = _arrays(p, q)
     accepted = xp.minimum(p, q)
@@ -113,10 +98,7 @@ def simulate(p: Distribution, q: Distribution, draws: int, seed: int = 0) -> tup
     The rule is the one that decodes, :class:`specwb.verify.Rejection`.
 
     Args:
-        p: The target's distribution ``[V]``.
-        q: The draft's distribution ``[V]``.
         draws: How many times, >= 1.
-        seed: Seed of the random numbers.
     Returns:
         How often each token came out ``[V]``, and how many draft tokens were accepted.
     Raises:

@@ -1,7 +1,8 @@
 """From acceptance to tokens per decoding step, and from there to speed.
 
 A decoding step drafts gamma tokens and always adds one bonus token. ``reach[d]`` is the
-probability that at least d draft tokens are accepted, and everything else follows from it:
+probability that at least d draft tokens are accepted (``alpha`` and ``c`` are the acceptance rate
+and the time of a draft step over a target step's), and everything else follows from it:
 tau = sum of reach, and P(a step adds k tokens) = reach[k - 1] - reach[k].
 """
 
@@ -50,8 +51,6 @@ def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
     """Tokens per second over plain decoding's are ``S = tau / (gamma c + v)``.
 
     Args:
-        alpha: Acceptance rate, as in :func:`expected_tokens`.
-        gamma: Draft tokens per step, as in :func:`expected_tokens`.
         c: Time of one draft step over the time of one target step.
         v: Time of a target pass over gamma + 1 tokens over its time for one token. The usual model
             has v = 1, which is true where reading the weights takes all the time (a GPU at batch 1)
@@ -101,7 +100,6 @@ def roofline(gamma: int, batch: int, balance: float) -> float:
     draft can pay.
 
     Args:
-        gamma: Draft tokens per step.
         batch: Rows B, >= 1.
         balance: n* > 0, the number of tokens whose arithmetic takes as long as reading the weights
             (some hundreds on a GPU, a few on a CPU).

@@ -39,7 +39,6 @@ def entropy(
     Args:
         joint: The table ``[V]*k`` or ``[C, *[V]*k]``; see the module.
         positions: Those whose tokens are asked for, counted from 1; None for all.
-        given: Positions whose tokens are known.
         weights: The probability of each context ``[C]``; None for one context.
     Raises:
         ValueError: The table or the weights are no distribution, the weights do not fit, or the
@@ -64,13 +63,8 @@ def mutual_information(
     It is 0 where b is empty.
 
     Args:
-        joint: The table, as for :func:`entropy`.
         a: Positions on one side.
         b: Positions on the other side.
-        given: Positions whose tokens are known.
-        weights: The probability of each context, as for :func:`entropy`.
-    Raises:
-        ValueError: As :func:`entropy`.
     """
     without_b = entropy(joint, a, given, weights)
     with_b = entropy(joint, a, {*given, *b}, weights)
@@ -152,9 +146,7 @@ def glanced_loss(joint: ArrayLike, reveal: Reveal, weights: ArrayLike | None = N
     many tokens are shown, and that what is shown does not depend on the tokens.
 
     Args:
-        joint: The table, as for :func:`entropy`.
         reveal: See :data:`Reveal`; for instance :func:`prefix_reveal`.
-        weights: The probability of each context, as for :func:`entropy`.
     Raises:
         ValueError: As :func:`entropy`, or a table whose rows are no distributions over r = 0..j-1.
     """

@@ -4,7 +4,7 @@ How much of a draft is accepted on average where the draft is the row of most pr
 path found by a search, or tokens drawn position by position; and how the length of a draft adapts.
 
 A block is the joint distribution of the next k tokens given the text: ``{tokens: probability}``.
-Every key has length k, and what is missing has probability 0;
+Every key has length k, what is missing has probability 0, and anything else is a ValueError;
 ``specwb.verify.exact.target_distribution`` makes a block of a model. Fractions stay fractions,
 floats stay floats. ``p(x^j)`` is the probability of the first j tokens of x. What is proved of
 these functions is in theory/11_diffuspec.md.
@@ -32,8 +32,6 @@ _0, _1 = Fraction(0), Fraction(1)
 def marginals(joint: Joint) -> list[list[Fraction]]:
     """One pass can say at best ``m_i(x) = P(X_i = x | text)``, one distribution per position.
 
-    Args:
-        joint: A block.
     Returns:
         k distributions over the tokens 0 .. the largest that occurs.
     Raises:
@@ -49,13 +47,7 @@ def marginals(joint: Joint) -> list[list[Fraction]]:
 
 
 def argmax_row(joint: Joint) -> Tokens:
-    """The draft of a pass without search is ``r_i = argmax m_i``, of equals the lowest token.
-
-    Args:
-        joint: A block.
-    Raises:
-        ValueError: As :func:`marginals`.
-    """
+    """The draft of a pass without search is ``r_i = argmax m_i``, of equals the lowest token."""
     return tuple(_argmax(m) for m in marginals(joint))
 
 
@@ -64,11 +56,6 @@ def greedy_path(joint: Joint) -> Tokens:
 
     At temperature 0 as many tokens of a draft are accepted as it has in common with this path from
     the first on.
-
-    Args:
-        joint: A block.
-    Raises:
-        ValueError: As :func:`marginals`.
     """
     k, v = _read(joint)
     mass = _prefix_mass(joint)
@@ -132,7 +119,6 @@ def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> T
     """The path with the largest :func:`expected_accepted`, of equals the first by its tokens.
 
     Args:
-        joint: A block.
         among: The candidates of every position (a lattice); default all tokens. All paths are
             tried.
     Raises:
@@ -143,14 +129,7 @@ def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> T
 
 
 def most_probable(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
-    """The path with the largest probability ``p(x)``, which need not be the :func:`best_path`.
-
-    Args:
-        joint: A block.
-        among: As for :func:`best_path`.
-    Raises:
-        ValueError: As :func:`best_path`.
-    """
+    """The path with the largest probability ``p(x)``, which need not be the :func:`best_path`."""
     return max(_paths(joint, among), key=lambda path: joint.get(path, _0))
 
 
@@ -162,7 +141,6 @@ def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
     ``norm((p - q)+)``. Its distance from p is at most ``1 - q(x)``, and that much for p = q.
 
     Args:
-        p: The target's distribution.
         q: The draft's distribution that x was chosen by.
         x: The token, with q(x) > 0.
     Raises:

@@ -115,7 +115,6 @@ def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fract
     Args:
         P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
         lengths: For every token the probabilities of the lengths, as there.
-        W: Number of roots.
     """
     at_most = [[sum(row[: n + 1], _0) for n in range(len(row))] for row in lengths]
     total = _0
@@ -136,7 +135,6 @@ def least_shift(share: Fraction, W: int) -> Fraction:
     Args:
         share: a, in 0..1, the probability of the set under P. Below its tokens the accepted path is
             always longer than below all others.
-        W: Number of roots, >= 1.
     Raises:
         ValueError: An argument is out of range.
     """
@@ -183,7 +181,6 @@ def kept_greedy(P: Dist, lengths: Sequence[int], W: int) -> int:
         P: The target's distribution. Its ranks are what matters; of equals the lowest token is
             first.
         lengths: For every token how many draft tokens below it are the target's own.
-        W: Number of roots, >= 1.
     Raises:
         ValueError: W < 1, or not as many lengths as tokens.
     """

@@ -44,9 +44,6 @@ def as_probabilities(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor]:
 
     Distributions made in float32 sum to 1 within some 1e-7 and are normalised again.
 
-    Args:
-        p: A distribution ``[..., V]``.
-        q: A distribution ``[..., V]``.
     Raises:
         ValueError: The shapes differ, or one of them has NaN or negative entries or does not sum to
             1 within 1e-3.
@@ -93,9 +90,6 @@ def _rate(formula: Callable[..., Tensor]) -> Callable[..., Any]:
 def top_tokens(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most probable tokens in the support of q, of equals the lowest first.
 
-    Args:
-        q: A distribution ``[..., V]``.
-        k: How many tokens.
     Returns:
         Their ids ``[..., k]``, and whether they exist ``[..., k]``: the support may be smaller.
     """
@@ -106,9 +100,6 @@ def top_tokens(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def split_top(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Top and sample takes the k - 1 most probable tokens A and draws from the rest of q.
 
-    Args:
-        q: A distribution ``[..., V]``.
-        k: The number of children.
     Returns:
         The mask of A ``[..., V]``, and ``q' = norm(q outside A)``, 0 where nothing is left.
     """
@@ -206,9 +197,6 @@ def kseq_rate(p: Tensor, q: Tensor, k: int, rho: Any = None) -> Tensor:
     that the bonus token is one of the children after all.
 
     Args:
-        p: As for every rate.
-        q: As for every rate.
-        k: As for every rate.
         rho: The scale ``[...]``, default :func:`kseq_rho`.
     Source: SpecTr 2310.15141; that the bonus token may be a child: reference code of 2602.16961.
     """
@@ -319,9 +307,6 @@ def rrsw_estimate(
     spread is only that of the ``s_j``.
 
     Args:
-        p: As for every rate.
-        q: As for every rate.
-        k: As for every rate.
         samples: How many tuples are drawn where they are not all enumerated, >= 2.
         seed: Seed of these draws.
     Returns:

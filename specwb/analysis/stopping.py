@@ -41,8 +41,6 @@ def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fracti
     p where no token is left out, or all are.
 
     Args:
-        p: The target's distribution.
-        q: The draft's distribution.
         out: The tokens that are left out where they are drawn.
     Raises:
         ValueError: A token that is not in the vocabulary.
@@ -174,13 +172,6 @@ def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:
     S* is the root of F. Backward induction gives a rule that attains F(s); s is then set to that
     rule's own speedup, again and again, which comes to S* in finitely many steps (Dinkelbach).
     Where going on and stopping are equal the rule stops.
-
-    Args:
-        sure: As for :func:`stopped`.
-        gamma: As for :func:`stopped`.
-        price: As for :func:`stopped`.
-    Raises:
-        ValueError: As :func:`stopped`.
     """
     speed = stopped(sure, gamma, lambda _: False, price).speedup  # plain decoding: 1
     while True:
@@ -223,7 +214,6 @@ def next_kept(sure: Sure, history: History) -> Any:
     this is above ``price * speedup``, the speedup being the best one (theorem 12.4.4).
 
     Args:
-        sure: As for :func:`stopped`.
         history: c_1, .., c_k.
     """
     so_far = math.prod(history, start=Fraction(1))

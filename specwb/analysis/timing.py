@@ -33,7 +33,6 @@ def slowdowns(runs: int, trials: int, load: float = 1.6, seed: int = 0) -> np.nd
         runs: how many runs follow each other.
         trials: how many machines are drawn, independently.
         load: of a busy stretch, >= 1; 1 leaves the jitter alone.
-        seed: of the drawing.
     Returns:
         ``[trials, runs]``, factors.
     Raises:
@@ -94,8 +93,6 @@ def measured_speedups(
         speedup: the true one, > 0.
         runs: of plain decoding, and as many of the method.
         trials: how often it is measured.
-        load: as of :func:`slowdowns`.
-        seed: of the drawing.
     Returns:
         ``[trials]``, the estimates.
     Raises:

@@ -67,10 +67,7 @@ def optimum(p: Distribution, q: Distribution, k: int, scheme: str = "iid") -> An
     * ``point``: 1 unless S contains all children, then 0.
 
     Args:
-        p: The target's distribution ``[..., V]``.
-        q: The draft's distribution ``[..., V]``.
         k: The number of children; ``single`` has one, whatever k is.
-        scheme: How the children are drawn, a key of ``SCHEMES``.
     Returns:
         alpha* ``[...]`` in float64; a tensor where both p and q are tensors.
     Raises:
@@ -215,10 +212,6 @@ def _first_arrivals(q: Tensor, k: int) -> Tensor:
 def drafts(q: Distribution, k: int, scheme: str = "iid") -> list[tuple[tuple[int, ...], float]]:
     """Every ordered tuple of children with its probability.
 
-    Args:
-        q: The draft's distribution ``[V]``.
-        k: The number of children.
-        scheme: How the children are drawn, a key of ``SCHEMES``.
     Returns:
         ``[(tokens, probability), ..]``, V^k tuples at most.
     Raises:
@@ -251,14 +244,8 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
     The program has a variable for every tuple and token, V^(k + 1) at most. It is solved by HiGHS
     through scipy.
 
-    Args:
-        p: The target's distribution ``[V]``.
-        q: The draft's distribution ``[V]``.
-        k: As for :func:`optimum`.
-        scheme: As for :func:`optimum`.
     Raises:
         TransportError: The program was not solved.
-        ValueError: As :func:`optimum`.
     """
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
@@ -287,14 +274,6 @@ def optimum_by_subsets(p: Distribution, q: Distribution, k: int, scheme: str = "
     """alpha* as the minimum of ``p(S) + 1 - Q(S)`` over all 2^V sets S.
 
     Q is computed by summing over the tuples.
-
-    Args:
-        p: The target's distribution ``[V]``.
-        q: The draft's distribution ``[V]``.
-        k: As for :func:`optimum`.
-        scheme: As for :func:`optimum`.
-    Raises:
-        ValueError: As :func:`optimum`.
     """
     a, _ = as_probabilities(p, q)
     tuples = [(set(tokens), probability) for tokens, probability in drafts(q, k, scheme)]

@@ -4,8 +4,8 @@ Rates are the positional model of Sequoia (Chen et al. 2402.12374). ``rates[r]``
 that the child of rank r is the one accepted given that its parent was; or ``rates[d - 1][r]`` where
 it differs by depth d. Rates need not fall with r.
 
-A tree is given by its parents, -1 for the root, in level order; n counts the root. Its tau is 1 +
-the expected number of accepted tokens.
+A tree is given by its parents, -1 for the root, in level order, siblings in drawing order; n counts
+the root. Its tau is 1 + the expected number of accepted tokens.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ def path_values(rates: Rates, parents: Sequence[int]) -> list[Any]:
 
     It is 1 at the root. The sum of all is tau.
 
-    Args:
-        rates: By rank, or by depth and rank.
-        parents: The tree, siblings in drawing order.
     Returns:
         One value per node.
     Raises:
@@ -66,7 +63,6 @@ def best_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
     ``G_d(m, r) = max(0, max over 1 <= y <= m of rates[d][r] F_{d+1}(y) + G_d(m - y, r + 1))``.
 
     Args:
-        rates: By rank, or by depth and rank.
         nodes: The budget, root included, >= 1.
         depth: The largest depth; rates by depth limit it too.
     Returns:
@@ -135,10 +131,8 @@ def choose_tree(
     the tree with the largest tau is looked at.
 
     Args:
-        rates: By rank, or by depth and rank.
         seconds: parents -> seconds of a decoding step, such as a measured cost model's.
         nodes: The largest budget.
-        depth: The largest depth.
     Returns:
         Parents, and tokens per second: of equals the smallest tree, [-1] where drafting does not
         pay.

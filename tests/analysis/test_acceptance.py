@@ -3,7 +3,6 @@ decodes."""
 
 from __future__ import annotations
 
-import math
 import random
 from fractions import Fraction as F
 
@@ -79,39 +78,21 @@ def test_arrays_and_tensors_in_batches(kind):
     assert np.allclose(np.asarray(analysis.output_distribution(p, q)), np.asarray(p))
 
 
-def test_shapes_that_do_not_fit_are_refused():
-    for f in (analysis.acceptance_rate, analysis.residual, analysis.output_distribution):
-        with pytest.raises(ValueError, match=r"same tokens.*\[2\] and \[3\]"):
-            f([0.5, 0.5], [0.2, 0.3, 0.5])
-    with pytest.raises(ValueError, match="two distributions"):
-        analysis.simulate([[0.5, 0.5]], [[0.5, 0.5]], 10)
-    with pytest.raises(ValueError, match="draws=0"):
-        analysis.simulate([0.5, 0.5], [0.5, 0.5], 0)
-
-
 # -------------------------------------------------------------------------------------- temperature
 
 
 def test_temperature_from_agreement_of_argmaxes_to_one():
-    z, w = (
-        torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]),
-        torch.tensor([[1.0, 0.5, 0.9], [1.0, 0.5, 1.2]]),
-    )
-    assert analysis.acceptance_under_temperature(z, w, 0.01).tolist() == pytest.approx(
-        [1, 0], abs=1e-4
-    )
-    assert analysis.acceptance_under_temperature(z, w, 1e4).tolist() == pytest.approx(
-        [1, 1], abs=1e-3
-    )
+    z = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    w = torch.tensor([[1.0, 0.5, 0.9], [1.0, 0.5, 1.2]])
+    cold, hot = (analysis.acceptance_under_temperature(z, w, t).tolist() for t in (0.01, 1e4))
+    assert cold == pytest.approx([1, 0], abs=1e-4)
+    assert hot == pytest.approx([1, 1], abs=1e-3)
     # the rate is not monotone: both have the same first token, and the draft is too sure of it
     z, w = torch.tensor([1.0, 0.0]), torch.tensor([4.0, 0.0])
     low, middle, high = (
         float(analysis.acceptance_under_temperature(z, w, t)) for t in (0.1, 1.5, 50)
     )
     assert middle < min(low, high)
-    for t in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="temperature must be > 0"):
-            analysis.acceptance_under_temperature(z, w, t)
 
 
 def test_one_hot_distributions_walk_greedily():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction as F
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -36,15 +36,6 @@ def test_ends_and_arrays():
     assert analysis.expected_tokens(F(1), 4) == 5
     assert analysis.expected_tokens(F(0), 4) == 1
     assert analysis.expected_tokens(np.array([0.0, 0.5, 1.0]), 2).tolist() == [1, 1.75, 3]
-    for gamma in (-1, 1.5, True):
-        with pytest.raises(ValueError, match="gamma must be an integer >= 0"):
-            analysis.expected_tokens(0.5, gamma)
-    for alpha in (-0.1, 1.1):
-        with pytest.raises(ValueError, match=r"alpha must be in 0\.\.1"):
-            analysis.expected_tokens(alpha, 2)
-    for c, v in ((-1, 1), (0.1, 0)):
-        with pytest.raises(ValueError, match="c must be >= 0 and v > 0"):
-            analysis.speedup(0.5, 2, c, v)
 
 
 def test_rounds_of_different_difficulty():
@@ -54,11 +45,8 @@ def test_rounds_of_different_difficulty():
     mean = sum(a * w for a, w in zip(alphas, weights))
     for gamma in range(1, 6):
         mixed = sum(w * analysis.expected_tokens(a, gamma) for a, w in zip(alphas, weights))
-        assert (
-            (mixed > analysis.expected_tokens(mean, gamma))
-            if gamma > 1
-            else mixed == analysis.expected_tokens(mean, gamma)
-        )
+        gain = mixed - analysis.expected_tokens(mean, gamma)
+        assert gain > 0 if gamma > 1 else gain == 0
     moments = [sum(w * a**k for a, w in zip(alphas, weights)) for k in range(6)]
     rates = [b / a for a, b in pairwise(moments)]
     assert rates == sorted(rates)
@@ -119,15 +107,6 @@ def test_a_chain_is_a_tree():
     assert analysis.tree_reach(by_rank, lopsided) == [1, F(3, 4), F(1, 6), F(1, 30)]
 
 
-def test_rates_that_do_not_cover_the_tree_are_refused():
-    with pytest.raises(ValueError, match="no rate for depth 1, rank 1"):
-        analysis.tree_reach([[0.5]], (-1, 0, 0))
-    with pytest.raises(ValueError, match="no rate for depth 2, rank 0"):
-        analysis.tree_reach([[0.5]], (-1, 0, 1))
-    with pytest.raises(ValueError, match="root"):
-        analysis.tree_reach([[0.5]], (0, 0))
-
-
 # -------------------------------------------------------------------------------------------- speed
 
 
@@ -174,15 +153,8 @@ def test_batches():
     assert best == sorted(best, reverse=True)
     assert best[0] > 0 == best[-1]
     for batch in (32, 50):
-        assert all(
-            analysis.speedup(a, g, c, analysis.roofline(g, batch, 32)) < 1
-            for a in (0.5, 0.99)
-            for g in (1, 5)
-            for c in (0.0, 0.2)
-        )
-    for batch, balance in ((0, 32), (1, 0)):
-        with pytest.raises(ValueError, match="batch must be >= 1 and balance > 0"):
-            analysis.roofline(2, batch, balance)
+        for a, g, c in product((0.5, 0.99), (1, 5), (0.0, 0.2)):
+            assert analysis.speedup(a, g, c, analysis.roofline(g, batch, 32)) < 1
 
 
 def test_expected_rounds():
@@ -197,5 +169,3 @@ def test_expected_rounds():
     many = [float(analysis.expected_rounds(list(map(float, reached)), n)) for n in (200, 201)]
     assert many[1] - many[0] == pytest.approx(1 / float(sum(reached)))
     assert many[0] > 200 / float(sum(reached))
-    with pytest.raises(ValueError, match="tokens must be >= 0"):
-        analysis.expected_rounds(reached, -1)

@@ -11,8 +11,6 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-import pytest
-
 from specwb.analysis import stopping as s
 from specwb.verify import exact as E
 from specwb.verify.instances import models
@@ -65,8 +63,6 @@ def test_what_comes_out_where_tokens_are_left_out() -> None:
         mass = sum(p[x] for x in improbable)
         assert E.tv(s.left_out_distribution(p, p, improbable), p) == mass * (1 - mass)
     assert off > 200
-    with pytest.raises(ValueError, match="tokens are"):
-        s.left_out_distribution([F(1)], [F(1)], {1})
 
 
 def test_the_mutants_do_what_the_closed_form_says() -> None:
@@ -98,24 +94,15 @@ def test_cr_is_one_and_the_sum_of_ctar() -> None:
         assert cr == mean(F(k + 1) for k in kept) == 1 + sum(ctar)
         assert ctar == sorted(ctar, reverse=True)
     assert s.compression([0, 0]) == (1, [])
-    for bad in ([], [-1]):
-        with pytest.raises(ValueError, match="at least one round"):
-            s.compression(bad)
 
 
 def test_the_published_curve_is_not_the_table() -> None:
     """CTAR for w = 1..6 on the math subtask, 7B, read off a figure, does not add up to the CR in
     the table."""
-    (curve,) = (
-        row["ctar"]
-        for row in PAPER["figures"]["ctar"]["rows"]
-        if row["method"].startswith("Kangaroo")
-    )
-    (table,) = (
-        row["cr"]["Math"]
-        for row in PAPER["tables"]["main"]["rows"]
-        if (row["target"], row["method"]) == ("Vicuna 7B", "Kangaroo, chain")
-    )
+    rows, drawn = PAPER["tables"]["main"]["rows"], PAPER["figures"]["ctar"]["rows"]
+    (curve,) = (row["ctar"] for row in drawn if row["method"].startswith("Kangaroo"))
+    (row,) = (x for x in rows if (x["target"], x["method"]) == ("Vicuna 7B", "Kangaroo, chain"))
+    table = row["cr"]["Math"]
     error = PAPER["constants"]["error"]
     assert round(1 + sum(curve), 2) == 1.9
     assert table == 2.14
@@ -128,12 +115,8 @@ def test_the_published_curve_is_not_the_table() -> None:
 def test_time_of_a_round() -> None:
     rng = random.Random(2)
     for _ in range(20):
-        d, r, a, v = (
-            rng.randint(0, 6),
-            F(rng.randint(0, 5), 10),
-            F(rng.randint(0, 5), 10),
-            F(rng.randint(10, 20), 10),
-        )
+        d, v = rng.randint(0, 6), F(rng.randint(10, 20), 10)
+        r, a = (F(rng.randint(0, 5), 10) for _ in range(2))
         assert s.round_time(d, r, a, v) == (d + 1) * r + d * a + (1 - r) * v
         assert s.round_time(0, r, a) == 1
         if d:
@@ -340,17 +323,3 @@ def test_rounds_that_depend_on_each_other() -> None:
 def test_drafting_that_does_not_pay() -> None:
     best = s.best_stopping(s.independent([(F(1, 5), F(1))]), 3, F(1, 4))
     assert best == (s.Stopped(1, 0, 1), frozenset())
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: s.stopped(s.independent([(F(2), F(1))]), 2, lambda h: True, 0.1), "values in"),
-        (lambda: s.stopped(s.independent([(F(1), F(1, 2))]), 2, lambda h: True, 0.1), "sum to 1"),
-        (lambda: s.stopped(s.independent([(F(1), F(1))]), -1, lambda h: True, 0.1), "gamma"),
-        (lambda: s.best_stopping(s.independent([(F(1), F(1))]), 2, -0.1), "less than no time"),
-    ],
-)
-def test_bad_input(call, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

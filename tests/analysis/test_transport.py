@@ -8,7 +8,6 @@ import random
 from fractions import Fraction as F
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 
@@ -145,17 +144,3 @@ def test_drafts_are_distributions():
             assert {len(xs) for xs, _ in tuples} == {
                 {"single": 1, "iid": k}.get(scheme, min(k, sum(b > 0 for b in q)))
             }
-
-
-def test_bad_input():
-    for call in (analysis.optimum, analysis.optimum_lp, analysis.optimum_by_subsets):
-        with pytest.raises(
-            ValueError, match="unknown sampling scheme 'nope'; known: single, iid, without"
-        ):
-            call([0.5, 0.5], [0.5, 0.5], 2, "nope")
-        with pytest.raises(ValueError, match="p must be probabilities"):
-            call([0.5, 0.6], [0.5, 0.5], 2)
-    with pytest.raises(ValueError, match="integer >= 1"):
-        analysis.optimum([0.5, 0.5], [0.5, 0.5], 0)
-    with pytest.raises(ValueError, match="one distribution"):
-        transport.drafts(np.full((2, 2), 0.5), 2)

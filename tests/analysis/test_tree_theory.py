@@ -67,11 +67,8 @@ def test_nodes_are_added_while_they_are_worth_their_time():
         assert worth == [b > a for a, b in pairwise(speed)]
         stop = [*worth, False].index(False)
         assert speed[stop] == max(speed)
-        for free in (
-            1,
-            5,
-            17,
-        ):  # a pass takes as long as the slower of reading the weights and computing
+        # a pass takes as long as the slower of reading the weights and computing
+        for free in (1, 5, 17):
             flat = [f / max(free, n) for n, f in enumerate(tokens, 1)]
             assert flat[free - 1] == max(flat)
 
@@ -87,30 +84,20 @@ def test_a_price_that_falls_may_hide_a_better_tree():
 # ------------------------------------------------------------------------------- 6.6, dynamic trees
 
 
-def joint(model, length: int) -> dict:
-    return exact.target_distribution(model, length)
-
-
 def test_what_a_dynamic_tree_can_lose():
     lost = []
     for seed, nodes in product(range(12), (2, 4, 7)):
         p_of, q_of, depth = model(seed, 3), model(200 + seed, 3), 3
         grown, best = (analysis.dynamic_tree(model, nodes, depth, nodes) for model in (q_of, p_of))
         accepted = [analysis.expected_point(p_of, tree) for tree in (grown, best)]
-        bound = 2 * sum(exact.tv(joint(p_of, d), joint(q_of, d)) for d in range(1, depth + 1))
+        texts = ([exact.target_distribution(m, d + 1) for m in (p_of, q_of)] for d in range(depth))
+        bound = 2 * sum(exact.tv(*both) for both in texts)
         assert 0 <= accepted[1] - accepted[0] <= bound
         lost.append(accepted[1] - accepted[0])
         paths = [path for d in range(1, depth + 1) for path in product(range(3), repeat=d)]
-        values = sorted(
-            (
-                analysis.expected_point(p_of, [path[: i + 1] for i in range(len(path))])
-                for path in paths
-            ),
-            reverse=True,
-        )
-        assert (
-            accepted[1] >= values[0] or nodes < depth
-        )  # it is at least as good as any one chain that fits
+        chains = ([path[: i + 1] for i in range(len(path))] for path in paths)
+        best_chain = max(analysis.expected_point(p_of, chain) for chain in chains)
+        assert accepted[1] >= best_chain or nodes < depth  # where the chain fits
     assert max(lost) > 0
 
 
@@ -169,6 +156,12 @@ def text_distribution(policy, target, draft, change=lambda drawn: drawn, rule=ex
     return output
 
 
+def off(policy, target, draft, *arguments):
+    """How far it is from the target's distribution."""
+    output = text_distribution(policy, target, draft, *arguments)
+    return exact.tv(output, exact.target_distribution(target, DEPTH + 1))
+
+
 def arbitrary(seed: int, max_draws: int = 4):
     """A policy that draws anywhere below the root, or stops, as a function of everything drawn so
     far."""
@@ -179,11 +172,8 @@ def arbitrary(seed: int, max_draws: int = 4):
             rng = random.Random(f"{seed} {drawn}")
             nodes = [(), *((*at, x) for at, x in drawn if len(at) + 1 < DEPTH)]
             free = [node for node in nodes if sum(at == node for at, _ in drawn) < V]
-            decisions[drawn] = (
-                None
-                if len(drawn) == max_draws or (drawn and rng.random() < 0.15)
-                else rng.choice(free)
-            )
+            ends = len(drawn) == max_draws or (drawn and rng.random() < 0.15)
+            decisions[drawn] = None if ends else rng.choice(free)
         return decisions[drawn]
 
     return policy
@@ -193,13 +183,7 @@ def test_shapes_that_look_back_are_lossless():
     shapes = set()
     for seed in range(12):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
-        assert (
-            exact.tv(
-                text_distribution(policy, target, draft),
-                exact.target_distribution(target, DEPTH + 1),
-            )
-            == 0
-        )
+        assert off(policy, target, draft) == 0
         shapes |= {tuple(at for at, _ in drawn) for drawn, _ in drawings(policy, draft)}
     assert len(shapes) > 30
 
@@ -215,7 +199,7 @@ def test_dropping_a_drawn_candidate_is_not():
     assert exact.output_distribution(unlikely_dropped, exact.iid, half, q, 1) == [F(5, 8), F(3, 8)]
     # in whole trees: only the two most probable sampled nodes stay, or siblings are put in order of
     # q
-    off = []
+    errors = []
     for seed in range(6):
         target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
 
@@ -232,15 +216,8 @@ def test_dropping_a_drawn_candidate_is_not():
         def ordered(drawn, value=value):
             return tuple(sorted(drawn, key=value, reverse=True))
 
-        off += [
-            exact.tv(
-                text_distribution(policy, target, draft, change),
-                exact.target_distribution(target, DEPTH + 1),
-            )
-            for change in (likeliest, ordered)
-        ]
-    assert min(off) >= 0
-    assert min(max(off[0::2]), max(off[1::2])) > F(1, 50)
+        errors.append([off(policy, target, draft, change) for change in (likeliest, ordered)])
+    assert min(map(max, zip(*errors))) > F(1, 50)
 
 
 def test_a_tree_cut_from_samples_needs_the_point_rule():
@@ -252,13 +229,7 @@ def test_a_tree_cut_from_samples_needs_the_point_rule():
         def likely(drawn, draft=draft):
             return tuple(entry for entry in drawn if draft(entry[0])[entry[1]] >= F(1, 3))
 
-        assert (
-            exact.tv(
-                text_distribution(policy, target, draft, likely, exact.point),
-                exact.target_distribution(target, DEPTH + 1),
-            )
-            == 0
-        )
+        assert off(policy, target, draft, likely, exact.point) == 0
     half = exact.norm([1, 1])
     assert exact.acceptance(exact.rrsw, exact.without_replacement, half, half, 1) == 1
     assert exact.acceptance(exact.point, exact.without_replacement, half, half, 1) == F(1, 2)

@@ -20,12 +20,8 @@ def forests(n: int) -> list[tuple]:
     """All ordered forests of n nodes; a tree is the tuple of its children."""
     if n == 0:
         return [()]
-    return [
-        (first, *rest)
-        for m in range(1, n + 1)
-        for first in forests(m - 1)
-        for rest in forests(n - m)
-    ]
+    split = ((forests(m - 1), forests(n - m)) for m in range(1, n + 1))
+    return [(first, *rest) for firsts, rests in split for first in firsts for rest in rests]
 
 
 def ordered_trees(n: int) -> list[list[int]]:
@@ -70,12 +66,8 @@ def test_best_trees_are_the_best_of_all_trees(by_depth, depth):
         best = F(1)
         values = analysis.frontier(some_rates, 8, depth)
         for n in range(1, 9):
-            fitting = [
-                sum(analysis.path_values(some_rates, t))
-                for t in ordered_trees(n)
-                if covered(some_rates, t, depth)
-            ]
-            best = max([best, *fitting])
+            fitting = [t for t in ordered_trees(n) if covered(some_rates, t, depth)]
+            best = max([best, *(sum(analysis.path_values(some_rates, t)) for t in fitting)])
             assert values[n - 1] == best
             tree = analysis.best_tree(some_rates, n, depth)
             assert len(tree) <= n
@@ -102,20 +94,10 @@ def test_greedy_growth_reaches_the_same_values(by_depth, depth):
 
 def test_values_by_hand():
     parents = Tree.paths([(0, 0), (0, 1), (1,)]).host[0]
-    assert analysis.path_values([F(1, 2), F(1, 4)], parents) == [
-        1,
-        F(1, 2),
-        F(1, 4),
-        F(1, 4),
-        F(1, 8),
-    ]
-    assert analysis.path_values([[F(1, 2), F(1, 4)], [F(1, 3), F(1, 5)]], parents) == [
-        1,
-        F(1, 2),
-        F(1, 4),
-        F(1, 6),
-        F(1, 10),
-    ]
+    by_rank = analysis.path_values([F(1, 2), F(1, 4)], parents)
+    assert by_rank == [1, F(1, 2), F(1, 4), F(1, 4), F(1, 8)]
+    by_depth = analysis.path_values([[F(1, 2), F(1, 4)], [F(1, 3), F(1, 5)]], parents)
+    assert by_depth == [1, F(1, 2), F(1, 4), F(1, 6), F(1, 10)]
     assert analysis.tree_reach([F(1, 2), F(1, 4)], parents) == [1, F(3, 4), F(3, 8)]
     # one rank only gives a chain, two equal ranks a tree breadth first
     assert analysis.best_tree([F(1, 2)], 4) == [-1, 0, 1, 2]
@@ -125,11 +107,10 @@ def test_values_by_hand():
 
 def test_a_budget_of_128_nodes():
     falling = [0.6, 0.15, 0.08, 0.05]
-    tree = analysis.best_tree(falling, 128, 10)
-    assert len(tree) == 128
-    assert sum(analysis.path_values(falling, tree)) == pytest.approx(
-        sum(analysis.path_values(falling, analysis.grow_tree(falling, 128, 10)))
-    )
+    best, grown = (grow(falling, 128, 10) for grow in (analysis.best_tree, analysis.grow_tree))
+    assert len(best) == 128
+    value, other = (sum(analysis.path_values(falling, tree)) for tree in (best, grown))
+    assert value == pytest.approx(other)
 
 
 def test_the_tree_for_a_cost_is_the_best_of_all_trees():
@@ -151,8 +132,6 @@ def test_the_tree_for_a_cost_is_the_best_of_all_trees():
             assert tree == [-1]
     shallow, _ = analysis.choose_tree(some_rates, lambda t: 1.0, 8, depth=1)
     assert shallow == [-1, 0, 0, 0]
-    with pytest.raises(ValueError, match="seconds of a round must be > 0"):
-        analysis.choose_tree(some_rates, lambda t: 0.0, 3)
 
 
 def model(seed: int, v: int = 3):
@@ -235,24 +214,3 @@ def test_the_beam_keeps_the_best_paths_of_a_level():
     prefixes.clear()
     assert analysis.dynamic_tree(q_of, 4, 3, 2) == [(0,), (1,), (0, 0), (1, 0)]
     assert (0, 0) not in prefixes
-
-
-def test_bad_input():
-    for call in (analysis.best_tree, analysis.frontier, analysis.grow_tree):
-        for nodes in (0, 1.5, True):
-            with pytest.raises(
-                ValueError, match="nodes, the root included, must be an integer >= 1"
-            ):
-                call([0.5], nodes)
-        with pytest.raises(ValueError, match="depth must be >= 0"):
-            call([0.5], 3, -1)
-        with pytest.raises(ValueError, match=r"rates must be in 0\.\.1"):
-            call([[0.5], [1.5]], 3)
-    with pytest.raises(ValueError, match="do not rise with rank"):
-        analysis.grow_tree([0.2, 0.5], 3)
-    with pytest.raises(ValueError, match="rates cover 1 ranks"):
-        analysis.path_values([0.5], [-1, 0, 0])
-    with pytest.raises(ValueError, match="nodes, depth and width must be >= 1"):
-        analysis.dynamic_tree(lambda prefix: [1.0], 3, 0, 1)
-    with pytest.raises(ValueError, match="twice or without its parent"):
-        analysis.expected_point(lambda prefix: [1.0], [(0, 0)])
