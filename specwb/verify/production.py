@@ -379,8 +379,8 @@ def _sampled_at(rule: Rule, sampling: Sampling) -> float:
     # accepted tokens, then the bonus token, then what the target goes on with; the table's rows are
     # 0, 1 + x and 4 + 3 x + y
     text = torch.zeros_like(bonus)
-    for d, first in enumerate((0, 1, 4)):
-        from_target = inverse_cdf(p[first + text], u[:, d])
+    for d, start in enumerate((0, 1, 4)):
+        from_target = inverse_cdf(p[start + text], u[:, d])
         after = torch.where(verdict.accepted == d, bonus, from_target)
         x = torch.where(verdict.accepted > d, path[:, d] if d < 2 else from_target, after)
         text = 3 * text + x
