@@ -244,23 +244,6 @@ def test_a_beam_as_wide_as_the_states_can_miss_the_best_path():
     assert max(c for x, c in ways.items() if x[1] == 0) == pytest.approx(3 / 128)
 
 
-def test_dynamic_programming_and_wide_beams_are_exact():
-    rng, ended = random.Random(5), 0
-    for case in range(60):
-        order, k, v = rng.choice([1, 2, 3]), rng.randint(1, 4), 3
-        table = {
-            before: drawn(rng, v) for n in range(order) for before in product(range(v), repeat=n)
-        }
-        where = lattice([drawn(rng, v, 0) for _ in range(k)], ends=[0] if case % 2 else [])
-        proxy, lam = Table(order, table.__getitem__), rng.choice([0.0, 0.3, 0.5, 0.9])
-        best = exhaustive(where, proxy, (1, 0), lam)[0]
-        assert viterbi(where, proxy, (1, 0), lam).mean == pytest.approx(best.mean, abs=1e-12)
-        widest = beam(where, proxy, (1, 0), lam, width=v ** (k - 1))[0]
-        assert widest.mean == pytest.approx(best.mean, abs=1e-12)
-        ended += best.ends_text and len(best.tokens) < k
-    assert ended > 3
-
-
 def test_lambda_moves_one_way():
     rng, moved = random.Random(2), 0
     for _ in range(12):

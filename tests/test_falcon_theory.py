@@ -322,20 +322,6 @@ def wanted(p1, p2) -> dict:
     return {(x, y): a * b for x, a in enumerate(p1) for y, b in enumerate(p2[x]) if a * b}
 
 
-def test_one_list_for_several_parents():
-    rng = random.Random(1)
-    for case in range(12):
-        v = 3
-        p1, q1, q2 = drawn(rng, v, 0), drawn(rng, v), drawn(rng, v)
-        p2 = [drawn(rng, v, 0) for _ in range(v)]
-        for rule, scheme in ((exact.rrsw, exact.without_replacement), (exact.point, exact.top)):
-            for sizes in ((2, 1), (3, 2)):
-                joint = [
-                    (a, b, c * d) for a, c in scheme(q1, sizes[0]) for b, d in scheme(q2, sizes[1])
-                ]
-                assert exact.tv(two_tokens(rule, p1, q1, p2, q2, joint), wanted(p1, p2)) == 0, case
-
-
 def test_one_draw_for_parent_and_child():
     half = [F(1, 2), F(1, 2)]
     p1, p2 = [F(1), F(0)], [half, half]

@@ -15,7 +15,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import specwb
 from specwb import analysis
-from specwb.drafters import eagle2
 from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
@@ -362,51 +361,6 @@ def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
 
 
 # -------------------------------------------------------------------------------- 9.6, re-ranking
-
-
-def test_a_parent_never_loses_to_its_child(monkeypatch):
-    """With confidences from a short list with a certainty in it, as a head gives that is sure:
-    children tie with parents, and with each other."""
-    target, prompts, made = tiny.target(), [list(range(1, 9))] * 8, []
-    tied = 0
-    chance = torch.Generator()
-
-    def best(logits, top):
-        steps = torch.randint(0, 3, (*logits.shape[:2], top), generator=chance).float() * -0.7
-        return steps.sort(-1, descending=True).values, torch.arange(top).expand(
-            *logits.shape[:2], -1
-        )
-
-    def reranked(drafter, state, nodes, top):
-        made.append((nodes.scores, torch.cat([level.parent for level in nodes.levels], 1)))
-        return real(drafter, state, nodes, top)
-
-    real = eagle2.reranked
-    monkeypatch.setattr(eagle2, "best", best)
-    monkeypatch.setattr(eagle2, "reranked", reranked)
-    for seed in range(8):
-        drafter = eagle2.DynamicEagle(head(), 14, 4, 3)
-        chance.manual_seed(seed)
-        with torch.inference_mode():
-            state = target.open(prompts, [40] * 8, 64, Sampling(0.0), (), features=drafter.features)
-            drafter.open(state, target)
-            draft = drafter.propose(state, None)  # it draws nothing
-        scores, parents = made[-1]
-        tree = draft.tree
-        tied += int((scores.gather(1, (parents - 1).clamp_min(0)) == scores)[parents > 0].sum())
-        depth, parent, rank = tree.depth, tree.parent, draft.tokens
-        assert (depth[:, 1:] == depth.gather(1, parent[:, 1:]) + 1).all(), (
-            "a node hangs where it was made"
-        )
-        for row in range(8):
-            for node in range(1, tree.n):
-                elder = [
-                    i
-                    for i in range(1, tree.n)
-                    if parent[row, i] == parent[row, node] and rank[row, i] < rank[row, node]
-                ]
-                assert len(elder) == rank[row, node], "no sibling is kept without its elder ones"
-    assert tied > 100
 
 
 # ----------------------------------------------------------------------- 9.7, loss and acceptance

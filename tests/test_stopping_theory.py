@@ -13,11 +13,6 @@ import pytest
 import tiny
 import torch
 
-import specwb
-from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
-from specwb.drafters.length import Length
-from specwb.drafters.stopping import Top
-from specwb.mask import tree_mask
 from specwb.training.heads import RECIPES, target_outputs
 from specwb.tree import Tree
 from specwb.verify import exact as E
@@ -27,108 +22,6 @@ from specwb.verify.tree_mutants import left_out
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 TREES = [(-1, 0, 0, 1, 1, 2), (-1, 0, 0, 0, 1, 3, 4, 5), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 1, 2, 3)]
-
-
-# -------------------------------------------------------------------------------- 12.1, splitting
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_forward_split_at_any_layer(family):
-    """A text, then a tree behind it: through the first layers, later through the rest, against one
-    forward. States, keys and values."""
-    backbone, tree = tiny.target(family).backbone, Tree.parents(TREES[0])
-    torch.manual_seed(0)
-    length = torch.tensor([6, 4])
-    text, nodes = (
-        torch.randint(tiny.VOCABULARY, (2, 6)),
-        torch.randint(tiny.VOCABULARY, (2, tree.n)),
-    )
-    place = torch.arange(6).expand(2, -1)
-    base = (length - 1)[:, None]
-    positions, slots, extent = base + tree.depth, base + torch.arange(tree.n), 5 + tree.n
-    mask, layers = tree_mask(tree, length, 6, torch.float32), len(backbone.layers)
-    behind = (positions, slots)
-    with torch.inference_mode():
-        one = backbone.cache(2, 20)
-        backbone.run(backbone.embed(text), place, place, one, 6, None, causal=True)
-        wanted = backbone.run(backbone.embed(nodes), *behind, one, extent, mask)[0]
-        for at in range(layers + 1):
-            two = backbone.cache(2, 20)
-            for x, where, end, sees in (
-                (text, (place, place), 6, None),
-                (nodes, behind, extent, mask),
-            ):
-                before = two.data.clone()
-                states = backbone.run(
-                    backbone.embed(x), *where, two, end, sees, causal=sees is None, last=at
-                )[0]
-                assert torch.equal(two.data[at:], before[at:])
-                shallow = two.data[:at].clone()
-                out = backbone.run(states, *where, two, end, sees, causal=sees is None, first=at)[0]
-                assert torch.equal(two.data[:at], shallow)
-            torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(two.data, one.data, atol=1e-5, rtol=1e-5)
-
-
-class Looked(KangarooDrafter):
-    """Compares what all caches hold before drafting, after it, and (``seen``) after
-    verification."""
-
-    checked = 0
-
-    def propose(self, state, noise):
-        (base,) = (state.length - 1).tolist()
-        before = state.cache.data.clone()
-        draft = super().propose(state, noise)
-        text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
-        wanted = tiny.recomputed(self.target, torch.tensor(text))
-        shallow, deep = state.cache.data[: self.exit, 0], state.cache.data[self.exit :, 0]
-        # behind the exit nothing has moved, and the text but its last token is there
-        assert torch.equal(deep, before[self.exit :, 0])
-        torch.testing.assert_close(deep[:, :base], wanted[self.exit :, :base], atol=1e-4, rtol=1e-4)
-        # before it everything that verification would write is there: D + 1 more
-        torch.testing.assert_close(
-            shallow[:, : len(text)], wanted[: self.exit], atol=1e-4, rtol=1e-4
-        )
-        states = tiny.states(tiny.target(), torch.tensor([text]), [self.exit])
-        torch.testing.assert_close(draft.hidden, states[:, base:], atol=1e-4, rtol=1e-4)
-        # the adapter has all of them but the last
-        places = torch.arange(len(text) - 1)[None]
-        own = self.stack.cache(1, len(text) - 1)
-        self.stack.run(states[:, :-1], places, places, own, len(text) - 1, None, causal=True)
-        torch.testing.assert_close(
-            self.cache.data[:, 0, : len(text) - 1], own.data[:, 0], atol=1e-4, rtol=1e-4
-        )
-        type(self).checked += 1
-        return draft
-
-
-def test_what_each_cache_holds():
-    right = KangarooDrafter(
-        tiny.head("kangaroo"), Tree.chain(4), "without", Length(4, confidence=0.3), Top()
-    )
-    drafter = Looked(right.head, right.tree, right.draw, right.length, right.sure)
-    method = specwb.Method("looked", drafter, None, specwb.Exactness.LOSSLESS)
-    kept, drafted = set(), set()
-
-    def rescore(state, draft, scores):
-        (base,) = (state.length - 1).tolist()
-        text = state.tokens[0, :base].tolist() + draft.tokens[0].tolist()
-        wanted = tiny.recomputed(drafter.target, torch.tensor(text))
-        held = state.cache.data[:, 0, : len(text)]
-        torch.testing.assert_close(held, wanted, atol=1e-4, rtol=1e-4)
-        drafted.add(draft.tree.D)
-        return scores
-
-    drafter.target = tiny.target().backbone
-    for step in specwb.rounds(
-        tiny.target(), [[1, 2, 3]], method, max_new_tokens=40, rescore=rescore
-    ):
-        kept.add(int(step.draft.tree.D) - int(step.verdict.accepted))
-    assert Looked.checked > 8
-    assert 0 in kept  # a round in which all was kept: then the adapter's last entry is one short
-    assert len(kept) > 1
-    assert len(drafted) > 1
 
 
 # --------------------------------------------------------------------------------- 12.2, stopping
@@ -323,98 +216,7 @@ def test_a_token_must_not_be_left_out_by_the_uniform_that_tests_it():
     assert sum(c for text, c in texts.items() if text[0] == 0) == F(11, 20)
 
 
-# ------------------------------------------------------------------------------------ 12.5, trees
-
-
-class Written(Top):
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: list[float] = []
-
-    def of(self, logits, hidden, tokens, sampling):
-        found = super().of(logits, hidden, tokens, sampling)
-        self.values += found.tolist()
-        return found
-
-
-def test_one_beam_is_a_chain_that_stops_by_its_product():
-    eta, depth, lengths, longer = 0.3, 5, set(), []
-    head, target = tiny.head("kangaroo"), tiny.target()
-    dynamic = specwb.Method(
-        "beam", DynamicKangaroo(head, depth + 1, depth, 1, eta), None, specwb.Exactness.LOSSLESS
-    )
-    seen = []
-
-    def rescore(state, draft, scores):
-        seen.append((state.tokens[0, : int(state.length)].tolist(), draft.tokens[0].tolist()))
-        return scores
-
-    list(specwb.rounds(target, [[1, 2, 3]], dynamic, max_new_tokens=40, rescore=rescore))
-    for text, drafted in seen:
-        written = Written()
-        whole = KangarooDrafter(
-            head, Tree.chain(depth), "without", Length(depth, confidence=1e-9), written
-        )
-        method = specwb.Method("chain", whole, None, specwb.Exactness.LOSSLESS)
-        chain = next(iter(specwb.rounds(target, [text], method, max_new_tokens=depth + 1)))
-        products = [math.prod(written.values[: d + 1]) for d in range(len(written.values))]
-        d = next((d for d, product in enumerate(products, 1) if product < eta), depth)
-        assert drafted == chain.draft.tokens[0, : d + 1].tolist()
-        lengths.add(d)
-        last = next((d for d, c in enumerate(written.values, 1) if c < eta), depth)
-        longer.append(last - d)
-    assert len(lengths) > 2
-    assert min(longer) == 0 < max(longer)  # a chain that asks its last token alone goes on further
-
-
-def test_pruning_keeps_a_tree_and_products_fall():
-    """Nodes are cut only where nothing hangs from them, half of them; along a path, and from level
-    to level, products do not rise."""
-    head, target = tiny.head("kangaroo"), tiny.target()
-    pruned = 0
-    for eta in (0.0, 0.2):
-        drafter = DynamicKangaroo(head, 17, 4, 4, eta)
-        trees = []
-
-        def rescore(state, draft, scores, trees=trees):
-            rows = draft.tree.parent[0], draft.tree.depth[0], draft.valid[0]
-            trees.append([row.tolist() for row in rows])
-            return scores
-
-        method = specwb.Method("beams", drafter, None, specwb.Exactness.LOSSLESS)
-        list(specwb.rounds(target, [[1, 2, 3]], method, max_new_tokens=30, rescore=rescore))
-        for parent, depth, valid in trees:
-            real = [i for i in range(len(parent)) if valid[i]]
-            assert all(valid[parent[i]] and depth[i] == depth[parent[i]] + 1 for i in real if i)
-            levels = [
-                sum(depth[i] == d for i in real) for d in range(max(depth[i] for i in real) + 1)
-            ]
-            inner = {parent[i] for i in real}
-            for d in range(1, len(levels) - 1):
-                parents = sum(depth[i] == d and i in inner for i in real)
-                left = parents + (4 - parents + 1) // 2
-                # of the last level nothing is cut; above, a node's only child may have been cut
-                # after it
-                assert levels[d] == left or (levels[d] > left and d < len(levels) - 2)
-                pruned += 4 - levels[d]
-            assert levels[-1] == 4
-    assert pruned > 10
-
-
 # ----------------------------------------------------------------------------------- 13.1, slices
-
-
-@pytest.mark.parametrize("parents", [*TREES, (-1, *[0] * 3, *range(1, 10))])
-def test_a_prefix_is_a_leading_block(parents):
-    tree, length = Tree.parents(parents), torch.tensor([5, 3])
-    whole = tree_mask(tree, length, 5, torch.float32)
-    for d in range(tree.D + 1):
-        n = tree.levels[d][1]
-        cut, rebuilt = tree.prefix(d), Tree.parents(parents[:n])
-        assert torch.equal(cut.mask, rebuilt.mask)
-        assert torch.equal(cut.mask, tree.mask[:, :n, :n])
-        assert torch.equal(cut.mask.sum(-1) - 1, rebuilt.depth)
-        assert torch.equal(whole[:, :n, : 5 - 1 + n], tree_mask(rebuilt, length, 5, torch.float32))
 
 
 def test_out_of_level_order_it_is_not():

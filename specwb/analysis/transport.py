@@ -23,6 +23,7 @@ theory/05_optimum.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -221,19 +222,10 @@ def drafts(q: Distribution, k: int, scheme: str = "iid") -> list[tuple[tuple[int
     _, b = as_probabilities(q, q)
     if b.ndim != 1:
         raise ArgumentError(f"drafts takes one distribution [V], got shape {list(b.shape)}")
-    row: Any = b.tolist()  # the enumerations of specwb.verify.exact take floats as well
-    if scheme == "top_and_sample":
-        _, rest = split_top(b, check_children(k))
-        order, exists = top_tokens(b, k - 1)
-        fixed = tuple(order[exists].tolist())
-        tuples = [((*fixed, x), c) for x, c in enumerate(rest.tolist()) if c > 0]
-        return tuples or [(fixed, 1.0)]
-    if scheme == "point":
-        tuples = exact.top(row, check_children(k))
-    elif scheme == "without":
-        tuples = exact.without_replacement(row, k)
-    else:
-        tuples = exact.iid(row, 1 if scheme == "single" else k)
+    row = exact.norm([Fraction(x) for x in b.tolist()])
+    draws = {"iid": exact.iid, "single": exact.iid, "point": exact.top}
+    draws |= {"without": exact.without_replacement, "top_and_sample": exact.top_and_sample}
+    tuples = draws[scheme](row, 1 if scheme == "single" else check_children(k))
     return [(tokens, float(probability)) for tokens, probability in tuples]
 
 

@@ -5,36 +5,22 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction as F
-from functools import cache
 from itertools import product
 
 import pytest
 
 from specwb import Tree, analysis
-from specwb.analysis.trees import tree_of
 from specwb.verify import exact
-
-
-@cache
-def forests(n: int) -> list[tuple]:
-    """All ordered forests of n nodes; a tree is the tuple of its children."""
-    if n == 0:
-        return [()]
-    split = ((forests(m - 1), forests(n - m)) for m in range(1, n + 1))
-    return [(first, *rest) for firsts, rests in split for first in firsts for rest in rests]
+from specwb.verify.instances import all_trees, level_order
 
 
 def ordered_trees(n: int) -> list[list[int]]:
-    def paths(tree, path=()):
-        yield path
-        for rank, child in enumerate(tree):
-            yield from paths(child, (*path, rank))
-
-    return [tree_of(list(paths(tree))) for tree in forests(n - 1)]
+    return [list(level_order(parents)) for parents in all_trees(n - 1)]
 
 
 def test_there_are_catalan_many():
     assert [len(ordered_trees(n)) for n in range(1, 9)] == [1, 1, 2, 5, 14, 42, 132, 429]
+    assert len(set(map(tuple, ordered_trees(7)))) == 132
     assert all(Tree.parents(parents).in_level_order for parents in ordered_trees(6))
 
 
@@ -173,17 +159,6 @@ def test_expected_point_is_what_enumeration_gives():
         expected = analysis.expected_point(p_of, paths)
         assert isinstance(expected, F)
         assert expected == exact.point_expected_accepted(p_of, paths)
-        assert expected == sum(len(path) * chance for path, chance in walks(p_of, set(paths)))
-
-
-def walks(p_of, nodes, path=(), chance=F(1)):
-    """Where the walk "draw from p, go on while the token is a node" ends, with its probability."""
-    stays = chance
-    for x, a in enumerate(p_of(path)):
-        if (*path, x) in nodes:
-            stays -= chance * a
-            yield from walks(p_of, nodes, (*path, x), chance * a)
-    yield path, stays
 
 
 def test_a_draft_is_asked_no_more_than_its_beam():

@@ -189,28 +189,6 @@ def test_lists_that_cousins_share_are_lossless(tree, scheme):
     assert [wrong_by(scheme, tree, seed) for seed in range(12)] == [0] * 12
 
 
-def test_of_four_tokens():
-    target, q_of = adversary(3, 4, 2)
-    for parents in ((-1, 0, 0, 1, 2, 2), (-1, 0, 0, 0, 1, 2, 3)):
-        output = round_distribution("without replacement", parents, 2, target, q_of)
-        assert E.tv(output, E.target_distribution(target, 3)) == 0
-
-
-def test_the_tables_are_adversarial():
-    """Somewhere q is 0 on all of p's support, somewhere p is certain, and somewhere a list is
-    shorter than asked for."""
-    seen = set()
-    for seed in range(12):
-        target, q_of = adversary(seed, 3, 2)
-        for path in [(), *[(x,) for x in range(3)]]:
-            p, q = target(path), right_q(q_of, path, 2)
-            seen |= {"disjoint"} if E.overlap(p, q) == 0 else set()
-            seen |= {"certain"} if max(p) == 1 else set()
-            seen |= {"short"} if sum(b > 0 for b in q) < 2 else set()
-            seen |= {"equal"} if p == q else set()
-    assert seen == {"disjoint", "certain", "short", "equal"}
-
-
 def test_cousins_really_share():
     """Both nodes of depth 1 have the same children in every draft; drawn separately they would
     mostly have different ones."""

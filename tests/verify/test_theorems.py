@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from specwb.analysis import kseq_rate, kseq_rho, naive_rate, rrs_rate, rrsw_rate
+from specwb.analysis import kseq_rate, kseq_rho
 from specwb.noise import _uniform
 from specwb.probability import inverse_cdf
 from specwb.verify import exact as E
@@ -145,14 +145,6 @@ def test_without_replacement_accepts_at_least_as_often() -> None:
     p, q = distributions("0 1", "1/2 1/2")  # there is no order between ways to draw
     assert E.acceptance(E.naive, E.without_replacement, p, q, 2) == 1
     assert E.rrs_acceptance(p, q, 2) == F(3, 4)
-    generator = np.random.default_rng(1)
-    for k in (2, 3):
-        p, q = generator.dirichlet(np.full(12, 0.3), (2, 40))
-        more = rrsw_rate(p, q, k) - rrs_rate(p, q, k)
-        assert more.min() > -1e-12
-        assert more.max() > 0.02
-        assert (rrs_rate(p, q, k) - naive_rate(p, q, k)).min() > -1e-12
-        assert (kseq_rate(p, q, k + 1) - kseq_rate(p, q, k)).min() > -1e-12
 
 
 def test_the_first_candidate_is_put_back_into_the_order() -> None:
@@ -336,13 +328,7 @@ def test_k_seq_at_its_smallest_rho() -> None:
 
 
 def test_k_seq_is_never_below_rrs() -> None:
-    """Theorem 5.5, part 5: in floats, and with RRS's scalar as the scale."""
-    generator = np.random.default_rng(0)
-    for v, k in product((2, 3, 6), (2, 3, 5)):
-        p, q = generator.dirichlet(np.full(v, 0.5), (2, 300))
-        gain = kseq_rate(p, q, k) - rrs_rate(p, q, k)
-        assert gain.min() > -1e-12
-        assert gain.max() > 0.02
+    """Theorem 5.5, part 5, with RRS's scalar as the scale."""
     rng = random.Random(6)
     for _ in range(60):
         v, k = rng.choice([2, 3, 5]), rng.choice([2, 3, 4])

@@ -14,9 +14,13 @@ from specwb.verify.exact.basics import (
     minus,
     norm,
     overlap,
-    without,
 )
-from specwb.verify.exact.child_tables import table_total, top_and_sample_table
+from specwb.verify.exact.child_tables import (
+    rrs_table,
+    rrsw_table,
+    table_total,
+    top_and_sample_table,
+)
 from specwb.verify.exact.nodes import kseq_rho, race_distribution, ratio
 
 _0, _1 = Fraction(0), Fraction(1)
@@ -101,14 +105,7 @@ def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
 
     Source: SpecInfer 2305.09781; MCSD 2401.06706.
     """
-    rejected = _1
-    for _ in range(k):
-        beta = overlap(p, q)
-        rejected *= 1 - beta
-        if rejected == 0:
-            break
-        p = norm(minus(p, q))
-    return 1 - rejected
+    return table_total(rrs_table(p, q, k))
 
 
 def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
@@ -135,22 +132,7 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
 
     Source: MCSD 2401.06706.
     """
-
-    def rejected(p: Dist, q: Dist, k: int) -> Fraction:
-        if k == 0 or not any(q):
-            return _1
-        loss = minus(q, p)
-        if not any(loss):
-            return _0
-        next_p, total = norm(minus(p, q)), _0
-        for x, probability in enumerate(loss):
-            if probability:
-                rest = without(q, (x,))
-                next_q = norm(rest) if any(rest) else rest
-                total += probability * rejected(next_p, next_q, k - 1)
-        return total
-
-    return 1 - rejected(p, q, k)
+    return table_total(rrsw_table(p, q, k))
 
 
 def point_acceptance(p: Dist, tokens: Tokens) -> Fraction:
