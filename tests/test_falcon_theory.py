@@ -11,18 +11,12 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
 from specwb import analysis
 from specwb.analysis import dependence
-from specwb.blocks import BlockTree
 from specwb.mask import block_ends
-from specwb.models.eagle import eagle_config
-from specwb.models.falcon import FalconHead
 from specwb.training.falcon import glance_mask
-from specwb.training.heads import RECIPES, target_outputs
-from specwb.tree import Tree
 from specwb.verify import exact
 
 
@@ -54,36 +48,6 @@ def least_loss(joint: np.ndarray, j: int, r: int) -> float:
 
 
 # ----------------------------------------------------------------------------------- 10.1, blocks
-
-
-@pytest.mark.parametrize(
-    ("k", "fusion"), [(1, "lstm"), (2, "lstm"), (3, "pointwise"), (4, "linear")]
-)
-def test_no_pair_sees_what_it_says(k, fusion):
-    """The law that place j of a block says moves with every token up to the one after its block's
-    last pair, and with no later one."""
-    target = tiny.target()
-    torch.manual_seed(0)
-    head = FalconHead(eagle_config(target, 2), target.backbone.config.hidden_size, k, fusion).eval()
-    ids = torch.tensor([[5, 1, 7, 3, 9, 2, 8, 4, 6, 11, 12, 10]])
-    recipe = RECIPES["falcon"](target, {"k": k})
-
-    def first_pass(text: torch.Tensor) -> list[tuple[int, int, torch.Tensor]]:
-        with torch.no_grad():
-            levels = recipe.levels(head, target_outputs(target, text, head.features), k)
-            return [(level.start, level.stride, level.logits[0]) for level in levels]
-
-    before = first_pass(ids)
-    assert [start for start, _, _ in before] == [k + j for j in range(k)]
-    for c in range(ids.shape[1]):
-        changed = ids.clone()
-        changed[0, c] = 13
-        for (start, stride, old), (_, _, new) in zip(before, first_pass(changed), strict=True):
-            for b in range(len(old)):
-                newest = b * k + k  # token of the block's last pair
-                says = start + b * stride + 1
-                assert newest < says
-                assert bool((new[b] - old[b]).abs().max() > 1e-5) == (c <= newest), (c, b, start)
 
 
 def test_ends_of_blocks():
@@ -334,23 +298,6 @@ def test_one_draw_for_parent_and_child():
 
 
 # ----------------------------------------------------------------------------------- 10.7, passes
-
-
-def test_passes_of_a_tree():
-    rng = random.Random(2)
-    for _ in range(40):
-        parents = sorted(
-            rng.randint(0, i - 1) for i in range(1, rng.randint(2, 14))
-        )  # level order, as no node is above one before it
-        tree = Tree.parents([-1, *parents])
-        depth = exact.depths([-1, *parents])
-        for k in range(1, 5):
-            made = BlockTree(tree, k)
-            assert len(made.passes) == -(-max(depth) // k)
-            for b, one in enumerate(made.passes):
-                assert one.blocks == tuple(
-                    i for i in range(tree.n) if depth[i] == b * k and i in parents
-                )
 
 
 def test_a_chain_of_blocks():
