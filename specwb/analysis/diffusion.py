@@ -161,25 +161,15 @@ def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
 
 
 class AdlRound(NamedTuple):
-    """A decoding step under adaptive draft length.
+    """A decoding step under adaptive draft length."""
 
-    Attributes:
-        k: Positions drafted.
-        generated: Positions before the first end of text.
-        accepted: Draft tokens accepted.
-        mean_generated: The running average of ``generated``, after this step.
-        mean_accepted: The running average of ``accepted``, after this step.
-        grows: Whether the length may grow.
-        next: k of the next step.
-    """
-
-    k: int
-    generated: int
-    accepted: int
-    mean_generated: Fraction | float
+    k: int  # positions drafted
+    generated: int  # positions before the first end of text
+    accepted: int  # draft tokens
+    mean_generated: Fraction | float  # running averages, after this step
     mean_accepted: Fraction | float
-    grows: bool
-    next: int
+    grows: bool  # whether the length may grow
+    next: int  # k of the next step
 
 
 def adl_trace(

@@ -110,17 +110,11 @@ def implied_price(cr: Any, drafted: Any, speedup: Any) -> Any:
 
 
 class Stopped(NamedTuple):
-    """What a stopping rule comes to.
+    """What a stopping rule comes to."""
 
-    Attributes:
-        cr: Tokens per round.
-        drafted: Draft tokens per round.
-        speedup: Speed over plain decoding.
-    """
-
-    cr: Any
-    drafted: Any
-    speedup: Any
+    cr: Any  # tokens per round
+    drafted: Any  # draft tokens per round
+    speedup: Any  # over plain decoding
 
     @property
     def wasted(self) -> Any:
@@ -153,15 +147,10 @@ def stopped(sure: Sure, gamma: int, onward: Callable[[History], bool], price: Pr
 
 
 class Best(NamedTuple):
-    """The best stopping rule.
-
-    Attributes:
-        result: What it comes to.
-        onward: The histories after which it drafts one more token.
-    """
+    """The best stopping rule."""
 
     result: Stopped
-    onward: frozenset[History]
+    onward: frozenset[History]  # after which it drafts one more token
 
 
 def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:

@@ -77,17 +77,11 @@ class DuplicatesDropped(RRS):
 
 @dataclass(frozen=True)
 class Control:
-    """A wrong rule to be told apart.
-
-    Attributes:
-        rule: Its class.
-        spec: The method that it is put into.
-        original: The name of the right rule that it is made from.
-    """
+    """A wrong rule to be told apart, and the method that it is put into."""
 
     rule: type[Rule]
     spec: str
-    original: str
+    original: str  # the name of the right rule that it is made from
 
     @property
     def name(self) -> str:

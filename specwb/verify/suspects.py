@@ -37,12 +37,7 @@ BIASED = {m.name: m for m in MUTANTS if m.name in ("deduplicated", "race_against
 
 @dataclass(frozen=True)
 class Suspect:
-    """A verifier that does not say what it is.
-
-    Attributes:
-        name: A, B or C.
-        rule: the node rule behind it.
-    """
+    """A verifier that does not say what it is: A, B or C, and the node rule behind it."""
 
     name: str
     rule: NodeRule = field(repr=False)

@@ -325,10 +325,10 @@ def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
     assert "own: not checked" in out
     assert "NOT EVERYTHING COULD BE CHECKED" in out
     assert "random numbers of its own" in out
-    for bad, message in (("mine:Nothing", "must be a Rule"), ("none:Rule", "cannot import 'none'")):
+    for bad, word in (("mine:Nothing", "'Nothing'"), ("none:Rule", "'none'")):
         code, out, err = call(monkeypatch, capsys, "verify", "--rule", bad)
         assert (code, out) == (2, "")
-        assert message in err
+        assert word in err
         assert err.count("\n") == 1
 
 

@@ -24,23 +24,15 @@ Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterable[Outcome]]
 
 @dataclass(frozen=True)
 class TreeRule:
-    """A rule for whole trees, and what it is lossless for.
+    """A rule for whole trees, and what it is lossless for."""
 
-    Attributes:
-        name: Its key in ``TREE_RULES``.
-        outcomes: ``(scheme, target, draft, parents)`` -> the outcomes of a round, over all drafts.
-        schemes: Names of the sampling schemes it takes; ``IID`` on paths that part at the root is
-            the scheme of independent paths. A name that is not in ``SCHEMES`` is the rule's own way
-            to draw.
-        fits: Whether it takes trees of this shape.
-        expected: ``(target, draft, parents)`` -> the closed form of the expected accepted length,
-            or None where none is known.
-    """
-
-    name: str
+    name: str  # its key in TREE_RULES
     outcomes: Outcomes
+    # ``IID`` on paths that part at the root is the scheme of independent paths, and a name that is
+    # not in ``SCHEMES`` the rule's own way to draw
     schemes: tuple[str, ...]
-    fits: Callable[[Sequence[int]], bool]
+    fits: Callable[[Sequence[int]], bool]  # whether it takes trees of this shape
+    # (target, draft, parents) -> the expected accepted length in closed form, where one is known
     expected: Callable[[Model, Model, Sequence[int]], Fraction] | None = None
 
 
