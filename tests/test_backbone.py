@@ -21,11 +21,11 @@ from transformers import (
 
 import specwb
 from specwb.flow import Draft, Scheme
-from specwb.mask import causal_mask
 from specwb.models.backbone import Backbone
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.layers import attend, unit
+from specwb.models.place import Place
 from specwb.probability import Sampling
 
 KINDS = list(tiny.FAMILIES)
@@ -85,9 +85,9 @@ def run(backbone: Backbone, x: Tensor, start: int, cache, **more) -> tuple[Tenso
     """Positions start .. start + m - 1 of a text whose earlier positions are in the cache."""
     rows, m = x.shape[:2]
     positions = torch.arange(start, start + m).expand(rows, m)
-    mask = causal_mask(positions, start + m, backbone.dtype)
+    place = Place.behind(positions, start + m, backbone.dtype)
     with torch.no_grad():
-        return backbone.run(x, positions, positions, cache, start + m, mask, **more)
+        return backbone.run(x, place, cache, **more)
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
@@ -109,20 +109,9 @@ def test_forward_equals_the_library_model_before_and_after_its_weights_are_fused
     close(after, before, 1e-6)
     masked = backbone.head(run(backbone, backbone.embed(ids), 0, backbone.cache(2, 23))[0])
     close(masked, before)
-    positions = torch.arange(23).expand(2, 23)
     with torch.no_grad():
-        causal = backbone.head(
-            backbone.run(
-                backbone.embed(ids),
-                positions,
-                positions,
-                backbone.cache(2, 30),
-                23,
-                None,
-                causal=True,
-            )[0]
-        )
-    close(causal, before)
+        causal, _ = backbone.run(backbone.embed(ids), Place.text(2, 23), backbone.cache(2, 30))
+        close(backbone.head(causal), before)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +168,8 @@ def test_prefill_and_single_steps_equal_one_forward(kind):
     parts = [run(backbone, backbone.embed(ids[:, :6]), 0, cache)[0]]
     for i in range(6, 16):
         with torch.no_grad():  # one token sees everything: no mask
-            at = torch.tensor([[i]])
-            parts.append(
-                backbone.run(backbone.embed(ids[:, i : i + 1]), at, at, cache, i + 1, None)[0]
-            )
+            place = Place(torch.tensor([[i]]), torch.tensor([[i]]), i + 1)
+            parts.append(backbone.run(backbone.embed(ids[:, i : i + 1]), place, cache)[0])
     close(backbone.head(torch.cat(parts, 1))[0], whole)
 
 
@@ -434,9 +421,9 @@ def test_a_rotation_that_changes_is_run_within_the_length_it_began_with():
     target = specwb.load(model)
     assert target.context == 512
     positions = torch.tensor([[699]])
-    run_at = (positions, positions, target.backbone.cache(1, 700), 700, None)
+    place, cache = Place(positions, positions, 700), target.backbone.cache(1, 700)
     with torch.no_grad():
-        target.backbone.run(target.backbone.embed(tokens(1)), *run_at)
+        target.backbone.run(target.backbone.embed(tokens(1)), place, cache)
     assert torch.equal(model.model.rotary_emb.inv_freq, before)
 
 

@@ -94,9 +94,9 @@ def test_only_what_is_new_goes_through_the_layers(pair, monkeypatch):
     for model in pair:
         run = model.backbone.run
 
-        def counted(x, positions, *rest, run=run, **more):
-            fed.append((int(positions.min()), x.shape[1]))
-            return run(x, positions, *rest, **more)
+        def counted(x, place, *rest, run=run, **more):
+            fed.append((int(place.positions.min()), x.shape[1]))
+            return run(x, place, *rest, **more)
 
         monkeypatch.setattr(model.backbone, "run", counted)
     past, prompt = Past(), list(range(10, 40))

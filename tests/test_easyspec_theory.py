@@ -20,6 +20,7 @@ from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.backbone import Backbone
 from specwb.models.fuzzy import FusedGroups, Groups, unit
 from specwb.models.layers import rms
+from specwb.models.place import Place
 from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.instances import models
@@ -275,21 +276,21 @@ class Operators(TorchDispatchMode):
 
 def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
     stack, m = pair()[1].backbone, 12
-    x, places = torch.randn(1, m, 32), torch.arange(m)[None]
+    x, at = torch.randn(1, m, 32), torch.arange(m)[None]
     mask = torch.zeros(1, m, m).masked_fill_(
         torch.ones(m, m).triu(1).bool(), torch.finfo(torch.float32).min
     )
 
     def measured(groups: Groups | None) -> tuple[int, int]:
-        run = stack.run if groups is None else groups.on(stack)
+        run, place = stack.run if groups is None else groups.on(stack), Place(at, at, m, mask)
         with torch.inference_mode():
             # weights are stacked, rotations made
-            run(x, places, places, stack.cache(1, m), m, mask)
+            run(x, place, stack.cache(1, m))
             cache = stack.cache(1, m)
             with FlopCounterMode(display=False) as work:
-                run(x, places, places, cache, m, mask)
+                run(x, place, cache)
             with Operators() as operators:
-                run(x, places, places, cache, m, mask)
+                run(x, place, cache)
         return work.get_total_flops(), operators.count
 
     plain = measured(None)
@@ -327,7 +328,7 @@ def scaled(eps: float) -> Backbone:
 def test_side_by_side_is_right_to_first_order():
     """The error falls with the square of the branches' size; attentions side by side drop half the
     terms of whole layers."""
-    tokens, places = torch.tensor([[3, 1, 4, 1, 5, 9, 2]]), torch.arange(7)[None]
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     errors: dict[bool, list[torch.Tensor]] = {False: [], True: []}
     for eps in (1e-3, 5e-4):
         stack = scaled(eps)
@@ -335,7 +336,7 @@ def test_side_by_side_is_right_to_first_order():
             x = stack.embed(tokens)
 
             def out(run, stack=stack, x=x):
-                return run(x, places, places, stack.cache(1, 7), 7, None, causal=True)[0]
+                return run(x, Place.text(1, 7), stack.cache(1, 7))[0]
 
             exact = out(stack.run)
             for parallel_mlp, found in errors.items():

@@ -32,6 +32,7 @@ from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.drafters.level import LevelDrafter
 from specwb.mask import tree_mask
 from specwb.models.cache import KVCache
+from specwb.models.place import Place
 
 
 @dataclass(frozen=True)
@@ -381,10 +382,11 @@ def first_layers(target: specwb.Target, state: specwb.State, draft: specwb.Draft
     """``[B,n,H]``: the target's layers before ``start_layer`` over the draft's tokens, their keys
     and values in its cache."""
     base, n, backbone = (state.length - 1)[:, None], draft.tree.n, target.backbone
-    positions, slots = base + draft.tree.depth, base + torch.arange(n)
-    where = (positions.expand(state.rows, n), slots, state.cache, state.horizon - 1 + n)
+    positions = (base + draft.tree.depth).expand(state.rows, n)
     seen = tree_mask(draft.tree, state.length, state.horizon, target.dtype)
-    return backbone.run(backbone.embed(draft.tokens), *where, seen, last=draft.start_layer)[0]
+    place = Place(positions, base + torch.arange(n), state.horizon - 1 + n, seen)
+    x = backbone.embed(draft.tokens)
+    return backbone.run(x, place, state.cache, last=draft.start_layer)[0]
 
 
 # ----------------------------------------------------------------------------------------- caches

@@ -18,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
+from specwb.models.place import Place
 from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import Moment
 
@@ -380,11 +382,8 @@ def recomputed(backbone: Backbone, tokens: Tensor) -> Tensor:
     """``[layers, m, 2 * kv_heads, head_dim]`` keys and values of a text ``[m]``, from nothing."""
     m = len(tokens)
     store = backbone.cache(1, m)
-    positions = torch.arange(m)[None]
     with torch.inference_mode():
-        backbone.run(
-            backbone.embed(tokens[None]), positions, positions, store, m, None, causal=True
-        )
+        backbone.run(backbone.embed(tokens[None]), Place.text(1, m), store)
     return store.data[:, 0]
 
 
@@ -395,8 +394,7 @@ def recomputed_pairs(
     from nothing; pair i is token i + 1 with the target's state of token i. ``ends [m - 1]``: how
     far each pair of a block head sees."""
     m = len(tokens) - 1
-    positions = torch.arange(m)[None]
-    store = drafter.stack.cache(1, max(m, 1))
+    place, store = Place.text(1, m), drafter.stack.cache(1, max(m, 1))
     if m:
         with torch.inference_mode():
             above = drafter.head.fuse(states(target, tokens[None, :-1], drafter.features))
@@ -406,12 +404,11 @@ def recomputed_pairs(
                 unseen = torch.arange(m) > ends[:m, None]
                 mask = torch.zeros(1, m, m, dtype=target.dtype)
                 mask.masked_fill_(unseen, torch.finfo(target.dtype).min)
-                drafter.stack.run(x, positions, positions, store, m, mask, attended=x)
+                place = replace(place, mask=mask, causal=False)
+                drafter.stack.run(x, place, store, attended=x)
                 return store.data[:, 0, :m]
             attended, x = drafter.head.enter(embedded, above)
-            drafter.stack.run(
-                x, positions, positions, store, m, None, causal=True, attended=attended
-            )
+            drafter.stack.run(x, place, store, attended=attended)
     return store.data[:, 0, :m]
 
 
@@ -419,17 +416,10 @@ def recomputed_adapter(drafter: KangarooDrafter, target: specwb.Target, tokens: 
     """``[layers, m, 2 * kv_heads, head_dim]``: keys and values of an adapter over the states of a
     text ``[m]``, from nothing."""
     m = len(tokens)
-    store, positions = drafter.stack.cache(1, m), torch.arange(m)[None]
+    store = drafter.stack.cache(1, m)
     with torch.inference_mode():
-        drafter.stack.run(
-            states(target, tokens[None], drafter.features),
-            positions,
-            positions,
-            store,
-            m,
-            None,
-            causal=True,
-        )
+        at_exit = states(target, tokens[None], drafter.features)
+        drafter.stack.run(at_exit, Place.text(1, m), store)
     return store.data[:, 0]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from specwb.drafters.base import Drafter
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, State
+from specwb.models.place import Place
 from specwb.tree import GrownTree, Limits
 
 
@@ -123,13 +124,9 @@ class Beams:
         # which of the beams so far, [B,m,beams], lie on the way to each of the last level's
         self.sees = torch.zeros(len(base), 1, 0, dtype=torch.bool, device=base.device)
 
-    def below(self, above: Tensor) -> tuple[Tensor, Tensor, int, Tensor]:
-        """The next level, whose beams go on from the beams ``above [B,m]`` of the last one.
-
-        Returns:
-            ``[B, m * length]`` positions and slots, the extent (how many slots from the first on
-            are looked at), and the mask ``[B, m * length, extent]``.
-        """
+    def below(self, above: Tensor) -> Place:
+        """Where the next level stands, ``m * length`` tokens, whose beams go on from the beams
+        ``above [B,m]`` of the last one."""
         rows, m = above.shape
         size = m * self.length
         index = torch.arange(size, device=above.device)
@@ -140,7 +137,7 @@ class Beams:
         self.extent, self.depth = self.extent + size, self.depth + self.length
         sees = repeated(repeated(self.sees, self.length).mT, self.length).mT  # of every token
         mask = beam_mask(sees, self.base, self.extent, self.dtype)
-        return positions, first + index, self.extent, mask
+        return Place(positions, first + index, self.extent, mask)
 
 
 def beam_mask(sees: Tensor, base: Tensor, extent: int, dtype: torch.dtype) -> Tensor:

@@ -20,9 +20,10 @@ from specwb.drafters.base import (
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import DRAWS, Levels, drawable
 from specwb.flow import State
-from specwb.mask import causal_mask, tree_mask
+from specwb.mask import tree_mask
 from specwb.models.backbone import Stack
 from specwb.models.eagle import EagleHead, load_eagle
+from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.options import NodeCount, Option, TrainedHead
@@ -85,9 +86,8 @@ class EagleDrafter(Levels):
     def prefill(self, state: State, m: int) -> None:
         """Feeds the first m pairs."""
         assert state.features is not None
-        positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
         tokens, states = state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m])
-        self._run(tokens, states, positions, positions, m, None, causal=True)
+        self._run(tokens, states, Place.text(state.rows, m, state.length.device))
 
     def text(self, state: State) -> tuple[Tensor, int]:
         return (state.length - 1).clamp_min(1), max(state.horizon - 1, 1)
@@ -107,23 +107,13 @@ class EagleDrafter(Levels):
         width = state.features.shape[-1]
         states = state.features.gather(1, positions[:, :, None].expand(-1, -1, width))
         states = states.masked_fill(~paired[:, :, None], 0)
-        extent = max(horizon, w)
-        mask = causal_mask(positions, extent, self.stack.dtype)
-        hidden = self._run(tokens, self.head.fuse(states), positions, positions, extent, mask)
+        place = Place.behind(positions, max(horizon, w), self.stack.dtype)
+        hidden = self._run(tokens, self.head.fuse(states), place)
         root = (length - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(
-        self,
-        state: State,
-        tokens: Tensor,
-        above: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        return self._run(tokens, above, positions, slots, extent, mask)
+    def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
+        return self._run(tokens, above, place)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         return product(self.head.last(hidden), self.output.weight, self.output.bias)
@@ -138,19 +128,9 @@ class EagleDrafter(Levels):
         """The pairs of the text before the step; what it drew is fed anew in the next."""
         return before - 1
 
-    def _run(
-        self,
-        tokens: Tensor,
-        above: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-        causal: bool = False,
-    ) -> Tensor:
+    def _run(self, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
         attended, x = self.head.enter(self.embed(tokens).to(above.dtype), above)
-        where = (positions, slots, self.cache, extent, mask)
-        return self.head.put_out(self.stack.run(x, *where, causal=causal, attended=attended)[0])
+        return self.head.put_out(self.stack.run(x, place, self.cache, attended=attended)[0])
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class DynamicEagle(EagleDrafter):
             if depth < self.limits.depth:
                 level = level.best(self.top)
                 above = taken(hidden, level.above)
-                hidden = self.feed(state, level.token, above, *beams.below(level.above))
+                hidden = self.feed(state, level.token, above, beams.below(level.above))
         return reranked(self, state, nodes, self.top)
 
 

@@ -26,6 +26,7 @@ from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
 from specwb.models.load import draft_model
+from specwb.models.place import Place
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -89,33 +90,16 @@ class EasyDrafter(LevelDrafter):
         if w > 1 or state.rows > 1 or state.static:
             mask = causal_mask(positions, extent, self.backbone.dtype)
         run = self.exact if self.calibrate else self.fuzzy
-        hidden = self._forward(recent, positions, positions, extent, mask, run)
+        hidden = self._forward(recent, Place(positions, positions, extent, mask), run)
         root = (state.length - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(
-        self,
-        state: State,
-        tokens: Tensor,
-        above: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        return self._forward(tokens, positions, slots, extent, mask, self.fuzzy)
+    def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
+        return self._forward(tokens, place, self.fuzzy)
 
-    def _forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-        run: Run | None,
-    ) -> Tensor:
+    def _forward(self, tokens: Tensor, place: Place, run: Run | None) -> Tensor:
         forward = self.backbone.run if run is None else run
-        return forward(self.backbone.embed(tokens), positions, slots, self.cache, extent, mask)[0]
+        return forward(self.backbone.embed(tokens), place, self.cache)[0]
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         return self.groups.agreed(super().own_logits(hidden))
@@ -159,7 +143,7 @@ class WideEasy(EasyDrafter):
             level = nodes.add(level)
             if depth < self.limits.depth:
                 place = beams.below(level.above)
-                hidden = self.feed(state, level.token, level.token, *place)
+                hidden = self.feed(state, level.token, level.token, place)
         return reranked(self, state, nodes, self.width)  # which are all of them
 
 

@@ -17,6 +17,7 @@ from specwb.flow import Draft, Scheme, State
 from specwb.mask import block_ends, sight_mask, table_mask
 from specwb.models.backbone import Stack
 from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
+from specwb.models.place import Place
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError, NodeCount, Option, TrainedHead
@@ -146,12 +147,12 @@ class FalconDrafter(EagleDrafter):
         assert state.features is not None
         positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
         mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
+        place = Place(positions, positions, m, mask, causal=self.k == 1)
         tokens, above = state.tokens[:, 1 : m + 1], state.features[:, :m]
-        place = (positions[:, :1] - 1, positions, positions, m, mask)
         # a step goes on from the state before its window, never from an earlier one
         skipped = max(0, min(self.shortest - self.window - 2, m))
-        text = (tokens[:, None], above[:, None], *place)
-        self.pass_over(*text, causal=self.k == 1, skipped=skipped)
+        before = positions[:, :1] - 1
+        self.pass_over(tokens[:, None], above[:, None], before, place, skipped)
 
     def begin(self, state: State) -> Tensor:
         """Feeds the last pairs again; the hidden states ``[B,k,H]`` of the last k."""
@@ -177,8 +178,8 @@ class FalconDrafter(EagleDrafter):
         states = state.features.gather(1, positions[:, :, None].expand(-1, -1, width))
         extent = max(horizon, w)
         mask = sight_mask(ends.clamp_max(extent - 1), extent, self.stack.dtype)
-        place = (begin[:, None] - 1, positions, positions, extent, mask)
-        hidden = self.pass_over(tokens[:, None], states[:, None], *place)[:, 0]
+        place = Place(positions, positions, extent, mask)
+        hidden = self.pass_over(tokens[:, None], states[:, None], begin[:, None] - 1, place)[:, 0]
         recent = last - begin[:, None] - k + 1 + torch.arange(k, device=begin.device)
         recent = recent.clamp_min(0)
         return hidden.gather(1, recent[:, :, None].expand(-1, -1, hidden.shape[-1]))
@@ -188,11 +189,7 @@ class FalconDrafter(EagleDrafter):
         tokens: Tensor,
         above: Tensor,
         before: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-        causal: bool = False,
+        place: Place,
         skipped: int = 0,
     ) -> Tensor:
         """One forward of the head over r runs of n successive pairs.
@@ -201,11 +198,7 @@ class FalconDrafter(EagleDrafter):
             tokens: ``[B,r,n]``.
             above: ``[B,r,n,H]`` the states of the pairs.
             before: ``[B,r]`` the slots whose LSTM states the runs go on from; -1: none.
-            positions: ``[B, r n]``.
-            slots: ``[B, r n]`` where they go in the cache.
-            extent: how many slots, from the first on, are looked at.
-            mask: ``[B, r n, extent]``.
-            causal: instead of a mask, every pair sees those before it.
+            place: where the r n pairs stand and what they see.
             skipped: nothing goes on from so many pairs, from a run's first on.
 
         Returns:
@@ -221,11 +214,10 @@ class FalconDrafter(EagleDrafter):
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
         x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start, skipped)
         if states is not None:
-            at = slots[:, :, None].expand(-1, -1, width)
+            at = place.slots[:, :, None].expand(-1, -1, width)
             self.states.scatter_(1, at, states.view(rows, r * n, width))
         x = x.view(rows, r * n, -1)
-        where = (positions, slots, self.cache, extent, mask)
-        hidden = self.stack.run(x, *where, causal=causal, attended=x)[0]
+        hidden = self.stack.run(x, place, self.cache, attended=x)[0]
         return hidden.view(rows, r, n, -1)
 
     def propose(self, state: State, noise: Noise) -> Draft:
@@ -290,9 +282,9 @@ class FalconDrafter(EagleDrafter):
         """
         k, n = self.k, len(one.blocks)
         above = hidden.index_select(1, self.follows[b])
-        place = torch.arange(n * k, device=base.device)
-        slots = base[:, None] + 1 + one.first + place
-        positions = base[:, None] + 1 + (b - 1) * k + place % k
+        index = torch.arange(n * k, device=base.device)
+        slots = base[:, None] + 1 + one.first + index
+        positions = base[:, None] + 1 + (b - 1) * k + index % k
         before = base[:, None].expand(-1, n)
         if b > 1:
             first = self.blocks.passes[b - 1].first
@@ -301,7 +293,7 @@ class FalconDrafter(EagleDrafter):
         extent = horizon - 1 + stop
         drafted = tokens.index_select(1, self.nodes[b]).view(-1, n, k)
         seen = mask[:, stop - n * k : stop, :extent]
-        return self.pass_over(drafted, above, before, positions, slots, extent, seen)
+        return self.pass_over(drafted, above, before, Place(positions, slots, extent, seen))
 
 
 BlockSize = Annotated[

@@ -85,8 +85,8 @@ class DynamicFalcon(FalconDrafter):
                 chosen = best_first(level.score, self.count)
                 level, above = level.at(chosen), chosen // top**k
                 place, before = beams.below(above), ends.gather(1, above)
-                hidden = self.pass_over(taken(words, chosen), taken(hidden, above), before, *place)
-                ends = place[1][:, k - 1 :: k]
+                hidden = self.pass_over(taken(words, chosen), taken(hidden, above), before, place)
+                ends = place.slots[:, k - 1 :: k]
         draft = reranked(self, state, nodes, top)
         draft.valid[:, 1:] &= (state.length > k)[:, None]
         return draft

@@ -27,6 +27,7 @@ from specwb.flow import Draft, Scores, State, Verdict
 from specwb.mask import causal_mask
 from specwb.models.backbone import Stack
 from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
+from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -79,9 +80,8 @@ class KangarooDrafter(Levels):
         m = state.horizon - 1
         if m > 0:
             assert state.features is not None
-            positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
-            states = state.features[:, :m]
-            self.stack.run(states, positions, positions, self.cache, m, None, causal=True)
+            place = Place.text(state.rows, m, state.length.device)
+            self.stack.run(state.features[:, :m], place, self.cache)
 
     def tensors(self) -> dict[str, Tensor]:
         adapter = {} if self.stack is None else {"cache": self.cache.data}
@@ -89,13 +89,9 @@ class KangarooDrafter(Levels):
 
     def finish(self, state: State, drafted: Drafted, tree: Tree) -> Draft:
         draft = super().finish(state, drafted, tree)
-        base, (start, stop) = (state.length - 1)[:, None], tree.levels[-1]
-        depth, index = self.offsets
-        extent = state.horizon - 1 + stop
-        mask = None if drafted.mask is None else drafted.mask[:, start:stop, :extent]
-        positions, slots = base + depth[start:stop], base + index[start:stop]
         self.kept = [*drafted.kept]
-        self.shallow(state, draft.tokens[:, start:stop], positions, slots, extent, mask)
+        nodes = draft.tokens[:, slice(*tree.levels[-1])]
+        self.shallow(state, nodes, self.place(state, drafted, tree.D))
         draft.hidden, draft.start_layer = torch.cat(self.kept, 1), self.exit
         self.kept = []
         return draft
@@ -104,54 +100,34 @@ class KangarooDrafter(Levels):
         base = (state.length - 1)[:, None]
         node_mask, extent = self.node_mask(state), state.horizon
         mask = None if node_mask is None else node_mask[:, :1, :extent]
-        f = self.shallow(state, state.tokens.gather(1, base), base, base, extent, mask)
+        place = Place(base, base, extent, mask)
+        f = self.shallow(state, state.tokens.gather(1, base), place)
         if self.stack is None:
-            return self.adapted(f, base, base, extent, None)
+            return self.adapted(f, place)
         begin, positions, _ = state.window(self.window)
         root = (base - begin[:, None])[:, :, None].expand(-1, -1, f.shape[-1])
         assert state.features is not None
         recent = state.features.gather(1, positions[:, :, None].expand(-1, -1, f.shape[-1]))
         recent = recent.scatter(1, root, f)
         extent = max(state.horizon, self.window)
-        mask = causal_mask(positions, extent, self.stack.dtype)
-        return self.adapted(recent, positions, positions, extent, mask).gather(1, root)
+        window = Place.behind(positions, extent, self.stack.dtype)
+        return self.adapted(recent, window).gather(1, root)
 
-    def feed(
-        self,
-        state: State,
-        tokens: Tensor,
-        above: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        f = self.shallow(state, tokens, positions, slots, extent, mask)
-        return self.adapted(f, positions, slots, extent, mask)
+    def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
+        return self.adapted(self.shallow(state, tokens, place), place)
 
-    def shallow(
-        self,
-        state: State,
-        tokens: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
+    def shallow(self, state: State, tokens: Tensor, place: Place) -> Tensor:
         """The target's first layers over ``tokens [B,m]``: their states ``[B,m,H]`` at the exit,
-        which verification goes on from. The other arguments are those of :meth:`feed`."""
-        where = (positions, slots, state.cache, extent, mask)
-        f = self.target.run(self.target.embed(tokens), *where, last=self.exit)[0]
+        which verification goes on from."""
+        f = self.target.run(self.target.embed(tokens), place, state.cache, last=self.exit)[0]
         self.kept.append(f)
         return f
 
-    def adapted(
-        self, f: Tensor, positions: Tensor, slots: Tensor, extent: int, mask: Tensor | None
-    ) -> Tensor:
+    def adapted(self, f: Tensor, place: Place) -> Tensor:
         """The adapter over the states ``f [B,m,H]`` at the exit."""
         if self.stack is None:
             return self.head.layers[0](f)
-        return self.stack.run(f, positions, slots, self.cache, extent, mask)[0]
+        return self.stack.run(f, place, self.cache)[0]
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         return product(self.head.last(hidden), self.output.weight, self.output.bias)
@@ -218,9 +194,9 @@ class DynamicKangaroo(KangarooDrafter):
             size = 1 + torch.stack([x.sum(1) for x in in_tree]).sum(0)
             going = going & (level.score[:, 0] >= self.least_score) & (size < n)
             if level.depth == self.limits.depth or not self.largest(state, going & ~state.done, 1):
-                self.shallow(state, level.token, *place)
+                self.shallow(state, level.token, place)
                 break
-            hidden = self.feed(state, level.token, level.token, *place)
+            hidden = self.feed(state, level.token, level.token, place)
             level = nodes.add(level.expand(*self.best(hidden)).best(k))
             barren = torch.ones_like(in_tree[-1]).scatter(1, level.above, False)
             # of a level's nodes, best first, the second half of those without a child

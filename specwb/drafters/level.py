@@ -13,10 +13,10 @@ from specwb.drafters.base import Drafter, Forward, by_name, level_passes, level_
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
 from specwb.flow import Draft, Scheme, Scores, State, Verdict
-from specwb.mask import causal_mask
 from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.load import check_pair
+from specwb.models.place import Place
 from specwb.models.target import Target, prefill
 from specwb.models.vocabulary import Shared
 from specwb.models.words import spread
@@ -125,26 +125,14 @@ class Levels(Drafter):
         """Feeds the last tokens of the text again; the hidden state ``[B,1,H]`` at the root."""
         raise NotImplementedError
 
-    def feed(
-        self,
-        state: State,
-        tokens: Tensor,
-        above: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
+    def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
         """Feeds the nodes of one level.
 
         Args:
             state: of the decoding.
             tokens: ``[B,m]``.
             above: ``[B,m,H]`` the hidden states of their parents.
-            positions: ``[B,m]``.
-            slots: ``[B,m]`` where they go in the cache.
-            extent: how many slots, from the first on, are looked at.
-            mask: ``[B,m,extent]``, None where every node sees all of them.
+            place: where they stand and what they see.
 
         Returns:
             Their hidden states ``[B,m,H]``.
@@ -269,16 +257,18 @@ class Levels(Drafter):
 
     def _below(self, state: State, drafted: Drafted, d: int) -> Drafted:
         """Feeds level ``d`` and drafts the one below it."""
-        levels, (depth, index) = self.tree.levels, self.offsets
-        start, stop = levels[d]
+        above = drafted.hidden.index_select(1, self.parents[d - 1])
+        self.kept = [*drafted.kept]
+        hidden = self.feed(state, drafted.tokens[-1], above, self.place(state, drafted, d))
+        return self._children_of(state, replace(drafted, hidden=hidden), d)
+
+    def place(self, state: State, drafted: Drafted, d: int) -> Place:
+        """Where level ``d`` stands and what it sees."""
+        (start, stop), (depth, index) = self.tree.levels[d], self.offsets
         length, horizon = self.text(state)
         base, extent = (length - 1)[:, None], horizon - 1 + stop
         mask = None if drafted.mask is None else drafted.mask[:, start:stop, :extent]
-        above = drafted.hidden.index_select(1, self.parents[d - 1])
-        positions, slots = base + depth[start:stop], base + index[start:stop]
-        self.kept = [*drafted.kept]
-        hidden = self.feed(state, drafted.tokens[-1], above, positions, slots, extent, mask)
-        return self._children_of(state, replace(drafted, hidden=hidden), d)
+        return Place(base + depth[start:stop], base + index[start:stop], extent, mask)
 
     def _children_of(self, state: State, drafted: Drafted, d: int) -> Drafted:
         """Drafts the children of level ``d``, whose hidden states ``drafted`` has."""
@@ -467,22 +457,12 @@ class LevelDrafter(Levels):
     def begin(self, state: State) -> Tensor:
         begin, positions, recent = state.window(self.window)
         extent = max(state.horizon, self.window)
-        mask = causal_mask(positions, extent, self.backbone.dtype)
-        hidden = self._run(recent, positions, positions, extent, mask)
+        hidden = self._run(recent, Place.behind(positions, extent, self.backbone.dtype))
         root = (state.length - 1 - begin)[:, None, None]
         return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
 
-    def feed(
-        self,
-        state: State,
-        tokens: Tensor,
-        above: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        return self._run(tokens, positions, slots, extent, mask)
+    def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
+        return self._run(tokens, place)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         return self.backbone.head(hidden)
@@ -492,16 +472,8 @@ class LevelDrafter(Levels):
             return None
         return state.tree_mask(self.tree, self.backbone.dtype)
 
-    def _run(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        extent: int,
-        mask: Tensor | None,
-    ) -> Tensor:
-        embedded = self.backbone.embed(tokens)
-        return self.backbone.run(embedded, positions, slots, self.cache, extent, mask)[0]
+    def _run(self, tokens: Tensor, place: Place) -> Tensor:
+        return self.backbone.run(self.backbone.embed(tokens), place, self.cache)[0]
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)

@@ -12,6 +12,7 @@ from specwb.flow import Draft, State
 from specwb.mask import causal_mask
 from specwb.models.cache import KVCache
 from specwb.models.load import check_device
+from specwb.models.place import Place
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.probability import most_probable
@@ -108,8 +109,8 @@ class RoundTrip(Drafter):
     def _run(self, tokens: Tensor, slots: Tensor, extent: int) -> Tensor:
         mask = causal_mask(slots, extent, self.backbone.dtype)
         positions = slots.clamp_max(self.draft.context - 1)  # of what is fed past a row's end
-        embedded = self.backbone.embed(tokens)
-        return self.backbone.run(embedded, positions, slots, self.store, extent, mask)[0]
+        place = Place(positions, slots, extent, mask)
+        return self.backbone.run(self.backbone.embed(tokens), place, self.store)[0]
 
     def _grow(self, slots: int) -> None:
         """Makes room in the cache: how many of its tokens a text has is not known before."""

@@ -15,6 +15,7 @@ from specwb.engine import trim
 from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.place import Place
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.verify import Greedy
@@ -78,13 +79,12 @@ def _held(target: Target, drafter: KangarooDrafter, cache: Tensor, text: Sequenc
     """``[layers + 1, places]``: 0, 1 or 2 as in :func:`cache_moments`."""
     stack, n, exit_ = drafter.stack, len(text), drafter.head.exit
     assert stack is not None
-    at = torch.arange(n)
-    places = at[None], at[None]
+    place = Place.text(1, n)
     true, own = target.backbone.cache(1, n), stack.cache(1, n)
-    states = target.backbone.embed(at.new_tensor([list(text)]))
-    early = target.backbone.run(states, *places, true, n, None, causal=True, last=exit_)[0]
-    target.backbone.run(early, *places, true, n, None, causal=True, first=exit_)
-    stack.run(early, *places, own, n, None, causal=True)
+    states = target.backbone.embed(torch.tensor([list(text)]))
+    early = target.backbone.run(states, place, true, last=exit_)[0]
+    target.backbone.run(early, place, true, first=exit_)
+    stack.run(early, place, own)
     have = torch.cat([cache, drafter.cache.data])[:, 0, :n]
     want = torch.cat([true.data, own.data])[:, 0]
     right = (have - want).abs().amax((2, 3)) < 1e-9

@@ -32,6 +32,7 @@ from specwb.errors import ArgumentError
 from specwb.flow import Exactness
 from specwb.methods import Method
 from specwb.methods import method as make_method
+from specwb.models.place import Place
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
@@ -341,16 +342,16 @@ def _part_seconds(
     drafter.open(state, target)
     drafter.kept = []
     position = (state.length - 1)[:, None]
-    pending = state.tokens.gather(1, position)
+    place, pending = Place(position, position, state.horizon), state.tokens.gather(1, position)
 
     def first_layers() -> Tensor:
         drafter.kept.clear()
-        return drafter.shallow(state, pending, position, position, state.horizon, None)
+        return drafter.shallow(state, pending, place)
 
     features = first_layers()
 
     def adapter_and_head() -> Tensor:
-        hidden = drafter.adapted(features, position, position, state.horizon, None)
+        hidden = drafter.adapted(features, place)
         return drafter.logits(hidden).argmax(-1)
 
     parts = seconds_of({"shallow": first_layers, "adapter": adapter_and_head}, target.device, count)

@@ -27,6 +27,7 @@ from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.backbone import Pass, Stack
 from specwb.models.fuzzy import FusedGroups, Groups, Layers, StreamGroups, grouping
+from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.noise import row_seeds
@@ -92,18 +93,9 @@ def _pass(
     """
     stack, (rows, m) = draft.backbone, windows.shape
     windows, recording = windows.to(draft.device), _RecordingGroups(groups, whole)
-    positions = torch.arange(m, device=draft.device).expand(rows, m)
-    numbers = range(len(stack.layers) + 1)
+    numbers, place = range(len(stack.layers) + 1), Place.text(rows, m, draft.device)
     _, states = recording.run(
-        stack,
-        stack.embed(windows),
-        positions,
-        positions,
-        stack.cache(rows, m),
-        m,
-        None,
-        causal=True,
-        features=numbers,
+        stack, stack.embed(windows), place, stack.cache(rows, m), features=numbers
     )
     assert states is not None
     return {**recording.records, "hidden": list(states.chunk(len(numbers), -1))}
@@ -267,9 +259,8 @@ def _collecting(method: Method, drafters: list[LevelDrafter]) -> Method:
 def _exact_cache(draft: Target, text: Tensor) -> Tensor:
     """``[layers, m, 2 * kv_heads, head_dim]`` keys and values of a text ``[m]``, exact."""
     stack, m = draft.backbone, len(text)
-    positions, cache = torch.arange(m, device=draft.device)[None], stack.cache(1, m)
-    x = stack.embed(text[None].to(draft.device))
-    stack.run(x, positions, positions, cache, m, None, causal=True)
+    cache = stack.cache(1, m)
+    stack.run(stack.embed(text[None].to(draft.device)), Place.text(1, m, draft.device), cache)
     return cache.data[:, 0]
 
 
@@ -337,10 +328,11 @@ def layer_times(
     positions = torch.arange(extent - tokens, extent, device=draft.device)[None]
     cache = stack.cache(1, extent)
     mask = None if tokens == 1 else causal_mask(positions, extent, stack.dtype)
+    place = Place(positions, positions, extent, mask)
 
     def run(groups: Groups | None) -> object:
         forward = stack.run if groups is None else groups.on(stack)
-        return forward(x, positions, positions, cache, extent, mask)
+        return forward(x, place, cache)
 
     recording = _RecordingGroups(_single_layers(draft))
     run(recording)

@@ -36,6 +36,7 @@ from specwb.models.layers import (
     rms,
     through,
 )
+from specwb.models.place import Place
 from specwb.models.products import product, refresh
 
 Run = Callable[..., tuple[Tensor, Tensor | None]]
@@ -230,25 +231,18 @@ class Stack:
             tables.append((cos.unsqueeze(1), signed.unsqueeze(1)))
         return tables[-1]
 
-    def shared(
-        self,
-        positions: Tensor,
-        slots: Tensor,
-        cache: KVCache,
-        extent: int,
-        mask: Tensor | None,
-        causal: bool = False,
-    ) -> Pass:
-        """Makes what all layers of one forward share; arguments as of :meth:`run`."""
+    def shared(self, place: Place, cache: KVCache) -> Pass:
+        """Makes what all layers of one forward share."""
+        extent, causal = place.extent, place.causal
         visible = cache.data[:, :, :extent].transpose(2, 3)
         keys, values = visible[:, :, : self.kv_heads], visible[:, :, self.kv_heads :]
-        index = cache.index(slots)
+        index = cache.index(place.slots)
 
         def of(kind: Kind) -> Pass:
-            (window, rotation), seen, k, v = kind, mask, keys, values
+            (window, rotation), seen, k, v = kind, place.mask, keys, values
             cos, sin = self._table(rotation, cache.capacity)
             window = window if window is not None and window < extent else None
-            cos, sin = cos[positions], sin[positions]
+            cos, sin = cos[place.positions], sin[place.positions]
             if window is not None and not causal:
                 if seen is None:
                     k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
@@ -354,13 +348,9 @@ class Stack:
     def run(
         self,
         x: Tensor,
-        positions: Tensor,
-        slots: Tensor,
+        place: Place,
         cache: KVCache,
-        extent: int,
-        mask: Tensor | None,
         *,
-        causal: bool = False,
         first: int = 0,
         last: int | None = None,
         features: Sequence[int] = (),
@@ -370,12 +360,8 @@ class Stack:
 
         Args:
             x: hidden states, or embeddings when ``first`` is 0, ``[B,m,H]``.
-            positions: of the rotary embedding, ``[B,m]``.
-            slots: where in the cache the keys and values go, ``[B,m]``.
-            cache: the cache.
-            extent: slots below it are attended to.
-            mask: additive, ``[B,m,extent]``; None: everything is seen.
-            causal: plain causal attention over a fresh cache (extent == m), which needs no mask.
+            place: where they stand and what they see.
+            cache: where their keys and values go.
             first: the first layer that runs, counted from 0.
             last: the layer before which the forward stops; default none.
             features: the numbers of the layers whose hidden states are wanted: 0 is the
@@ -387,7 +373,7 @@ class Stack:
             hidden states ``[B,m,H]`` before the final norm, and the features
             ``[B,m,len(features) * H]`` or None.
         """
-        at = self.shared(positions, slots, cache, extent, mask, causal)
+        at = self.shared(place, cache)
         states = {first: x}
         stop = len(self.layers) if last is None else last
         for i in range(first, stop):

@@ -27,6 +27,7 @@ from specwb.errors import SpecwbError
 from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache
 from specwb.models.layers import unit
+from specwb.models.place import Place
 from specwb.models.products import product
 
 Layers = tuple[tuple[int, ...], ...]
@@ -147,13 +148,9 @@ class Groups:
         self,
         stack: Stack,
         x: Tensor,
-        positions: Tensor,
-        slots: Tensor,
+        place: Place,
         cache: KVCache,
-        extent: int,
-        mask: Tensor | None,
         *,
-        causal: bool = False,
         features: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
         """Runs all layers of a stack in these groups; arguments and results as of
@@ -167,7 +164,7 @@ class Groups:
             raise GroupError(
                 f"groups are of all layers; these are of {grouped}, there are {layers}"
             )
-        at = stack.shared(positions, slots, cache, extent, mask, causal)
+        at = stack.shared(place, cache)
         states = {0: x}
         for group in self.layers:
             side_by_side = self.parallel_mlp and len(group) > 1

@@ -24,6 +24,7 @@ from specwb.mask import causal_mask, last_seen, tree_mask
 from specwb.models.architectures import UnsupportedModel, check_causal, context, text_config
 from specwb.models.cache import KVCache, SpreadCache
 from specwb.models.hooks import check_whole
+from specwb.models.place import Place
 from specwb.models.placement import device_of, is_spread
 from specwb.tree import Tree
 
@@ -241,13 +242,9 @@ class GenericBackbone:
     def run(
         self,
         x: Tensor,
-        positions: Tensor,
-        slots: Tensor,
+        place: Place,
         cache: KVCache,
-        extent: int,
-        mask: Tensor | None,
         *,
-        causal: bool = False,
         first: int = 0,
         last: int | None = None,
         features: Sequence[int] = (),
@@ -265,8 +262,9 @@ class GenericBackbone:
                 f"this method runs a part of the target's layers, those of "
                 f"{self.config.model_type!r} run only together here ({self.reason})"
             )
+        positions, extent, mask = place.positions, place.extent, place.mask
         if mask is None:
-            ends = positions if causal else torch.full_like(positions, extent)
+            ends = positions if place.causal else torch.full_like(positions, extent)
             mask = causal_mask(ends, extent, self.dtype)
         with self._recorded(features) as states:
             hidden = self.inner(
@@ -274,7 +272,7 @@ class GenericBackbone:
                 attention_mask=self._as_taken(mask),
                 # what lies past the context is never kept
                 position_ids=positions.clamp_max(self._context - 1),
-                past_key_values=LibraryCache(cache, slots, extent),
+                past_key_values=LibraryCache(cache, place.slots, extent),
                 use_cache=True,
             )[0].to(self.device)
         states[-1] = hidden
@@ -394,15 +392,14 @@ class GenericBackbone:
         ids = torch.tensor([[*t, *[0] * (longest - len(t))] for t in self._TEXTS], device=device)
         cache = self.cache(len(ids), longest + tree.n)
         m = longest - 1
-        at = torch.arange(m, device=device).expand(len(ids), m)
         ids = ids % self.vocabulary
-        self.run(self.embed(ids[:, :m]), at, at, cache, m, None, causal=True)
+        self.run(self.embed(ids[:, :m]), Place.text(len(ids), m, device), cache)
         drafted = torch.tensor(self._DRAFT, device=device) % self.vocabulary
         base = (length - 1)[:, None]
         drafted[:, :1] = ids.gather(1, base)
         slots = base + torch.arange(tree.n, device=device)
         mask = tree_mask(tree, length, longest, self.dtype)
-        positions = base + tree.depth
-        hidden = self.run(self.embed(drafted), positions, slots, cache, longest - 1 + tree.n, mask)
+        place = Place(base + tree.depth, slots, longest - 1 + tree.n, mask)
+        hidden = self.run(self.embed(drafted), place, cache)
         logits = self.head(hidden[0])
         return float((logits - expected).abs().max() / expected.abs().max())

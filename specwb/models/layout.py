@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Draft, State
-from specwb.mask import causal_mask
 from specwb.models.backbone import Backbone
+from specwb.models.place import Place
 
 LAYOUTS = ("tree", "batch")
 
@@ -88,9 +88,8 @@ def run_paths(
     for own, theirs in zip(cache.parts, state.cache.parts, strict=True):
         copies = own.data[:, :, :prefix].unflatten(1, (rows, paths))
         copies.copy_(theirs.data[:, :, None, :prefix])
-    mask = causal_mask(positions, extent, backbone.dtype)
-    at = (positions, positions, cache, extent, mask)
-    hidden, states = backbone.run(x, *at, first=first, features=features)
+    place = Place.behind(positions, extent, backbone.dtype)
+    hidden, states = backbone.run(x, place, cache, first=first, features=features)
 
     def of_nodes(x: Tensor) -> Tensor:
         index = where[:, :, None].expand(-1, -1, x.shape[-1])

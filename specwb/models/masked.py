@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specwb.mask import sight_mask
 from specwb.models.diffusion import DiffusionModel
+from specwb.models.place import Place
 
 
 class Blocks:
@@ -130,8 +131,8 @@ class Blocks:
         alone = len(length) == 1 and not padded
         unmasked = alone and not self.model.causal and width == horizon
         mask = None if unmasked else sight_mask(ends, extent, self.backbone.dtype)
-        x = self.backbone.embed(ids)
-        return self.backbone.run(x, positions, slots, self.cache, extent, mask)[0]
+        where = Place(positions, slots, extent, mask)
+        return self.backbone.run(self.backbone.embed(ids), where, self.cache)[0]
 
 
 @torch.inference_mode()

@@ -18,7 +18,6 @@ from specwb.errors import ArgumentError
 from specwb.files import home, weights_hash
 from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
-from specwb.mask import causal_mask
 from specwb.models.architectures import UnsupportedModel, check_causal, context
 from specwb.models.backbone import Backbone, Run
 from specwb.models.cache import KVCache
@@ -26,6 +25,7 @@ from specwb.models.folder import LoadError, card_of
 from specwb.models.generic import GenericBackbone
 from specwb.models.hooks import HookedModel, check_unhooked, check_whole
 from specwb.models.layout import run_paths
+from specwb.models.place import Place
 from specwb.models.placement import described, is_spread
 from specwb.models.ranks import here
 from specwb.probability import Sampling
@@ -328,15 +328,15 @@ class Target:
             hidden, states = run_paths(self.backbone, state, draft, features)
             return Scores(self._logits(hidden), state.sampling, states)
         base = (state.length - 1)[:, None]
-        positions = base + tree.depth
         slots = base + torch.arange(tree.n, device=base.device)
-        extent = state.horizon - 1 + tree.n
         # one query that sees all there is needs no mask
         unmasked = tree.n == 1 and state.rows == 1 and not state.static
         mask = None if unmasked else state.tree_mask(tree, self.dtype)
         x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
-        where, first = (positions, slots, state.cache, extent, mask), draft.start_layer
-        hidden, states = self.backbone.run(x, *where, first=first, features=features)
+        place = Place(base + tree.depth, slots, state.horizon - 1 + tree.n, mask)
+        hidden, states = self.backbone.run(
+            x, place, state.cache, first=draft.start_layer, features=features
+        )
         return Scores(self._logits(hidden), state.sampling, states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -409,11 +409,13 @@ def prefill(
     bar = tqdm(total=m, initial=begin, desc="prompt", disable=disable, delay=2, leave=False)
     with bar:
         for first, last in _parts(begin, m, rows):
-            positions = torch.arange(first, last, device=backbone.device).expand(rows, last - first)
-            mask = causal_mask(positions, last, backbone.dtype) if first else None
+            if first:
+                positions = torch.arange(first, last, device=backbone.device).expand(rows, -1)
+                place = Place.behind(positions, last, backbone.dtype)
+            else:
+                place = Place.text(rows, last, backbone.device)
             x = backbone.embed(state.tokens[:, first:last])
-            where = (positions, positions, cache, last, mask)
-            states = forward(x, *where, causal=not first, features=features)[1]
+            states = forward(x, place, cache, features=features)[1]
             if states is not None:
                 parts.append(states)
             if (ranks := here()) is not None:

@@ -29,6 +29,7 @@ from specwb import flow, graphs
 from specwb.drafters.easyspec import EasyDrafter, WideEasy
 from specwb.models.backbone import Stack
 from specwb.models.fuzzy import FusedGroups, Groups, grouping
+from specwb.models.place import Place
 from specwb.options import MethodError
 from specwb.tree import Limits
 
@@ -126,14 +127,11 @@ def anew(drafter: EasyDrafter, text: list[int], paths: list[list[int]]) -> list[
         for path in paths:
             tokens = torch.tensor([text + path])
             store = on.cache(1, tokens.shape[1])
-            at = torch.arange(len(text))[None]
-            hidden, _ = on.run(
-                on.embed(tokens[:, : len(text)]), at, at, store, len(text), None, causal=True
-            )
+            hidden, _ = on.run(on.embed(tokens[:, : len(text)]), Place.text(1, len(text)), store)
             for i in range(len(text), tokens.shape[1]):
-                place = torch.tensor([[i]])
+                at = torch.tensor([[i]])
                 x, groups = on.embed(tokens[:, i : i + 1]), Groups(drafter.groups.layers)
-                hidden, _ = groups.run(on, x, place, place, store, i + 1, None)
+                hidden, _ = groups.run(on, x, Place(at, at, i + 1), store)
             found.append(on.head(hidden[0, -1]))
     return found
 

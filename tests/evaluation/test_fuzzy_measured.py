@@ -14,6 +14,7 @@ import specwb
 from specwb.bench import measure
 from specwb.evaluation import fuzzy
 from specwb.models.fuzzy import Groups, grouping
+from specwb.models.place import Place
 
 LAYERS = 6
 
@@ -72,10 +73,10 @@ def test_cosines_are_those_of_the_librarys_states(pair, windows):
 def test_keys_and_values_are_as_similar_as_in_the_caches(pair, windows):
     stack, groups = pair[1].backbone, grouping(LAYERS, 4)
     rows, m = windows.shape
-    at, caches = torch.arange(m).expand(rows, m), [stack.cache(rows, m) for _ in range(2)]
+    caches = [stack.cache(rows, m) for _ in range(2)]
     with torch.inference_mode():
         for cache, run in zip(caches, (stack.run, Groups(groups).on(stack)), strict=True):
-            run(stack.embed(windows), at, at, cache, m, None, causal=True)
+            run(stack.embed(windows), Place.text(rows, m), cache)
     cosines = fuzzy.similarity(pair[1], windows, groups)
     for kind, half in (("k", 0), ("v", 1)):  # keys lie there rotated
         exact, changed = (cache.data.chunk(2, 3)[half].flatten(3) for cache in caches)

@@ -27,6 +27,7 @@ from specwb.flow import Draft, Scheme
 from specwb.mask import last_seen, tree_mask
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.fuzzy import Groups
+from specwb.models.place import Place
 from specwb.probability import Sampling
 from specwb.training.heads import target_outputs
 
@@ -172,14 +173,13 @@ def test_parts_of_the_layers_one_after_the_other_are_all_of_them(name, folder):
     target = loaded(name, folder)
     backbone, ids = target.backbone, torch.tensor([PROMPTS[0]])
     assert backbone.captured == ("expert" not in str(FAST[name]))
-    positions = torch.arange(ids.shape[1])[None]
-    where = (positions, positions, backbone.cache(1, 20), ids.shape[1], None)
+    place, cache = Place.text(*ids.shape), backbone.cache(1, 20)
     with torch.no_grad():
-        early = backbone.run(backbone.embed(ids), *where, causal=True, last=1)[0]
-        late = backbone.run(early, *where, causal=True, first=1)[0]
+        early = backbone.run(backbone.embed(ids), place, cache, last=1)[0]
+        late = backbone.run(early, place, cache, first=1)[0]
         logits = backbone.head(late)[0]
         groups = Groups(((0,), (1,), (2,)))
-        grouped = backbone.head(groups.run(backbone, backbone.embed(ids), *where, causal=True)[0])
+        grouped = backbone.head(groups.run(backbone, backbone.embed(ids), place, cache)[0])
     expected = forward(library(name), PROMPTS[0])
     for ours in (logits, grouped[0]):
         assert float((ours - expected).abs().max() / expected.abs().max()) < CLOSE

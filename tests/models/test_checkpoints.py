@@ -25,6 +25,7 @@ from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import FalconHead, load_falcon
 from specwb.models.medusa import MedusaHeads, load_medusa
+from specwb.models.place import Place
 from specwb.training import fit
 from specwb.training.heads import target_outputs
 
@@ -407,11 +408,8 @@ def as_decoding_runs(head: EagleHead, embedded: Tensor, features: Tensor) -> Ten
     m = len(embedded)
     stack = Stack(copy.deepcopy(head.config), copy.deepcopy(head).blocks, head.rotary_emb)
     attended, x = head.enter(embedded[None], head.fuse(features[None]))
-    at = torch.arange(m)[None]
     with torch.inference_mode():
-        return stack.run(x, at, at, stack.cache(1, m), m, None, causal=True, attended=attended)[0][
-            0
-        ]
+        return stack.run(x, Place.text(1, m), stack.cache(1, m), attended=attended)[0][0]
 
 
 @pytest.mark.parametrize("embedding", ["none", "the target's", "its own"])
@@ -1087,18 +1085,9 @@ def test_numbers_of_hidden_layers_are_the_librarys(monkeypatch, target):
         theirs = target.model(ids, output_hidden_states=True)
     assert len(theirs.hidden_states) == LAYERS + 1
     numbers = (*range(LAYERS + 1), -1)
-    at = torch.arange(9).expand(2, 9)
+    x, cache = target.backbone.embed(ids), target.backbone.cache(2, 9)
     with torch.inference_mode():
-        _, run = target.backbone.run(
-            target.backbone.embed(ids),
-            at,
-            at,
-            target.backbone.cache(2, 9),
-            9,
-            None,
-            causal=True,
-            features=numbers,
-        )
+        _, run = target.backbone.run(x, Place.text(2, 9), cache, features=numbers)
     state = target.open(ids.tolist(), [1, 1], 1, specwb.Sampling(0.0), [], features=numbers)
     looked = target_outputs(target, ids, numbers)
     for found in (run[:, :8], state.features[:, :8], looked.features[:, :8]):

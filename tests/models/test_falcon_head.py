@@ -28,6 +28,7 @@ from specwb.drafters.falcon import FalconDrafter
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, FalconHead, load_falcon
+from specwb.models.place import Place
 from specwb.probability import Sampling
 
 every_fusion = pytest.mark.parametrize("fusion", FUSIONS)
@@ -66,10 +67,10 @@ def mask_of(seen: tuple[int, ...]) -> Tensor:
 class Listening(FalconDrafter):
     """Keeps what the head last made of every pair of the text."""
 
-    def pass_over(self, tokens, above, before, positions, *place, **how):
-        out = super().pass_over(tokens, above, before, positions, *place, **how)
-        for place, hidden in zip(positions[0].tolist(), out.flatten(1, 2)[0], strict=True):
-            self.made[place] = hidden
+    def pass_over(self, tokens, above, before, place, skipped=0):
+        out = super().pass_over(tokens, above, before, place, skipped)
+        made = zip(place.positions[0].tolist(), out.flatten(1, 2)[0], strict=True)
+        self.made.update(made)
         return out
 
 
@@ -335,7 +336,8 @@ def test_a_published_file(tmp_path, target, k, qkv_bias):
     at, block = torch.arange(6)[None], torch.arange(6) // k
     mask = torch.zeros(1, 6, 6).masked_fill(block > block[:, None], torch.finfo(torch.float32).min)
     with torch.inference_mode():
-        cached = drafter.stack.run(x, at, at, drafter.stack.cache(1, 6), 6, mask, attended=x)[0][0]
+        place, cache = Place(at, at, 6, mask), drafter.stack.cache(1, 6)
+        cached = drafter.stack.run(x, place, cache, attended=x)[0][0]
     torch.testing.assert_close(cached, wanted, atol=1e-5, rtol=1e-4)
 
 

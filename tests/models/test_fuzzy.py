@@ -26,6 +26,7 @@ from specwb.models.fuzzy import (
     grouping,
     listed,
 )
+from specwb.models.place import Place
 
 LAYERS = 6
 MODELS: dict[str, tuple[str, dict]] = {
@@ -240,11 +241,10 @@ def run(
     tokens = tokens.to(device)
     for step in steps:
         positions = torch.arange(at, at + step, device=device).expand(rows, -1)
-        mask = causal_mask(positions, at + step, on.dtype)
+        place = Place.behind(positions, at + step, on.dtype)
         x = on.embed(tokens[:, at : at + step])
         forward = on.run if groups is None else groups.on(on)
-        wanted = range(1, LAYERS + 1)
-        found.append(forward(x, positions, positions, store, at + step, mask, features=wanted)[1])
+        found.append(forward(x, place, store, features=range(1, LAYERS + 1))[1])
         at += step
     assert at == m
     return torch.cat(found, 1), store
@@ -329,10 +329,9 @@ def test_rows_of_different_lengths(name, parts):
                 torch.randn(store.data.shape, generator=torch.Generator().manual_seed(m))
             )
             with torch.inference_mode():
-                where = (positions, slots, store, extent, mask)
-                features = kind(parts).run(
-                    on, on.embed(tokens), *where, features=range(1, LAYERS + 1)
-                )[1]
+                x, place = on.embed(tokens), Place(positions, slots, extent, mask)
+                wanted = range(1, LAYERS + 1)
+                features = kind(parts).run(on, x, place, store, features=wanted)[1]
             found.append((features / features.abs().max(), store.data))
         near(found[1][0], found[0][0])
         near(found[1][1], found[0][1])
@@ -347,15 +346,14 @@ def test_a_single_token_of_one_row_needs_no_mask():
     for kind in (Groups, FusedGroups):
         with torch.inference_mode():
             wanted, store = run(on, ids(1, 6), kind(parts), [5, 1])
-            place = torch.tensor([[5]])
-            x = on.embed(ids(1, 6)[:, 5:])
-            found, _ = kind(parts).run(on, x, place, place, store, 6, None)
+            at, x = torch.tensor([[5]]), on.embed(ids(1, 6)[:, 5:])
+            found, _ = kind(parts).run(on, x, Place(at, at, 6), store)
         near(found[:, 0], wanted[:, 5, -32:])
 
 
 def test_a_text_at_once_without_a_mask():
     """As prompts are read: causal over a fresh cache."""
-    tokens, places = ids(2, 11), torch.arange(11).expand(2, -1)
+    tokens = ids(2, 11)
     for name, whole in (("grouped heads", False), ("as many keys as heads", True)):
         on, parts = stack(name), PARTS["n=4"]
         wanted, stored = algorithm(model(name), tokens, parts, whole)
@@ -364,16 +362,16 @@ def test_a_text_at_once_without_a_mask():
             store = on.cache(2, 11)
             with torch.inference_mode():
                 x, groups = on.embed(tokens), kind(parts, whole)
-                found, _ = groups.run(on, x, places, places, store, 11, None, causal=True)
+                found, _ = groups.run(on, x, Place.text(2, 11), store)
             near(found / scale, wanted[:, :, -32:] / scale)
             near(store.data, stored)
 
 
 def test_groups_are_of_all_layers():
     on, groups = stack("q and k norms"), Groups(PARTS["n=4"][:-1])
-    x, at = torch.zeros(1, 3, on.config.hidden_size), torch.arange(3)[None]
+    x = torch.zeros(1, 3, on.config.hidden_size)
     with pytest.raises(GroupError, match="groups are of all layers; these are of 5, there are 6"):
-        groups.run(on, x, at, at, on.cache(1, 3), 3, None, causal=True)
+        groups.run(on, x, Place.text(1, 3), on.cache(1, 3))
 
 
 def test_stacked_weights_are_made_once_and_equal_in_half_precision():

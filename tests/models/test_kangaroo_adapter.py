@@ -35,13 +35,14 @@ from torch.nn import functional as F
 
 import specwb
 from specwb.flow import Draft, Scheme
-from specwb.mask import causal_mask, tree_mask
+from specwb.mask import tree_mask
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError
 from specwb.models.decision import DecisionModel, load_decision
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter, load_kangaroo
 from specwb.models.layout import LAYOUTS
+from specwb.models.place import Place
 from specwb.probability import Sampling
 
 LAYERS = 3
@@ -65,20 +66,14 @@ def test_a_split_causal_forward_is_the_whole_one(kind, exit):
     among them."""
     backbone = tiny.target(kind).backbone
     ids = torch.randint(V, (2, 9), generator=torch.Generator().manual_seed(0))
-    at, every = torch.arange(9).expand(2, 9), tuple(range(LAYERS + 1))
+    place, every = Place.text(2, 9), tuple(range(LAYERS + 1))
     x, whole, parts = backbone.embed(ids), backbone.cache(2, 9), backbone.cache(2, 9)
     with torch.no_grad():
-        wanted, features = backbone.run(
-            x, at, at, whole, 9, None, causal=True, features=(*every, -1)
-        )
-        early, before = backbone.run(
-            x, at, at, parts, 9, None, causal=True, last=exit, features=every[: exit + 1]
-        )
+        wanted, features = backbone.run(x, place, whole, features=(*every, -1))
+        early, before = backbone.run(x, place, parts, last=exit, features=every[: exit + 1])
         assert not parts.data[exit:].any(), "layers behind the exit ran"
         kept = parts.data[:exit].clone()  # where the second half must not write
-        late, after = backbone.run(
-            early, at, at, parts, 9, None, causal=True, first=exit, features=(*every[exit:], -1)
-        )
+        late, after = backbone.run(early, place, parts, first=exit, features=(*every[exit:], -1))
     assert torch.equal(parts.data[:exit], kept)
     torch.testing.assert_close(late, wanted, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(backbone.head(late), backbone.head(wanted), atol=1e-4, rtol=1e-4)
@@ -111,14 +106,9 @@ def shallow(target: specwb.Target, state: specwb.State, draft: Draft, exit: int)
     for start, stop in tree.levels:
         index, extent = torch.arange(start, stop), state.horizon - 1 + stop
         x = target.backbone.embed(draft.tokens[:, start:stop])
-        where = (
-            base + tree.depth[:, start:stop],
-            base + index,
-            state.cache,
-            extent,
-            mask[:, start:stop, :extent],
-        )
-        found.append(target.backbone.run(x, *where, last=exit)[0])
+        seen = mask[:, start:stop, :extent]
+        place = Place(base + tree.depth[:, start:stop], base + index, extent, seen)
+        found.append(target.backbone.run(x, place, state.cache, last=exit)[0])
     return Draft(
         tree, draft.tokens, draft.valid, draft.scheme, hidden=torch.cat(found, 1), start_layer=exit
     )
@@ -241,17 +231,15 @@ def test_training_and_the_cache_compute_the_same(adapter, layers, kind):
     wanted = head(f)
     with torch.inference_mode():
         torch.testing.assert_close(
-            stack.run(f, at, at, stack.cache(2, 6), 6, None, causal=True)[0],
+            stack.run(f, Place.text(2, 6), stack.cache(2, 6))[0],
             wanted,
             atol=1e-5,
             rtol=1e-4,
         )
         cache, steps = stack.cache(2, 8), []
         for i in range(6):
-            mask = causal_mask(at[:, i : i + 1], 8, torch.float32)
-            steps.append(
-                stack.run(f[:, i : i + 1], at[:, i : i + 1], at[:, i : i + 1], cache, 8, mask)[0]
-            )
+            place = Place.behind(at[:, i : i + 1], 8, torch.float32)
+            steps.append(stack.run(f[:, i : i + 1], place, cache)[0])
     torch.testing.assert_close(torch.cat(steps, 1), wanted, atol=1e-5, rtol=1e-4)
 
 
@@ -625,12 +613,12 @@ def test_an_adapter_is_moved_with_its_fused_weights():
     assert Stack.of(head) is stack
     other = copy.deepcopy(head)
     other.load_state_dict({k: w * 2 for k, w in head.state_dict().items()})
-    f, at = torch.randn(1, 4, H), torch.arange(4)[None]
+    f = torch.randn(1, 4, H)
     for one in (head, other):
         made = Stack.of(one)
         with torch.inference_mode():
             torch.testing.assert_close(
-                made.run(f, at, at, made.cache(1, 4), 4, None, causal=True)[0],
+                made.run(f, Place.text(1, 4), made.cache(1, 4))[0],
                 one(f),
                 atol=1e-5,
                 rtol=1e-4,

@@ -26,6 +26,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import load_falcon
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.medusa import MedusaHeads, load_medusa
+from specwb.models.place import Place
 from specwb.training import corpus, fit, heads, reading, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
@@ -190,14 +191,13 @@ def draft_state(head: EagleHead, outputs: TargetOutputs, row: int, i: int, j: in
     It is computed from nothing, by the layers over a cache.
     """
     stack = Stack(head.config, head.blocks, head.rotary_emb)
-    at = torch.arange(i + 1)[None]
     embedded = outputs.embedded[row : row + 1, 1 : i + 2]
     above = head.fuse(outputs.features[row : row + 1, : i + 1])
     hidden = above
     for n in range(j + 1):
         attended, x = head.enter(embedded, above)
         cache = stack.cache(1, i + 1)
-        (hidden, *_) = stack.run(x, at, at, cache, i + 1, None, causal=True, attended=attended)
+        (hidden, *_) = stack.run(x, Place.text(1, i + 1), cache, attended=attended)
         if n < j:  # the next drafted pair reads the head's own state of the pair before
             k = i - j + 1 + n
             above = above.clone()
