@@ -296,7 +296,7 @@ def test_vocabularies_of_different_size(target):
 
 
 def test_padded_vocabularies_are_told_apart_from_different_ones():
-    """What drafting over padding does is in tests/models/test_padded.py."""
+    """What drafting over padding does is in tests/models/test_other_tokenizers.py."""
     target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS[:60]))
     build = partial(tiny.build, "llama", vocab_size=65)
     specwb.method("mcsd", target, draft=specwb.load(build(), tokenizer=target.tokenizer))

@@ -85,13 +85,7 @@ class Pass:
 
 
 class Stack:
-    """Decoder layers over a cache: what a model and a trained head have in common.
-
-    Args:
-        config: the library's config of the layers, for their sizes.
-        layers: the library's decoder layers.
-        rotary: their rotary embedding.
-    """
+    """Decoder layers over a cache: what a model and a trained head have in common."""
 
     norm: Any = None
     # copies that others make of these weights, for as long as one of them holds them; weights that
@@ -163,11 +157,7 @@ class Stack:
 
     @classmethod
     def of(cls, head: Any) -> Stack:
-        """The stack of a trained head: one for all that draft with it, kept in ``head.stack``.
-
-        Args:
-            head: a module with ``config``, ``blocks``, ``rotary_emb`` and ``stack``.
-        """
+        """The stack of a trained head: one for all that draft with it, kept in ``head.stack``."""
         if head.stack is None or not head.stack.holds(head.blocks):
             head.stack = cls(head.config, head.blocks, head.rotary_emb)
         return head.stack
@@ -334,14 +324,8 @@ class Stack:
         return layer.output(through(layer.act(gate) * up, layer.down), 1)
 
     def layer(self, i: int, x: Tensor, at: Pass, attended: Tensor | None = None) -> Tensor:
-        """Layer i: ``r = x + attention``, then ``r + mlp(r)`` where it has an MLP.
-
-        Args:
-            i: the layer, counted from 0.
-            x: the residual stream, ``[B,m,H]``.
-            at: what the layers of this forward share.
-            attended: what the attention reads instead of the layer's norm of ``x``.
-        """
+        """Layer i: ``r = x + attention``, then ``r + mlp(r)`` where it has an MLP; ``attended`` is
+        what the attention reads instead of the layer's norm of ``x [B,m,H]``."""
         x = x + self.attention(i, self.inputs(i, x) if attended is None else attended, at)
         return x + self.mlp(i, x) if self.layers[i].feeds_forward else x
 
@@ -385,25 +369,14 @@ class Stack:
     def selected(
         self, states: dict[int, Tensor], x: Tensor, features: Sequence[int]
     ) -> Tensor | None:
-        """The wanted features of a forward, one behind the other in the last dimension, or None.
-
-        Args:
-            states: hidden states by layer number; those that are wanted must be among them.
-            x: the last layer's output, from which feature -1 is made.
-            features: the numbers that are wanted, see :meth:`run`.
-        """
+        """The wanted features of a forward, one behind the other in the last dimension, or None."""
         if -1 in features:
             states[-1] = rms(x, self.norm)
         return torch.cat([states[f] for f in features], -1) if features else None
 
 
 class Scaled:
-    """Embeddings times a number, where the library multiplies them outside their module.
-
-    Args:
-        module: the library's embedding.
-        factor: what they are multiplied with.
-    """
+    """Embeddings times a number, where the library multiplies them outside their module."""
 
     def __init__(self, module: Any, factor: float) -> None:
         self.module, self.factor = module, factor

@@ -39,10 +39,6 @@ def borrowed(source: str | Path, target: Target) -> Target:
     The model's own forward has logits of all tokens, those of no word -inf; the backbone's output
     layer has rows for :attr:`Target.words` only, which drafting level by level reads.
 
-    Args:
-        source: the folder.
-        target: the model that it drafts for.
-
     Raises:
         HeadError: it is for another target, damaged, or no whole model.
     """
@@ -81,12 +77,7 @@ class Spread(nn.Module):
 
 
 def check_lender(target: Target, who: str, refused: type[Exception]) -> None:
-    """Checks that a model of a target's layers, embedding and output layer can be made.
-
-    Raises:
-        refused: its layers run only together or are not plain ones, or its embedding is scaled
-            outside its module.
-    """
+    """Checks that a model of a target's layers, embedding and output layer can be made."""
     stack = target.backbone
     why = ""
     if stack.whole:

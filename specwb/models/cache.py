@@ -16,15 +16,6 @@ class KVCache:
     storage never grows: it has as many slots as a decoding's longest text may need, its prompt,
     ``max_new_tokens`` and a draft, whatever the model's context is.
 
-    Args:
-        layers: how many layers it has.
-        rows: how many texts (B).
-        capacity: how many slots a text has (T).
-        kv_heads: key heads of a layer, as many as its value heads.
-        head_dim: the size of a head.
-        dtype: number type.
-        device: device.
-
     Attributes:
         data: keys, then values of every slot: ``[layers, B, T, 2 * kv_heads, head_dim]``.
         flat: the same memory with rows and slots in one dimension.
@@ -82,16 +73,7 @@ class KVCache:
 
 
 class SpreadCache(KVCache):
-    """A cache whose layers lie on several devices, each where its layer computes.
-
-    Args:
-        rows: how many texts.
-        capacity: how many slots a text has.
-        kv_heads: key heads of a layer.
-        head_dim: the size of a head.
-        dtype: number type.
-        devices: of each layer.
-    """
+    """A cache whose layers lie on several devices, each where its layer computes."""
 
     def __init__(
         self,

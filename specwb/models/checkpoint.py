@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,16 +35,18 @@ class HeadError(LoadError):
     """A trained head cannot be loaded, or was trained for another target."""
 
 
+@contextmanager
+def naming(where: Path) -> Iterator[None]:
+    """Names the folder in what a head's own checks refuse."""
+    try:
+        yield
+    except HeadError as error:
+        raise HeadError(f"{where}: {error}") from error
+
+
 @dataclass
 class Stored:
-    """What lies in a head's folder.
-
-    Attributes:
-        where: the folder.
-        config: its ``config.json``.
-        weights: its weights by key.
-        card: its ``card.json`` where training here wrote one.
-    """
+    """What lies in a head's folder; its ``card.json`` where training here wrote one."""
 
     where: Path
     config: dict[str, Any]
@@ -58,15 +61,11 @@ class Stored:
         names: Sequence[str],
         wanted: Callable[[str], bool] = any_key,
     ) -> Stored:
-        """Reads a head's folder.
+        """Reads a head's folder, local or the hub's, and checks that it is for this target.
 
-        Args:
-            source: a local folder or a hub id, see :func:`specwb.models.folder.folder_of`.
-            target: the target model that the head must be for.
-            names: what the weights may be called; the first that exists is read, and
-                ``NAME.index.json`` stands for all its parts.
-            wanted: of a safetensors file only these keys are read (a whole model may be many times
-                larger than its heads).
+        Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger
+        than its heads.
+
         Raises:
             HeadError: nothing is there, a file is damaged, or the card names another target or
                 other weights.
@@ -110,12 +109,19 @@ def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """:func:`specwb.files.table` of a head's folder.
-
-    Raises:
-        HeadError: the file is damaged.
-    """
+    """:func:`specwb.files.table` of a head's folder."""
     return table(path, HeadError)
+
+
+def check_sizes(
+    where: Path, target: Target, hidden: int | None = None, vocabulary: int | None = None
+) -> None:
+    """Refuses what was trained for a target of another hidden size or vocabulary."""
+    own = target.backbone.config.hidden_size, target.vocabulary
+    said = (f"hidden size {hidden}", f"{vocabulary} tokens")
+    for size, its, text in zip((hidden, vocabulary), own, said, strict=True):
+        if size not in (None, its):
+            raise HeadError(f"{where}: trained for a target of {text}, {target.name!r} has {its}")
 
 
 def fill(
@@ -123,23 +129,13 @@ def fill(
     weights: dict[str, Tensor],
     where: Path,
     target: Target,
-    absent: Sequence[str] = (),
 ) -> None:
-    """Loads weights strictly: every key of the module must be there, with its shape, and no other.
-
-    Args:
-        module: what the weights are loaded into.
-        weights: by key.
-        where: their folder, for messages.
-        target: the target model, whose sizes are named where shapes differ.
-        absent: keys of the module that may be missing.
-    Raises:
-        HeadError: keys are missing, surplus or of another shape, or numbers are not finite.
-    """
+    """Loads weights strictly: every key of the module must be there, with its shape, and no other,
+    and all numbers finite."""
     expected = module.state_dict()
     problems = []
     for kind, keys in (
-        ("missing", sorted(set(expected) - set(weights) - set(absent))),
+        ("missing", sorted(set(expected) - set(weights))),
         ("surplus", sorted(set(weights) - set(expected))),
     ):
         if keys:
@@ -157,7 +153,7 @@ def fill(
     for key, weight in weights.items():
         if weight.is_floating_point() and not weight.isfinite().all():
             raise HeadError(f"{where}: {key} has values that are NaN or infinite")
-    module.load_state_dict(weights, strict=not absent)
+    module.load_state_dict(weights)
 
 
 SCALE = ".int8_scale"
@@ -199,11 +195,7 @@ def _from_int8(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
 
 
 def words_in(weights: dict[str, Tensor], where: Path, target: Target) -> Tensor | None:
-    """The words of a head's file (:mod:`specwb.models.words`), None where it drafts all tokens.
-
-    Raises:
-        HeadError: they are not ids of the target, ascending.
-    """
+    """The words of a head's file (:mod:`specwb.models.words`), None where it drafts all tokens."""
     words = weights.get("words")
     if words is None:
         return None

@@ -27,9 +27,6 @@ class DecisionModel(nn.Module):
     hard: it reads the entropy of q in nats and its ten largest probabilities, ``11 -> 44 -> 1``,
     and learns whether the draft's best token is the target's.
 
-    Args:
-        hidden: the draft model's hidden size H.
-
     Source: Lu et al. 2024, "Improving Multi-Candidate Speculative Decoding" (arXiv 2409.10644), and
     its code, whose soft nets are 768-512-256-1 and 2048-1024-512-1. Differs from it in: the hard
     net's labels are the greedy ones that the paper means (the code draws tokens).
@@ -80,10 +77,6 @@ def summary(logits: Tensor) -> Tensor:
 def load_decision(source: str | Path, target: Target, draft: Target) -> DecisionModel:
     """Loads decision models from a folder that ``specwb train decision`` wrote.
 
-    Args:
-        source: the folder, or a hub id.
-        target: the target model they were trained with.
-        draft: the draft model they were trained with.
     Raises:
         HeadError: it is not such a folder, or trained for another target or draft.
     """

@@ -27,9 +27,19 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.initialization import no_init_weights
 
+from specwb.files import foreign
 from specwb.models.backbone import Backbone
-from specwb.models.checkpoint import HeadError, Stored, fill, settings, words_in, write
-from specwb.models.eagle import LLAMA, with_sdpa
+from specwb.models.checkpoint import (
+    HeadError,
+    Stored,
+    check_sizes,
+    fill,
+    naming,
+    settings,
+    words_in,
+    write,
+)
+from specwb.models.eagle import LLAMA, described, with_sdpa
 from specwb.models.target import Target
 from specwb.models.words import rows_of, spread
 
@@ -66,14 +76,8 @@ class DiffusionModel(nn.Module):
         words: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.net = model
-        self.mask_id, self.ends, self.shift, self.causal, self.context = (
-            mask_id,
-            tuple(ends),
-            shift,
-            causal,
-            context,
-        )
+        self.net, self.mask_id, self.ends = model, mask_id, tuple(ends)
+        self.shift, self.causal, self.context = shift, causal, context
         self.card: dict[str, Any] = {}
         self.register_buffer("words", words)
         embedded = model.model.embed_tokens.num_embeddings
@@ -154,18 +158,11 @@ class DiffusionModel(nn.Module):
         Of a model that shares a target's embedding the keys are those of its layers and of its
         norm, ``model.embed_tokens.mask_embedding [H]``, and ``words`` if there are any.
         """
-        every = self.net.config.to_dict()
-        config = {k: every[k] for k in LLAMA if every.get(k) is not None}
-        own = {
-            "mask_token_id": self.mask_id,
-            "ends": list(self.ends),
-            "shift": self.shift,
-            "causal": self.causal,
-        }
-        tied = self.net.config.tie_word_embeddings
-        weights = {
-            k: w for k, w in self.net.state_dict().items() if not (tied and k == "lm_head.weight")
-        }
+        config, weights = described(self.net.config), self.net.state_dict()
+        own: dict[str, Any] = {"mask_token_id": self.mask_id, "ends": list(self.ends)}
+        own |= {"shift": self.shift, "causal": self.causal}
+        if self.net.config.tie_word_embeddings:
+            del weights["lm_head.weight"]
         if self.shared:
             own["embedding"] = "target"
         if self.words is not None:
@@ -174,12 +171,8 @@ class DiffusionModel(nn.Module):
 
 
 class SharedEmbedding(nn.Module):
-    """A target's embedding, and behind its last token one vector more, the mask's.
-
-    Args:
-        table: the target's, which is no part of the module: it is not trained, moved or stored.
-        hidden: H.
-    """
+    """A target's embedding, and behind its last token one vector more, the mask's. The target's
+    table is no part of the module: it is not trained, moved or stored."""
 
     table: Any
 
@@ -229,36 +222,23 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
     fill(made.net, weights, where, target)
     made.net.tie_weights()  # which a model made without weights is not
     made.card = stored.card
-    rotary = made.net.model.rotary_emb
+    rotary = type(made.net.model.rotary_emb)(made.net.config)
     made.to(target.device, target.dtype)
-    made.net.model.rotary_emb = type(rotary)(made.net.config).to(
-        target.device
-    )  # its frequencies are float32 in every model
+    made.net.model.rotary_emb = rotary.to(target.device)  # its frequencies are float32 anywhere
     return made.eval()
 
 
 def build(config: Any, **conventions: Any) -> DiffusionModel:
     """A fresh model of a library's config, its weights random."""
-    return DiffusionModel(
-        (Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM)(
-            with_sdpa(config)
-        ),
-        **conventions,
-    )
+    kind = Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM
+    return DiffusionModel(kind(with_sdpa(config)), **conventions)
 
 
 def shared(
     config: Any, target: Target, words: Tensor | None = None, **conventions: Any
 ) -> DiffusionModel:
     """A fresh model between the embedding and the output layer of a target, which stay the
-    target's.
-
-    Args:
-        config: of its layers, a Llama's.
-        target: the target, a Llama.
-        words: ``[d]`` the ids that it drafts, ascending; None for all.
-        conventions: those of :class:`DiffusionModel`; the mask's id is the target's vocabulary.
-    """
+    target's; the mask's id is the target's vocabulary."""
     # the library makes both tables with the model: small ones, which are thrown away
     config.tie_word_embeddings, config.vocab_size = False, 1
     net = LlamaForCausalLM(with_sdpa(config))
@@ -273,27 +253,15 @@ def shared(
 def _empty(
     config: Any, where: Path, make: Callable[..., DiffusionModel] = build, **conventions: Any
 ) -> DiffusionModel:
-    try:
-        with no_init_weights():
-            return make(config, **conventions)
-    except HeadError as error:
-        raise HeadError(f"{where}: {error}") from error
-    except Exception as error:
-        raise HeadError(
-            f"{where}: config.json describes no model that can be built: "
-            f"{' '.join(str(error).split())[:200]}"
-        ) from error
+    problem = f"{where}: config.json describes no model that can be built"
+    with naming(where), foreign(problem, HeadError), no_init_weights():
+        return make(config, **conventions)
 
 
 def _described(kind: Any, told: dict[str, Any], where: Path) -> Any:
     """The library's config; it checks types itself, with errors of its own."""
-    try:
+    with foreign(f"{where}: config.json describes no model that can be built", HeadError):
         return kind.from_dict(told)
-    except Exception as error:
-        raise HeadError(
-            f"{where}: config.json describes no model that can be built: "
-            f"{' '.join(str(error).split())[:200]}"
-        ) from error
 
 
 def _said(config: dict, key: str, where: Path) -> Any:
@@ -307,11 +275,8 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
     if not isinstance(own, dict):
         raise HeadError(f"{stored.where}: specwb_diffusion in config.json must be a table")
     mask = _said(own, "mask_token_id", stored.where)
-    llama = _described(
-        LlamaConfig,
-        {k: v for k, v in config.items() if k in LLAMA and k != "model_type"},
-        stored.where,
-    )
+    told = {k: v for k, v in config.items() if k in LLAMA and k != "model_type"}
+    llama = _described(LlamaConfig, told, stored.where)
     how = {
         "shift": bool(own.get("shift", True)),
         "causal": bool(own.get("causal", True)),
@@ -323,12 +288,7 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
     if own["embedding"] != "target":
         problem = f"embedding in config.json must be 'target', got {own['embedding']!r}"
         raise HeadError(f"{stored.where}: {problem}")
-    sizes, c = (llama.hidden_size, llama.vocab_size), target.backbone.config
-    if sizes != (c.hidden_size, target.vocabulary):
-        raise HeadError(
-            f"{stored.where}: shares the embedding of a target of hidden size {sizes[0]} and "
-            f"{sizes[1]} tokens, {target.name!r} has {c.hidden_size} and {target.vocabulary}"
-        )
+    check_sizes(stored.where, target, llama.hidden_size, llama.vocab_size)
     if mask != target.vocabulary:
         behind = f"{target.vocabulary}, behind the last token"
         raise HeadError(f"{stored.where}: mask_token_id must be {behind}, got {mask!r}")
@@ -342,18 +302,10 @@ def _dream(stored: Stored) -> DiffusionModel:
     config, where = stored.config, stored.where
     mask = _said(config, "mask_token_id", where)
     names = (*LLAMA, "rope_theta", "rope_scaling")
-    qwen = _described(
-        Qwen2Config, {k: v for k, v in config.items() if k in names and k != "model_type"}, where
-    )
-    return _empty(
-        qwen,
-        where,
-        mask_id=mask,
-        ends=_ends(config, where),
-        shift=True,
-        causal=False,
-        context=DREAM_CONTEXT,
-    )
+    told = {k: v for k, v in config.items() if k in names and k != "model_type"}
+    how = {"shift": True, "causal": False, "context": DREAM_CONTEXT}
+    qwen = _described(Qwen2Config, told, where)
+    return _empty(qwen, where, mask_id=mask, ends=_ends(config, where), **how)
 
 
 _LLADA = {
@@ -411,15 +363,8 @@ def _llada(stored: Stored) -> DiffusionModel:
         "tie_word_embeddings": bool(config.get("weight_tying", False)),
     }
     llama = _described(LlamaConfig, told, where)
-    return _empty(
-        llama,
-        where,
-        mask_id=mask,
-        ends=_ends(config, where),
-        shift=False,
-        causal=False,
-        context=llama.max_position_embeddings,
-    )
+    how = {"shift": False, "causal": False, "context": llama.max_position_embeddings}
+    return _empty(llama, where, mask_id=mask, ends=_ends(config, where), **how)
 
 
 def _llada_keys(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
@@ -440,16 +385,8 @@ def _ends(config: dict, where: Path) -> tuple[int, ...]:
     turn)."""
     more = settings(where / "generation_config.json")
     found = [c.get(key) for c in (config, more) for key in ("eos_token_id", "pad_token_id")]
-    return tuple(
-        sorted(
-            {
-                i
-                for one in found
-                if one is not None
-                for i in (one if isinstance(one, list) else [one])
-            }
-        )
-    )
+    lists = [one if isinstance(one, list) else [one] for one in found if one is not None]
+    return tuple(sorted({i for ids in lists for i in ids}))
 
 
 def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
@@ -470,15 +407,8 @@ def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
         return
     theirs = target.tokenizer.get_vocab()
     plain = set(theirs) - set(target.tokenizer.get_added_vocab())
-    other = next(
-        (
-            t
-            for t in sorted(theirs, key=theirs.__getitem__)
-            if (own.get(t) != theirs[t] if t in own else t in plain)
-        ),
-        None,
-    )
-    if other is not None:
+    others = (t for t in theirs if (own[t] != theirs[t] if t in own else t in plain))
+    if (other := min(others, key=theirs.__getitem__, default=None)) is not None:
         raise HeadError(
             f"{where}: tokenizer mismatch: {other!r} is id {theirs[other]} for {target.name!r} "
             f"and {own.get(other)} for the diffusion model; "
@@ -491,10 +421,6 @@ def _vocabulary(where: Path) -> dict[str, int] | None:
     if (where / "tokenizer.json").is_file():
         from tokenizers import Tokenizer
 
-        try:
+        with foreign(f"{where / 'tokenizer.json'} is no tokenizer", HeadError):
             return Tokenizer.from_file(str(where / "tokenizer.json")).get_vocab()
-        except Exception as error:  # the library raises nothing more special
-            raise HeadError(
-                f"{where / 'tokenizer.json'} is no tokenizer: {' '.join(str(error).split())[:160]}"
-            ) from error
     return {**settings(where / "vocab.json"), **settings(where / "added_tokens.json")} or None

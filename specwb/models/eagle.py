@@ -25,11 +25,10 @@ from transformers.models.llama.modeling_llama import (
 
 from specwb.models.architectures import windows
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
+from specwb.models.checkpoint import HeadError, Stored, check_sizes, fill, words_in, write
 from specwb.models.eagle_config import (
     check_fields,
     feature_layers,
-    in_range,
     layer_class,
     layer_config,
 )
@@ -93,11 +92,6 @@ class EagleHead(Output, nn.Module):
         self.card: dict = {}  # what was measured when it was trained, where that is known
         self.config, self.features, self.target_hidden = with_sdpa(config), features, target_hidden
         self.hidden = self.config.hidden_size
-        if self.hidden != target_hidden:
-            raise HeadError(
-                f"an EAGLE-1 head has the target's hidden size, {target_hidden}; this one has "
-                f"{self.hidden}"
-            )
         self.fc = nn.Linear(2 * self.hidden, self.hidden, bias=bias)
         self.layers = nn.ModuleList(
             LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers)
@@ -187,9 +181,8 @@ class EagleHead(Output, nn.Module):
     def save(self, folder: Path, card: dict | None = None) -> None:
         """``config.json``, fp16 ``model.safetensors`` in the published layout and ``card.json``;
         the target's embedding is not repeated."""
-        every = self.config.to_dict()
-        config = {k: every[k] for k in LLAMA if every.get(k) is not None}
-        write(folder, {**config, **self.settings()}, self.state_dict(), "model", card)
+        config = {**described(self.config), **self.settings()}
+        write(folder, config, self.state_dict(), "model", card)
 
     def settings(self) -> dict[str, Any]:
         return {"bias": self.fc.bias is not None}
@@ -241,38 +234,29 @@ class Eagle3Head(EagleHead):
     ) -> None:
         nn.Module.__init__(self)
         self.card = {}
-        self.config, self.features, self.target_hidden = (
-            with_sdpa(config),
-            tuple(features),
-            target_hidden,
-        )
+        self.config, self.features = with_sdpa(config), tuple(features)
         h = self.hidden = self.config.hidden_size
-        self.vocabulary, self.draft_vocabulary, self.normed_residual = (
-            vocabulary,
-            draft_vocabulary,
-            normed_residual,
-        )
+        self.target_hidden, self.vocabulary = target_hidden, vocabulary
+        self.draft_vocabulary, self.normed_residual = draft_vocabulary, normed_residual
         self.normed_output = normed_output
         width = len(self.features) * target_hidden
         self.fc = nn.Linear(width, h, bias=bias)
+        eps = self.config.rms_norm_eps
         if normed_features:
-            self.input_norm = LlamaRMSNorm(width, self.config.rms_norm_eps)
+            self.input_norm = LlamaRMSNorm(width, eps)
         if normed_each:
-            self.fc_norm = nn.ModuleList(
-                LlamaRMSNorm(target_hidden, self.config.rms_norm_eps) for _ in self.features
-            )
+            self.fc_norm = nn.ModuleList(LlamaRMSNorm(target_hidden, eps) for _ in self.features)
         make: Any = layer_class(self.config)
         layer: Any = make(self.config, 0)
         for name in ("q_proj", "k_proj", "v_proj"):
             old = getattr(layer.self_attn, name)
-            setattr(
-                layer.self_attn, name, nn.Linear(2 * h, old.out_features, bias=old.bias is not None)
-            )
-        layer.hidden_norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
+            wide = nn.Linear(2 * h, old.out_features, bias=old.bias is not None)
+            setattr(layer.self_attn, name, wide)
+        layer.hidden_norm = LlamaRMSNorm(h, eps)
         self.midlayer = layer
         further = range(1, self.config.num_hidden_layers)  # by their published numbers
         self.layers: Any = nn.ModuleDict({str(i): make(self.config, i) for i in further})
-        self.norm = LlamaRMSNorm(h, self.config.rms_norm_eps)
+        self.norm = LlamaRMSNorm(h, eps)
         self.lm_head = nn.Linear(h, draft_vocabulary, bias=False) if own_head else None
         if draft_vocabulary != vocabulary:
             self.register_buffer("d2t", torch.zeros(draft_vocabulary, dtype=torch.long))
@@ -287,11 +271,9 @@ class Eagle3Head(EagleHead):
     @property
     def words(self) -> Tensor | None:  # type: ignore[override]
         """``[d]`` target ids of the draft vocabulary, None where it is the target's."""
-        return (
-            None
-            if self.draft_vocabulary == self.vocabulary
-            else torch.arange(self.draft_vocabulary, device=self.d2t.device) + self.d2t
-        )
+        if self.draft_vocabulary == self.vocabulary:
+            return None
+        return torch.arange(self.draft_vocabulary, device=self.d2t.device) + self.d2t
 
     def speak(self, ids: Tensor) -> None:
         """Let the draft vocabulary be these target ids, ascending."""
@@ -351,6 +333,12 @@ def sight(
     return torch.cat([s if window is None else s & (c > i - window) for s in steps], 1)
 
 
+def described(config: Any) -> dict[str, Any]:
+    """What a config.json says of a config's layers."""
+    every = config.to_dict()
+    return {k: every[k] for k in LLAMA if every.get(k) is not None}
+
+
 def with_sdpa(config: Any) -> Any:
     """A layer's config, its attention torch's own."""
     config._attn_implementation = "sdpa"
@@ -384,10 +372,8 @@ def load_eagle(
     source: str | Path, target: Target, layers: tuple[int, ...] | None = None
 ) -> EagleHead:
     """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its
-    keys say.
+    keys say. ``layers``: EAGLE-3's feature layers as our numbers, instead of the config's.
 
-    Args:
-        layers: EAGLE-3's feature layers as our numbers, instead of the config's.
     Raises:
         HeadError: missing, surplus or wrongly shaped keys, vocabulary maps that contradict each
             other, heads of another target.
@@ -412,11 +398,7 @@ def load_eagle(
         }
         head: EagleHead = _eagle3(weights, config, llama, where, target, layers)
     else:
-        if llama.hidden_size != hidden:
-            raise HeadError(
-                f"{where}: trained for a target of hidden size {llama.hidden_size}, "
-                f"{target.name!r} has {hidden}"
-            )
+        check_sizes(where, target, llama.hidden_size)
         words = words_in(weights, where, target)
         head = EagleHead(llama, hidden, bias="fc.bias" in weights, words=words)
         if config.get("bias") is not None and bool(config["bias"]) != ("fc.bias" in weights):
@@ -428,19 +410,15 @@ def load_eagle(
     if isinstance(head, Eagle3Head):
         _check_maps(head, where)
     settle(head, own, stored, llama, target)
-    return head.eval()
+    return head
 
 
 def settle(
     head: EagleHead, own: Tensor | None, stored: Stored, llama: LlamaConfig, target: Target
 ) -> None:
     """The embedding (the file's ``own``, where it is not the target's), card, device and number
-    type of a head whose weights are in.
-
-    Raises:
-        HeadError: sizes of another target.
-    """
-    where, config, hidden = stored.where, stored.config, target.backbone.config.hidden_size
+    type of a head whose weights are in."""
+    where, hidden = stored.where, target.backbone.config.hidden_size
     if own is not None:
         if own.shape != (target.vocabulary, head.hidden):
             raise HeadError(
@@ -450,22 +428,22 @@ def settle(
         shared = target.backbone.embed.weight
         if not torch.equal(own.to(shared), shared):
             head.embed_tokens = nn.Embedding.from_pretrained(own.float())
-    elif config.get("vocab_size") not in (None, target.vocabulary) and not isinstance(
-        head, Eagle3Head
-    ):
-        raise HeadError(
-            f"{where}: trained for a target of {config['vocab_size']} tokens, {target.name!r} has "
-            f"{target.vocabulary}"
-        )
+    elif not isinstance(head, Eagle3Head):
+        check_sizes(where, target, vocabulary=stored.config.get("vocab_size"))
     elif head.hidden != hidden:
         raise HeadError(
             f"{where}: the file has no embedding, and the head's hidden size {head.hidden} is not "
             f"the target's {hidden}"
         )
+    move_to(head, stored, llama, target)
+
+
+def move_to(head: Any, stored: Stored, llama: LlamaConfig, target: Target) -> None:
+    """Moves a head to its target, but for the rotation's frequencies, which are float32 in every
+    model."""
     head.card = stored.card
-    head.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(
-        target.device
-    )  # its frequencies are float32 in every model
+    head.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(target.device)
+    head.eval()
 
 
 def _eagle3(
@@ -477,14 +455,8 @@ def _eagle3(
     layers: tuple[int, ...] | None,
 ) -> Eagle3Head:
     depth, hidden = len(target.backbone.layers), target.backbone.config.hidden_size
-    said = config.get("target_hidden_size")
-    if said is not None and said != hidden:
-        raise HeadError(
-            f"{where}: trained for a target of hidden size {said}, {target.name!r} has {hidden}"
-        )
-    numbers = (
-        feature_layers(config, depth, where) if layers is None else in_range(tuple(layers), depth)
-    )
+    check_sizes(where, target, config.get("target_hidden_size"))
+    numbers = feature_layers(config, depth, where, layers)
     own_head = bool(config.get("own_head", True))
     for key in ("fc.weight", "lm_head.weight"):
         if key not in weights and (own_head or key == "fc.weight"):
@@ -496,10 +468,8 @@ def _eagle3(
             f"{where}: fc reads {wide} values, but {have}; trained for another target, or on "
             "other layers"
         )
-    if own_head:
-        rows = len(weights["lm_head.weight"])
-    else:
-        rows = len(weights["d2t"]) if "d2t" in weights else target.vocabulary
+    spoken = weights.get("lm_head.weight" if own_head else "d2t")
+    rows = target.vocabulary if spoken is None else len(spoken)
     if config.get("draft_vocab_size") not in (None, rows):
         raise HeadError(
             f"{where}: config.json says draft_vocab_size={config['draft_vocab_size']}, the "
@@ -531,14 +501,9 @@ def _check_maps(head: Eagle3Head, where: Path) -> None:
         return
     ids, size = head.words, head.vocabulary
     if int(ids.min()) < 0 or int(ids.max()) >= size or len(ids.unique()) < len(ids):
-        absolute = bool(((head.d2t >= 0) & (head.d2t < size)).all()) and len(
-            head.d2t.unique()
-        ) == len(ids)
-        hint = (
-            "; it seems to hold target ids, where offsets to add to the draft id belong"
-            if absolute
-            else ""
-        )
+        hint = ""
+        if ((head.d2t >= 0) & (head.d2t < size)).all() and len(head.d2t.unique()) == len(ids):
+            hint = "; it seems to hold target ids, where offsets to add to the draft id belong"
         raise HeadError(f"{where}: d2t does not lead to {len(ids)} distinct ids below {size}{hint}")
     if int(head.t2d.sum()) != len(ids) or not bool(head.t2d[ids].all()):
         raise HeadError(f"{where}: d2t and t2d name different tokens")

@@ -11,7 +11,8 @@ from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from specwb.models.architectures import check_head
+from specwb.files import foreign
+from specwb.models.architectures import UnsupportedModel, check_head
 from specwb.models.checkpoint import HeadError
 
 READ = {
@@ -70,12 +71,8 @@ USUAL = {
 
 
 def check_fields(config: dict[str, Any], where: Path) -> None:
-    """Checks that nothing in an EAGLE-3 head's config.json asks for what is not computed here.
-
-    A field that is unknown and switched off (false, null, 0, empty) asks for nothing.
-
-    Raises:
-        HeadError: a field is not understood; it is named.
+    """Refuses a field of an EAGLE-3 head's config.json that asks for what is not computed here. One
+    that is unknown and switched off (false, null, 0, empty) asks for nothing.
     """
     known = READ | INERT | set(LlamaConfig().to_dict()) | set(Qwen3Config().to_dict())
     strange = {name: value for name, value in config.items() if name not in known and value}
@@ -108,22 +105,15 @@ def layer_config(config: dict, where: Path, kind: Any = LlamaConfig, windowed: b
     nested = config.get("transformer_layer_config", config)
     if not isinstance(nested, dict) or "hidden_size" not in nested:
         raise HeadError(f"{where}: config.json has no hidden_size")
-    try:
-        llama = kind.from_dict(
-            {
-                k: v
-                for k, v in nested.items()
-                if k not in ("architectures", "model_type", "torch_dtype", "dtype")
-            }
-        )
-        check_head(llama, windowed)
+    others = ("architectures", "model_type", "torch_dtype", "dtype")
+    with foreign(f"{where}: config.json describes no layer that can be built", HeadError):
+        llama = kind.from_dict({k: v for k, v in nested.items() if k not in others})
         with torch.device("meta"):
             layer_class(llama)(llama, 0)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise HeadError(
-            f"{where}: config.json describes no layer that can be built: {reason}"
-        ) from error
+    try:
+        check_head(llama, windowed)
+    except UnsupportedModel as error:
+        raise HeadError(f"{where}: {error}") from error
     if llama.num_hidden_layers < 1:
         raise HeadError(f"{where}: config.json says num_hidden_layers={llama.num_hidden_layers}")
     return llama
@@ -131,11 +121,7 @@ def layer_config(config: dict, where: Path, kind: Any = LlamaConfig, windowed: b
 
 def usual_layers(layers: int) -> tuple[int, int, int]:
     """EAGLE-3's three: what enters layers 2, L/2 and L - 3 counted from 0, which is what layers 2,
-    L/2 and L - 3 counted from 1 put out.
-
-    Raises:
-        HeadError: fewer than six layers.
-    """
+    L/2 and L - 3 counted from 1 put out."""
     if layers < 6:
         raise HeadError(
             "EAGLE-3's three feature layers need a target of at least 6 layers, this one has "
@@ -144,30 +130,39 @@ def usual_layers(layers: int) -> tuple[int, int, int]:
     return 2, layers // 2, layers - 3
 
 
-def feature_layers(config: dict[str, Any], depth: int, where: Path) -> tuple[int, ...]:
-    """The feature layers that a config.json names, as our numbers, or the usual ones.
+def feature_layers(
+    config: dict[str, Any], depth: int, where: Path, asked: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """The feature layers that were asked for, or else those that a config.json names, as our
+    numbers, or the usual ones.
 
     AngelSlim's ``aux_hidden_states_layer_ids`` are layers counted from 0 whose output is meant
     (angelslim/compressor/speculative/train/models/target/target_model_wrapper.py); for the others
     see :func:`layer_numbers`.
-
-    Raises:
-        HeadError: no list of whole numbers, or layers that the target has not.
     """
     nested, said = config.get("eagle_config") or {}, {}
     for name in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids"):
         said[name] = ids = nested.get(name) or config.get(name)
         if ids and not (isinstance(ids, list) and all(isinstance(i, int) for i in ids)):
             raise HeadError(f"{where}: {name} must be a list of whole numbers, got {ids}")
-    if config.get("specwb_features"):
-        return in_range(tuple(config["specwb_features"]), depth)
     published, counted = said.values()
-    if published:
-        return layer_numbers(published, depth)
-    return in_range(tuple(i + 1 for i in counted), depth) if counted else usual_layers(depth)
+    if asked is not None:
+        numbers = tuple(asked)
+    elif config.get("specwb_features"):
+        numbers = tuple(config["specwb_features"])
+    elif published:
+        numbers = layer_numbers(published)
+    else:
+        numbers = tuple(i + 1 for i in counted) if counted else usual_layers(depth)
+    if not numbers or any(not 0 <= i <= depth for i in numbers):
+        raise HeadError(
+            f"{where}: feature layers {list(numbers)} do not exist: the target has layers "
+            f"0..{depth} (0 is the embedding)"
+        )
+    return numbers
 
 
-def layer_numbers(ids: list[int], layers: int) -> tuple[int, ...]:
+def layer_numbers(ids: list[int]) -> tuple[int, ...]:
     """Feature layers as our numbers (0 the embedding, i the output of layer i from 1 on) from a
     checkpoint's ``eagle_aux_hidden_state_layer_ids``.
 
@@ -177,13 +172,4 @@ def layer_numbers(ids: list[int], layers: int) -> tuple[int, ...]:
     with 1 (nothing uses boundary 1), as SGLang decides too (sgl-project/sglang pull request 25454).
     Where that is wrong, ``layers=`` overrides.
     """
-    return in_range(tuple(i + 1 for i in ids) if ids and ids[0] == 1 else tuple(ids), layers)
-
-
-def in_range(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
-    if not numbers or any(not 0 <= i <= layers for i in numbers):
-        raise HeadError(
-            f"feature layers {list(numbers)} do not exist: the target has layers 0..{layers} (0 "
-            "is the embedding)"
-        )
-    return numbers
+    return tuple(i + 1 for i in ids) if ids[0] == 1 else tuple(ids)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from specwb.models.checkpoint import HeadError, Stored, fill, words_in
+from specwb.models.checkpoint import HeadError, Stored, check_sizes, fill, naming, words_in
 from specwb.models.eagle import EagleHead, Past, layer_config, settle, sight, with_sdpa
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -83,10 +83,6 @@ class FalconHead(EagleHead):
         self.card = {}
         self.config, self.features, self.target_hidden = with_sdpa(config), (-1,), target_hidden
         h = self.hidden = self.config.hidden_size
-        if h != target_hidden:
-            raise HeadError(
-                f"a Falcon head has the target's hidden size, {target_hidden}; this one has {h}"
-            )
         self.k, self.fusion, self.align = k, fusion, align
         if fusion == "linear":
             self.fc = nn.Linear(2 * h, h, bias=bias)
@@ -120,8 +116,6 @@ class FalconHead(EagleHead):
         the layers, ``[R,n,4H]`` states after each.
 
         Args:
-            embedded: of the pairs' tokens.
-            above: of the pairs.
             state: ``[R,4H]`` after the pair before (h, c of the first layer, h, c of the second),
                 None at the beginning of a text.
             skipped: of so many pairs, from the first on, the states are not wanted, and 0 here:
@@ -240,35 +234,21 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
         )
     attention = "layers.0.self_attn.{}_proj.bias"
     qkv_bias = attention.format("q") in weights and attention.format("o") not in weights
-    for name, there in (
-        ("qkv_bias", qkv_bias),
-        *([] if recurrent else [("bias", "fc.bias" in weights)]),
-    ):
+    there_are = {"qkv_bias": qkv_bias}
+    if not recurrent:
+        there_are["bias"] = "fc.bias" in weights
+    for name, there in there_are.items():
         if config.get(name) is not None and bool(config[name]) != there:
             raise HeadError(
                 f"{where}: config.json says {name}={config[name]}, the weights "
                 f"{'have' if there else 'lack'} it"
             )
     own = weights.pop("embed_tokens.weight", None)
-    hidden = target.backbone.config.hidden_size
-    if llama.hidden_size != hidden:
-        raise HeadError(
-            f"{where}: trained for a target of hidden size {llama.hidden_size}, {target.name!r} "
-            f"has {hidden}"
-        )
-    try:
-        head = FalconHead(
-            llama,
-            hidden,
-            k,
-            fusion,
-            config.get("specwb_align") or "right",
-            bias=fusion != "linear" or "fc.bias" in weights,
-            qkv_bias=qkv_bias,
-            words=words_in(weights, where, target),
-        )
-    except HeadError as error:
-        raise HeadError(f"{where}: {error}") from error
+    check_sizes(where, target, llama.hidden_size)
+    words, align = words_in(weights, where, target), config.get("specwb_align") or "right"
+    bias = fusion != "linear" or "fc.bias" in weights
+    with naming(where):
+        head = FalconHead(llama, llama.hidden_size, k, fusion, align, bias, qkv_bias, words)
     fill(head, weights, where, target)
     settle(head, own, stored, llama, target)
-    return head.eval()
+    return head

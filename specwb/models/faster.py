@@ -37,14 +37,7 @@ TEXT = 16  # tokens before them
 def chosen(
     model: Any, name: str, cast: Callable[[nn.Module, torch.dtype], nn.Module], generic: bool
 ) -> Any:
-    """A float32 model on the CPU, in the number type that is faster.
-
-    Args:
-        model: the library's, in float32, of a checkpoint that is stored in fewer bits.
-        name: what the line calls it that says what was chosen.
-        cast: casts weights in place, :func:`specwb.models.load.cast_weights`.
-        generic: it will run by the library's own forward.
-    """
+    """A float32 model on the CPU, in the number type that is faster."""
     size = sum(p.nbytes for p in model.parameters())
     # where copies and packed weights of both have no room, nothing is measured
     if size < SMALL or psutil.virtual_memory().available < 2 * size:

@@ -162,11 +162,8 @@ def shards(
     wanted: Callable[[str], bool] = any_key,
     refused: type[ValueError] = LoadError,
 ) -> list[str]:
-    """The names of the files beside ``index`` that hold the ``wanted`` keys, in order, each once.
-
-    Raises:
-        ValueError: of the kind ``refused``: the index is damaged, or names files elsewhere.
-    """
+    """The names of the files beside ``index`` that hold the ``wanted`` keys, in order, each
+    once."""
     names = table(index, refused).get("weight_map")
     texts = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
     if not names or not texts:
@@ -192,9 +189,6 @@ def weight_files(
 ) -> list[Path] | None:
     """The first of ``names`` that is in a folder, or those of its parts that have ``wanted`` keys;
     None where none is there.
-
-    Raises:
-        ValueError: of the kind ``refused``: an index is damaged, or a file is missing or cut off.
     """
     for name in names:
         index = where / f"{name}.index.json"
@@ -233,9 +227,6 @@ def tensors_in(path: Path) -> int:
 def card_of(where: Path, refused: type[ValueError] = LoadError) -> dict[str, Any]:
     """A folder's ``card.json``, where training here wrote one: what it was made of and what was
     measured.
-
-    Raises:
-        ValueError: of the kind ``refused``: its checksums or accuracies are of another form.
     """
     card = table(where / "card.json", refused)
     for key in ("sha256", "target_sha256", "draft_sha256"):
@@ -268,9 +259,6 @@ def check_weights(
 ) -> str | None:
     """Checks that the weights are those that the card names. Returns their checksum, or None where
     no card names one: then nothing is read.
-
-    Raises:
-        ValueError: of the kind ``refused``: they are others.
     """
     named = card.get("sha256")
     if named is None:

@@ -70,10 +70,6 @@ def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Laye
 def listed(layers: int, groups: Sequence[Sequence[int]]) -> Layers:
     """The groups of lists of layers, such as ``[[1, 2, 3], [4, 5]]``; a layer that is in no list is
     a group by itself.
-
-    Raises:
-        GroupError: a layer does not exist or is listed twice, or a group does not have consecutive
-            layers in order.
     """
     for group in groups:
         numbers = all(isinstance(i, int) and not isinstance(i, bool) for i in group)
@@ -109,14 +105,7 @@ class Groups:
         self.layers, self.parallel_mlp = layers, parallel_mlp
 
     def check(self, stack: Stack, n: int) -> None:
-        """Checks that this execution can run these layers here.
-
-        Args:
-            stack: the draft model's layers.
-            n: how many of them are to be side by side.
-        Raises:
-            GroupError: it cannot.
-        """
+        """Checks that this execution can run these layers here."""
         if getattr(stack, "whole", False):
             raise GroupError(
                 "its layers run only together, by the library's own forward; name a draft model "
@@ -155,9 +144,6 @@ class Groups:
     ) -> tuple[Tensor, Tensor | None]:
         """Runs all layers of a stack in these groups; arguments and results as of
         :meth:`specwb.models.backbone.Stack.run`.
-
-        Raises:
-            GroupError: the groups are not of all layers.
         """
         grouped, layers = sum(map(len, self.layers)), len(stack.layers)
         if grouped != layers:

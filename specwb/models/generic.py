@@ -37,13 +37,7 @@ MASKS = ("by layer type", "windows", "all")
 
 
 class LibraryCache(Cache):
-    """Our cache for one forward of the library's model.
-
-    Args:
-        cache: where keys and values go.
-        slots: of the tokens that are fed, ``[B,m]``.
-        extent: slots below it are attended to.
-    """
+    """Our cache for one forward of the library's model."""
 
     def __init__(self, cache: KVCache, slots: Tensor, extent: int) -> None:
         super().__init__(layers=[])
@@ -127,15 +121,6 @@ class GenericBackbone:
     ``run`` gives the hidden states that the model's head reads, behind the final norm, so that
     :attr:`norm` changes nothing here.
 
-    Args:
-        model: the library's model.
-        reason: why it is run so, in words.
-
-    Attributes:
-        whole: its layers run only together.
-        captured: False: the library may wait for values of the device.
-        layers: the library's decoder layers, whose outputs are the features.
-
     Raises:
         UnsupportedModel: no decoder whose memory is keys and values by position, or one that does
             not take masks or positions as they are given.
@@ -183,11 +168,7 @@ class GenericBackbone:
 
     @cached_property
     def lm_head(self) -> Any:
-        """The model's last module with its weights on :attr:`device`, for heads that read them.
-
-        Raises:
-            UnsupportedModel: they are quantised, or fetched anew at every step.
-        """
+        """The model's last module with its weights on :attr:`device`, for heads that read them."""
         head: Any = self._lm_head
         if type(head) is not nn.Linear or head.weight.is_meta or self.embed.weight.is_meta:
             raise UnsupportedModel(
@@ -332,9 +313,6 @@ class GenericBackbone:
     def check(self, model: Any) -> None:
         """Tries whether a tree over a cache gives what the library's forward of every path gives:
         a text of a few tokens, two rows of different lengths, windows shortened to three.
-
-        Raises:
-            UnsupportedModel: it does not, however the masks are handed over.
         """
         config, worst = self.config, float("inf")
         failed: Exception | None = None

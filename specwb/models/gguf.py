@@ -23,9 +23,6 @@ PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 def split(source: Any, file: str | None) -> tuple[Any, str | None]:
     """Parts the path of a GGUF file into its folder and its name; everything else stays as it is.
 
-    Args:
-        source: what a model is named by.
-        file: the name of a GGUF file in it, where one was given.
     Raises:
         LoadError: a path of a file, and the name of one beside it.
     """
@@ -65,10 +62,6 @@ def is_in_few_bits(path: Path) -> bool:
 def config_of(folder: Path, file: str, name: str) -> Any:
     """The library's config of the model in a GGUF file.
 
-    Args:
-        folder: where the file lies.
-        file: its name there.
-        name: what messages call the model.
     Raises:
         LoadError: there is no such file, it is one of several parts, it is damaged or cut off, or
             the library does not know its architecture.

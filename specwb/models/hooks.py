@@ -20,9 +20,6 @@ def check_unhooked(model: Any, name: str = "model") -> None:
     Only weights are read from the modules, or they are called in another order than the library
     does: whatever such an addition computes would be ignored.
 
-    Args:
-        model: the library's model.
-        name: what the message calls it.
     Raises:
         HookedModel: the module is named by its path.
     """
@@ -43,9 +40,6 @@ def check_whole(model: Any, name: str = "model") -> None:
     Its layers and its head are called one after the other; hooks of all its modules, and of its
     outputs, are computed there, of every node of a draft as of a token of a text.
 
-    Args:
-        model: the library's model.
-        name: what the message calls it.
     Raises:
         HookedModel: a forward of its own, or a hook on what the whole model is given.
     """

@@ -18,8 +18,16 @@ from transformers.models.llama.modeling_llama import (
 
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
-from specwb.models.eagle import LLAMA, layer_config, with_sdpa
+from specwb.models.checkpoint import (
+    HeadError,
+    Stored,
+    check_sizes,
+    fill,
+    naming,
+    words_in,
+    write,
+)
+from specwb.models.eagle import described, layer_config, move_to, with_sdpa
 from specwb.models.layers import gain, rms
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -37,14 +45,8 @@ class AttentionLayer(nn.Module):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
-        return (
-            x
-            + self.self_attn(
-                self.input_layernorm(x),
-                position_embeddings=position_embeddings,
-                attention_mask=None,
-            )[0]
-        )
+        around = {"position_embeddings": position_embeddings, "attention_mask": None}
+        return x + self.self_attn(self.input_layernorm(x), **around)[0]
 
 
 class TwoLinears(nn.Module):
@@ -58,11 +60,8 @@ class TwoLinears(nn.Module):
         self.input_layernorm = LlamaRMSNorm(h, config.rms_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + product(
-            F.silu(product(rms(x, self.input_layernorm), self.up_proj.weight, None)),
-            self.down_proj.weight,
-            None,
-        )
+        up = product(rms(x, self.input_layernorm), self.up_proj.weight, None)
+        return x + product(F.silu(up), self.down_proj.weight, None)
 
 
 class KangarooAdapter(Output, nn.Module):
@@ -108,29 +107,14 @@ class KangarooAdapter(Output, nn.Module):
                 f"{config.num_hidden_layers}"
             )
         self.card: dict = {}
-        self.config, self.exit, self.adapter, self.hidden = (
-            with_sdpa(config),
-            exit,
-            adapter,
-            config.hidden_size,
-        )
-        self.vocabulary = config.vocab_size
-        n = config.num_hidden_layers
-        made: list[nn.Module] = (
-            [TwoLinears(config)]
-            if adapter == "mlp"
-            else [
-                AttentionLayer(config, i)
-                if adapter == "attention"
-                else LlamaDecoderLayer(config, i)
-                for i in range(n)
-            ]
-        )
-        self.layers = nn.ModuleList(made)
-        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = (
-            nn.Linear(config.hidden_size, config.vocab_size, bias=False) if own_head else None
-        )
+        self.config, self.exit, self.adapter = with_sdpa(config), exit, adapter
+        h = self.hidden = config.hidden_size
+        v = self.vocabulary = config.vocab_size
+        make: Any = AttentionLayer if adapter == "attention" else LlamaDecoderLayer
+        many = [make(config, i) for i in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList([TwoLinears(config)] if adapter == "mlp" else many)
+        self.norm = LlamaRMSNorm(h, config.rms_norm_eps)
+        self.lm_head = nn.Linear(h, v, bias=False) if own_head else None
         self.register_buffer("words", words)
         self.rotary_emb = LlamaRotaryEmbedding(config)
 
@@ -145,11 +129,7 @@ class KangarooAdapter(Output, nn.Module):
 
     def start_from(self, target: Target) -> KangarooAdapter:
         """Begin as the target's own layer behind the exit, as much of it as there is here, and its
-        final norm and head.
-
-        Raises:
-            UnsupportedModel: the target's layers run only together.
-        """
+        final norm and head."""
         if target.backbone.whole:
             raise UnsupportedModel(
                 f"kangaroo drafts behind a part of the target's layers, those of {target.name!r} "
@@ -184,21 +164,15 @@ class KangarooAdapter(Output, nn.Module):
         return rms(hidden, self.norm)
 
     def save(self, folder: Path, card: dict | None = None) -> None:
-        every = self.config.to_dict()
-        config = {k: every[k] for k in LLAMA if every.get(k) is not None}
-        own = {
-            "exit_layer": self.exit,
-            "adapter": self.adapter,
-            "own_head": self.lm_head is not None,
-        }
-        write(folder, {**config, **own}, self.state_dict(), "model", card)
+        own = {"exit_layer": self.exit, "adapter": self.adapter}
+        own["own_head"] = self.lm_head is not None
+        write(folder, {**described(self.config), **own}, self.state_dict(), "model", card)
 
 
 def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -> KangarooAdapter:
-    """An adapter from a published folder or one of ours.
+    """An adapter from a published folder or one of ours. ``exit``: the exit layer of a file that
+    does not say it.
 
-    Args:
-        exit: the exit layer of a file that does not say it.
     Raises:
         HeadError: an exit layer that the target does not have, that is missing, or other than the
             file's; missing, surplus or wrongly shaped keys; adapters of another target.
@@ -220,26 +194,10 @@ def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -
             f"with a layer of {target.name!r} behind it"
         )
     llama = layer_config(config, where)
-    c = target.backbone.config
-    if (llama.hidden_size, llama.vocab_size) != (c.hidden_size, target.vocabulary):
-        raise HeadError(
-            f"{where}: trained for a target of hidden size {llama.hidden_size} and "
-            f"{llama.vocab_size} tokens, "
-            f"{target.name!r} has {c.hidden_size} and {target.vocabulary}"
-        )
-    try:
-        made = KangarooAdapter(
-            llama,
-            layer,
-            config.get("adapter", "attention"),
-            bool(config.get("own_head", False)),
-            words_in(weights, where, target),
-        )
-    except HeadError as error:
-        raise HeadError(f"{where}: {error}") from None
+    check_sizes(where, target, llama.hidden_size, llama.vocab_size)
+    adapter, words = config.get("adapter", "attention"), words_in(weights, where, target)
+    with naming(where):
+        made = KangarooAdapter(llama, layer, adapter, bool(config.get("own_head", False)), words)
     fill(made, weights, where, target)
-    made.card = stored.card
-    made.to(target.device, target.dtype).rotary_emb = LlamaRotaryEmbedding(llama).to(
-        target.device
-    )  # its frequencies are float32 in every model
-    return made.requires_grad_(False).eval()
+    move_to(made, stored, llama, target)
+    return made.requires_grad_(False)

@@ -25,11 +25,6 @@ class Layer:
     The layer's own q, k, v, gate and up projections become views of the fused weights made here,
     unless the library has them fused already.
 
-    Args:
-        layer: the library's decoder layer.
-        kind: how it departs from Llama's.
-        config: its config.
-
     Attributes:
         norm1: the norm before the attention, or None.
         norm2: the norm before the MLP, or None.
@@ -165,9 +160,6 @@ def check_plain(*parts: Any) -> None:
     """Checks that layers are plain linear ones.
 
     Only their weights are read, so that whatever else one of them computes would be ignored.
-
-    Raises:
-        UnsupportedModel: one is of another type.
     """
     other = next((p for p in parts if type(p) is not nn.Linear), None)
     if other is not None:

@@ -56,11 +56,6 @@ def run_paths(
     prefix's keys and values. A node on several paths is computed on each. Its first copy's entries
     then go to its slot of the target's cache, where the tree layout would have put them.
 
-    Args:
-        backbone: the target's layers.
-        state: the texts.
-        draft: a token tree below each.
-        features: the numbers of the layers whose hidden states are wanted.
     Returns:
         hidden states ``[B,n,H]`` before the final norm, and features ``[B,n,F]`` or None.
 

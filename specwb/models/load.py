@@ -17,7 +17,6 @@ from specwb.inputs import integer
 from specwb.models import gguf, smol
 from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
-from specwb.models.devices import resolve_device, resolve_dtype
 from specwb.models.faster import chosen
 from specwb.models.folder import (
     SAFE,
@@ -32,8 +31,16 @@ from specwb.models.folder import (
 )
 from specwb.models.generation import unused
 from specwb.models.memory import Estimate, check_weights_fit, estimated, is_in_bfloat16
-from specwb.models.placement import checked_map, is_spread, main_device, on_disk
-from specwb.models.quantised import check_quantised, quantisation
+from specwb.models.placement import (
+    check_quantised,
+    checked_map,
+    is_spread,
+    main_device,
+    on_disk,
+    quantisation,
+    resolve_device,
+    resolve_dtype,
+)
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
 from specwb.models.vocabulary import check_shared, check_tokenizers, fitted, is_padding, shared
@@ -279,22 +286,14 @@ def memory(
 
 
 def _check_unused(settings: dict[str, Any], what: str) -> None:
-    """Checks that nothing was said that is said of files which are read.
-
-    Raises:
-        LoadError: it is named.
-    """
+    """Checks that nothing was said that is said of files which are read."""
     for name, value in settings.items():
         if value is not None:
             raise LoadError(f"{name}= is of a folder or hub id, not of {what}")
 
 
 def check_attention(implementation: str | None) -> None:
-    """Checks that an attention of the library's takes a tree's mask.
-
-    Raises:
-        LoadError: it does not.
-    """
+    """Checks that an attention of the library's takes a tree's mask."""
     if implementation not in (None, *ATTENTIONS):
         raise LoadError(
             f"attn_implementation={implementation!r}: a tree of drafts needs an attention that "
@@ -499,11 +498,7 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def check_device(target: Target, draft: Target) -> None:
-    """Checks that both models live on one device.
-
-    Raises:
-        LoadError: they do not.
-    """
+    """Checks that both models live on one device."""
     if draft.device != target.device:
         raise LoadError(
             f"target {target.name!r} is on {target.device}, draft {draft.name!r} on "
@@ -515,9 +510,6 @@ def check_pair(target: Target, draft: Target) -> None:
     """Checks that both models speak the same tokens and live on one device: verification compares
     ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
     number.
-
-    Raises:
-        LoadError: they do not.
     """
     check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):

@@ -139,12 +139,6 @@ class Blocks:
 def block(model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1) -> Tensor:
     """The logits of the k tokens behind a text, ``[k,V]`` or of the model's words, without a
     decoding around it.
-
-    Args:
-        model: the diffusion model.
-        text: token ids.
-        k: how many tokens.
-        steps: of denoising, see :meth:`Blocks.say`.
     """
     device = model.backbone.device
     tokens = torch.tensor([[*text, *[0] * k]], device=device)

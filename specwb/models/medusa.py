@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specwb.models.checkpoint import HeadError, Stored, fill, words_in, write
+from specwb.models.checkpoint import HeadError, Stored, fill, naming, words_in, write
 from specwb.models.target import Target
 from specwb.models.words import Worded, rows_of
 
@@ -40,10 +40,6 @@ class MedusaHeads(Worded, nn.Module):
     negative, and could not lead from one token to another.
 
     Args:
-        hidden: the target's hidden size H.
-        vocabulary: its tokens V.
-        heads: how many heads (K).
-        blocks: how many residual blocks each has.
         shared: whether all say their words by the target's output layer.
         words: ``[d]`` the target ids that shared heads draft, key ``words``; None for all.
 
@@ -143,9 +139,6 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
     the files hold 5. With several blocks a head, files may hold each block or, as the published
     code does, the shared one under every number.
 
-    Args:
-        folder: the folder, or a hub id.
-        target: the target model they were trained for.
     Raises:
         HeadError: missing, surplus or wrongly shaped keys, words that are not the target's, heads
             of another target, or heads of version 2, which have no matrix behind their blocks.
@@ -176,10 +169,8 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
             f"the file holds heads of {blocks}"
         )
     sizes = target.backbone.config.hidden_size, target.vocabulary, heads, blocks
-    try:
+    with naming(where):
         module = MedusaHeads(*sizes, bool(stored.config.get("shared_head")), words)
-    except HeadError as error:
-        raise HeadError(f"{where}: {error}") from None
     module.card = stored.card
     renamed = {key.removeprefix("medusa_head."): value for key, value in weights.items()}
     if words is not None:

@@ -1,19 +1,95 @@
-"""Where the parts of a model lie that was loaded with ``device_map=``, on several devices or partly
-in memory that is fetched from at every step (offload).
+"""Where a model's weights lie, and in which number type: devices and number types by name, maps of
+several devices, quantised weights.
 
-The library's accelerate puts a hook on every module of such a model, which brings weights and
-inputs together. It is called as it is (:mod:`specwb.models.generic`).
+A model whose parts lie on several devices, or partly in memory that is fetched from at every step
+(offload), has a hook of the library's accelerate on every module, which brings weights and inputs
+together; quantised weights are computed with by the library's own modules. Both run the generic
+way (:mod:`specwb.models.generic`). Here it is only seen to that what they need is there before
+weights are read.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from specwb.files import from_json
+from specwb.files import first_line, from_json
 from specwb.models.folder import LoadError
+
+NUMBER_TYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """A torch dtype by name; ``auto`` is float32.
+
+    Raises:
+        LoadError: an unknown name, or bfloat16 on a device that has no units for it.
+    """
+    known = {"auto": torch.float32, **NUMBER_TYPES}
+    if not isinstance(dtype, torch.dtype) and dtype not in known:
+        names = ", ".join(known)
+        raise LoadError(f"dtype must be {names} or a torch.dtype, got {dtype!r}")
+    chosen = dtype if isinstance(dtype, torch.dtype) else known[dtype]
+    if chosen is torch.bfloat16 and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 8:
+            raise LoadError(
+                f"{torch.cuda.get_device_name(device)} (sm_{major}{minor}) has no bfloat16: "
+                "write float16 or float32"
+            )
+    return chosen
+
+
+NVIDIA = Path("/dev/nvidia0")
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """A torch device by name; ``auto`` is CUDA where there is one.
+
+    Warns where ``auto`` is the CPU although the machine has an NVIDIA device.
+
+    Raises:
+        LoadError: an unknown device, or CUDA where there is none.
+    """
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        if NVIDIA.exists():
+            why = "its driver is too old for this build, or this is a build without CUDA"
+            warnings.warn(
+                f"torch {torch.__version__} cannot use this machine's NVIDIA device ({why}): "
+                "running on the CPU; make gpu says what to do",
+                stacklevel=2,
+            )
+        return torch.device("cpu")
+    unknown = f"device must be auto, cpu, cuda or cuda:N, got {device!r}"
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise LoadError(unknown) from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise LoadError(unknown)
+    if resolved.type == "cpu" and resolved.index:
+        raise LoadError(f"device {device!r}: there is one cpu device; write cpu")
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count() or "no"
+        raise LoadError(
+            f"device {str(device)!r} was asked for, but this torch sees {count} CUDA device(s);"
+            " write cpu, or run make gpu, which says what is missing"
+        )
+    return resolved
+
+
+# ------------------------------------------------------------------------------- several devices
 
 STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")
 """Ways in which accelerate makes a map itself."""
@@ -44,17 +120,12 @@ def device_of(module: Any) -> torch.device:
 
 
 def checked_map(device_map: Any) -> Any:
-    """A ``device_map`` that accelerate can be given.
-
-    Args:
-        device_map: a strategy, a device for everything, or a table from modules to devices, which
-            may be written in JSON.
+    """A ``device_map`` that accelerate can be given: a strategy, a device for everything, or a
+    table from modules to devices, which may be written in JSON.
 
     Raises:
         LoadError: it is none of these, or names a device that this machine has not.
     """
-    from specwb.models.devices import resolve_device
-
     if isinstance(device_map, str) and device_map.lstrip().startswith("{"):
         try:
             device_map = from_json(device_map)
@@ -90,3 +161,77 @@ def main_device(device_map: Any) -> torch.device:
 def on_disk(device_map: Any) -> bool:
     """Whether a map leaves some of a model on the disk."""
     return isinstance(device_map, dict) and "disk" in device_map.values()
+
+
+# ------------------------------------------------------------------------------ quantised weights
+
+SHORT = {"4bit": {"load_in_4bit": True}, "8bit": {"load_in_8bit": True}}
+"""Configs by name: bitsandbytes'."""
+
+
+def quantisation(config: Any) -> Any:
+    """The library's config of a quantisation that was asked for: its config object, its fields as
+    a table or in JSON, or ``"4bit"`` or ``"8bit"``, which are bitsandbytes'; None is none.
+
+    Raises:
+        LoadError: it describes no quantisation that the library knows.
+    """
+    from transformers.quantizers.auto import AutoQuantizationConfig
+
+    if config is None:
+        return None
+    ways = f"{', '.join(SHORT)}, a table with quant_method, or a config object of transformers"
+    wrong = f"quantization_config must be {ways}; got {config!r:.200}"
+    if isinstance(config, str) and config in SHORT:
+        config = SHORT[config]
+    elif isinstance(config, str):
+        try:
+            config = from_json(config)
+        except ValueError as error:
+            raise LoadError(wrong) from error
+    if hasattr(config, "quant_method"):
+        return config
+    if not isinstance(config, dict):
+        raise LoadError(wrong)
+    try:
+        return AutoQuantizationConfig.from_dict(config)
+    except ImportError as error:
+        raise LoadError(f"quantization_config: {first_line(error)}") from error
+    except Exception as error:
+        raise LoadError(f"{wrong} ({first_line(error)})") from error
+
+
+def check_quantised(config: Any, asked: Any, name: str) -> bool:
+    """Whether a model's weights are quantised, or are to be by what :func:`quantisation` gave.
+
+    Raises:
+        LoadError: this cannot be computed here: an unknown method, one whose library is not
+            installed or that needs another device, or another one than the weights have.
+    """
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    stored = getattr(config, "quantization_config", None)
+    if stored is None and asked is None:
+        return False
+    try:
+        if stored is None:
+            quantizer = AutoHfQuantizer.from_config(asked, pre_quantized=False)
+        else:
+            merged = AutoHfQuantizer.merge_quantization_configs(stored, asked)
+            quantizer = AutoHfQuantizer.from_config(merged, pre_quantized=True)
+        quantizer.validate_environment(device_map=None, weights_only=True)
+    except Exception as error:
+        method = _method(asked if stored is None else stored)
+        what = "was asked to be quantised" if stored is None else "has weights quantised"
+        reason = first_line(error)
+        raise LoadError(f"{name} {what} by {method}, which cannot run here: {reason}") from error
+    return True
+
+
+def _method(config: Any) -> str:
+    """What a config calls its method."""
+    get = config.get if isinstance(config, dict) else lambda key: getattr(config, key, None)
+    if get("load_in_4bit") or get("load_in_8bit"):
+        return "bitsandbytes"
+    method = get("quant_method")
+    return str(getattr(method, "value", method))

@@ -43,9 +43,6 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
     """What runs a model: the fast backbone where there is one for it, otherwise the generic one,
     which is in the same terms.
 
-    Args:
-        model: the library's model.
-        generic: the library's forward in any case.
     Raises:
         UnsupportedModel: it cannot be run right by either.
     """

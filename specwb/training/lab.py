@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from specwb.bench.prompts import load_prompts
 from specwb.decoding import decode
 from specwb.files import home, weights_hash, whole_folder
-from specwb.models.devices import resolve_device
 from specwb.models.load import data_dir
+from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training import loops

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from specwb.files import home, whole_folder
-from specwb.models.devices import resolve_device
 from specwb.models.load import load
+from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.proxy import log_likelihood

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from specwb.files import home, table, whole_folder
 from specwb.models.checkpoint import round_to_int8
-from specwb.models.devices import resolve_device
 from specwb.models.load import load
+from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.options import whole
 from specwb.training import corpus as text

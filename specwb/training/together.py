@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specwb.files import home, toml
-from specwb.models.devices import resolve_device
 from specwb.models.load import data_dir, load
+from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.training.card import heads_card
 from specwb.training.fit import TrainingError, save_atomically, training_device

@@ -20,7 +20,6 @@ from specwb.models.eagle import eagle_config
 from specwb.models.folder import LoadError
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.load import draft_model
-from specwb.models.words import rows_of
 from specwb.options import MethodError
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
@@ -65,7 +64,9 @@ def test_it_is_its_layers_between_the_targets_embedding_and_output(has_words, tm
     draft = borrowed(tmp_path / "draft", model)
     assert draft.name == str(tmp_path / "draft")
     model.heads = tmp_path
-    assert borrowed(tmp_path / "draft", model).name == f"{model.name}-draft"
+    assert model.own_head("draft") == tmp_path / "draft"
+    assert draft_model(model, tmp_path / "draft").name == f"{model.name}-draft"
+    assert draft_model(model, tmp_path / "draft") is draft_model(model, tmp_path / "draft")
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     x = model.backbone.embed(ids)
     around = draft.model.model.rotary_emb(x, torch.arange(5)[None])
@@ -109,27 +110,6 @@ def test_methods_draft_its_words_and_nothing_else(spec, temperature, tmp_path):
     assert seen
     if not temperature:
         assert specwb.decode(model, PROMPTS, method, max_new_tokens=16).tokens == plain.tokens
-
-
-def test_alone_and_in_a_batch_alike(tmp_path):
-    model = target()
-    made(tmp_path / "draft", model, words(model))
-    method = specwb.method(f"mcsd:tree=2-1,draft={tmp_path / 'draft'}", model)
-    settings = {"max_new_tokens": 12, "temperature": 1.0}
-    together = specwb.decode(model, PROMPTS, method, seed=[4, 5, 6], **settings).tokens
-    alone = [
-        specwb.decode(model, [prompt], method, seed=[4 + i], **settings).tokens[0]
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    assert together == alone
-
-
-def test_it_is_read_once_and_is_the_targets_own_beside_it(tmp_path):
-    model = target()
-    model.heads = tmp_path
-    made(tmp_path / "draft", model, None)
-    assert model.own_head("draft") == tmp_path / "draft"
-    assert draft_model(model, tmp_path / "draft") is draft_model(model, tmp_path / "draft")
 
 
 def test_what_is_no_such_model(tmp_path):
@@ -178,11 +158,3 @@ def test_a_model_that_cannot_lend_is_refused():
         RECIPES["draft"](granite, {})
     with pytest.raises(TrainingError, match="layers=9"):
         RECIPES["draft"](target(), {"layers": 9})
-
-
-def test_words_of_weights_made_in_inference_mode():
-    with torch.inference_mode():
-        lm_head = torch.nn.Linear(8, 16)
-        some = torch.tensor([2, 5])
-        rows = rows_of(lm_head, some)
-        assert torch.equal(rows.weight, lm_head.weight[some])

@@ -23,7 +23,6 @@ import specwb
 from specwb import LoadError
 from specwb.files import weights_hash
 from specwb.models import generation
-from specwb.models.checkpoint import HeadError
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir
 from specwb.models.medusa import MedusaHeads, load_medusa
@@ -46,6 +45,13 @@ def folder(saved, tmp_path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "m"))
 
 
+def refused(load, *given, **more) -> str:
+    with pytest.raises(LoadError) as caught:
+        load(*given, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def put(path: Path, content: object) -> None:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
 
@@ -62,38 +68,27 @@ def weights(folder: Path, **more: torch.Tensor) -> None:
 # ------------------------------------------------------------------------------------------- code
 
 
-def model_code(folder: Path) -> None:
-    change(
-        folder / "config.json",
-        model_type="evil",
-        auto_map={"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"},
-    )
+CODE = {
+    "model": ("config", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}),
+    "weights": ("config", {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}}),
+    "tokenizer": (
+        "tokenizer_config",
+        {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}},
+    ),
+}
 
 
-def weights_code(folder: Path) -> None:
-    change(folder / "config.json", auto_map={"AutoModelForCausalLM": "evil.Evil"})
-
-
-def tokenizer_code(folder: Path) -> None:
-    change(
-        folder / "tokenizer_config.json",
-        tokenizer_class="Evil",
-        auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]},
-    )
-
-
-@pytest.mark.parametrize("spoil", [model_code, weights_code, tokenizer_code])
-def test_code_in_a_folder_is_never_run_and_nothing_is_asked(folder, monkeypatch, spoil):
+@pytest.mark.parametrize("of", CODE)
+def test_code_in_a_folder_is_never_run_and_nothing_is_asked(folder, monkeypatch, of):
     """The library asks on standard input, where the answer may be the first line of somebody's
     prompt."""
     monkeypatch.setattr(builtins, "input", lambda *_: "y")
     monkeypatch.setenv("HF_MODULES_CACHE", str(folder / "modules"))
     mark = folder / "ran"
     (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Evil: pass\n")
-    spoil(folder)
-    if (
-        spoil is weights_code
-    ):  # the library has a class for this type; it needs none of the folder's
+    file, settings = CODE[of]
+    change(folder / f"{file}.json", **settings)
+    if of == "weights":  # the library has a class for this type; it needs none of the folder's
         assert specwb.load(folder).vocabulary == tiny.VOCABULARY
     else:
         with pytest.raises(LoadError, match=str(folder)):
@@ -103,21 +98,18 @@ def test_code_in_a_folder_is_never_run_and_nothing_is_asked(folder, monkeypatch,
 
 def test_everything_that_is_loaded_says_that_no_code_is_run():
     """Of all places in the package, those that no test reaches too."""
-    found = 0
+    calls = 0
     for path in Path(specwb.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and ast.unparse(node.func).startswith("Auto")
-                and ast.unparse(node.func).endswith("from_pretrained")
-            ):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "from_pretrained" in text else ():
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called.startswith("Auto") and called.endswith("from_pretrained"):
                 given = {k.arg: ast.unparse(k.value) for k in node.keywords}
                 # ranks.py is given load.py's settings
-                assert given.get("trust_remote_code", given.get(None)) in ("False", "settings"), (
-                    f"{path}:{node.lineno}"
-                )
-                found += 1
-    assert found >= 6
+                said = given.get("trust_remote_code", given.get(None))
+                assert said in ("False", "settings"), f"{path}:{node.lineno}"
+                calls += 1
+    assert calls >= 6
 
 
 # ---------------------------------------------------------------------------------------- indexes
@@ -137,55 +129,27 @@ def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
     shutil.copy(outside, place / "sub")
     named = name.format(outside=outside)
     put(place / INDEX, {"metadata": {}, "weight_map": dict.fromkeys(load_file(outside), named)})
-    with pytest.raises(
-        LoadError if what == "target" else HeadError, match="is not a file beside it"
-    ):
+    with pytest.raises(LoadError, match="is not a file beside it"):
         specwb.load(place) if what == "target" else load_medusa(place, tiny.target())
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[]",
-        "{}",
-        '{"weight_map": null}',
-        '{"weight_map": []}',
-        '{"weight_map": {"a": 3}}',
-        '{"a":',
-        "[" * 100_000,
-    ],
-)
+NO_INDEX = ["[]", "{}", *(f'{{"weight_map": {x}}}' for x in ("null", "[]", '{"a": 3}')), '{"a":']
+
+
+@pytest.mark.parametrize("content", [*NO_INDEX, "[" * 100_000])
 def test_a_damaged_index(folder, content):
     put(folder / INDEX, content)
     for load in (specwb.load, lambda place: load_medusa(place, tiny.target())):
-        with pytest.raises(
-            LoadError, match=r"index\.json (is damaged|is not JSON|holds no settings)"
-        ) as caught:
-            load(folder)
-        assert "\n" not in str(caught.value)
+        assert INDEX in refused(load, folder)
 
 
-HEADERS = [
-    b"[]",
-    b'{"a": {"dtype": "F32", "shape": [1]}}',
-    b'{"a": 3}',
-    b'{"a": {"data_offsets": "x"}}',
-    b"[" * 100_000,
-    b"\xff",
-]
+HEADERS = [b"[]", b'{"a": {"dtype": "F32", "shape": [1]}}', b'{"a": 3}', b"[" * 100_000, b"\xff"]
 
 
-@pytest.mark.parametrize(
-    "header", HEADERS, ids=["list", "no offsets", "number", "text", "deep", "bytes"]
-)
+@pytest.mark.parametrize("header", HEADERS, ids=["list", "no offsets", "number", "deep", "bytes"])
 def test_a_header_of_another_form(folder, header):
     (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
-    with pytest.raises(
-        LoadError,
-        match=r"model\.safetensors is damaged, cut off or no file of weights; fetch it again: "
-        r".*header",
-    ):
-        specwb.load(folder)
+    assert f"{WEIGHTS} is damaged" in refused(specwb.load, folder)
 
 
 # ----------------------------------------------------------------------------- config and weights
@@ -194,31 +158,18 @@ def test_a_header_of_another_form(folder, header):
 def test_weights_that_the_config_does_not_describe(folder):
     """Twelve layers read as six write nonsense."""
     change(folder / "config.json", num_hidden_layers=2)
-    with pytest.raises(
-        LoadError,
-        match=r"weights that it does not describe: model\.layers\.2\.input_layernorm\.weight, .* "
-        r"and \d more",
-    ):
-        specwb.load(folder)
+    assert "not describe: model.layers.2.input_layernorm.weight" in refused(specwb.load, folder)
 
 
 def test_harmless_weights_too_many(folder):
     """Constants that older files repeat, and the heads of a whole Medusa-2 model, which are read as
     heads."""
     plain = specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
-    weights(
-        folder,
-        **{
-            "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
-            "medusa_head.0.1.weight": torch.ones(2, 2),
-        },
-    )
+    names = ("model.layers.0.self_attn.rotary_emb.inv_freq", "medusa_head.0.1.weight")
+    weights(folder, **{name: torch.ones(4) for name in names})
     assert specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens == plain
     weights(folder, **{"model.layers.0.self_attn.other.weight": torch.ones(4)})
-    with pytest.raises(
-        LoadError, match=r"does not describe: model\.layers\.0.self_attn\.other\.weight\)"
-    ):
-        specwb.load(folder)
+    assert "not describe: model.layers.0.self_attn.other.weight)" in refused(specwb.load, folder)
 
 
 def test_a_tied_head_that_is_stored_once_more(tmp_path):
@@ -230,44 +181,23 @@ def test_a_tied_head_that_is_stored_once_more(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "settings", "named"),
+    ("file", "settings", "word"),
     [
-        (
-            "config",
-            {"num_hidden_layers": 0},
-            "config.json says num_hidden_layers=0; it must be an integer >= 1",
-        ),
+        ("config", {"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ("config", {"num_hidden_layers": -1}, "num_hidden_layers=-1"),
         ("config", {"num_attention_heads": 0}, "num_attention_heads=0"),
         ("config", {"vocab_size": "many"}, "vocab_size='many'"),
-        (
-            "config",
-            {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
-            "rope_theta=0; it must be a number > 0",
-        ),
-        ("config", {"rope_theta": -1.0}, r"rope_theta=-1\.0"),
-        (
-            "config",
-            {"eos_token_id": 99999},
-            "config.json says eos_token_id=99999; .* below the vocabulary's 64",
-        ),
-        (
-            "generation_config",
-            {"eos_token_id": [1, -1]},
-            r"generation_config.json says eos_token_id=\[1, -1\]",
-        ),
-        (
-            "config",
-            {"rms_norm_eps": "a"},
-            "config.json in .* describes no model that is known: .*rms_norm_eps",
-        ),
+        ("config", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta=0"),
+        ("config", {"rope_theta": -1.0}, "rope_theta=-1.0"),
+        ("config", {"eos_token_id": 99999}, "eos_token_id=99999"),
+        ("config", {"eos_token_id": []}, "eos_token_id=[]"),
+        ("generation_config", {"eos_token_id": [1, -1]}, "eos_token_id=[1, -1]"),
+        ("config", {"rms_norm_eps": "a"}, "rms_norm_eps"),
     ],
 )
-def test_settings_that_cannot_be(folder, file, settings, named):
+def test_settings_that_cannot_be(folder, file, settings, word):
     change(folder / f"{file}.json", **settings)
-    with pytest.raises(LoadError, match=named) as caught:
-        specwb.load(folder)
-    assert "\n" not in str(caught.value)
+    assert word in refused(specwb.load, folder)
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
@@ -275,14 +205,11 @@ def test_settings_that_cannot_be(folder, file, settings, named):
 def test_settings_that_are_no_table(folder, file, content):
     """The library takes a damaged generation_config.json for none, and the end of texts is lost."""
     put(folder / file, content)
-    with pytest.raises(LoadError, match=rf"{file} (is not JSON|holds no settings)"):
-        specwb.load(folder)
+    assert file in refused(specwb.load, folder)
 
 
-@pytest.mark.parametrize("device", ["cpu:7", "cpu:1"])
-def test_there_is_one_cpu(saved, device):
-    with pytest.raises(LoadError, match=f"device '{device}': there is one cpu device"):
-        specwb.load(saved, device=device)
+def test_there_is_one_cpu(saved):
+    assert "'cpu:1'" in refused(specwb.load, saved, device="cpu:1")
     assert specwb.load(saved, device="cpu:0").device.type == "cpu"
 
 
@@ -296,8 +223,7 @@ def test_weights_that_are_not_those_of_the_card(folder):
     content = bytearray((folder / WEIGHTS).read_bytes())
     content[-1] ^= 1
     (folder / WEIGHTS).write_bytes(content)
-    with pytest.raises(LoadError, match=r"the weights have sha256 .*, its card\.json names"):
-        specwb.load(folder)
+    assert "sha256" in refused(specwb.load, folder)
 
 
 CARDS = [
@@ -315,11 +241,8 @@ CARDS = [
 def test_cards_of_another_form(tmp_path, card):
     tiny.head("medusa").save(tmp_path)
     put(tmp_path / "card.json", card)
-    with pytest.raises(
-        HeadError, match=r"card\.json: (held_out|target_sha256|sha256) must"
-    ) as caught:
-        specwb.method("medusa", tiny.target(), head=str(tmp_path))
-    assert "\n" not in str(caught.value)
+    how = {"head": str(tmp_path)}
+    assert f"{next(iter(card))} must" in refused(specwb.method, "medusa", tiny.target(), **how)
 
 
 # ----------------------------------------------------------------------------- places and the hub
@@ -329,8 +252,7 @@ def test_the_users_own_folder(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     assert specwb.load("~/m").folder == folder
     assert specwb.load(Path("~/m")).folder == folder
-    with pytest.raises(LoadError, match="folder ~/nothing does not exist"):
-        specwb.load("~/nothing")
+    assert "~/nothing does not exist" in refused(specwb.load, "~/nothing")
 
 
 class Hub:
@@ -367,37 +289,28 @@ class Hub:
 def hub(folder, tmp_path, monkeypatch) -> Hub:
     made = Hub(folder, tmp_path / "cache")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", made.snapshot_download)
-    monkeypatch.setattr(
-        huggingface_hub.HfApi,
-        "model_info",
-        lambda api, *given, **more: made.model_info(api, *given, **more),
-    )
+    info = lambda api, *given, **more: made.model_info(api, *given, **more)  # noqa: E731
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
     return made
 
 
 def test_a_target_from_the_hub_is_looked_at_as_a_folder_is(hub, folder):
-    for extra in ("pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py"):
+    extras = ("pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py")
+    for extra in extras:
         (folder / extra).write_bytes(b"large")
     target = specwb.load("some/model@v1")
     assert hub.asked == [("some/model", "v1", 5.0)]
-    assert (
-        hub.fetched & {"pytorch_model.bin", "consolidated.safetensors", "model.gguf", "evil.py"}
-        == set()
-    )
-    assert (
-        specwb.decode(target, [[1, 2]], max_new_tokens=6).tokens
-        == specwb.decode(specwb.load(folder), [[1, 2]], max_new_tokens=6).tokens
-    )
+    assert not hub.fetched & set(extras)
+    models = (target, specwb.load(folder))
+    one, other = (specwb.decode(m, [[1, 2]], max_new_tokens=6).tokens for m in models)
+    assert one == other
     assert (target.name, target.folder, target.heads) == ("some/model@v1", hub.cache, None)
     specwb.load("some/model", revision="main")
     assert hub.asked[1][:2] == ("some/model", "main")
-    with pytest.raises(LoadError, match="revision is given twice"):
-        specwb.load("some/model@v1", revision="main")
-    with pytest.raises(LoadError, match=r"revision='v1' is of a hub id; .* is a folder"):
-        specwb.load(folder, revision="v1")
+    assert "given twice" in refused(specwb.load, "some/model@v1", revision="main")
+    assert "of a hub id" in refused(specwb.load, folder, revision="v1")
     change(folder / "config.json", num_hidden_layers=2)
-    with pytest.raises(LoadError, match="weights that it does not describe"):
-        specwb.load("some/model")
+    assert "not describe" in refused(specwb.load, "some/model")
 
 
 def test_a_target_from_the_hub_has_a_commit_and_a_checksum(hub, folder, tmp_path):
@@ -411,54 +324,36 @@ def test_a_target_from_the_hub_has_a_commit_and_a_checksum(hub, folder, tmp_path
     heads.save(tmp_path / "own", card={"target_sha256": target.sha256})
     heads.save(tmp_path / "other", card={"target_sha256": "0" * 64})
     assert load_medusa(tmp_path / "own", target).heads == 1
-    with pytest.raises(HeadError, match=r"trained for the target with sha256 0{12}\.\.\."):
-        load_medusa(tmp_path / "other", target)
+    assert "sha256 0000" in refused(load_medusa, tmp_path / "other", target)
 
 
 def test_where_the_hub_cannot_be_reached_what_was_fetched_before_is_used(hub):
     hub.down = OSError("no route to host\nand more")
-    with pytest.raises(
-        LoadError,
-        match=r"^some/model: neither a local folder nor reachable on the hub: no route to host$",
-    ):
-        specwb.load("some/model")
+    assert refused(specwb.load, "some/model").endswith("no route to host")
     hub.down = None
     specwb.load("some/model")
     hub.down = OSError("no route to host")
     assert specwb.load("some/model").folder == hub.cache
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lab2",
-        "a/b/c",
-        "./some/model",
-        "/some/model",
-        "some/../model@x",
-        Path("some/model"),
-        "-x/y z",
-    ],
-)
+NAMES = ["lab2", "a/b/c", "./some/model", "/some/model", "some/../model@x", "-x/y z"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, Path("some/model")])
 def test_what_is_no_hub_id_is_not_asked_for(hub, name):
-    with pytest.raises(LoadError, match="does not exist"):
-        specwb.load(name)
+    assert "does not exist" in refused(specwb.load, name)
     assert hub.asked == []
 
 
 def test_of_a_whole_model_only_the_parts_with_heads_are_fetched(hub, folder):
     heads = {f"medusa_head.{key}": w for key, w in tiny.head("medusa").state_dict().items()}
-    part = {
-        key: f"model-0000{1 + key.startswith('medusa')}-of-00002.safetensors"
-        for key in [*load_file(folder / WEIGHTS), *heads]
-    }
-    shutil.move(folder / WEIGHTS, folder / "model-00001-of-00002.safetensors")
-    save_file(heads, folder / "model-00002-of-00002.safetensors")
+    one, two = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    part = {**dict.fromkeys(load_file(folder / WEIGHTS), one), **dict.fromkeys(heads, two)}
+    shutil.move(folder / WEIGHTS, folder / one)
+    save_file(heads, folder / two)
     put(folder / INDEX, {"weight_map": part})
     made = load_medusa("some/model", tiny.target())
-    assert {name for name in hub.fetched if name.endswith("safetensors")} == {
-        "model-00002-of-00002.safetensors"
-    }
+    assert {name for name in hub.fetched if name.endswith("safetensors")} == {two}
     assert all(torch.equal(w, heads[f"medusa_head.{k}"]) for k, w in made.state_dict().items())
 
 
@@ -489,17 +384,14 @@ def test_settings_that_decoding_goes_without_are_one_line(folder, caplog):
     put(folder / "generation_config.json", {**NEUTRAL, **ASKED})
     with caplog.at_level(logging.WARNING, "specwb"):
         target = specwb.load(folder)
-    asked = ", ".join(f"{name}={ASKED[name]}" for name in sorted(ASKED))
-    assert caplog.messages == [
-        f"{folder}: its generation_config asks for {asked}; decoding here goes without"
-    ]
+    (line,) = caplog.messages
+    assert all(f"{name}={value}" in line for name, value in ASKED.items())
+    assert not any(f"{name}=" in line for name in NEUTRAL.keys() - ASKED.keys())
     caplog.clear()
     target.model.generation_config.update(no_repeat_ngram_size=None, suppress_tokens=[])
     specwb.load(target.model)
-    assert caplog.messages == [
-        "LlamaForCausalLM: its generation_config asks for repetition_penalty=1.3; decoding here "
-        "goes without"
-    ]
+    (line,) = caplog.messages
+    assert "for repetition_penalty=1.3;" in line
 
 
 def test_settings_that_decoding_has_itself_or_that_ask_for_nothing_are_not_told(folder, caplog):

@@ -45,14 +45,8 @@ NAMES = {
 
 
 def write(path: Path, model: Any, architecture: str = "qwen2", words: bool = True) -> Path:
-    """Writes a Qwen2 model as a GGUF file, in float32.
-
-    Args:
-        path: the file.
-        model: the library's.
-        architecture: what the file says it is.
-        words: whether the tokenizer and the chat template are written too.
-    """
+    """Writes a Qwen2 model as a GGUF file, in float32; ``words``: with tokenizer and chat
+    template."""
     out, config = gguf.GGUFWriter(path, architecture), model.config
     out.add_block_count(config.num_hidden_layers)
     out.add_context_length(config.max_position_embeddings)
@@ -138,9 +132,7 @@ def test_memory_counts_its_numbers_in_the_number_type_they_get(model, file):
 )
 def test_a_file_is_in_few_bits_where_all_of_its_matrices_are(tensors, few, monkeypatch):
     every = [
-        SimpleNamespace(
-            shape=[8] if name == "norm" else [8, 8], tensor_type=SimpleNamespace(name=kind)
-        )
+        SimpleNamespace(shape=[8] * (1 + (name != "norm")), tensor_type=SimpleNamespace(name=kind))
         for name, kind in tensors.items()
     ]
     monkeypatch.setattr(gguf, "GGUFReader", lambda path: SimpleNamespace(tensors=every))
@@ -148,56 +140,44 @@ def test_a_file_is_in_few_bits_where_all_of_its_matrices_are(tensors, few, monke
 
 
 def test_the_command_line(file):
+    by_folder = ["--target", str(file.parent), "--load", f"gguf_file={file.name}"]
     said = [
         CliRunner().invoke(app, ["generate", "CAB", "--method", "pld", *words])
-        for words in (
-            ["--target", str(file)],
-            ["--target", str(file.parent), "--load", f"gguf_file={file.name}"],
-        )
+        for words in (["--target", str(file)], by_folder)
     ]
     assert [one.exit_code for one in said] == [0, 0]
     assert said[0].stdout == said[1].stdout != ""
 
 
-def test_a_folder_that_holds_a_gguf_file_names_it(file):
-    with pytest.raises(specwb.LoadError, match=r"no config.json; name its GGUF .* tiny\.gguf"):
-        specwb.load(file.parent)
-    with pytest.raises(specwb.LoadError, match=r"gguf_file='no.gguf' is not in .* tiny\.gguf"):
-        specwb.load(file.parent, gguf_file="no.gguf")
-    with pytest.raises(specwb.LoadError, match=r"is of a folder or hub id; .* is a file"):
-        specwb.load(file, gguf_file=file.name)
-    with pytest.raises(specwb.LoadError, match=r"file \S*no.gguf does not exist"):
-        specwb.load(file.parent / "no.gguf")
-
-
-def one_line(error: pytest.ExceptionInfo) -> str:
+def refused(word: str, *given, **more) -> None:
+    with pytest.raises(specwb.LoadError) as error:
+        specwb.load(*given, **more)
     (line,) = str(error.value).splitlines()
-    return line
+    assert word in line
+
+
+def test_a_folder_that_holds_a_gguf_file_names_it(file):
+    refused("tiny.gguf", file.parent)
+    refused("tiny.gguf", file.parent, gguf_file="no.gguf")
+    refused("is a file", file, gguf_file=file.name)
+    refused("no.gguf does not exist", file.parent / "no.gguf")
 
 
 def test_what_cannot_be_read_is_one_line(model, file, tmp_path):
     content = file.read_bytes()
+    cut = tmp_path / "cut.gguf"
     for size in (2, 100, 600, len(content) - 1000):  # in the header, the table and the weights
-        cut = tmp_path / f"cut{size}.gguf"
         cut.write_bytes(content[:size])
-        with pytest.raises(specwb.LoadError, match=r"is damaged, cut off or no GGUF file") as error:
-            specwb.load(cut)
-        assert str(cut) in one_line(error)
-    other = write(tmp_path / "other.gguf", model, architecture="rwkv6")
-    with pytest.raises(specwb.LoadError, match="architecture rwkv6 is not supported") as error:
-        specwb.load(other)
-    one_line(error)
+        refused(f"{cut} is damaged", cut)
+    refused("rwkv6", write(tmp_path / "other.gguf", model, architecture="rwkv6"))
     part = tmp_path / "big-00001-of-00003.gguf"
     part.write_bytes(content)
-    with pytest.raises(specwb.LoadError, match="one of 3 parts, which are not read"):
-        specwb.load(part)
+    refused("3 parts", part)
 
 
 def test_a_file_without_a_tokenizer(model, tmp_path):
     bare = write(tmp_path / "bare.gguf", model, words=False)
-    with pytest.raises(specwb.LoadError, match="no tokenizer could be loaded from") as error:
-        specwb.load(bare)
-    one_line(error)
+    refused("no tokenizer", bare)
     known = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
     target = specwb.load(bare, tokenizer=known)
     with torch.no_grad():

@@ -44,15 +44,11 @@ def seen(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
         {"format": "pt"},
     )
     here = Path(ranked.__file__)
-    path = os.pathsep.join(
-        [str(here.parent), str(Path(specwb.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    )
-    environment = {
-        **{k: v for k, v in os.environ.items() if k not in NEEDED},
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": path,
-    }
+    own = str(Path(specwb.__file__).parents[1])
+    path = [str(here.parent), own, os.environ.get("PYTHONPATH", "")]
+    environment = {k: v for k, v in os.environ.items() if k not in NEEDED}
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTHONPATH"] = os.pathsep.join(path)
     run = subprocess.Popen(
         [sys.executable, str(here), str(folder)],
         env=environment,
@@ -147,10 +143,7 @@ def test_what_the_command_measures(size, seen):
 def test_what_cannot_be_loaded_or_drafted_with_on_several_ranks(size, seen):
     for said in seen[size]:
         assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
-        assert said["parted draft"].endswith(
-            "it is parted among ranks itself; the draft model must be one that every rank holds "
-            "whole"
-        )
+        assert "parted among ranks itself" in said["parted draft"]
 
 
 def test_what_is_loaded_already_is_not_parted():
@@ -160,23 +153,8 @@ def test_what_is_loaded_already_is_not_parted():
 
 def test_torchrun_passes_the_commands_options_on():
     """It takes what it can for its own: ``--n`` would be one of several."""
-    own = [
-        "parallel",
-        "-n",
-        "2",
-        "--groups",
-        "1-2",
-        "--gamma",
-        "3",
-        "--width",
-        "2",
-        "--ranks",
-        "2",
-        "--timeout",
-        "9",
-        "--max-new-tokens",
-        "4",
-    ]
+    options = {"-n": 2, "--groups": "1-2", "--gamma": 3, "--width": 2, "--ranks": 2, "--timeout": 9}
+    own = ["parallel", *(str(word) for option in options.items() for word in option)]
     found = get_args_parser().parse_args(["--nproc_per_node", "2", "-m", "specwb", *own])
     assert [found.training_script, *found.training_script_args] == ["specwb", *own]
 
@@ -208,12 +186,8 @@ def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
 @pytest.mark.slow
 @both
 def test_more_ranks_than_attentions_side_by_side(size, seen):
-    message = (
-        f"{size} ranks are more than the n={size - 1} attentions side by side; start "
-        f"{size - 1} or fewer"
-    )
     for said in seen[size]:
-        assert said["refused"] == f"easyspec: 'LlamaForCausalLM': {message}"
+        assert f"{size} ranks are more than the n={size - 1}" in said["refused"]
 
 
 @pytest.mark.slow
@@ -228,7 +202,7 @@ def test_seconds_are_counted_where_asked(size, seen):
 def test_a_rank_that_dies_ends_the_run(seen):
     """At once: its connections are closed."""
     said = seen[2][0]
-    assert said["ended"].startswith("rank 0: another rank has ended or did not answer within 4 s (")
+    assert said["ended"].startswith("rank 0: another rank has ended")
     assert "\n" not in said["ended"]
     assert said["waited"] < 30
     assert "ended" not in seen[2][1], "it died before it could write again"
@@ -237,9 +211,7 @@ def test_a_rank_that_dies_ends_the_run(seen):
 @pytest.mark.slow
 def test_a_rank_that_is_silent_ends_the_run_after_the_timeout(seen):
     for number, said in enumerate(seen[4][:3]):
-        assert said["ended"].startswith(
-            f"rank {number}: another rank has ended or did not answer within 4 s ("
-        )
+        assert said["ended"].startswith(f"rank {number}: another rank has ended")
         assert said["waited"] < 30
     assert seen[4][0]["waited"] > 3.5
 
@@ -250,39 +222,27 @@ def test_a_rank_that_is_silent_ends_the_run_after_the_timeout(seen):
 def test_ranks_without_torchrun(monkeypatch):
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)
-    started = r"torchrun --nproc_per_node 2 -m specwb parallel"
-    with pytest.raises(
-        RanksError,
-        match=rf"\(RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\): {started}",
-    ) as caught:
+    with pytest.raises(RanksError, match=r"\(RANK, WORLD_SIZE, .* not set\): torchrun") as caught:
         join("cpu")
     assert "\n" not in str(caught.value)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RanksError, match=r"\(LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set\)"):
         join("cpu")
-    with pytest.raises(
-        GroupError,
-        match="execution=ranks needs several processes, started with torchrun and joined .*: "
-        f"{started}",
-    ):
+    with pytest.raises(GroupError, match="several processes"):
         RankGroups(grouping(6, 4)).check(tiny.target().backbone, 4)
     assert ranks.here() is None
 
 
+def placed(monkeypatch, rank: int, size: int, port: int) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
+    for name, value in (*place.items(), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, str(value))
+
+
 def test_others_that_do_not_come(monkeypatch):
-    place = {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(ranked.free_port()),
-    }
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(
-        RanksError, match=r"rank 0: the 2 processes did not come together within 1 s \("
-    ) as caught:
+    placed(monkeypatch, 0, 2, ranked.free_port())
+    with pytest.raises(RanksError, match="the 2 processes did not come together") as caught:
         join("cpu", timeout=1.0)
     assert "\n" not in str(caught.value)
     assert ranks.here() is None
@@ -292,20 +252,8 @@ def test_others_that_do_not_come(monkeypatch):
 @pytest.mark.cuda
 def test_more_ranks_than_devices(monkeypatch):
     count = torch.cuda.device_count()
-    place = {
-        "RANK": str(count),
-        "WORLD_SIZE": str(count + 1),
-        "LOCAL_RANK": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-    }
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(
-        RanksError,
-        match=rf"rank {count} is process {count} of this machine, which has {count} CUDA "
-        r"device\(s\); start fewer, or use cpu",
-    ):
+    placed(monkeypatch, count, count + 1, 1)
+    with pytest.raises(RanksError, match=f"has {count} CUDA"):
         join("cuda")
 
 
@@ -348,15 +296,9 @@ def test_who_runs_what(layers, size, owners, monkeypatch):
     ],
 )
 def test_over_how_many_ranks_a_model_can_be_parted(heads, kv, mlp, size, wanted):
-    assert (
-        parts(
-            SimpleNamespace(
-                num_attention_heads=heads, num_key_value_heads=kv, intermediate_size=mlp
-            ),
-            size,
-        )
-        == wanted
-    )
+    config = SimpleNamespace(num_attention_heads=heads, num_key_value_heads=kv)
+    config.intermediate_size = mlp
+    assert parts(config, size) == wanted
 
 
 def test_seconds_add_up_while_they_are_asked_for(monkeypatch):
@@ -374,18 +316,10 @@ def test_seconds_add_up_while_they_are_asked_for(monkeypatch):
 
 def test_what_is_and_what_is_not_a_rank_that_is_gone():
     here = Ranks(1, 2, torch.device("cpu"), 2.5)
-    with (
-        pytest.raises(
-            RanksError,
-            match=r"rank 1: another rank has ended or did not answer within 2.5 s \(connection "
-            r"closed\)",
-        ),
-        here.answered(),
-    ):
+    with pytest.raises(RanksError, match=r"another rank .*connection closed"), here.answered():
         raise RuntimeError("connection closed\nand more")
-    with pytest.raises(RanksError, match=r"^said already$"), here.answered():
-        raise RanksError("said already")
-    with pytest.raises(torch.OutOfMemoryError), here.answered():
-        raise torch.OutOfMemoryError("too much")
-    with pytest.raises(ValueError, match="another matter"), here.answered():
-        raise ValueError("another matter")
+    others = RanksError("said already"), torch.OutOfMemoryError("too much"), ValueError("another")
+    for other in others:
+        with pytest.raises(type(other)) as caught, here.answered():
+            raise other
+        assert caught.value is other

@@ -30,26 +30,13 @@ CHAT = [
 def sentences(folder: Path, vocabulary: int = 320) -> int:
     """Puts a ``tokenizer.model`` of Llama's kind into a folder: bytes, no unknown tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([TEXT] * 20),
-        model_prefix=str(folder / "tokenizer"),
-        vocab_size=vocabulary,
-        model_type="bpe",
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        normalization_rule_name="identity",
-        minloglevel=2,
-    )
+    how = {"model_type": "bpe", "byte_fallback": True, "hard_vocab_limit": False}
+    how |= {"normalization_rule_name": "identity", "minloglevel": 2, "vocab_size": vocabulary}
+    text, prefix = iter([TEXT] * 20), str(folder / "tokenizer")
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=text, model_prefix=prefix, **how)
     (folder / "tokenizer.vocab").unlink()
-    settings = {
-        "tokenizer_class": "LlamaTokenizer",
-        "add_bos_token": True,
-        "add_eos_token": False,
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "legacy": False,
-    }
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False}
+    settings |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "legacy": False}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     return processor.vocab_size()
@@ -83,9 +70,9 @@ def test_a_folder_with_tokenizer_model_alone_loads_and_decodes(vicuna):
 
 
 def test_a_chat_by_the_name_of_a_template(vicuna):
-    with pytest.raises(specwb.PromptError, match=r"no target has a chat template; .* template="):
+    with pytest.raises(specwb.PromptError, match="template="):
         token_rows(specwb.load(vicuna), CHAT)
-    with pytest.raises(TemplateError, match="unknown chat template 'vicuan'; known: vicuna"):
+    with pytest.raises(TemplateError, match="'vicuan'"):
         specwb.load("/nowhere", template="vicuan")
     target = specwb.load(vicuna, template="vicuna")
     (ids,) = token_rows(target, CHAT)
@@ -130,9 +117,9 @@ def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
 
 def test_what_cannot_stop_anything(vicuna):
     target = tiny.target()
-    with pytest.raises(ValueError, match="texts of until= need a tokenizer"):
+    with pytest.raises(ValueError, match="need a tokenizer"):
         specwb.decode(target, [1, 2], "ar", until="x")
-    with pytest.raises(ValueError, match="until= has an empty text"):
+    with pytest.raises(ValueError, match="empty text"):
         specwb.decode(target, [1, 2], "ar", until=["x", ""])
 
 

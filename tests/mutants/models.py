@@ -20,7 +20,6 @@ from specwb.models import (
     memory,
     placement,
     products,
-    quantised,
     smol,
     target,
     vocabulary,
@@ -337,7 +336,7 @@ def one_matrix_in_few_bits_is_enough(patch):
 @killed_by("models/test_placement.py: eight_bits_are_eight")
 def eight_bits_as_four(patch):
     """Weights that were asked for in 8 bits are made in 4."""
-    patch.edit(quantised.quantisation, "config = SHORT[config]", 'config = SHORT["4bit"]')
+    patch.edit(placement.quantisation, "config = SHORT[config]", 'config = SHORT["4bit"]')
 
 
 @killed_by("models/test_placement.py: device_that_computes")
