@@ -303,7 +303,7 @@ def _dream(stored: Stored) -> DiffusionModel:
     mask = _said(config, "mask_token_id", where)
     names = (*LLAMA, "rope_theta", "rope_scaling")
     told = {k: v for k, v in config.items() if k in names and k != "model_type"}
-    how = {"shift": True, "causal": False, "context": DREAM_CONTEXT}
+    how: dict[str, Any] = {"shift": True, "causal": False, "context": DREAM_CONTEXT}
     qwen = _described(Qwen2Config, told, where)
     return _empty(qwen, where, mask_id=mask, ends=_ends(config, where), **how)
 
@@ -363,7 +363,8 @@ def _llada(stored: Stored) -> DiffusionModel:
         "tie_word_embeddings": bool(config.get("weight_tying", False)),
     }
     llama = _described(LlamaConfig, told, where)
-    how = {"shift": False, "causal": False, "context": llama.max_position_embeddings}
+    longest = llama.max_position_embeddings
+    how: dict[str, Any] = {"shift": False, "causal": False, "context": longest}
     return _empty(llama, where, mask_id=mask, ends=_ends(config, where), **how)
 
 

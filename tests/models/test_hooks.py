@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 import specwb
 from specwb.models.hooks import check_unhooked
 
-PLACES = ("", "model", "model.layers.1", "model.layers.0.mlp", "model.norm", "lm_head")
+PLACES = ("", "model", "model.layers.0.mlp", "model.norm", "lm_head")
 
 
 @pytest.fixture(scope="module")
