@@ -37,7 +37,7 @@ class Option:
 
     It stands in the annotation of a field of the method's options, which are a frozen dataclass::
 
-        gamma: Annotated[int, Option("draft tokens a step", low=1)] = 4
+        gamma: Annotated[int, Option("draft tokens per step", low=1)] = 4
 
     The field's type says what it may be: an int, a float, a bool, a :class:`Tree` (or anything
     that :func:`shape` makes one of), one of the choices, None, or else an instance of the type as
@@ -154,15 +154,14 @@ DraftModel = Annotated[
 DraftVocabulary = Annotated[
     str,
     Option(
-        "where the draft model has another tokenizer: shared, drafting among the tokens that both "
-        "have",
+        "for a draft model with another tokenizer: shared, draft among the tokens that both have",
         choices=("same", "shared"),
     ),
 ]
 TrainedHead = Annotated[
     Any, Option("the trained head; default the target's own", kind="a folder, hub id or head")
 ]
-NodeCount = Annotated[int, Option("nodes of the tree, its root included", low=2, high=MOST)]
+NodeCount = Annotated[int, Option("nodes of the tree, root included", low=2, high=MOST)]
 
 
 def specs(text: str) -> list[str]:

@@ -33,7 +33,7 @@ class Options:
 
 
 def ar(target: Target, options: Options) -> Drafter:
-    """Plain decoding, one token a step."""
+    """Plain decoding: one token per forward pass."""
     return Autoregressive()
 
 

@@ -31,68 +31,76 @@ class Options:
         Option("the diffusion model; default the target's own", kind="a folder, hub id or model"),
     ] = None
     k: Annotated[
-        int, Option("so many draft tokens in every step; 0: between k_min and k_max", low=0)
+        int, Option("draft tokens in every step; 0: adaptive, between k_min and k_max", low=0)
     ] = 0
-    k_min: Annotated[int, Option("the least adaptive length (the paper: 20)", low=1)] = 4
+    k_min: Annotated[int, Option("the smallest adaptive length (the paper: 20)", low=1)] = 4
     k_max: Annotated[int, Option("the largest adaptive length (the paper: 30)", low=1)] = 8
     delta: Annotated[
         float,
         Option(
-            "how much the length grows where enough was accepted (the paper: 10)",
+            "growth of the length when enough was accepted (the paper: 10)",
             within=GROWTH,
         ),
     ] = 2
     rho: Annotated[
-        float, Option("weight of the last step in the averages of the length", within="(0, 1]")
+        float,
+        Option("weight of the last step in the moving averages of the length", within="(0, 1]"),
     ] = 0.5
     share: Annotated[
         float,
-        Option("share of what was generated that must be accepted (the paper: 1)", within="[0, 1]"),
+        Option("share of the draft that must be accepted to grow (the paper: 1)", within="[0, 1]"),
     ] = 0.8
-    steps: Annotated[int, Option("steps of denoising", low=1)] = 1
-    top: Annotated[int, Option("candidates of a place before they are pruned", low=1)] = 15
+    steps: Annotated[int, Option("denoising steps", low=1)] = 1
+    top: Annotated[int, Option("candidates per place before pruning", low=1)] = 15
     mass: Annotated[
-        float, Option("of these the fewest that hold so much probability stay", within="(0, 1]")
+        float,
+        Option("pruning keeps the fewest candidates with this total probability", within="(0, 1]"),
     ] = 0.8
-    beams: Annotated[int, Option("width of the search", low=1)] = 3
-    lam: Annotated[float, Option("the drafter's weight against the proxy's", within="[0, 1]")] = 0.5
+    beams: Annotated[int, Option("beam width of the path search", low=1)] = 3
+    lam: Annotated[float, Option("weight of the drafter against the proxy", within="[0, 1]")] = 0.5
     ngram: Annotated[
         str | Path,
         Option(
-            "the proxy: own, the target's n-grams, counted beforehand (the paper's); online, of "
-            "prompt and output; both, either with weight 1/2; none; or a file: .npz, or KenLM's. "
-            "Where the target has none of its own, own and both are online",
+            "the proxy: own, the target's n-grams, counted beforehand (the paper's); online, "
+            "n-grams of prompt and output; both, each with weight 1/2; none; or a file, .npz or "
+            "KenLM. For a target without n-grams, own and both are the same as online",
             kind="both, own, online, none or a file",
         ),
     ] = "both"
-    order: Annotated[int, Option("n of the n-grams, less than the file's; 0: its own", low=0)] = 0
-    smoothing: Annotated[str, Option("of counted n-grams", choices=SMOOTHINGS)] = "backoff"
+    order: Annotated[
+        int, Option("n of the n-grams, if less than the file's; 0: the file's", low=0)
+    ] = 0
+    smoothing: Annotated[str, Option("smoothing of counted n-grams", choices=SMOOTHINGS)] = (
+        "backoff"
+    )
     draw: Annotated[
         str,
-        Option("a searched path, or tokens drawn from the model's distributions", choices=DRAWS),
+        Option("search, a searched path; sample, tokens drawn from the model", choices=DRAWS),
     ] = "search"
-    paths: Annotated[int, Option("sequences that are drawn, with draw=sample", low=1)] = 1
-    tree: Annotated[bool, Option("all the paths of the search are verified, as one tree")] = False
+    paths: Annotated[int, Option("number of sequences drawn with draw=sample", low=1)] = 1
+    tree: Annotated[bool, Option("verify all paths of the search as one tree")] = False
     chunk: Annotated[
-        int, Option("so many tokens a forward, up to k or k_max; 0: all in one forward", low=0)
+        int, Option("tokens per forward pass, up to k or k_max; 0: all in one pass", low=0)
     ] = 0
     confidence: Annotated[
         float,
-        Option("a chunk follows while every token's probability is this or more", within="[0, 1]"),
+        Option(
+            "keep drafting chunks while every token has at least this probability", within="[0, 1]"
+        ),
     ] = 0.0
     refresh: Annotated[
         int,
-        Option("of a model that sees both ways, whole forwards only every so many steps", low=1),
+        Option("decoding steps per full pass of a bidirectional model", low=1),
     ] = 1
 
 
 def diffuspec(target: Target, options: Options) -> Drafter:
-    """DiffuSpec: all tokens in one forward of a diffusion model, a path through its lattice by beam
-    search, an adaptive draft length.
+    """DiffuSpec: all draft tokens from one forward pass of a diffusion model, a path through their
+    lattice by beam search, and an adaptive draft length.
 
-    The length is ``k`` tokens always; or adaptive between ``k_min`` and ``k_max`` (``delta``,
-    ``rho``, ``share``); or, with ``chunk``, it goes on up to ``k`` or ``k_max`` while the model is
-    sure of each token. The paper's settings are k_min=20,k_max=30,delta=10,share=1,ngram=own.
+    The length is ``k`` tokens in every step; or adaptive between ``k_min`` and ``k_max``
+    (``delta``, ``rho``, ``share``); or, with ``chunk``, the draft grows chunk by chunk up to ``k``
+    or ``k_max`` while the model is sure of each token.
     """
     key, o = "diffuspec", options
     _check_together(key, options)
@@ -261,7 +269,7 @@ ENTRY = Entry(
     presets={
         "published": Preset(
             {"k_min": 20, "k_max": 30, "delta": 10, "share": 1, "ngram": "own"},
-            "section 4; the n-gram counted beforehand",
+            "section 4; with n-grams counted beforehand",
         )
     },
     bibtex="""@article{li2025diffuspec,

@@ -139,8 +139,8 @@ class Options:
     tree: Annotated[
         Tree | str | None,
         Option(
-            "the tree that is drafted: published is EAGLE-1's of 25 candidates; default the one "
-            "that the head's accuracies make best",
+            "the draft tree: published is EAGLE-1's, with 25 candidates; default the best tree for "
+            "the head's accuracies",
             choices=("published",),
         ),
     ] = None
@@ -148,7 +148,7 @@ class Options:
     draw: Annotated[
         str,
         Option(
-            "how a node's children come from q, as for mcsd: without is the paper's, greedy "
+            "how a node's children are drawn from q, as for mcsd: without is the paper's, greedy "
             "EAGLE-2's",
             choices=DRAWS,
         ),
@@ -156,8 +156,8 @@ class Options:
 
 
 def eagle(target: Target, options: Options) -> Drafter:
-    """EAGLE-1: a static tree; by default the one of ``nodes`` nodes that the head's measured
-    accuracies make best."""
+    """EAGLE-1: a one-layer head on the target's hidden states drafts a static tree, by default the
+    best one of ``nodes`` nodes for the head's measured accuracies."""
     head: EagleHead = trained_head("eagle", target, options.head, load_eagle, EagleHead)
     tree = EAGLE_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes)

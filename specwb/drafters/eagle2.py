@@ -61,15 +61,13 @@ class DynamicEagle(EagleDrafter):
 class Options:
     head: TrainedHead = None
     nodes: NodeCount = 10
-    depth: Annotated[int, Option("levels that are expanded", low=1)] = 4
-    top: Annotated[
-        int, Option("nodes of a level that are expanded, and children that each gets", low=1)
-    ] = 4
+    depth: Annotated[int, Option("levels of the tree", low=1)] = 4
+    top: Annotated[int, Option("nodes expanded per level, and children of each", low=1)] = 4
 
 
 def eagle2(target: Target, options: Options) -> Drafter:
-    """EAGLE-2: of ``depth`` levels of the ``top`` most probable nodes the best ``nodes`` (root
-    included) are drafted; the same head as eagle."""
+    """EAGLE-2: a dynamic tree from the same head as eagle. Each of ``depth`` levels expands the
+    ``top`` most probable nodes; the best ``nodes`` of all (root included) are verified."""
     return dynamic("eagle2", "eagle", target, options)
 
 

@@ -10,8 +10,8 @@ from specwb.options import MethodError
 
 
 def eagle3(target: Target, options: Options) -> Drafter:
-    """EAGLE-3: a head over three layers' states with a vocabulary of its own, drafting EAGLE-2's
-    dynamic tree."""
+    """EAGLE-3: a head on the hidden states of three layers, with a smaller vocabulary, drafts
+    EAGLE-2's dynamic tree."""
     drafter = dynamic("eagle3", "eagle3", target, options)
     if not isinstance(drafter.head, Eagle3Head):
         raise MethodError("eagle3: this is an EAGLE-1 head, whose dynamic tree is eagle2")
@@ -33,7 +33,7 @@ ENTRY = Entry(
             "the code's total_token 60, depth 7 (levels after the first), top_k 10",
         ),
         "spec_bench": Preset(
-            {"nodes": 60, "depth": 6, "top": 10}, "Spec-Bench's script: those of EAGLE-2"
+            {"nodes": 60, "depth": 6, "top": 10}, "Spec-Bench's script, as for EAGLE-2"
         ),
     },
     bibtex="""@article{li2025eagle3,

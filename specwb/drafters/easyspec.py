@@ -165,38 +165,40 @@ class Options:
     draft: Annotated[
         Any,
         Option(
-            "the draft model; default the target's deep one, or else its usual one",
+            "the draft model; default the target's deep one, otherwise its usual one",
             kind="a folder, hub id or model",
         ),
     ] = None
     draft_vocabulary: DraftVocabulary = "same"
-    n: Annotated[int, Option("attentions that run side by side; 1: the draft as it is", low=1)] = 4
-    gamma: Annotated[int, Option("draft tokens a step, or levels of width > 1", low=1)] = 5
-    width: Annotated[int, Option("nodes of a level, the most probable ones", low=1)] = 1
+    n: Annotated[
+        int, Option("layers whose attentions run in parallel; 1: an unchanged draft model", low=1)
+    ] = 4
+    gamma: Annotated[int, Option("draft tokens per step, or levels with width > 1", low=1)] = 5
+    width: Annotated[int, Option("nodes per level, the most probable ones", low=1)] = 1
     tree: Annotated[Tree | None, Option("a static tree, as for mcsd, instead of a chain")] = None
     draw: Annotated[
-        str, Option("how a node's children come from q, as for mcsd", choices=DRAWS)
+        str, Option("how a node's children are drawn from q, as for mcsd", choices=DRAWS)
     ] = "without"
-    calibrate: Annotated[bool, Option("the draft's cache is made exact again in every step")] = True
+    calibrate: Annotated[bool, Option("recompute the draft's cache exactly in every step")] = True
     groups: Annotated[
         Any,
         Option(
-            "other groups than the paper's: layers from 0 on; those not named stand alone",
+            "other groups than the paper's, layers counted from 0; the others run alone",
             kind="ranges such as 1-3.4-7",
         ),
     ] = None
     mlp: Annotated[
         str,
         Option(
-            "whether the groups' MLPs follow in order, or run side by side too",
+            "whether the MLPs of a group run in order or in parallel too",
             choices=("sequence", "parallel"),
         ),
     ] = "sequence"
     execution: Annotated[
         str,
         Option(
-            "how a group is computed: streams needs CUDA, ranks several processes; the drafts are "
-            "the same but for rounding, which is seen in half precision",
+            "how a group is computed: streams needs CUDA, ranks several processes; drafts are the "
+            "same up to rounding, which shows in half precision",
             choices=tuple(KINDS),
         ),
     ] = "fused"
@@ -204,7 +206,7 @@ class Options:
 
 def easyspec(target: Target, options: Options) -> Drafter:
     """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft
-    model that runs ``n`` attentions side by side."""
+    model that runs the attentions of ``n`` layers in parallel."""
     key, width, tree, draw = "easyspec", options.width, options.tree, options.draw
     model = deep_draft(target, options.draft, options.draft_vocabulary)
     if width > 1 and (tree is not None or draw != "without"):

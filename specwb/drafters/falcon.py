@@ -298,10 +298,11 @@ class FalconDrafter(EagleDrafter):
 
 BlockSize = Annotated[
     int | None,
-    Option("tokens of a block, which must be the head's; default the head's", low=1),
+    Option("tokens per block; must be the head's, which is the default", low=1),
 ]
 Alignment = Annotated[
-    str | None, Option("where blocks end; default as the head was trained", choices=ALIGNS)
+    str | None,
+    Option("the side on which blocks are aligned; default as the head was trained", choices=ALIGNS),
 ]
 
 
@@ -310,13 +311,13 @@ class Options:
     head: TrainedHead = None
     k: BlockSize = None
     passes: Annotated[
-        int | None, Option("how many passes the tree may take; default as many as it needs", low=1)
+        int | None, Option("forward passes of the head per step, at most; default no limit", low=1)
     ] = None
     tree: Annotated[
         Tree | str | None,
         Option(
-            "the tree that is drafted: vicuna and llama are the two published ones; default the "
-            "one that the head's accuracies make best",
+            "the draft tree: vicuna and llama are the two published ones; default the best tree "
+            "for the head's accuracies",
             choices=tuple(PUBLISHED),
         ),
     ] = None
@@ -324,8 +325,8 @@ class Options:
     draw: Annotated[
         str,
         Option(
-            "how children come from q: without replacement, or greedy, point masses at every "
-            "temperature",
+            "how a node's children are drawn from q: without replacement; or greedy, the most "
+            "probable ones at every temperature",
             choices=("without", "greedy"),
         ),
     ] = "without"
@@ -333,8 +334,8 @@ class Options:
 
 
 def falcon(target: Target, options: Options) -> Drafter:
-    """Falcon: blocks of k tokens a pass; a static tree, by default the one of ``nodes`` nodes that
-    the head's measured accuracies make best in ``passes`` passes."""
+    """Falcon: a head that predicts blocks of k tokens per forward pass drafts a static tree, by
+    default the best one of ``nodes`` nodes for the head's measured accuracies and ``passes``."""
     head = falcon_head("falcon", target, options.head, options.k, options.align)
     depth = None if options.passes is None else head.k * options.passes
     tree = PUBLISHED[options.tree] if isinstance(options.tree, str) else options.tree

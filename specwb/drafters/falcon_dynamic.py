@@ -97,15 +97,17 @@ class Options:
     head: TrainedHead = None
     k: BlockSize = None
     nodes: NodeCount = 10
-    passes: Annotated[int, Option("passes of the head in a step", low=1)] = 2
-    top: Annotated[int, Option("tokens of each list that are combined", low=1)] = 4
-    beams: Annotated[int, Option("blocks of a pass: the best combinations before it", low=1)] = 4
+    passes: Annotated[int, Option("forward passes of the head per step", low=1)] = 2
+    top: Annotated[int, Option("tokens per list that are combined", low=1)] = 4
+    beams: Annotated[
+        int, Option("blocks per pass, which extend the best combinations so far", low=1)
+    ] = 4
     align: Alignment = None
 
 
 def falcon_dynamic(target: Target, options: Options) -> Drafter:
-    """Falcon's blocks on a tree that follows the head's confidence: ``top`` tokens of each list,
-    the ``beams`` best blocks a pass, the best ``nodes`` (root included) of all.
+    """Falcon's blocks on a dynamic tree that follows the head's confidence: ``top`` tokens of each
+    list, the ``beams`` best blocks per pass, the best ``nodes`` (root included) of all.
 
     The candidates are point masses at every temperature.
     """

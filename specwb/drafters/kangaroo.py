@@ -227,41 +227,41 @@ class Options:
     exit: Annotated[
         int | None,
         Option(
-            "the exit layer of an adapter that does not say it; of one that does, it must be that",
+            "the exit layer; required if the adapter's files lack it, otherwise it must match",
             low=0,
         ),
     ] = None
-    gamma: Annotated[int, Option("draft tokens a step, or levels of a tree, at most", low=1)] = 6
+    gamma: Annotated[int, Option("draft tokens per step, or levels of a tree, at most", low=1)] = 6
     eta: Annotated[
         float,
         Option(
-            "how sure it must be to go on (the paper: .6, of a tree .4); 0: always gamma tokens",
+            "confidence needed to go on (the paper: .6, for a tree .4); 0: always gamma tokens",
             within="[0, 1]",
         ),
     ] = 0.4
     stop: Annotated[
         str,
         Option(
-            "what is compared with eta: top, the largest probability at temperature 1; scaled, "
-            "at the decoding's temperature; entropy, exp(-H)",
+            "the confidence compared with eta: top, the largest probability at temperature 1; "
+            "scaled, the same at the decoding's temperature; entropy, exp(-H)",
             choices=("top", "scaled", "entropy"),
         ),
     ] = "top"
     tree: Annotated[
-        Tree | bool, Option("true: the paper's tree of beams; a tree: a static one, as for mcsd")
+        Tree | bool, Option("true: the paper's tree of beams; a shape: a static tree, as for mcsd")
     ] = False
-    top: Annotated[int, Option("beams of a level, of tree=true", low=1)] = 4
+    top: Annotated[int, Option("beams per level with tree=true", low=1)] = 4
     nodes: Annotated[
-        int, Option("nodes at most, the root included, of tree=true", low=2, high=MOST)
+        int, Option("nodes with tree=true, at most, the root included", low=2, high=MOST)
     ] = 16
 
 
 def kangaroo(target: Target, options: Options) -> Drafter:
     """Kangaroo: a chain of up to ``gamma`` tokens from the target's first layers and an adapter,
-    which ends below a token it is unsure of.
+    which ends below a token with low confidence.
 
-    ``tree=true`` is the paper's tree of the ``top`` best beams a level, at most ``gamma`` levels
-    and ``nodes`` nodes.
+    ``tree=true`` is the paper's tree of the ``top`` best beams per level, with at most ``gamma``
+    levels and ``nodes`` nodes.
     """
     key, tree, stop, eta = "kangaroo", options.tree, options.stop, options.eta
     if not eta and stop != "top":
@@ -341,7 +341,7 @@ ENTRY = Entry(
         "published": Preset({"gamma": 6, "eta": 0.6}, "the paper's chain"),
         "published_tree": Preset(
             {"tree": True, "top": 10, "nodes": 61, "eta": 0.4},
-            "the paper's tree: 10 beams, eta 0.4; how large it may be is not said",
+            "the paper's tree: 10 beams, eta 0.4; the paper gives no size",
         ),
     },
     bibtex="""@inproceedings{liu2024kangaroo,

@@ -184,19 +184,19 @@ class Lookahead(Drafter):
 
 @dataclass(frozen=True)
 class Options:
-    window: Annotated[int, Option("columns of guesses that make new n-grams", low=1)] = 7
-    level: Annotated[int, Option("tokens of an n-gram, the pending token among them", low=3)] = 5
+    window: Annotated[int, Option("columns of guesses that generate new n-grams", low=1)] = 7
+    level: Annotated[int, Option("tokens per n-gram, including the pending token", low=3)] = 5
     guesses: Annotated[
-        int, Option("n-grams that are kept of a token, and verified in a step, at most", low=1)
+        int, Option("n-grams stored per token, and verified per step, at most", low=1)
     ] = 7
     prompt: Annotated[
-        bool, Option("the pool also takes the n-grams of the prompt and of the text so far")
+        bool, Option("also collect the n-grams of the prompt and of the text so far")
     ] = False
 
 
 def lookahead(target: Target, options: Options) -> Drafter:
     """Lookahead decoding: n-grams of ``level`` tokens from ``window`` columns, at most ``guesses``
-    of them verified in a step."""
+    of them verified per step."""
     return Lookahead(options.window, options.level, options.guesses, options.prompt)
 
 
@@ -215,10 +215,10 @@ ENTRY = Entry(
     priced=("window", "level", "guesses", "prompt"),
     presets={
         "published": Preset(
-            {"window": 15, "level": 5, "guesses": 15}, "the code's script for MT-bench, of 7B"
+            {"window": 15, "level": 5, "guesses": 15}, "the code's script for MT-bench, 7B"
         ),
         "spec_bench": Preset(
-            {"window": 7, "level": 5, "guesses": 7}, "Spec-Bench's script; the code's readme, of 7B"
+            {"window": 7, "level": 5, "guesses": 7}, "Spec-Bench's script; the code's readme, 7B"
         ),
     },
     bibtex="""@inproceedings{fu2024break,

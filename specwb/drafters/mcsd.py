@@ -21,7 +21,7 @@ class Options:
     draw: Annotated[
         str,
         Option(
-            "how a node's children come from q: with or without replacement; top, the most "
+            "how a node's children are drawn from q: with or without replacement; top, the most "
             "probable ones and one draw from the rest; coupled, independent paths (such as "
             "tree=4-1-1) whose noise the verification shares; greedy, the most probable ones "
             "whatever the temperature",
@@ -53,7 +53,7 @@ ENTRY = Entry(
         "published": Preset({"tree": (4, 2, 2, 1), "draw": "without"}, "the code's default tree"),
         "spectr": Preset(
             {"tree": (8, 1, 1, 1, 1, 1, 1, 1), "draw": "with", "rule": "kseq"},
-            "SpecTr, Sun et al. 2023: 8 drafts of 8 tokens, k-SEQ; quoted from others who read it",
+            "SpecTr, Sun et al. 2023: 8 drafts of 8 tokens, k-SEQ; from secondary sources",
         ),
     },
     bibtex="""@article{yang2024multi,

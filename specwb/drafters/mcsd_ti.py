@@ -100,20 +100,20 @@ class Options:
         Tree | None,
         Option(
             "the largest tree; default 4-1-1-1-1, four chains, or with several roots 1-1-1-1-1 "
-            "below each"
+            "below each root"
         ),
     ] = None
     stop: Annotated[
         str,
         Option(
-            "what is compared with threshold: soft or hard, the two nets of the decision model; "
+            "the value compared with threshold: soft or hard, the two nets of the decision model; "
             "top, the draft's largest probability; entropy, exp(-H); none, always the whole tree",
             choices=(*KINDS, "top", "entropy", "none"),
         ),
     ] = "soft"
     threshold: Annotated[
         float,
-        Option("a level follows while any node's value is at least this", within="[0, 1]"),
+        Option("draft another level while any node's value is at least this", within="[0, 1]"),
     ] = 0.4  # the paper's
     head: Annotated[
         Any,
@@ -122,26 +122,26 @@ class Options:
     roots: Annotated[
         int,
         Option(
-            "so many tokens drawn by the target begin the tree, each with tree below it, and the "
-            "one that is gone on from best stays; one is the bonus token, which is lossless",
+            "first-level tokens that the target draws, each with tree below it; the one with the "
+            "longest accepted continuation stays. One root is the bonus token, which is lossless",
             low=1,
         ),
     ] = 1
     lossy: Annotated[
-        bool, Option("several roots change the output: they are LOSSY, and need lossy=true")
+        bool, Option("several roots change the output (LOSSY) and need lossy=true")
     ] = False
     draw: Annotated[
         str,
         Option(
-            "how a node's children come from q, as for mcsd",
+            "how a node's children are drawn from q, as for mcsd",
             choices=CHILDREN,
         ),
     ] = "without"
 
 
 def mcsd_ti(target: Target, options: Options) -> Drafter:
-    """Improved MCSD: a tree that is cut, at a depth of its own in every step, where a trained model
-    does not expect its tokens to be accepted.
+    """Improved MCSD: a tree that is cut, in every step, at the depth below which a trained decision
+    model expects no further token to be accepted.
 
     With several roots the target draws the first level itself: LOSSY, only with ``lossy=true``.
     """

@@ -102,8 +102,8 @@ class Options:
     tree: Annotated[
         Tree | str | None,
         Option(
-            "the tree that is drafted: published is Medusa's of 63 candidates; default the one "
-            "that the heads' accuracies make best",
+            "the draft tree: published is Medusa's, with 63 candidates; default the best tree for "
+            "the heads' accuracies",
             choices=("published",),
         ),
     ] = None
@@ -111,8 +111,8 @@ class Options:
 
 
 def medusa(target: Target, options: Options) -> Drafter:
-    """Medusa: ``nodes`` candidates, the root included, of all heads' best tokens, in the tree that
-    the heads' measured accuracies make best.
+    """Medusa: the best tokens of several heads in one tree, by default the best tree of ``nodes``
+    nodes (root included) for the heads' measured accuracies.
 
     At T > 0 it is exact by the point-mass rule; ``rule=typical`` is the paper's typical acceptance
     (LOSSY).

@@ -100,9 +100,9 @@ class PromptLookup(Drafter):
 
 @dataclass(frozen=True)
 class Options:
-    gamma: Annotated[int, Option("draft tokens a step, at most", low=1)] = 10
+    gamma: Annotated[int, Option("draft tokens per step, at most", low=1)] = 10
     ngram: Annotated[
-        int, Option("how many of the last tokens are looked up, or fewer without a match", low=1)
+        int, Option("length of the suffix that is looked up; shorter without a match", low=1)
     ] = 3
 
 
@@ -123,11 +123,7 @@ ENTRY = Entry(
     paper="Saxena 2023",
     work=work,
     priced=("gamma", "ngram"),
-    presets={
-        "published": Preset(
-            {"gamma": 10, "ngram": 3}, "the code and Spec-Bench's script; see what differs"
-        )
-    },
+    presets={"published": Preset({"gamma": 10, "ngram": 3}, "the code and Spec-Bench's script")},
     bibtex="""@misc{saxena2023prompt,
   title={Prompt Lookup Decoding}, author={Saxena, Apoorv}, year={2023}, \
 url={https://github.com/apoorvumang/prompt-lookup-decoding}}""",

@@ -61,27 +61,27 @@ class Options:
     draft_vocabulary: Annotated[
         str,
         Option(
-            "where the draft model has another tokenizer: shared, drafting among the tokens that "
-            "both have; text, the draft model continues the text and its continuation is read "
-            "by the target's tokenizer",
+            "for a draft model with another tokenizer: shared, draft among the tokens that both "
+            "have; text, tokenize the draft model's continuation again with the target's "
+            "tokenizer",
             choices=WAYS,
         ),
     ] = "same"
     gamma: Annotated[
-        int, Option("draft tokens a step; in the first step, with schedule=heuristic", low=1)
+        int, Option("draft tokens per step; with schedule=heuristic, in the first step", low=1)
     ] = 4
     schedule: Annotated[
         str,
         Option(
-            "whether gamma stays, or follows the acceptance: 2 more after a step in which all "
-            "draft tokens were accepted, otherwise 1 less",
+            "constant gamma, or heuristic: 2 more after a step in which all draft tokens were "
+            "accepted, otherwise 1 less",
             choices=("constant", "heuristic"),
         ),
     ] = "constant"
     confidence: Annotated[
         float,
         Option(
-            "drafting stops below a token whose probability in the draft model is under it",
+            "stop drafting after a token whose probability in the draft model is below this",
             within="[0, 1)",
         ),
     ] = 0.0
