@@ -91,8 +91,8 @@ class Uncapped(Block):
 
 
 class ProductOfUniforms(Rejection):
-    """The last place is kept at which prod p/q exceeds the product of the uniforms
-    (vllm-ascend)."""
+    """The draft is kept up to the last place at which prod p/q exceeds the product of
+    the uniforms (vllm-ascend)."""
 
     name = "product_of_uniforms"
 
@@ -118,7 +118,7 @@ class ProductOfUniforms(Rejection):
 
 
 class LowScale(KSeq):
-    """k-SEQ with a rho - 1 that is a tenth too low."""
+    """k-SEQ with rho - 1 too small by a tenth."""
 
     name = "low_scale"
 
@@ -137,7 +137,7 @@ class LowScale(KSeq):
 
 
 class RowAbove(Rejection):
-    """The test reads q of the depth above."""
+    """The test reads q from the depth above."""
 
     name = "row_above"
 
@@ -148,7 +148,7 @@ class RowAbove(Rejection):
 
 
 class RestToTheLast(Rejection):
-    """(p - q)+ is not renormalised: the last token gets what is missing."""
+    """(p - q)+ is not renormalised: the last token gets the missing mass."""
 
     name = "rest_to_the_last"
 
@@ -160,7 +160,7 @@ class RestToTheLast(Rejection):
 
 
 class Nucleus(Rejection):
-    """The test has q cut to its top .9; a token outside of it is not tested. (Right.)"""
+    """The test uses q cut to its top .9 and skips tokens outside of it. (Right.)"""
 
     name = "nucleus"
     guard = True
@@ -178,14 +178,14 @@ class Nucleus(Rejection):
 
 
 class NucleusWithoutGuard(Nucleus):
-    """The test has q cut to its top .9, and accepts a token outside of it (u 0 < p)."""
+    """The test uses q cut to its top .9 and accepts tokens outside of it (u 0 < p)."""
 
     name = "nucleus_without_guard"
     guard = False
 
 
 class Warmer(Rejection):
-    """The test has q at a temperature 3 % higher."""
+    """The test uses q at a temperature 3 % higher."""
 
     name = "warmer"
 
@@ -224,7 +224,7 @@ class OneForDepths(Rejection):
 
 
 class OrEqual(Rejection):
-    """`<=` in the place of `<`. (Right.)"""
+    """`<=` instead of `<`. (Right.)"""
 
     name = "or_equal"
 
@@ -233,7 +233,7 @@ class OrEqual(Rejection):
 
 
 class RowBefore(Rejection):
-    """After a whole block the closing token is drawn from p of the row before."""
+    """After a whole block the bonus token is drawn from p of the row before."""
 
     name = "row_before"
 
@@ -247,7 +247,7 @@ class RowBefore(Rejection):
 
 
 class ImprobableSkipped(Rejection):
-    """A candidate with p(x) < .1 is left out untested."""
+    """A candidate with p(x) < .1 is rejected untested."""
 
     name = "improbable_skipped"
 
@@ -256,7 +256,7 @@ class ImprobableSkipped(Rejection):
 
 
 class Capped(Rejection):
-    """The acceptance probability is .98 at most."""
+    """The acceptance probability is capped at .98."""
 
     name = "capped"
 
@@ -277,7 +277,7 @@ class Coarse(Rejection):
 
 
 class Floored(Rejection):
-    """The test has q of at least 1e-3."""
+    """The test uses max(q, 1e-3)."""
 
     name = "floored"
 
@@ -297,7 +297,7 @@ class FirstRowsUniforms(Rejection):
 
 
 class OwnUniforms(Rejection):
-    """Uniforms of its own, by torch.rand. (Right.)"""
+    """The rule draws its own uniforms, by torch.rand. (Right.)"""
 
     name = "own_uniforms"
 
@@ -306,7 +306,7 @@ class OwnUniforms(Rejection):
 
 
 class OwnUniformsResidualFromP(OwnUniforms):
-    """Uniforms of its own, and the bonus token from p."""
+    """The rule draws its own uniforms, and the bonus token from p."""
 
     name = "own_uniforms_residual_from_p"
 
@@ -315,7 +315,7 @@ class OwnUniformsResidualFromP(OwnUniforms):
 
 
 class RawTarget(Rejection):
-    """p without temperature and filters."""
+    """p is used without temperature and filters."""
 
     name = "raw_target"
 
@@ -358,7 +358,7 @@ class FourthUntested(RRSw):
 
 
 class FirstIds(Rejection):
-    """The residual has the ids below 4 only."""
+    """The residual covers only the ids below 4."""
 
     name = "first_ids"
 
@@ -430,7 +430,7 @@ class SortedChildren(LevelDrafter):
 
 
 class BestOfFour(LevelDrafter):
-    """Of four children the two of largest q are kept."""
+    """Of four children the two with the largest q are kept."""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
@@ -441,7 +441,7 @@ class BestOfFour(LevelDrafter):
 
 
 class LeftOut(LevelDrafter):
-    """A drawn token with q(x) < .3 is left out."""
+    """A drawn token with q(x) < .3 is dropped."""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
@@ -452,7 +452,7 @@ class LeftOut(LevelDrafter):
 
 
 class CutQ(LevelDrafter):
-    """Candidates are drawn from the top .8 of q; the whole q is said."""
+    """Candidates are drawn from the top .8 of q; the whole q is reported."""
 
     def _children(self, logits, d, sampling, u, used, race, q):
         if sampling.greedy:
@@ -464,7 +464,7 @@ class CutQ(LevelDrafter):
 
 
 class OtherQ(LevelDrafter):
-    """The q that is said is made from the right one by ``other``."""
+    """The reported q is made from the right one by ``other``."""
 
     def other(self, state, q):
         raise NotImplementedError
@@ -475,28 +475,28 @@ class OtherQ(LevelDrafter):
 
 
 class MuchWarmer(OtherQ):
-    """q is said at 1.6 times the temperature (HF #47932)."""
+    """q is reported at 1.6 times the temperature (HF #47932)."""
 
     def other(self, state, q):
         return warmer(q, 1.6)
 
 
 class SlightlyWarmer(OtherQ):
-    """q is said at a temperature 3 % higher."""
+    """q is reported at a temperature 3 % higher."""
 
     def other(self, state, q):
         return warmer(q, 1.03)
 
 
 class OnePlaceOff(OtherQ):
-    """The rows of q are those of the place behind."""
+    """The rows of q are shifted by one place."""
 
     def other(self, state, q):
         return torch.cat([q[:, 1:], q[:, -1:]], 1)
 
 
 class Stale(OtherQ):
-    """From the fourth new token on q is the first round's."""
+    """From the fourth new token on, q is the first step's."""
 
     def open(self, state, target):
         super().open(state, target)
@@ -510,7 +510,7 @@ class Stale(OtherQ):
 
 
 class Kept(OtherQ):
-    """Rows of q are kept from the last round where the last token is the same."""
+    """Rows of q are reused from the last step if the last token is the same."""
 
     def open(self, state, target):
         super().open(state, target)
@@ -526,7 +526,7 @@ class Kept(OtherQ):
 
 
 class LateArgmax(LevelDrafter):
-    """From the fourth new token on the argmax is said to be a draw."""
+    """From the fourth new token on, the argmax is reported as a draw."""
 
     def propose(self, state, noise):
         self.late = state.length - state.start >= 3
@@ -539,7 +539,7 @@ class LateArgmax(LevelDrafter):
 
 
 class Points(LevelDrafter):
-    """Candidates are drawn from q and called fixed. (Right.)"""
+    """Candidates are drawn from q and declared deterministic. (Right.)"""
 
     def scheme(self, sampling):
         return Scheme.POINT
@@ -549,11 +549,12 @@ class Points(LevelDrafter):
 
 
 class PointsOfTheBonus(Points, BonusUniform):
-    """Candidates are drawn by the uniform of the bonus token and called fixed."""
+    """Candidates are drawn by the uniform of the bonus token and declared
+    deterministic."""
 
 
 class NoDraft(LevelDrafter):
-    """Nothing is drafted where the first test's uniform is .9 or more."""
+    """Nothing is drafted if the first test's uniform is .9 or more."""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
@@ -563,7 +564,7 @@ class NoDraft(LevelDrafter):
 
 
 class ShortByUniform(LevelDrafter):
-    """Below the first token it drafts on where that one's uniform is below .5. (Right.)"""
+    """Drafting continues after the first token if that token's uniform is below .5. (Right.)"""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
@@ -575,7 +576,7 @@ class ShortByUniform(LevelDrafter):
 
 
 class SecondByFirst(LevelDrafter):
-    """The second sibling is drawn only where the first had q(x) < .5."""
+    """The second sibling is drawn only if the first had q(x) < .5."""
 
     def propose(self, state, noise):
         draft = super().propose(state, noise)
@@ -653,8 +654,8 @@ RULES = [
 RIGHT = {
     "stops below q < .3": "A chain stops below a token with q(x) < .3. (Right.)",
     "stops below q < .3, block": "The same with block verification. (Right.)",
-    "length by the last round": "The chain's length follows from the last round. (Right.)",
-    "repeated siblings": "Independent siblings, repeated ones too, called fixed. (Right.)",
+    "length by the last round": "The length of the chain depends on the last step. (Right.)",
+    "repeated siblings": "Independent siblings, also repeated ones, declared fixed. (Right.)",
 }
 DRAFTERS = [
     *drafters(SortedChildren, spec="mcsd:tree=3"),

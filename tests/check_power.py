@@ -40,33 +40,33 @@ TEXT = """\
 # What finds which fault
 
 `specwb verify --rule` (`specwb.verify.check_rule`) enumerates the output of a *rule* on small trees
-and models. `specwb check` (`specwb.check`) decodes with a whole *method* on a real target and puts
-what comes out to three tests. Each has a third of the {alarm:g} that a right method may fail with:
+and models. `specwb check` (`specwb.check`) decodes with a whole *method* on a real target and
+applies three tests to the output. A correct method fails with probability {alarm:g}, of which each
+test has a third:
 
 - **first**: the joint distribution of the first three tokens, by Pearson's chi-square or the
   likelihood ratio, whichever is smaller.
-- **later**: the same of three tokens after four others.
-- **longer**: a martingale test of texts of 24 tokens. For every token y after a text, and a
-  function f that depends on that text alone, `f(y) - E_p f` has the mean 0 if the method is
-  lossless; its sum over the root of the sum of variances is nearly normal, and p-values below
-  .001 come from a bound that holds for any number of tokens. The functions are `1[p(y) < q(y)]`,
-  `log q/p` (cut at 3), `log p`, the cumulated p in the order of the ids, and the first times its
-  own value one token before. q is the draft model's distribution, or what the root's children were
-  drawn from.
+- **later**: the same for three tokens after four others.
+- **longer**: a martingale test on texts of 24 tokens. For every token y after a text, and a
+  function f that depends on that text alone, `f(y) - E_p f` has mean 0 if the method is lossless.
+  Its sum divided by the root of the sum of variances is nearly normal; p-values below .001 come
+  from a bound that holds for any number of tokens. The functions are `1[p(y) < q(y)]`, `log q/p`
+  (cut at 3), `log p`, p cumulated in the order of the ids, and the first times its own value one
+  token earlier. q is the draft model's distribution, or the one that the root's children were drawn
+  from.
 
-A test whose p-value is small and decides nothing (below .01) is made again with four times the
-rows.
+A test with a p-value below .01 that decides nothing is repeated with four times the rows.
 
-None of them finds everything. Below, every wrong rule and drafter of
-[tests/biased.py](../tests/biased.py) is put to both. `verify`: found, with the largest total
-variation over its small instances, or *passed*, or *not checked* where it cannot follow. `check`:
-the share of {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens
-(tau 1.7 to 2.9; 1,024 texts), or *refused* where a method of that rule and drafter does not decode;
-then the same of each of the three tests. A larger `rows` finds more.
+No test finds everything. The tables below apply both commands to every wrong rule and drafter of
+[tests/biased.py](../tests/biased.py). `verify`: found, with the largest total variation over its
+small instances; *passed*; or *not checked* where it cannot follow the rule. `check`: the share of
+{seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens (tau 1.7 to
+2.9; 1,024 texts), or *refused* where the rule and drafter cannot be combined; then the same for
+each of the three tests. A larger `rows` finds more.
 
-What passes both, or nearly so, moves the distribution little there, and takes enumeration or more
-rows than the default: a test of that size can tell that the bias is below what it says it sees, and
-no more.
+A fault that passes both, or nearly, changes the distribution little there. Finding it takes
+enumeration or more rows than the default: a test can only show that the bias is below the size that
+it can detect.
 """
 
 
@@ -154,11 +154,11 @@ def page(store: Store) -> str:
         parts.append("\n".join([f"## {title}\n", head, line, *rows, ""]))
     alarms = ", ".join(f"{count} with `{name}`" for name, count in store["right"].items())
     parts.append(
-        "A rule with uniforms of its own has the right distribution. It fails because a row alone\n"
-        "is not the row in the batch: its texts do not follow from their seeds.\n\n"
+        "A rule that draws its own uniforms has the right distribution. It fails because a row\n"
+        "alone differs from the row in a batch: its texts are not determined by their seeds.\n\n"
         "## False alarms\n\n"
-        f"Of right methods checked at other seeds fail {alarms}. At most {FALSE_ALARM:g} of them\n"
-        "are expected to.\n\n"
+        f"Correct methods, checked at other seeds, fail in {alarms}.\n"
+        f"The expected share is at most {FALSE_ALARM:g}.\n\n"
         "This page is written by `python tests/check_power.py`.\n"
     )
     return "\n".join(parts)
