@@ -111,12 +111,13 @@ def _memory(part: dict) -> str:
 
 
 def _attention(content: Kept) -> str:
-    lines = []
+    devices: dict[tuple[str, ...], list[str]] = {}  # rows that are equal on several are one
     for part in ("attention sm_80", "attention sm_90"):
         for row in content.get(part, {}).get("rows", []):
             chosen = ", ".join(f"{count} {name}" for name, count in sorted(row["chosen"].items()))
-            cells = [part.split()[1], f"`{row['case']}`", row["dtype"], row["mode"], chosen]
-            lines.append("| " + " | ".join(cells) + " |")
+            cells = (f"`{row['case']}`", row["dtype"], row["mode"], chosen)
+            devices.setdefault(cells, []).append(part.split()[1])
+    lines = [f"| {' | '.join([', '.join(on), *cells])} |" for cells, on in devices.items()]
     if not lines:
         return ""
     head = [
