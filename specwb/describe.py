@@ -71,8 +71,7 @@ def methods_markdown() -> str:
     ]
     rules = (
         f"Every method takes **rule**, the verification rule: {', '.join(names)}. The default "
-        "is the usual one for the way the candidates are drawn. A rule that would not be lossless "
-        "for it is refused."
+        "is the usual one for the way the candidates are drawn. A rule for another way is refused."
     )
     wrapped = fill(rules, 100, break_long_words=False, break_on_hyphens=False)
     parts = [INTRODUCTION.format(rules=wrapped), _table(listed)]

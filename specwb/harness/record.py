@@ -230,23 +230,3 @@ def to_vllm(turns: Turns) -> dict[str, float | list[float]]:
         marginal(turns),
     )
     return dict(zip(VLLM, values, strict=True))
-
-
-def from_vllm(result: dict) -> Counters:
-    """Returns the counters behind what vLLM wrote.
-
-    Args:
-        result: the JSON of ``vllm bench serve --save-result``.
-
-    Raises:
-        ValueError: the run did not speculate, or a key is missing or no number.
-    """
-    if missing := [key for key in VLLM if key not in result]:
-        raise ArgumentError(f"no {missing[0]!r}: this is no result of a run that speculated")
-    drafts, drafted, accepted = (result[key] for key in VLLM[:3])
-    rates = result[VLLM[-1]]
-    numbers = [drafts, drafted, accepted, *(rates if isinstance(rates, list) else [None])]
-    if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers):
-        raise ArgumentError("the speculative figures of a vLLM result must be numbers")
-    by_position = tuple(round(rate * drafts) for rate in rates)
-    return Counters(int(drafts), int(drafted), int(accepted), by_position)

@@ -7,12 +7,9 @@ measures the same here. What was not measured, or is not in the paper, is left o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from specwb.errors import ArgumentError
 
 THESE = "these models"
 """The name of our bars where the paper has several models."""
@@ -87,14 +84,6 @@ def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:
         error = table.get("error", (paper.get("constants") or {}).get("error"))
         return f"read off a plot, ±{error}"
     return paper["certainty"]
-
-
-def layers_of(document: Mapping[str, Any]) -> int:
-    """Return the layers of the target that results are of, as its description states them."""
-    text = document["arguments"]["target"]
-    if not (found := re.search(r"(\d+) x \d+", text)):
-        raise ArgumentError(f"the results do not say how many layers their target has: {text!r}")
-    return int(found[1])
 
 
 def rows_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -239,7 +239,7 @@ def bonus_from_the_row_before(p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
     "no certificate",
     "chain",
     "acceptance and recovered token share their noise",
-    "vLLM #47386, mended by #54282",
+    "vLLM #47386, fixed by #54282",
 )
 def shared_noise(p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
     uniform = torch.rand_like(p[0])
@@ -286,7 +286,7 @@ def argmax_as_a_draw(p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
 @_known(
     "biased",
     "top",
-    "candidates are tried at softmax(logits / T), the bonus token is softmax of raw logits",
+    "candidates are tried at softmax(logits / T), the bonus token is drawn at T = 1",
     "EAGLE-1's evaluate_posterior at 08dc06c: right at T = 1 only",
     logits=True,
 )

@@ -73,17 +73,13 @@ def test_acceptance_by_position():
     assert product == pytest.approx(record.marginal(TURNS[:1])[-1])  # all drafts of one length
 
 
-def test_vllm_there_and_back():
+def test_vllms_keys():
     written = json.loads(json.dumps(record.to_vllm(TURNS)))
     assert written["spec_decode_acceptance_rate"] == pytest.approx(800 / 14)
     assert written["spec_decode_acceptance_length"] == pytest.approx(2.6)
-    counters = record.from_vllm(written)
-    assert counters == record.counters(TURNS)
+    counters = record.counters(TURNS)
+    assert written["spec_decode_num_drafts"] == counters.drafts
     assert 1 + counters.accepted / counters.drafts == written["spec_decode_acceptance_length"]
-    with pytest.raises(ValueError, match="no 'spec_decode_num_drafts'"):
-        record.from_vllm({"duration": 1.0})
-    with pytest.raises(ValueError, match="must be numbers"):
-        record.from_vllm({**written, "spec_decode_num_drafts": "5"})
 
 
 def test_answers_there_and_back(tmp_path):

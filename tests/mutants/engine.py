@@ -293,14 +293,13 @@ def tree_mask_one_slot_narrow(patch):
 @killed_by("test_flow.py: row_may_have_its_own_tree")
 def target_positions_from_slots(patch):
     """The target numbers the nodes of a tree by slot, not by depth."""
-    by_slot = "base + torch.arange(tree.n, device=base.device)[None]"
-    patch.edit(Target.score, "positions = base + tree.depth", f"positions = {by_slot}")
+    patch.edit(Target.score, "Place(base + tree.depth, slots,", "Place(slots, slots,")
 
 
 @killed_by("test_protocol.py: caches mcsd 1.0")
 def draft_positions_from_slots(patch):
     """The draft model numbers the nodes of a tree by slot, not by depth."""
-    patch.edit(Levels._below, "base + depth[start:stop]", "base + index[start:stop]")
+    patch.edit(Levels.place, "base + depth[start:stop]", "base + index[start:stop]")
 
 
 # ----------------------------------------------------------------------------- caches and windows

@@ -8,7 +8,7 @@ import pytest
 from terminal import call
 
 from specwb.studies import PLACES, study_of
-from specwb.studies.curves import Curve, Picture, Point, layers_of, over, series
+from specwb.studies.curves import Curve, Picture, Point, over, series
 from specwb.studies.kangaroo.cells import chain
 from specwb.studies.ledger import entries
 from specwb.studies.pictures import draw, picture_of
@@ -44,9 +44,6 @@ def test_values_that_are_no_cells_figure():
     assert series(Curve("p", "n", "", (ratio,)), DOCUMENT)[1] == [[1], [2.5 / 1.5]]
     lacking = Point(1, None, ours=over(CELLS[0].key, "T=0 sps", "tau"))
     assert series(Curve("p", "n", "", (lacking,)), DOCUMENT)[1] == [[], []]
-    assert layers_of({"arguments": {"target": "lab (llama, 12 x 256, 9.3 M)"}}) == 12
-    with pytest.raises(ValueError, match="how many layers"):
-        layers_of({"arguments": {"target": "a model"}})
 
 
 def test_bars_of_paper_and_here_stand_side_by_side():

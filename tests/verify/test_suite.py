@@ -14,8 +14,13 @@ from specwb.verify import exact as E
 from specwb.verify.mutants import MUTANTS, Counterexample, Mutant, residual_from_p
 from specwb.verify.production import RuleCheck
 
+LONG = {"race", "rrsw", "kseq", "traversal"}
 
-@pytest.mark.parametrize("name", [*E.RULES, *E.TREE_RULES])
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in (*E.RULES, *E.TREE_RULES)],
+)
 def test_every_rule_is_lossless_and_its_mutants_are_refuted(name) -> None:
     """Over fractions and as it decodes: at one node and over whole rounds the output is the
     target's, lengths are their closed forms, acceptance is below the optimum."""
