@@ -169,7 +169,7 @@ def row(case: biased.Case, store: Store) -> str:
     found = shares(store["check"][case.name])
     shown = ["refused", "", "", ""] if found is None else [f"{share:.2f}" for share in found]
     says = case.says.removesuffix(" (Right.)").replace("|", "\\|")
-    # a rule of the project in another place is said with the method; a wrong one is the row's subject
+    # the project's own rules belong to the method; a wrong rule is what the row is about
     named = f",rule={case.rule.name}" if case.rule and case.drafter else ""
     columns = [says, f"`{case.spec}{named}`", store["verify"].get(case.name, "–"), *shown]
     return f"| {' | '.join(columns)} |"
