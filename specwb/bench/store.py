@@ -22,7 +22,7 @@ from specwb.options import spell
 
 SCHEMA = 2
 TABLES = """
-CREATE TABLE about (schema INTEGER NOT NULL);
+CREATE TABLE about (schema INTEGER NOT NULL, kind TEXT NOT NULL);
 CREATE TABLE settings (id TEXT PRIMARY KEY, settings TEXT NOT NULL, conditions TEXT NOT NULL);
 CREATE TABLE runs (
     id TEXT NOT NULL, prompt TEXT NOT NULL, seconds REAL, record TEXT NOT NULL,
@@ -69,13 +69,14 @@ class Store:
     Args:
         path: created if it is missing, with its folder below the working directory's ``build``.
         is_new: whether it may be missing, or empty.
+        kind: of its runs, "sweep" or "evaluation"; their records differ.
     Raises:
         StoreError: it is no store, damaged, of another schema, cannot be written, or another
             program has locked it for more than ``PATIENCE`` seconds.
     """
 
-    def __init__(self, path: Path | str, is_new: bool = True) -> None:
-        self.path = home(path)
+    def __init__(self, path: Path | str, is_new: bool = True, kind: str = "sweep") -> None:
+        self.path, self.kind = home(path), kind
         if not is_new and not self.path.is_file():
             raise StoreError(f"store {self.path} does not exist")
         if not is_new and not self.path.stat().st_size:
@@ -125,7 +126,7 @@ class Store:
             if not run("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in TABLES.split(";"):
                     run(statement)
-                run("INSERT INTO about VALUES (?)", (SCHEMA,))
+                run("INSERT INTO about VALUES (?, ?)", (SCHEMA, self.kind))
             columns = _columns(self._connection)
             schemas = run("SELECT * FROM about").fetchall() if columns["about"] else []
         except BaseException:
@@ -136,12 +137,17 @@ class Store:
         if other:
             age = "a newer" if other[0] > SCHEMA else "an older"
             schema = f"its schema is {other[0]}, this specwb knows {SCHEMA}"
-            raise StoreError(f"{self.path} was written by {age} specwb: {schema}")
+            raise StoreError(
+                f"{self.path} was written by {age} specwb: {schema}; name another file"
+            )
         with closing(sqlite3.connect(":memory:")) as own:
             own.executescript(TABLES)
             expected = _columns(own)
-        if schemas != [(SCHEMA,)] or columns != expected:
+        if len(schemas) != 1 or schemas[0][0] != SCHEMA or columns != expected:
             raise StoreError(f"{self.path} {FOREIGN}: it is a database of another kind")
+        if schemas[0][1] != self.kind:
+            names = f"runs of {schemas[0][1]!r}, not of {self.kind!r}"
+            raise StoreError(f"{self.path} has {names}; name another file")
         # A run is then written without waiting for the disk (20 ms, a tenth of a short decoding).
         # What a killed process wrote is kept; after a power cut the last runs may be missing.
         with suppress(sqlite3.OperationalError):  # not on every file system
@@ -192,7 +198,7 @@ class Store:
         path = home(other)
         if path.exists() and os.path.samefile(path, self.path):
             raise StoreError(f"store {path} cannot be merged with itself")
-        Store(path, False).close()  # it is one, and of a schema that is known
+        Store(path, False, self.kind).close()  # it is one, and of a schema that is known
         run = self._connection.execute
         with self._errors():
             run("ATTACH ? AS other", (str(path),))

@@ -40,7 +40,8 @@ def tune(
     seconds: Annotated[
         float,
         typer.Option(
-            min=0, help="About how long to measure, after a minute of calibration; 0 = all prompts."
+            min=0,
+            help="About how long to measure, after a few minutes of calibration; 0 = all prompts.",
         ),
     ] = 150.0,
     seed: SEED = 0,

@@ -210,7 +210,10 @@ class Forecast:
             self,
             step_interval=wider(self.step, self.step_interval, error),
             plain_interval=wider(self.plain, self.plain_interval, error),
-            needed_interval=wider(self.needed, self.needed_interval, ratio),
+            # a step writes one token at least
+            needed_interval=tuple(
+                max(1.0, x) for x in wider(self.needed, self.needed_interval, ratio)
+            ),
             speedup_interval=wider(self.speedup, self.speedup_interval, ratio),
             tokens_interval=wider(self.tokens_per_second, self.tokens_interval, error),
         )

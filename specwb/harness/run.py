@@ -108,11 +108,13 @@ def evaluate(
         question.fit(target.tokenizer, target.context - settings.max_new_tokens)
     out = home(out)
     made_on = conditions(target, built.values())
+    asked = _asked(target, settings)
+    # answers of an earlier commit stay: a text that changed is what other tests look for
+    same = {key: value for key, value in made_on.items() if key != "commit"}
+    _check_asked(out, asked)
     with _store(out) as store:
         ids = {
-            key: store.add_settings(
-                {"method": key, **_asked(target, settings)}, made_on | weights(target, [method])
-            )
+            key: store.add_settings({"method": key, **asked}, same | weights(target, [method]))
             for key, method in built.items()
         }
         prompts = {
@@ -145,11 +147,28 @@ def evaluate(
                 latest[:] = [run]
         finally:
             answers = _written(store, out, ids, prompts.values())
-            facts = {**_asked(target, settings), **made_on}
+            facts = {**asked, **made_on}
             write(json.dumps(facts, indent=1) + "\n", out / "run.json")
     if progress:
         progress(1.0, "done")
     return answers
+
+
+def _check_asked(out: Path, asked: Mapping[str, Any]) -> None:
+    """Checks that a folder has no answers under other settings, which files would be mixed with.
+
+    Raises:
+        HarnessError: it has.
+    """
+    path = out / "run.json"
+    if not path.exists():
+        return
+    with foreign(f"{path} is damaged", HarnessError):
+        before = json.loads(path.read_text("utf-8"))
+        other = [name for name, value in asked.items() if before[name] != value]
+    if other:
+        was = ", ".join(f"{name} = {before[name]!r}" for name in other)
+        raise HarnessError(f"{out} holds answers of another run ({was}); name another --out")
 
 
 def _store(out: Path) -> Store:
@@ -168,7 +187,7 @@ def _store(out: Path) -> Store:
             f"{out} has answers that an earlier version gave, and no {path.name}; name another "
             "--out, or delete it"
         )
-    return Store(path)
+    return Store(path, kind="evaluation")
 
 
 def _written(
@@ -188,8 +207,6 @@ def _written(
         path = spec_bench.answers_path(out, key)
         if rows:
             write("".join(json.dumps(row) + "\n" for row in rows), path)
-        else:
-            path.unlink(missing_ok=True)  # of other settings
     return answers
 
 

@@ -14,6 +14,7 @@ from terminal import call
 import specwb
 from specwb.bench import measure as measuring
 from specwb.bench.prompts import PromptSetError, Question
+from specwb.bench.store import Store, StoreError
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings
@@ -146,21 +147,34 @@ def test_two_evaluations_at_once_count_an_answer_once(target, tmp_path):
     assert answers == inside[1]  # those that were stored first
 
 
-def test_answers_of_other_settings_stay(target, tmp_path):
+def test_a_folder_keeps_the_settings_it_began_with(target, tmp_path):
     def answered(questions, settings) -> list[Turn]:
         turns = run.evaluate(target, questions, [], tmp_path, settings)["ar"]
         assert spec_bench.read(spec_bench.answers_path(tmp_path, "ar")) == turns
-        assert json.loads((tmp_path / "run.json").read_text())["stop"] == list(settings.stop)
         return turns
 
     first = answered(QUESTIONS[:1], SHORT)
-    others = [
-        answered(QUESTIONS[:1], replace(SHORT, max_new_tokens=5)),
-        answered(QUESTIONS[:1], replace(SHORT, stop=("w63",))),
-        answered([replace(QUESTIONS[0], turns=("w9 w9",))], SHORT),  # another question 7
-    ]
-    assert all(turns != first for turns in others)
+    for other, named in (({"max_new_tokens": 5}, "max_new_tokens"), ({"stop": ("w63",)}, "stop")):
+        with pytest.raises(HarnessError, match=f"answers of another run .*{named} = "):
+            answered(QUESTIONS[:1], replace(SHORT, **other))
+        assert spec_bench.read(spec_bench.answers_path(tmp_path, "ar")) == first
+    # another question 7 is answered anew, and the first one's answer is still there
+    assert answered([replace(QUESTIONS[0], turns=("w9 w9",))], SHORT) != first
     assert answered(QUESTIONS[:1], SHORT) == first
+
+
+def test_another_commit_goes_on(target, tmp_path, monkeypatch):
+    first = run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT)
+    monkeypatch.setattr("specwb.bench.conditions.commit", lambda: "another")
+    monkeypatch.setattr(run, "measure", lambda *_, **__: iter(()))  # nothing is decoded
+    assert run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT) == first
+    assert json.loads((tmp_path / "run.json").read_text())["commit"] == "another"
+
+
+def test_a_sweeps_store_is_no_evaluations(target, tmp_path):
+    Store(tmp_path / "store.sqlite").close()
+    with pytest.raises(StoreError, match="runs of 'sweep', not of 'evaluation'"):
+        run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT)
 
 
 def test_what_cannot_be_is_refused_before_the_first_answer(target, tmp_path):

@@ -63,4 +63,4 @@ def independent_draws_for_all(patch):
 @killed_by("verify/test_certify.py: known_verifiers bonus_without_temperature")
 def temperature_of_the_probabilities_only(patch):
     """Verifiers of logits are tried at T = 1 only."""
-    patch.edit(certify.certify, "(1.0, 0.7) if logits else (1.0,)", "(1.0,)")
+    patch.edit(certify.certify, "(1.0, 0.7, 1.5, 0.3) if logits else (1.0,)", "(1.0,)")

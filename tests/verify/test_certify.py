@@ -227,6 +227,172 @@ def test_hostile_verifiers_get_no_certificate(name):
     assert repr(result).startswith("no certificate: ")
 
 
+def mutated(change):
+    """Token rejection with uniforms that ``change`` makes of a fresh tensor."""
+
+    def verify(p, q, drafts):
+        u = change(torch.empty(len(drafts), dtype=torch.float64))
+        for i, x in enumerate(drafts):
+            if u[i] * q[i, x] >= p[i, x]:
+                return [*drafts[:i], _drawn(_rest(p[i], q[i]))]
+        return [*drafts, _drawn(p[-1])]
+
+    return verify
+
+
+def one_noise_for_rows(p, q, drafts):
+    tokens = (p / torch.empty(p.shape[-1]).exponential_()).argmax(-1)
+    kept = int((tokens[:-1] == drafts).long().cumprod(0).sum())
+    return [*drafts[:kept], tokens[kept]]
+
+
+def in_place(u):
+    u = torch.rand(u.shape)
+    u.mul_(0.5)
+    return u
+
+
+def caught():
+    try:
+        return torch.rand(()) ** 2
+    except Exception:
+        return torch.rand(())
+
+
+def forked():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return torch.rand(())
+
+
+# biased, each in a way that once passed as lossless
+BIASED_WAYS = {
+    "int": after(lambda: torch.rand(()).to(torch.int64)),
+    "type": after(lambda: torch.rand(()).type(torch.long)),
+    "clamped": after(lambda: torch.rand(()).clamp_min(0.5)),
+    "in place": mutated(in_place),
+    "one noise for all rows": one_noise_for_rows,
+    "reseeded": after(lambda: (torch.manual_seed(1), torch.rand(()))[1]),
+    "fork_rng": after(forked),
+    "alpha": after(lambda: torch.sub(torch.add(torch.rand(()), 0.3, alpha=0), 0.3)),
+    "floor": after(lambda: torch.div(torch.rand(()), 1.0, rounding_mode="floor")),
+    "caught": after(caught),
+    "zero": after(lambda: 0.0 if torch.rand(()) * 0.0 == 0 else 1.0),
+    "infinite": after(lambda: 1.0 if torch.rand(()) / 0 > float("inf") else 0.0),
+    "bfloat16": after(lambda: torch.rand((), dtype=torch.bfloat16)),
+    "data": after(lambda: 0.0 if torch.rand(()).data else 1.0),
+    "halves": lambda p, q, drafts: [x + 0.9 for x in token_rejection(p, q, drafts)],
+    "threshold": lambda p, q, drafts: (
+        next(([x, _drawn(p[1])] for x in drafts if p[0, x] >= 0.95), None)
+        or recursive_or_p(p, q, drafts)
+    ),
+}
+
+
+def recursive_or_p(p, q, drafts):
+    return VERIFIERS["point_masses"].verify(p, q, drafts)
+
+
+@pytest.mark.parametrize("name", BIASED_WAYS)
+def test_a_bias_is_never_certified(name):
+    result = certify(BIASED_WAYS[name], "top" if name == "threshold" else "chain")
+    assert result.verdict != LOSSLESS, result
+
+
+def one_by_one(u):
+    for i in range(len(u)):
+        u[i].uniform_()
+    return u
+
+
+def listed(u):
+    parts = list(u)
+    u.uniform_()
+    return parts
+
+
+def aliased(u):
+    other = u.view(-1)
+    u.uniform_()
+    return other
+
+
+def twice(u):
+    u.uniform_()
+    u.uniform_()
+    return u
+
+
+def of_numpy(u):
+    other = u.numpy()
+    u.uniform_()
+    return other
+
+
+def out_of(u):
+    np.random.default_rng().random(out=u.numpy())
+    return u
+
+
+def recovered_row_by_row(p, q, drafts):
+    noise = torch.empty_like(q)
+    for i in range(len(q)):
+        noise[i].exponential_()
+    for i, x in enumerate(drafts):
+        if torch.rand(()) * q[i, x] >= p[i, x]:
+            return [*drafts[:i], ((p[i] - q[i]).clamp(min=0) / noise[i]).argmax()]
+    return [*drafts, _drawn(p[-1])]
+
+
+def refilled(p, q, drafts):
+    u = torch.empty((), dtype=torch.float64)
+    for i, x in enumerate(drafts):
+        u.uniform_()
+        if u * q[i, x] >= p[i, x]:
+            return [*drafts[:i], _drawn(_rest(p[i], q[i]))]
+    return [*drafts, _drawn(p[-1])]
+
+
+# lossless, each in a way that once passed as biased
+RIGHT_WAYS = {
+    "one by one": mutated(one_by_one),
+    "listed": mutated(listed),
+    "aliased": mutated(aliased),
+    "filled twice": mutated(twice),
+    "numpy's view": mutated(of_numpy),
+    "out": mutated(out_of),
+    "data": mutated(lambda u: (u.uniform_(), u.data)[1]),
+    "rows of noise": recovered_row_by_row,
+    "refilled": refilled,
+    "scaled in place": mutated(lambda u: u.uniform_().mul(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT_WAYS)
+def test_what_is_right_is_never_called_biased(name):
+    result = certify(RIGHT_WAYS[name])
+    assert result.verdict != BIASED, result
+    if name in ("one by one", "listed", "aliased", "filled twice", "rows of noise"):
+        assert result.verdict == LOSSLESS, result
+
+
+def test_rows_that_share_their_noise_are_refused():
+    with pytest.raises(NoCertificate, match="two decisions"):
+        law(lambda: tuple((torch.ones(2, 2) / torch.empty(2).exponential_()).argmax(-1).tolist()))
+
+
+@pytest.mark.parametrize("wrong", ["min", "max"])
+def test_a_temperature_that_is_cut_off_is_seen(wrong):
+    """min(T, 1) is right at T = .7 and max(T, .5) at T = 1.5."""
+
+    def verify(p, q, drafts, temperature):
+        cut = min(temperature, 1.0) if wrong == "min" else max(temperature, 0.5)
+        p, q = (p / cut).softmax(-1), (q / temperature).softmax(-1)
+        return token_rejection(p, q, drafts)
+
+    assert certify(verify, logits=True).verdict == BIASED
+
+
 def numpy_state():
     return np.random.get_state()[1].tolist()  # noqa: NPY002
 
@@ -277,7 +443,7 @@ def test_the_command(monkeypatch, tmp_path):
 
     found = run("specwb.verify.verifiers:token_rejection")
     assert found.exit_code == 0, found.output
-    assert "lossless in these 15 instances" in found.output
+    assert "lossless in these 18 instances" in found.output
     found = run("mine_to_certify:always")
     assert found.exit_code == 1
     assert "biased" in found.output

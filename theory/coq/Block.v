@@ -1,12 +1,9 @@
 (* Theorem 7.1: block verification of a chain is lossless.
    E k h w t is the probability that, given the drafted path h with weight w, verification ends at
-     or
-   below its last token and the text goes on with t, k further tokens having been drafted. It is
-   w times the target's probability of t: with t summed over, the weight is the probability of
-     ending
-   at or below h, which is what the next line of the definition takes for the child's; and at the
-     root
-   w = 1. *)
+   its last token or below and the text goes on with t, k further tokens having been drafted. It is
+   w times the target's probability of t, and at the root w = 1. In the definition a child is left
+   with 1 minus its weight: that this is the probability of ending above it is kept_with_its_weight,
+   where verification ends at the last token i with u_i < h_i. *)
 Require Import Reals Lra Lia List.
 Require Import Sums.
 Import ListNotations.
@@ -88,8 +85,8 @@ Proof.
                 = q h y * weight h w y * target (y :: h) t).
     { destruct (Req_dec (q h y) 0) as [e|e]; [rewrite e; ring|].
       rewrite IHk; [ring|apply weight_in; auto; lra|lia|intros; apply Ht; right; auto]. }
-    rewrite A, weighed by lra. pose proof (residual h w y Hw Hy). pose proof (split (w * p h y) (q
-      h y)).
+    rewrite A, weighed by lra. pose proof (residual h w y Hw Hy).
+    pose proof (split (w * p h y) (q h y)).
     unfold left_ in H.
     transitivity ((Rmin (w * p h y) (q h y)
                    + (Z h w + 1 - w) * (stop h w * bonus h w y)) * target (y :: h) t); [ring|].
@@ -98,4 +95,27 @@ Qed.
 Theorem from_the_root : forall k t,
   length t = S k -> (forall y, In y t -> (y < n)%nat) -> E k [] 1 t = target [] t.
 Proof. intros. rewrite block_verification_is_lossless; auto; lra. Qed.
+(* The probability of ending at the last token of h or below: below, or else u_i < h_i. *)
+Definition stops h w := if Req_EM_T (Z h w + 1 - w) 0 then 1 else Z h w / (Z h w + 1 - w).
+Fixpoint at_least (k : nat) (h : list nat) (w : R) : R :=
+  match k with
+  | O => w
+  | S k => let a := sum n (fun x => q h x * at_least k (x :: h) (weight h w x)) in
+           a + (1 - a) * stops h w
+  end.
+Theorem kept_with_its_weight : forall k h w, 0 <= w <= 1 -> at_least k h w = w.
+Proof.
+  induction k; intros h w Hw; simpl; auto.
+  assert (E1 : sum n (fun x => q h x * at_least k (x :: h) (weight h w x))
+               = sum n (fun x => q h x * weight h w x)).
+  { apply sum_ext; intros x _. destruct (Req_dec (q h x) 0) as [e|e]; [rewrite e; ring|].
+    rewrite IHk; auto. apply weight_in; auto; lra. }
+  rewrite E1. pose proof (ended_above h w ltac:(lra)) as A.
+  assert (B : sum n (fun x => q h x * (1 - weight h w x))
+              + sum n (fun x => q h x * weight h w x) = 1).
+  { rewrite <- sum_plus. transitivity (sum n (q h)); [|apply q1]. apply sum_ext; intros; ring. }
+  replace (sum n (fun x => q h x * weight h w x)) with (w - Z h w) by lra.
+  assert (0 <= Z h w) by (apply sum_ge0; intros; apply pos_ge).
+  unfold stops. destruct (Req_EM_T (Z h w + 1 - w) 0); [lra|]. field. auto.
+Qed.
 End Block.

@@ -140,3 +140,53 @@ Theorem rrsw_is_not_optimal :
            (143#210) = true /\
   Qeq_bool (bound (fun x => norm (without q54 x))) (617#840) = true.
 Proof. vm_compute; split; reflexivity. Qed.
+(* Both bounds are attained: a joint law of the candidates (row 4 x + y for x, y) and the output,
+   whose marginals are those of the candidates and p, and which keeps as much. *)
+Definition J_rrs : list dist := [
+  [1#100; 0#1; 0#1; 0#1];
+  [1#50; 0#1; 0#1; 0#1];
+  [3#100; 0#1; 0#1; 0#1];
+  [1#25; 0#1; 0#1; 0#1];
+  [1#50; 0#1; 0#1; 0#1];
+  [0#1; 1#25; 0#1; 0#1];
+  [0#1; 3#50; 0#1; 0#1];
+  [0#1; 2#25; 0#1; 0#1];
+  [3#100; 0#1; 0#1; 0#1];
+  [0#1; 3#50; 0#1; 0#1];
+  [0#1; 0#1; 9#100; 0#1];
+  [1#100; 0#1; 11#100; 0#1];
+  [1#25; 0#1; 0#1; 0#1];
+  [1#50; 3#50; 0#1; 0#1];
+  [3#25; 0#1; 0#1; 0#1];
+  [4#25; 0#1; 0#1; 0#1]].
+Definition J_rrsw : list dist := [
+  [0#1; 0#1; 0#1; 0#1];
+  [1#45; 0#1; 0#1; 0#1];
+  [1#30; 0#1; 0#1; 0#1];
+  [2#45; 0#1; 0#1; 0#1];
+  [1#40; 0#1; 0#1; 0#1];
+  [0#1; 0#1; 0#1; 0#1];
+  [0#1; 3#40; 0#1; 0#1];
+  [0#1; 1#10; 0#1; 0#1];
+  [3#70; 0#1; 0#1; 0#1];
+  [0#1; 3#35; 0#1; 0#1];
+  [0#1; 0#1; 0#1; 0#1];
+  [0#1; 0#1; 6#35; 0#1];
+  [1#15; 0#1; 0#1; 0#1];
+  [79#840; 11#280; 0#1; 0#1];
+  [6#35; 0#1; 1#35; 0#1];
+  [0#1; 0#1; 0#1; 0#1]].
+Definition pair_law (draw : nat -> dist) : dist :=
+  flat_map (fun x => map (fun y => at_ q54 x * at_ (draw x) y) (seq 0 4)) (seq 0 4).
+Definition nonneg (J : list dist) := forallb (forallb (Qle_bool 0)) J.
+Definition first_marginal (J : list dist) : dist := map total J.
+Definition second_marginal (J : list dist) : dist := fold_right plus [0;0;0;0] J.
+Definition kept (J : list dist) : Q :=
+  total (flat_map (fun x => map (fun y => let r := nth (4*x+y) J [] in
+    if Nat.eqb x y then at_ r x else at_ r x + at_ r y) (seq 0 4)) (seq 0 4)).
+Definition attains (J : list dist) draw a := nonneg J && same (first_marginal J) (pair_law draw)
+  && same (second_marginal J) p54 && Qeq_bool (kept J) a.
+Theorem optimum_rrs : attains J_rrs (fun _ => q54) (69#100) = true.
+Proof. vm_compute; reflexivity. Qed.
+Theorem optimum_rrsw : attains J_rrsw (fun x => norm (without q54 x)) (617#840) = true.
+Proof. vm_compute; reflexivity. Qed.

@@ -73,7 +73,7 @@ def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
     """Compute one cell's figures.
 
-    They are those of :func:`specwb.studies.grid.split_row` with ``levels`` and
+    They are those of :func:`specwb.studies.grid.row` with ``levels`` and
     ``depth_fraction``, means over prompts.
     """
     figures = grid.row(document, cell, values)
