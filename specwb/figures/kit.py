@@ -19,7 +19,7 @@ from specwb.palette import CLEAR, DRAFT, INK, MARK, Look, looks
 
 Values = Iterable[Any]
 Dict = dict[str, Any]
-Place = float | tuple[float, float] | None
+At = float | tuple[float, float] | None
 BARE: Dict = {"showgrid": False, "zeroline": False}
 BY_NAME = {"autorange": "reversed", "type": "category"}  # the first on top
 _WHISKER: Dict = {"type": "data", "thickness": 1.5, "width": 3}
@@ -133,9 +133,7 @@ class Panel:
         self.traces.append(go.Heatmap(x=list(x), y=list(y), z=[short(row) for row in z], **given))
         return self
 
-    def rule(
-        self, x: Place = None, y: Place = None, look: Any = (MARK, "dash", 2), **more: Any
-    ) -> Self:
+    def rule(self, x: At = None, y: At = None, look: Any = (MARK, "dash", 2), **more: Any) -> Self:
         """A line, or another ``type`` of shape, at x or y or between two of them; from end to end
         of an axis that is not given. ``look``: colour, dash and width.
         """

@@ -1,10 +1,11 @@
-"""Is somebody's verification lossless? The exact law of its texts, on a list of small instances.
+"""Is a verifier lossless? The exact distribution of its texts, on a list of small instances.
 
 An *instance* is a target and a draft model over a few tokens: a distribution p after every text,
 and q after every text that is drafted, some with zeros, some with equal probabilities, some with
-p = q. All drafts are enumerated, each with its probability, and the verifier's law given a draft
-comes from :func:`specwb.verify.forking.law`. A text that ends before the draft's length and one
-token is continued by the target. The law of the whole text is compared with the target's:
+p = q. All drafts are enumerated, each with its probability, and the verifier's output distribution
+given a draft comes from :func:`specwb.verify.forking.distribution`. A text that ends before the
+draft's length and one token is continued by the target. The distribution of the whole text is
+compared with the target's:
 
     TV = 1/2 sum over texts x of |P(x) - p(x)|.
 
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 
 from specwb.errors import ArgumentError
-from specwb.verify.forking import NoCertificate, law
+from specwb.verify.forking import NoCertificate, distribution
 
 ROUNDING = 1e-5
 """A TV above this is a bias; verifiers in float32 round by some 1e-7 an operation."""
@@ -241,7 +242,7 @@ def _drafts(case: Instance, draw: str) -> Iterator[tuple[tuple[int, ...], float]
 def _texts(
     verifier: Verifier, case: Instance, draw: str, logits: bool
 ) -> tuple[dict[tuple[int, ...], float], int]:
-    """The law of the texts that a verifier writes, of the draft's depth and one token."""
+    """The distribution of a verifier's texts, of the draft's depth and one token."""
     depth = case.drafted if draw == "chain" else 1
     row = case.logits if logits else case.p
     more = {"temperature": case.temperature} if logits else {}
@@ -258,7 +259,7 @@ def _texts(
             written = verifier(p.clone(), q.clone(), torch.tensor(draft), **more)
             return _tokens(written, case.vocabulary, depth + 1)
 
-        results, count = law(once)
+        results, count = distribution(once)
         runs += count
         for tokens, share in results.items():
             for text, rest in _continued(case, tokens, depth + 1):

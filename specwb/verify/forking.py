@@ -1,11 +1,11 @@
-"""The exact law of a Python function that draws random numbers, by forking.
+"""The exact output distribution of a Python function that draws random numbers, by forking.
 
 While the function runs, everything that it draws is a *symbol*: a uniform on (0, 1), an exponential
 variable. No number is ever sampled. A comparison ``u < t`` of a uniform that is known to lie in
 ``(a, b)`` forks the run in two, with the exact conditional probabilities ``(t - a) / (b - a)`` and
 ``(b - t) / (b - a)``; a draw from a row of probabilities (``multinomial``, a race of exponential
-variables, Gumbel noise) forks over its tokens. The function is run once for every way in which its
-forks come out, depth first, and the law is the sum of the runs' probabilities by result.
+variables, Gumbel noise) forks over its tokens. The function is run once for every combination of
+outcomes, depth first, and the probability of a result is the sum over the runs that end with it.
 
 Understood are affine functions and logarithms of uniforms, races ``argmax(p / E)`` and
 ``argmin(E / p)``, Gumbel noise ``argmax(log p - log E)``, and comparisons with numbers. Whatever
@@ -38,17 +38,16 @@ from specwb.errors import SpecwbError
 
 MOST_RUNS = 20_000
 """Runs of one function, beyond which there is no certificate."""
-
-
 DUST = 1e-12
-"""Forks of a smaller probability come of rounding and are not followed."""
+"""Forks of a smaller probability come from rounding and are not followed."""
 
 
 class NoCertificate(SpecwbError, ValueError):
-    """The law of a function cannot be had; the message says what prevented it.
+    """A distribution cannot be computed; the message names what prevented it.
 
     Attributes:
-        hidden: it has randomness or state that was not seen, so that no other law of it is one.
+        hidden: the function has randomness or state that was not seen, so that no distribution
+            computed of it is right.
     """
 
     def __init__(self, why: str, hidden: bool = False) -> None:
@@ -774,8 +773,10 @@ def _states() -> tuple[Any, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), key, place
 
 
-def law(function: Callable[[], Any], most: int = MOST_RUNS) -> tuple[dict[Any, float], int]:
-    """Return the law of a function without arguments over all that it draws.
+def distribution(
+    function: Callable[[], Any], most: int = MOST_RUNS
+) -> tuple[dict[Any, float], int]:
+    """Compute the output distribution of a function without arguments, over all that it draws.
 
     Every run is made twice, the second time in reverse order and under other seeds. A result that
     is not the same then comes of randomness that was not intercepted, or of state that is kept.

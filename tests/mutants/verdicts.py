@@ -33,7 +33,7 @@ def noise_raced_twice(patch):
 @killed_by("verify/test_certify.py: hostile_verifiers state")
 def one_run_is_enough(patch):
     """Runs are not made a second time."""
-    patch.edit(forking.law, "in reversed(leaves)", "in []")
+    patch.edit(forking.distribution, "in reversed(leaves)", "in []")
 
 
 @killed_by("verify/test_certify.py: hostile_verifiers swallowed")

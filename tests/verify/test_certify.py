@@ -1,4 +1,4 @@
-"""Verdicts on verifiers that draw as they like: known ones, hostile ones, laws by enumeration."""
+"""Verdicts on verifiers that draw as they like: known ones, hostile ones, every way to draw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import specwb
 from specwb.cli import app
 from specwb.verify.certify import BIASED, LOSSLESS, NOTHING, certify
-from specwb.verify.forking import NoCertificate, law
+from specwb.verify.forking import NoCertificate, distribution
 from specwb.verify.verifiers import ADAPTERS, VERIFIERS, _drawn, _rest, token_rejection
 
 PAGE = Path(__file__).parents[2] / "docs" / "certify.md"
@@ -75,7 +75,7 @@ def test_other_signatures():
     assert certify(ADAPTERS["mcsd"](mcsd), "without").verdict == BIASED
 
 
-# ------------------------------------------------------------------------------------------- laws
+# ------------------------------------------------------------------------------- ways to draw
 
 P = torch.tensor([0.5, 0.2, 0.3, 0.0], dtype=torch.float64)
 WAYS = {
@@ -107,8 +107,8 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_draw_has_its_law(way):
-    found, _ = law(WAYS[way])
+def test_every_way_to_draw_has_its_distribution(way):
+    found, _ = distribution(WAYS[way])
     assert found == pytest.approx({0: 0.5, 1: 0.2, 2: 0.3}, abs=1e-12)
 
 
@@ -117,13 +117,13 @@ def test_a_uniform_compared_twice_is_one_uniform():
         u = torch.rand(())
         return bool(u < 0.5), bool(u < 0.25)
 
-    found, runs = law(twice)
+    found, runs = distribution(twice)
     assert found == {(True, True): 0.25, (True, False): 0.25, (False, False): 0.5}
     assert runs == 3
 
 
 def test_draws_without_replacement():
-    found, _ = law(lambda: tuple(torch.multinomial(P, 2).tolist()))
+    found, _ = distribution(lambda: tuple(torch.multinomial(P, 2).tolist()))
     assert found[1, 0] == pytest.approx(0.2 * 0.5 / 0.8)
     assert sum(found.values()) == pytest.approx(1)
 
@@ -377,8 +377,12 @@ def test_what_is_right_is_never_called_biased(name):
 
 
 def test_rows_that_share_their_noise_are_refused():
+    def race():
+        noise = torch.empty(2).exponential_()
+        return tuple((torch.ones(2, 2) / noise).argmax(-1).tolist())
+
     with pytest.raises(NoCertificate, match="two decisions"):
-        law(lambda: tuple((torch.ones(2, 2) / torch.empty(2).exponential_()).argmax(-1).tolist()))
+        distribution(race)
 
 
 @pytest.mark.parametrize("wrong", ["min", "max"])
@@ -413,7 +417,7 @@ def test_inputs_are_copies_and_generators_are_left_alone():
 
 def test_too_many_ways_are_refused():
     with pytest.raises(NoCertificate, match="more than 100 ways"):
-        law(lambda: tuple((torch.rand(9) < 0.5).tolist()), most=100)
+        distribution(lambda: tuple((torch.rand(9) < 0.5).tolist()), most=100)
 
 
 def test_a_bias_beside_what_cannot_be_followed_is_a_bias():
