@@ -46,7 +46,7 @@ def run(part: str, environment: dict[str, str], limit: float) -> list[dict]:
     words, own = PARTS[part]
     script = "inside.py" if words else "several.py"
     command = [str(runtime.VENV / "bin" / "python"), str(runtime.HERE / script), *words]
-    env = {**os.environ, **environment, **own, "TRITON_CACHE_DIR": str(runtime.BUILD / "triton")}
+    env = {**os.environ, **environment, **own}
     try:
         done = subprocess.run(
             command,

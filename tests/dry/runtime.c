@@ -563,9 +563,9 @@ Status cuFuncGetAttribute(int *v, int a, Handle f) {
 Status cuPointerGetAttribute(Handle *d, int a, Handle p) { *d = p; return OK; }
 typedef struct { unsigned gx, gy, gz, bx, by, bz, shared; Handle stream; } LaunchConfig;
 Status cuLaunchKernelEx(const LaunchConfig *c, Handle f, Handle *a, Handle *extra) {
-    return launched("triton", (Grid){c->gx, c->gy, c->gz}, (Grid){c->bx, c->by, c->bz}, c->stream);
+    return launched("driver", (Grid){c->gx, c->gy, c->gz}, (Grid){c->bx, c->by, c->bz}, c->stream);
 }
 Status cuLaunchKernel(Handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                       unsigned bz, unsigned shared, Handle s, Handle *a, Handle *extra) {
-    return launched("triton", (Grid){gx, gy, gz}, (Grid){bx, by, bz}, s);
+    return launched("driver", (Grid){gx, gy, gz}, (Grid){bx, by, bz}, s);
 }

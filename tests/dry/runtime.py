@@ -27,11 +27,6 @@ TORCH = "2.13.0"
 # three equals signs: where there is a build for the CPU of the same version, two prefer that one
 WHEEL = f"torch==={TORCH}"
 ROOM = 8 << 30
-# what Triton's launcher, which is compiled when it is first used, asks the driver for
-TRITON = {"cuCtxGetLimit", "cuCtxSetLimit", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}
-TRITON |= {"cuCtxSetCurrent", "cuModuleUnload", "cuFuncSetAttribute", "cuFuncSetCacheConfig"}
-TRITON |= {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"}
-TRITON |= {"cuStreamSynchronize", "cuOccupancyMaxActiveClusters", "cuTensorMapEncodeTiled"}
 
 
 class Missing(Exception):
@@ -141,7 +136,6 @@ def build() -> dict[str, str]:
     subprocess.run([cc, *flags, "-c", str(HERE / "runtime.c"), "-o", str(runtime)], check=True)
     defined = _symbols(nm, runtime, "--defined-only")
     ours = re.compile(r"(cu[A-Z]|cuda|cublas|__cuda|nccl|nvtx|nvml|cupti)")
-    wanted |= TRITON
     stubs = ["extern void dry_stub(const char *);"]
     for name in sorted(x for x in wanted - defined if ours.match(x)):
         stubs.append(f'int {name}(void) {{ dry_stub("{name}"); return 0; }}')
