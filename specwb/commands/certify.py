@@ -12,7 +12,9 @@ from specwb.commands.shared import imported, table, wide
 def certify(
     verifier: Annotated[
         str | None,
-        typer.Argument(help="A function (p, q, drafts) -> tokens, package.module:function."),
+        typer.Argument(
+            help="A function (p, q, drafts) -> tokens, package.module:function; or a rule, rrsw."
+        ),
     ] = None,
     draw: Annotated[
         str,
@@ -23,7 +25,10 @@ def certify(
     ] = False,
     like: Annotated[
         str | None,
-        typer.Option(help="It has the signature of transformers, flashinfer or mcsd."),
+        typer.Option(
+            help="It has the signature of transformers, flashinfer, vllm, sglang, tensorrt_llm,"
+            " eagle, medusa, recurrent_drafter or mcsd."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long it may take.", min=0.1)] = 60.0,
     known: Annotated[
@@ -62,11 +67,13 @@ def certify(
         screen.print(table(rows, ("verifier", "drafts", "verdict", "what it does", "described in")))
         return
     if verifier is None:
-        raise ValueError("a verifier is needed, package.module:function; or --known")
-    function = imported(verifier, "verifier")
+        raise ValueError("a verifier is needed, package.module:function or a rule; or --known")
+    function = imported(verifier, "verifier") if ":" in verifier else verifier
     if like is not None:
         if like not in ADAPTERS:
             raise ValueError(f"--like must be one of {', '.join(ADAPTERS)}, got {like!r}")
+        if not callable(function):
+            raise ValueError(f"--like is for functions, package.module:function, got {verifier!r}")
         function = ADAPTERS[like](function)
     result = certified(function, draw, logits=logits, seconds=seconds)
     screen.print(repr(result), highlight=False, markup=False, soft_wrap=True)

@@ -12,6 +12,9 @@ compared with the target's:
 TV is exact up to the rounding of the verifier's own arithmetic (``ROUNDING``), so that "biased"
 always has a text that comes out with another probability than it should, and "lossless" is a
 theorem about these instances, and no more.
+
+A :class:`specwb.verify.Rule` of this project, whose uniforms are its arguments, is asked as
+``specwb verify`` asks it: :func:`specwb.verify.distribution.boxes_of` recovers what it decides.
 """
 
 from __future__ import annotations
@@ -23,18 +26,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specwb.errors import ArgumentError
+from specwb.probability import Sampling
+from specwb.tree import Tree
+from specwb.verify.exact import Model, norm, target_distribution
 from specwb.verify.forking import NoCertificate, distribution
+from specwb.verify.rule import Rule
 
 ROUNDING = 1e-5
 """A TV above this is a bias; verifiers in float32 round by some 1e-7 an operation."""
 SECONDS = 60.0
 DRAWS = ("chain", "with", "without", "top")
+KINDS = ("dense", "zeros", "ties", "apart", "equal", "peaked")
+TREES = (
+    (5, (-1, 0)),
+    (3, (-1, 0, 1)),
+    (2, (-1, 0, 1, 2)),
+    (4, (-1, 0, 0)),
+    (3, (-1, 0, 0, 0)),
+    (2, (-1, 0, 0, 1, 2)),
+    (2, (-1, 0, 0, 1, 1, 2)),
+)
+"""V, and the parents of a tree's nodes: the drafts that a rule is asked about."""
 LOSSLESS, BIASED, NOTHING = "lossless", "biased", "no certificate"
 
 
@@ -49,8 +69,9 @@ class Instance:
         drafted: tokens of a draft: a chain's length, or the candidates at one node.
         temperature: of target and draft.
         seed: of its distributions.
+        scheme, tree: of a rule's drafts: their sampling scheme, and the parents of their nodes.
         tv: measured; None before.
-        runs: of the verifier.
+        runs: of the verifier; of a rule the boxes of uniforms in which it decides one thing.
     """
 
     kind: str
@@ -58,13 +79,15 @@ class Instance:
     drafted: int
     temperature: float = 1.0
     seed: int = 0
+    scheme: str = ""
+    tree: tuple[int, ...] = ()
     tv: float | None = None
     runs: int = 0
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind}, V = {self.vocabulary}, {self.drafted} drafted, T = {self.temperature:g}"
-        )
+        nodes = ".".join(map(str, self.tree[1:]))
+        drafts = f"{self.scheme}, tree {nodes}" if nodes else f"{self.drafted} drafted"
+        return f"{self.kind}, V = {self.vocabulary}, {drafts}, T = {self.temperature:g}"
 
     def logits(self, text: Sequence[int], draft: bool = False) -> Tensor:
         """The logits ``[V]`` in float64 of the target, or of the draft model, after a text."""
@@ -95,8 +118,7 @@ class Instance:
 def instances(draw: str, temperatures: Sequence[float] = (1.0,)) -> list[Instance]:
     """List the instances of a certificate: V to 5, drafts to 3 tokens."""
     sizes = [(5, 1), (3, 2), (2, 3)] if draw == "chain" else [(5, 1), (4, 2), (4, 3)]
-    kinds = ("dense", "zeros", "ties", "apart", "equal", "peaked")
-    cases = [(kind, *size) for kind in kinds for size in sizes]
+    cases = [(kind, *size) for kind in KINDS for size in sizes]
     return [
         Instance(kind, v, k, temperature, seed)
         for temperature in temperatures
@@ -141,10 +163,12 @@ class Certificate:
 
 
 Verifier = Callable[..., Any]
+Measured = tuple[Instance, dict[tuple[int, ...], float], int]
+"""An instance, the distribution of the verifier's texts, and its runs."""
 
 
 def certify(
-    verifier: Verifier,
+    verifier: Verifier | str | Rule | type[Rule],
     draw: str = "chain",
     *,
     logits: bool = False,
@@ -175,6 +199,10 @@ def certify(
             Of a chain of g tokens: ``p [g+1,V]``, ``q [g,V]``, ``drafts [g]``. Of g candidates at
             one node: ``p [g+1,V]`` (row 0 at the node, row i + 1 after candidate i), ``q [V]``,
             ``drafts [g]``.
+
+            Or a rule of this project: its name in ``specwb.RULES`` ("rrsw"), a :class:`Rule` or its
+            class. It names its sampling schemes itself and takes none of the options but
+            ``seconds``; its drafts are chains and trees (``TREES``).
         draw: how drafts are drawn: a "chain" from q; or candidates of one node "with" replacement
             (i.i.d.) or "without", or q's "top" tokens.
         logits: it gets logits in the place of p and q, and ``temperature=``.
@@ -184,18 +212,28 @@ def certify(
     Raises:
         ArgumentError: an argument that cannot be.
     """
-    if not callable(verifier):
+    is_rule = isinstance(verifier, str | Rule) or (
+        isinstance(verifier, type) and issubclass(verifier, Rule)
+    )
+    if is_rule and (draw != "chain" or logits or temperatures or cases is not None):
+        raise ArgumentError("a rule names its sampling schemes itself: give no draw, logits, cases")
+    if not (is_rule or callable(verifier)):
         raise ArgumentError(f"verifier must be a function (p, q, drafts), got {verifier!r}")
     if draw not in DRAWS:
         raise ArgumentError(f"draw must be {', '.join(DRAWS[:-1])} or {DRAWS[-1]}, got {draw!r}")
     if temperatures is None:
         temperatures = (1.0, 0.7, 1.5, 0.3) if logits else (1.0,)
+    measured: Iterator[Measured]
+    if is_rule:
+        measured = _of_rule(verifier)
+    else:
+        every = instances(draw, temperatures) if cases is None else cases
+        measured = ((case, *_texts(verifier, case, draw, logits)) for case in every)
     began, done = time.monotonic(), []
     tv, worst, reason, clock = 0.0, None, "", _Clock(seconds)
     try:
         with clock:
-            for case in instances(draw, temperatures) if cases is None else cases:
-                texts, runs = _texts(verifier, case, draw, logits)
+            for case, texts, runs in measured:
                 wanted = _of_target(case, len(next(iter(texts))))
                 apart = {x: texts.get(x, 0.0) - wanted.get(x, 0.0) for x in {*texts, *wanted}}
                 own = sum(map(abs, apart.values())) / 2
@@ -265,6 +303,67 @@ def _texts(
             for text, rest in _continued(case, tokens, depth + 1):
                 texts[text] = texts.get(text, 0.0) + chance * share * rest
     return texts, runs
+
+
+def _of_rule(given: Any) -> Iterator[Measured]:
+    """The same of a rule: every draft of small trees, all instances of a tree as one batch.
+
+    Raises:
+        ArgumentError: there is no such rule.
+        NoCertificate: what it decides cannot be recovered.
+    """
+    from specwb.verify import distribution as recovered
+    from specwb.verify.production import distance, takes
+
+    rule = recovered.rule_of(given)
+    batches = [
+        (scheme, size, temperature, kinds)
+        for scheme in recovered.DRAFTS
+        for size in TREES
+        if takes(rule, scheme, size[1])
+        for temperature, kinds in ((1.0, KINDS), (0.7, KINDS[:1]))
+        if temperature == 1 or len(size[1]) <= 3
+    ]
+    if not batches:
+        why = [
+            f"{x.name}: {recovered.UNLISTED[x]}" for x in rule.schemes if x in recovered.UNLISTED
+        ]
+        raise NoCertificate("; ".join(why) or "the rule takes none of the small trees")
+    for scheme, (vocabulary, parents), temperature, kinds in batches:
+        cases = [
+            Instance(kind, vocabulary, len(parents) - 1, temperature, i, scheme.name, parents)
+            for i, kind in enumerate(kinds)
+        ]
+        pairs = [(_model(case, False), _model(case, True)) for case in cases]
+        drafts = recovered.all_drafts(scheme, Tree.parents(list(parents)), pairs)
+        logits = drafts.scores.logits * temperature
+        scores = replace(drafts.scores, logits=logits, sampling=Sampling(temperature))
+        try:
+            boxes = recovered.boxes_of(rule, drafts.draft, scores)
+            of_case = torch.tensor(drafts.case)
+            texts = recovered.joint_distributions(drafts, pairs, boxes)
+            for i, (case, found) in enumerate(zip(cases, texts, strict=True)):
+                off = distance(found, target_distribution(pairs[i][0], drafts.draft.tree.D + 1))
+                if off > ROUNDING:
+                    chance = torch.tensor(drafts.chance).double() * (of_case == i)
+                    if off <= recovered.share_wrong(rule, drafts.draft, scores, boxes, chance):
+                        raise NoCertificate("it decides otherwise within a box of uniforms")
+                yield case, found, int((of_case[boxes.row] == i).sum())
+        except recovered.Unfollowed as error:
+            hidden = isinstance(error, recovered.Inconstant)
+            raise NoCertificate(str(error), hidden) from error
+        except (ArgumentError, NoCertificate):
+            raise
+        except Exception as error:  # a rule of somebody's own may raise anything
+            raise NoCertificate(f"it raised {type(error).__name__}: {error}") from error
+
+
+def _model(case: Instance, draft: bool) -> Model:
+    @cache
+    def model(prefix: tuple[int, ...]) -> list[Fraction]:
+        return norm([Fraction(x) for x in case.p(prefix, draft).tolist()])
+
+    return model
 
 
 def _tokens(written: Any, vocabulary: int, most: int) -> tuple[int, ...]:

@@ -23,8 +23,9 @@ import operator
 import os
 import random
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -108,7 +109,8 @@ class _Run:
         if threshold >= high:
             return True
         chance = (threshold - low) / (high - low)
-        if not DUST < chance < 1 - DUST:  # a cumulated sum that should be 1
+        # in parts of (0, 1): the last one of cumulated sums is 1 up to their rounding
+        if min(threshold - low, high - threshold) < DUST:
             return chance > 0.5
         if is_below := self.fork([chance, 1 - chance]) == 0:
             self.bounds[number] = low, threshold
@@ -146,10 +148,19 @@ _SAME = {"float", "double", "cpu", "contiguous", "clone", "detach", "item", "to"
 _FACTS = {"size", "dim", "numel", "stride", "is_floating_point"}
 _PROPERTIES = {"shape", "ndim", "device", "dtype", "is_cuda", "requires_grad"}
 _KNOWN = _MOVES | _SAME | _FACTS | _MIRRORED.keys() | _ARITHMETIC.keys()
-_KNOWN |= {"neg", "log", "argmax", "argmin", "clamp_min", "rsub", "rdiv"}
+_KNOWN |= {"neg", "log", "argmax", "argmin", "clamp_min", "clamp", "clip", "rsub", "rdiv"}
 _WIDE = {torch.float32, torch.float64}
 _SMALLEST = 1e-6
-"""Up to here ``clamp_min`` only keeps a logarithm or a division finite."""
+"""Up to here a constant only keeps a logarithm or a division finite and is taken for 0."""
+_CLAMPS = ("clamp_min", "clamp", "clip")
+
+
+def _keeps_finite(name: str, args: Sequence[Any], kwargs: dict[str, Any], top: float) -> bool:
+    """Whether the bounds of a ``clamp`` are the ends of (0, top), up to ``_SMALLEST``."""
+    given = dict(zip(("min", "max"), args, strict=False)) | kwargs
+    low, high = (given.get(x) for x in ("min", "max"))
+    low, high = 0.0 if low is None else float(low), top if high is None else float(high)
+    return 0 <= low <= _SMALLEST and high >= top - _SMALLEST
 
 
 class Symbol:
@@ -160,9 +171,11 @@ class Symbol:
         ids: the number of each, ``[...]``.
         memory: shared by all views of a tensor that was filled in place; when that is filled again,
             ``memory["over"]`` is True and the views are refused.
+        is_number: a float of Python, which ``-=`` does not change for others that hold it.
     """
 
     device, dtype, is_cuda, requires_grad = torch.device("cpu"), torch.float64, False, False
+    is_number = False
 
     def __init__(self, run: _Run, ids: Tensor) -> None:
         self.run, self.ids = run, ids
@@ -191,6 +204,16 @@ class Symbol:
             return self.run.refuse(f"numpy.{ufunc.__name__}.{method} of random numbers")
         return self.call(ufunc.__name__, inputs, {})
 
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        name, only_axis = func.__name__, not set(kwargs) - {"axis"}
+        if name in ("argmax", "argmin") and len(args) == 1 and only_axis:
+            return self.call(name, args, {"dim": kwargs["axis"]} if kwargs else {})
+        if name == "searchsorted" and isinstance(self, Uniform) and not set(kwargs) - {"side"}:
+            limits = torch.as_tensor(args[0], dtype=torch.float64)
+            found = self.found_in(limits, kwargs.get("side", "left") == "right")
+            return found.numpy() if found.ndim else int(found)
+        return self.run.refuse(f"numpy.{name} of random numbers")
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -211,6 +234,7 @@ class Symbol:
         if name in ("stack", "cat", "concat") and len(args) and isinstance(args[0], list | tuple):
             return self._joined(name, args, kwargs)
         known = {"dim", "keepdim"} if name in _MOVES | {"argmax", "argmin"} else set()
+        known |= {"min", "max"} if name in _CLAMPS else set()
         if name == "to":
             known = {"device", "dtype", "copy", "non_blocking"}
         if name not in _KNOWN or set(kwargs) - known:
@@ -269,16 +293,24 @@ class Symbol:
 
 def _operator(name: str) -> Any:
     def method(self: Symbol, *args: Any) -> Any:
-        return self.call(name, (self, *args), {})
+        found = self.call(name, (self, *args), {})
+        if isinstance(found, Symbol):
+            found.is_number = self.is_number and all(isinstance(x, int | float) for x in args)
+        return found
 
     return method
 
 
 def _refused(name: str) -> Any:
-    def method(self: Symbol, *args: Any) -> Any:
+    def method(self: Symbol, *args: Any, **kwargs: Any) -> Any:
+        if self.is_number and name in _AUGMENTED:
+            return _operator(name[1:])(self, *args)
         return self.run.refuse(f"{name} of random numbers")
 
     return method
+
+
+_AUGMENTED = ("iadd", "isub", "imul", "itruediv")
 
 
 for _name in ("lt", "le", "gt", "ge", "eq", "ne", "add", "sub", "mul", "truediv", "neg"):
@@ -288,7 +320,7 @@ for _name, _other in (("radd", "add"), ("rmul", "mul"), ("rsub", "rsub"), ("rtru
 for _name in (
     *("bool", "float", "int", "index", "complex", "abs", "round", "floor", "ceil", "trunc", "pos"),
     *("pow", "rpow", "mod", "rmod", "floordiv", "rfloordiv", "divmod", "matmul", "rmatmul", "and"),
-    *("or", "xor", "invert", "contains", "setitem", "iadd", "isub", "imul", "itruediv", "array"),
+    *("or", "xor", "invert", "contains", "setitem", *_AUGMENTED, "array"),
     *("delitem", "reversed", "format", "dlpack"),
 ):
     # a Python error of its own could be caught, and the refusal with it
@@ -365,7 +397,7 @@ class Uniform(Symbol):
         x = torch.as_tensor(other, dtype=torch.float64)
         ids, scale, shift, x = torch.broadcast_tensors(self.ids, self.scale, self.shift, x)
         if self.logged and op in ("mul", "rsub"):
-            plain = bool((scale == 1).all() and (shift == 0).all())
+            plain = bool(((scale - 1).abs() <= _SMALLEST).all() and (shift == 0).all())
             if op == "mul" and plain and bool((x == -1).all()):
                 return Race(self.run, ids)  # -log u is an exponential variable
             return self.run.refuse("arithmetic on logarithms of uniforms")
@@ -382,10 +414,10 @@ class Uniform(Symbol):
         return Uniform(self.run, ids, scale, shift, self.logged)
 
     def special(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        plain = not self.logged and bool((self.shift == 0).all() and (self.scale > 0).all())
-        if name == "log" and plain:
-            return Uniform(self.run, self.ids, self.scale, self.shift, logged=True)
-        if name == "clamp_min" and self.is_bare and 0 <= float(args[0]) <= _SMALLEST:
+        small = (self.shift >= 0) & (self.shift <= _SMALLEST)
+        if name == "log" and not self.logged and bool((small & (self.scale > 0)).all()):
+            return Uniform(self.run, self.ids, self.scale, torch.zeros_like(self.shift), True)
+        if name in _CLAMPS and self.is_bare and _keeps_finite(name, args, kwargs, 1.0):
             return self
         return super().special(name, args, kwargs)
 
@@ -434,10 +466,17 @@ class Race(Symbol):
         return Race(self.run, ids, None, self.form)
 
     def arithmetic(self, op: str, other: Any) -> Any:
-        if isinstance(other, Symbol) or self.weights is not None:
+        if isinstance(other, Symbol):
             return self.run.refuse("arithmetic on a race")
         # a copy: where the function divides in place, p's own tensor becomes the race
         x = torch.as_tensor(other, dtype=torch.float64).clone()
+        if self.weights is not None:
+            if self.form != "log p - log E" or op != "add":
+                return self.run.refuse("arithmetic on a race")
+            ids, weights, x = torch.broadcast_tensors(self.ids, self.weights, x)
+            return Race(self.run, ids, weights * x.exp(), self.form)
+        if self.form == "E" and op == "add" and bool(((x >= 0) & (x <= _SMALLEST)).all()):
+            return self
         if self.form == "log E" and op == "mul" and bool((x == -1).all()):
             return Race(self.run, self.ids, None, "-log E")
         ids, x = torch.broadcast_tensors(self.ids, x)
@@ -453,7 +492,7 @@ class Race(Symbol):
         if name == "log" and self.form == "E" and self.weights is None:
             return Race(self.run, self.ids, None, "log E")
         bare = self.form == "E" and self.weights is None
-        if name == "clamp_min" and bare and 0 <= float(args[0]) <= _SMALLEST:
+        if name in _CLAMPS and bare and _keeps_finite(name, args, kwargs, math.inf):
             return self
         down = self.form == "E/p"
         if self.weights is None or name != ("argmin" if down else "argmax"):
@@ -614,7 +653,7 @@ class _Forking(TorchFunctionMode):
             return run.refuse(f"torch.{name}")
         if name in _RANDOM:
             kwargs = kwargs or {}
-            if kwargs.get("generator") is not None:
+            if kwargs.get("generator") not in (None, torch.default_generator):
                 return run.refuse("a generator of its own; let it draw from the global one")
             if unknown := set(kwargs) - _RANDOM[name]:
                 return run.refuse(f"torch.{name} with {', '.join(sorted(unknown))}=")
@@ -682,13 +721,34 @@ class _Numpy:
     def random(self, size: Any = None, **more: Any) -> Uniform:
         if more:
             return self.run.refuse(f"numpy.random with {', '.join(more)}=")
-        return self.run.uniforms(() if size is None else np.empty(size).shape)
+        drawn = self.run.uniforms(() if size is None else np.empty(size).shape)
+        drawn.is_number = size is None
+        return drawn
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None) -> Any:
-        return self.random(size).arithmetic("mul", high - low).arithmetic("add", low)
+        return self.random(size) * (high - low) + low
 
     def rand(self, *shape: int) -> Uniform:
         return self.run.uniforms(shape)
+
+    def exponential(self, scale: float = 1.0, size: Any = None) -> Any:
+        if scale != 1:
+            return self.run.refuse("numpy.random.exponential of another scale than 1")
+        return Race(self.run, self.random(size).ids)
+
+    def standard_exponential(self, size: Any = None) -> Any:
+        return self.exponential(size=size)
+
+    def gumbel(self, loc: float = 0.0, scale: float = 1.0, size: Any = None) -> Any:
+        if (loc, scale) != (0, 1):
+            return self.run.refuse("numpy.random.gumbel that is moved or scaled")
+        return Race(self.run, self.random(size).ids, None, "-log E")
+
+    def multinomial(self, n: int, pvals: Any, size: Any = None) -> Any:
+        row = np.asarray(pvals, dtype=float)
+        if n != 1 or size is not None or row.ndim != 1:
+            return self.run.refuse("numpy.random.multinomial of more than one draw")
+        return np.eye(len(row), dtype=int)[self.run.token(row.tolist())]
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
         values = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
@@ -719,14 +779,14 @@ def _forking(seed: int) -> Iterator[_Forking]:
         population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1
     ) -> Any:
         if cum_weights is not None:
-            return forking.run.refuse("random.choices by cumulated weights")
+            weights = np.diff([float(x) for x in cum_weights], prepend=0.0)
         weights = [1.0] * len(population) if weights is None else weights
         row = [float(x) for x in weights]
         return [population[forking.run.token(row)] for _ in range(k)]
 
     changes: list[tuple[Any, str, Any]] = [
-        (random, "random", lambda: forking.run.uniforms(())),
-        (random, "uniform", lambda a, b: forking.run.uniforms(()) * (b - a) + a),
+        (random, "random", numpy.random),
+        (random, "uniform", numpy.uniform),
         (random, "choices", choices),
         (np.random, "default_rng", fresh),
         (torch, "Generator", no("a torch.Generator of its own")),
@@ -741,19 +801,23 @@ def _forking(seed: int) -> Iterator[_Forking]:
         " setstate triangular getrandbits",
         torch: "manual_seed seed set_rng_state initial_seed",
         torch.random: "manual_seed seed set_rng_state fork_rng",
-        np.random: "seed randn randint normal multinomial exponential RandomState permutation"
-        " shuffle standard_normal binomial Generator gumbel set_state",
+        np.random: "seed randn randint normal RandomState permutation"
+        " shuffle standard_normal binomial Generator set_state",
     }
     for module, names in refused.items():
         changes += [(module, name, no(f"{module.__name__}.{name}")) for name in names.split()]
-    for name in ("random", "random_sample", "rand", "uniform", "choice"):
+    drawn = "random random_sample rand uniform choice exponential standard_exponential gumbel"
+    for name in (*drawn.split(), "multinomial"):
         stand_in = numpy.random if name == "random_sample" else getattr(numpy, name)
         changes.append((np.random, name, stand_in))
     patches = [patch.object(module, name, new) for module, name, new in changes]
     for one in patches:
         one.start()
+    # what torch.compile has made draws unseen; the function it was made of is what is run
+    compiled = "torch._dynamo" in sys.modules
+    eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     try:
-        with forking:
+        with eager, forking:
             yield forking
     finally:
         for one in reversed(patches):
@@ -830,7 +894,7 @@ def _once(function: Callable[[], Any], forking: _Forking, run: _Run) -> Any:
         result = function()
     except NoCertificate:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not run.fault:
             raise NoCertificate(f"it raised {type(error).__name__}: {error}") from error
     if run.fault:  # also where the function caught it

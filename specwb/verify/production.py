@@ -248,7 +248,7 @@ def _rounds(rule: Rule) -> Iterator[Round]:
     """The rounds that a rule takes."""
     for scheme in DRAFTS:
         for parents, v, seeds in _TREES:
-            if not _takes(rule, scheme, parents):
+            if not takes(rule, scheme, parents):
                 continue
             filtered = Sampling(0.7, top_k=v - 1, top_p=0.9)
             for sampling, kind, some in (
@@ -259,7 +259,7 @@ def _rounds(rule: Rule) -> Iterator[Round]:
                 if cases := [models(seed, v, kind) for seed in some]:
                     yield Round(scheme, parents, v, sampling, cases)
         for parents, v, seeds, support in _LARGE:
-            if not _takes(rule, scheme, parents):
+            if not takes(rule, scheme, parents):
                 continue
             # candidates that differ from each other need as many tokens; with all but one fixed
             # there are few drafts anyway
@@ -270,7 +270,7 @@ def _rounds(rule: Rule) -> Iterator[Round]:
             yield Round(scheme, parents, v, PLAIN, cases)
 
 
-def _takes(rule: Rule, scheme: Scheme, parents: tuple[int, ...]) -> bool:
+def takes(rule: Rule, scheme: Scheme, parents: tuple[int, ...]) -> bool:
     """Whether a rule verifies trees of this shape with candidates drawn so. Chains are drawn alike
     under several schemes: they are taken once."""
     tree = Tree.parents(list(parents))

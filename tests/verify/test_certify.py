@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import random
 import random as rnd
@@ -9,9 +11,10 @@ import secrets
 import threading
 import time
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import random as bound_uniform
+from secrets import choice as bound_choice
 
 import numpy as np
 import pytest
@@ -22,6 +25,8 @@ from typer.testing import CliRunner
 
 import specwb
 from specwb.cli import app
+from specwb.probability import Sampling
+from specwb.verify import Rejection, RRSw
 from specwb.verify.certify import BIASED, LOSSLESS, NOTHING, certify
 from specwb.verify.forking import NoCertificate, distribution
 from specwb.verify.verifiers import ADAPTERS, VERIFIERS, _drawn, _rest, token_rejection
@@ -58,26 +63,232 @@ def test_transformers_own_function_is_lossless():
     assert certify(weighed).verdict == BIASED
 
 
-def test_other_signatures():
-    def flashinfer(q, drafts, p):
-        tokens = token_rejection(p[0], q[0], drafts[0])
-        return torch.tensor([[*map(int, tokens), *[-1] * (p.shape[1] - len(tokens))]]), None
+def flashinfer(q, drafts, p):
+    tokens = token_rejection(p[0], q[0], drafts[0])
+    return torch.tensor([[*map(int, tokens), *[-1] * (p.shape[1] - len(tokens))]]), None
 
-    def mcsd(p, q, candidates):
-        for i, x in enumerate(candidates):
-            if random.random() * q[x] < p[x]:
-                return i, None
-            p = _rest(p, q)
-        return None, p
 
-    assert certify(ADAPTERS["flashinfer"](flashinfer)).verdict == LOSSLESS
-    assert certify(ADAPTERS["mcsd"](mcsd), "with").verdict == LOSSLESS
-    assert certify(ADAPTERS["mcsd"](mcsd), "without").verdict == BIASED
+def vllm(draft_ids, counts, longest, ends, draft_probs, target_probs, bonus, metadata):
+    """All recovered tokens by a race, then the first rejection of each request."""
+    assert (counts, metadata.all_random, ends.tolist()) == ([longest], True, [longest])
+    assert target_probs.shape == draft_probs.shape
+    places = torch.arange(longest)
+    noise = torch.empty_like(target_probs).exponential_()
+    recovered = ((target_probs - draft_probs).clamp(min=0) / noise).argmax(-1)
+    ratio = target_probs[places, draft_ids] / draft_probs[places, draft_ids]
+    kept = int((torch.rand(longest) < ratio).long().cumprod(0).sum())
+    out = torch.full((1, longest + 1), -1)
+    out[0, :kept] = draft_ids[:kept]
+    out[0, kept] = bonus[0, 0] if kept == longest else recovered[kept]
+    return out
+
+
+def sglang(
+    predicts, accept_index, accept_token_num, candidates, target_probs, draft_probs, **given
+):
+    """One coin a node, against the running sum of its children's p."""
+    at, count = 0, 0
+    child = int(given["retrive_next_token"][0, 0])
+    accept_index[0, 0], total = given["retrive_index"][0, 0], 0.0
+    while child != -1:
+        token = candidates[0, child]
+        total += target_probs[0, at, token]
+        if given["uniform_samples"][0, at] * given["threshold_acc"] <= total:
+            predicts[accept_index[0, count]] = token
+            at, count, total = child, count + 1, 0.0
+            accept_index[0, count] = given["retrive_index"][0, child]
+            child = int(given["retrive_next_token"][0, child])
+        else:
+            draft_probs[0, at, token] = target_probs[0, at, token]
+            child = int(given["retrive_next_sibling"][0, child])
+    accept_token_num[0] = count
+    rest = (target_probs[0, at] - draft_probs[0, at]).clamp(min=0)
+    u = given["uniform_samples_for_final_sampling"] * rest.sum()
+    predicts[accept_index[0, count]] = torch.searchsorted(rest.cumsum(0), u)[0]
+
+
+def tensorrt_llm(draft_probs, target_probs, generator, draft_tokens):
+    places = torch.arange(len(draft_tokens), device=generator.device)
+    kept = (target_probs[places, draft_tokens] / draft_probs[places, draft_tokens]).clamp(max=1)
+    return (torch.rand(kept.shape, generator=generator) > kept).nonzero()
+
+
+def sample_rejected(draft_probs, target_probs, generator, accepted):
+    rest = (target_probs[accepted] - draft_probs[accepted]).clamp(min=0)
+    return torch.multinomial(rest, 1, generator=generator).item()
+
+
+def eagle(logits, candidates, logits_processor, cold=False):
+    """Point masses along the paths; ``cold``: the last row without the processor, as in EAGLE-1."""
+    best, kept = 0, 0
+    for i in range(1, candidates.shape[1]):
+        p = logits_processor(None, logits[best, i - 1][None])[0].softmax(0)
+        tried = []
+        for j, path in enumerate(candidates):
+            if path[:i].equal(candidates[best, :i]) and path[i] not in tried:
+                if random.random() <= p[path[i]]:
+                    best, kept = j, i
+                    break
+                tried.append(path[i])
+                p[path[i]] = 0
+                p = p / p.sum()
+        if kept < i:
+            return torch.tensor(best), kept, p
+    last = logits[best, kept]
+    return torch.tensor(best), kept, (last if cold else logits_processor(None, last)).softmax(0)
+
+
+def medusa(logits, candidates, temperature, threshold, alpha):
+    p = (logits[:, :-1] / temperature).softmax(-1)
+    entropy = -(p * (p + 1e-5).log()).sum(-1)
+    chosen = p.gather(-1, candidates[:, 1:, None])[..., 0]
+    lengths = (chosen > (alpha * (-entropy).exp()).clamp(max=threshold)).cumprod(1).sum(1)
+    return lengths.argmax(), lengths.max()
+
+
+def recurrent_drafter(beams, by_target, by_drafter):
+    drafted = beams[..., 1:, None]
+    ratio = (by_target[..., :-1, :].gather(-1, drafted) - by_drafter.gather(-1, drafted)).exp()
+    kept = (torch.rand(ratio.shape[:-1]) < ratio[..., 0]).long().cumprod(-1).sum(-1)
+    return kept.max(-1)
+
+
+def mcsd(p, q, candidates):
+    for i, x in enumerate(candidates):
+        if random.random() * q[x] < p[x]:
+            return i, None
+        p = _rest(p, q)
+    return None, p
+
+
+LIKE = [
+    ("flashinfer", flashinfer, "chain", LOSSLESS),
+    ("vllm", vllm, "chain", LOSSLESS),
+    ("vllm", lambda *a: vllm(*a[:5], a[5].flip(-1), *a[6:]), "chain", BIASED),
+    ("sglang", sglang, "top", LOSSLESS),
+    ("sglang", lambda **a: sglang(**{**a, "threshold_acc": 0.5}), "top", BIASED),
+    ("tensorrt_llm", tensorrt_llm, "chain", LOSSLESS),
+    ("tensorrt_llm", lambda q, p, *a: tensorrt_llm(p, q, *a), "chain", BIASED),
+    ("eagle", eagle, "top", LOSSLESS),
+    ("eagle", eagle, "chain", LOSSLESS),
+    ("medusa", medusa, "top", BIASED),
+    ("recurrent_drafter", recurrent_drafter, "chain", LOSSLESS),
+    ("recurrent_drafter", recurrent_drafter, "top", BIASED),
+    ("mcsd", mcsd, "with", LOSSLESS),
+    ("mcsd", mcsd, "without", BIASED),
+]
+
+
+@pytest.mark.parametrize(
+    ("like", "function", "draw", "verdict"), LIKE, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_an_engines_signature(like, function, draw, verdict):
+    result = certify(ADAPTERS[like](function), draw)
+    assert result.verdict == verdict, result
+
+
+def test_every_adapter_has_a_test_and_is_on_the_page():
+    assert {like for like, *_ in LIKE} | {"transformers"} == set(ADAPTERS)
+    rows = PAGE.read_text("utf-8").split("## How it is computed")[0]
+    assert [name for name in ADAPTERS if f"| `{name}` |" not in rows] == []
+
+
+def test_a_sampler_may_be_given_with_its_test():
+    verify = ADAPTERS["tensorrt_llm"](tensorrt_llm, sample_rejected)
+    assert certify(verify).verdict == LOSSLESS
+    wrong = ADAPTERS["tensorrt_llm"](tensorrt_llm, lambda q, p, g, n: int(p[n].argmax()))
+    assert certify(wrong).verdict == BIASED
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_temperatures_reach_an_adapted_function(cold):
+    verify = ADAPTERS["eagle"](lambda *a: eagle(*a, cold=cold))
+    assert certify(verify, "top", temperatures=[1.0], logits=True).verdict == LOSSLESS
+    result = certify(verify, "top", temperatures=[0.7], logits=True)
+    assert result.verdict == (BIASED if cold else LOSSLESS)
+
+
+# --------------------------------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize("rule", ["rejection", "rrsw", "top", "block", "gbv"])
+def test_the_projects_own_rules(rule):
+    result = certify(rule)
+    assert result, result
+    assert {one.scheme for one in result.instances}
+    assert any(one.temperature != 1 for one in result.instances)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["rrs", "kseq", "point", "naive", "traversal"])
+def test_the_projects_other_rules(rule):
+    result = certify(rule, seconds=600)
+    assert result, result
+
+
+class Sorted(RRSw):
+    def node(self, p, q, tokens, ok, u):
+        order = torch.where(ok, q.gather(1, tokens), -1).argsort(1, descending=True)
+        choice, rest = super().node(p, q, tokens.gather(1, order), ok.gather(1, order), u)
+        kept = order.gather(1, choice.clamp_min(0)[:, None]).squeeze(1)
+        return torch.where(choice < 0, -1, kept), rest
+
+
+class AtOne(Rejection):
+    """It forgets the temperature of the target."""
+
+    def p(self, scores, node):
+        return super().p(replace(scores, sampling=Sampling(1.0)), node)
+
+
+class OfItsOwn(Rejection):
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, torch.rand_like(u))
+
+
+class Failing(Rejection):
+    def node(self, p, q, tokens, ok, u):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("rule", [Sorted, Sorted(), AtOne, "typical"])
+def test_a_biased_rule_has_a_counterexample(rule):
+    result = certify(rule)
+    assert result.verdict == BIASED
+    where, text, got, wanted = result.worst
+    assert where.tree and all(0 <= x < where.vocabulary for x in text)
+    assert abs(got - wanted) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [("coupled", "COUPLED"), ("longest", "ROOTS"), (OfItsOwn, "of its own"), (Failing, "raised")],
+)
+def test_a_rule_that_cannot_be_followed_gets_no_certificate(rule, reason):
+    result = certify(rule)
+    assert result.verdict == NOTHING
+    assert reason in result.reason
 
 
 # ------------------------------------------------------------------------------- ways to draw
 
 P = torch.tensor([0.5, 0.2, 0.3, 0.0], dtype=torch.float64)
+
+
+def taken_off(weights):
+    u = random.random() * sum(weights)
+    for x, weight in enumerate(weights):
+        if u < weight:
+            return x
+        u -= weight
+    return 0
+
+
+@torch.compile(backend="eager")
+def compiled(p):
+    return int(torch.multinomial(p, 1))
+
+
 WAYS = {
     "multinomial": lambda: int(torch.multinomial(P, 1)),
     "race": lambda: int((P / torch.empty(4).exponential_()).argmax()),
@@ -88,6 +299,27 @@ WAYS = {
     "searchsorted": lambda: int(torch.searchsorted(P.cumsum(0), torch.rand(1), right=True)),
     "numpy": lambda: int(np.random.default_rng().choice(4, p=P.numpy())),
     "choices": lambda: random.choices(range(4), P.tolist())[0],
+    "cumulated choices": lambda: random.choices(range(4), cum_weights=P.cumsum(0).tolist())[0],
+    "numpy's multinomial": lambda: int(np.random.default_rng().multinomial(1, P.numpy()).argmax()),
+    "numpy's searchsorted": lambda: int(np.searchsorted(P.cumsum(0).numpy(), random.random())),
+    "bisect": lambda: bisect.bisect(P.cumsum(0).tolist(), random.random()),
+    "categorical": lambda: int(torch.distributions.Categorical(probs=P).sample()),
+    "gumbel with epsilons": lambda: int(
+        (P.log() - torch.log(-torch.log(torch.rand(4) + 1e-20) + 1e-20)).argmax()
+    ),
+    "gumbel, clamped": lambda: int(
+        (P.log() - torch.log(-torch.log(torch.rand(4).clamp(1e-9, 1.0)))).argmax()
+    ),
+    "torch's Gumbel": lambda: int(
+        (P.log() + torch.distributions.Gumbel(torch.zeros(4), torch.ones(4)).sample()).argmax()
+    ),
+    "numpy's gumbel": lambda: int(
+        np.argmax(P.log().numpy() + np.random.default_rng().gumbel(size=4))
+    ),
+    "numpy's race": lambda: int(np.argmin(np.random.default_rng().exponential(size=4) / P.numpy())),
+    "taken off": lambda: taken_off(P.tolist()),
+    "global generator": lambda: int(torch.multinomial(P, 1, generator=torch.default_generator)),
+    "compiled": lambda: compiled(P),
     "chain of coins": lambda: next(
         x for x in range(4) if x == 2 or torch.rand(()) < P[x] / P[x:].sum()
     ),
@@ -188,7 +420,43 @@ def raises(p, q, drafts):
     raise RuntimeError("no")
 
 
+COINS = itertools.cycle([0.1, 0.5, 0.9, 0.3, 0.7])
+
+
+@dataclass
+class Counter:
+    calls: int = 0
+
+    def __call__(self, p, q, drafts):
+        self.calls += 1
+        return [0] if self.calls % 7 == 0 else token_rejection(p, q, drafts)
+
+
+def shuffled():
+    order = np.arange(10)
+    np.random.default_rng().shuffle(order)
+    return order[0] / 10
+
+
+def leaves(p, q, drafts):
+    raise SystemExit(0)
+
+
+def changed_in_place():
+    u = torch.rand(())
+    u -= 0.2
+    return u
+
+
 HOSTILE = {
+    "cycle": after(lambda: next(COINS)),
+    "dataclass": Counter(),
+    "shuffle": after(shuffled),
+    "device of the system": after(lambda: np.fromfile("/dev/urandom", "u1", 1)[0] / 256),
+    "bound secrets": after(lambda: bound_choice([0.1, 0.2, 0.3])),
+    "leaves": leaves,
+    "changed in place": after(changed_in_place),
+    "clamped far": after(lambda: torch.rand(()).clamp(0.0, 0.9)),
     "own generator": after(lambda: torch.rand((), generator=torch.Generator())),
     "shared generator": after(SHARED.random),
     "bound rng": after(lambda: bound_rng().random()),
