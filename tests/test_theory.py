@@ -19,8 +19,9 @@ PAGES = sorted((ROOT / "theory").glob("[0-9]*.md"))
 def exists(reference: str) -> bool:
     if "::" in reference:
         path, name = reference.split("::")
+        stated = rf"^(def {name}\(|(Theorem|Lemma) {name}\b)"
         return (ROOT / path).is_file() and re.search(
-            rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE
+            stated, (ROOT / path).read_text(), re.MULTILINE
         ) is not None
     if "#" in reference:
         path, cell = reference.split("#")
@@ -50,6 +51,22 @@ def test_checks_are_links(page):
     """As `python theory/links.py` writes them."""
     script = runpy.run_path(str(ROOT / "theory" / "links.py"))
     assert script["linked"](page.read_text()) == page.read_text()
+
+
+def test_the_list_of_machine_checked_statements_is_that_of_the_pages():
+    listed, linked = set(), set()
+    row = r"^\| \[([\d., ]+)\]\(\.\./(\w+)\.md\) \|.*\| (\w+)\.v: (\w+) \|$"
+    readme = (ROOT / "theory" / "coq" / "README.md").read_text()
+    for numbers, page, file, name in re.findall(row, readme, re.MULTILINE):
+        for number in numbers.split(", "):
+            listed.add((page, ".".join(number.split(".")[:2]), f"theory/coq/{file}.v::{name}"))
+    for page in PAGES:
+        for theorem in re.split(r"^## (?=Theorem)", page.read_text(), flags=re.MULTILINE)[1:]:
+            number = re.match(r"Theorem ([\d.]+)", theorem).group(1)
+            for reference in re.findall(r"`(theory/coq/[^`]+)`", theorem):
+                linked.add((page.stem, number, reference))
+    assert listed == linked
+    assert len(listed) > 20
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
@@ -88,6 +105,7 @@ def test_pictures_can_be_drawn(tmp_path):
 def test_a_missing_reference_is_seen():
     assert not exists("specwb.verify.rrs.Nothing")
     assert not exists("tests/test_theory.py::test_nothing")
+    assert not exists("theory/coq/Sums.v::nothing")
     assert not exists("notebooks/lessons/1_one_speculative_step.ipynb#nothing")
 
 

@@ -1,8 +1,8 @@
-"""The checks of every theorem as links: from a theory page to the function, the test, the cell.
+"""The checks of every theorem as links: to the function, the test, the cell, the proof in Coq.
 
     python theory/links.py
 
-writes the lines "Function: .. · Test: .. · Cell: .." of all pages anew, from the names in them; run
+writes the lines "Function: .. · Test: .. · Cell: .. · Coq: .." of all pages anew, from the names in them; run
 it when a name, a test or a notebook has moved. ``tests/test_theory.py`` holds the pages to it.
 """
 
@@ -22,7 +22,7 @@ def address(name: str) -> str:
     """Where a name leads, seen from ``theory/``: a module's file, a test's, or a notebook's cell.
 
     Args:
-        name: ``module.name``, ``path::test`` or ``notebook#cell-id``.
+        name: ``module.name``, ``path::test``, ``path::statement`` or ``notebook#cell-id``.
     Raises:
         ValueError: the module is none of the repository's.
     """

@@ -256,7 +256,8 @@ def test_a_biased_rule_has_a_counterexample(rule):
     result = certify(rule)
     assert result.verdict == BIASED
     where, text, got, wanted = result.worst
-    assert where.tree and all(0 <= x < where.vocabulary for x in text)
+    assert where.tree
+    assert all(0 <= x < where.vocabulary for x in text)
     assert abs(got - wanted) > 1e-5
 
 
