@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from drawing import INK, bars, save, sheet, tokens
+from drawing import INK, bars, box, diagram, save, sheet, tokens
 from matplotlib.figure import Figure
 from pictures_methods import METHODS
 
@@ -243,6 +243,49 @@ def kseq() -> Figure:
     return figure
 
 
+def ordering() -> Figure:
+    """Theorems 4.6, 5.1, 5.5 and 5.9: which rule accepts at least as often as which."""
+    figure, (left, right) = sheet(2, 3.6, width_ratios=[1.25, 1])
+    spots = {"RRS": (2, 5.2), "k-SEQ": (0.9, 3.7), "RRSw": (3.3, 3.0)}
+    spots |= {"α* independent": (0.9, 2.2), "α* distinct": (2, 0.6)}
+    edges = [("RRS", "k-SEQ", "5.5"), ("k-SEQ", "α* independent", "5.1")]
+    edges += [("α* independent", "α* distinct", "5.9"), ("RRS", "RRSw", "4.6")]
+    edges += [("RRSw", "α* distinct", "5.1")]
+    diagram(left, 4.3, 5.9)
+    counts = (1, 2, 3, 4)
+    rates = {
+        "RRS": [exact.rrs_acceptance(P, Q, k) for k in counts],
+        "k-SEQ": [exact.kseq_acceptance(P, Q, k) for k in counts],
+        "RRSw": [exact.rrsw_acceptance(P, Q, k) for k in counts],
+        "α* independent": [exact.optimum(exact.iid, P, Q, k) for k in counts],
+        "α* distinct": [exact.optimum(exact.without_replacement, P, Q, k) for k in counts],
+    }
+    for low, high, theorem in edges:
+        assert all(a <= b for a, b in zip(rates[low], rates[high]))
+        left.annotate(
+            "",
+            spots[high],
+            spots[low],
+            arrowprops={"arrowstyle": "->", "color": OTHER, "shrinkA": 15, "shrinkB": 15},
+        )
+        x, y = ((a + b) / 2 for a, b in zip(spots[low], spots[high]))
+        left.text(x + 0.12, y, theorem, color=INK, fontsize=8)
+    # RRSw and k-SEQ: each is ahead somewhere, so that no arrow joins them
+    other = (F(1, 3), F(1, 4), F(1, 3), F(1, 12)), (F(1, 3), F(1, 3), F(1, 5), F(2, 15))
+    assert rates["k-SEQ"][1] < rates["RRSw"][1]
+    assert exact.kseq_acceptance(*other, 2) > exact.rrsw_acceptance(*other, 2)
+    looks = {"RRS": (DRAFT, "s", ":"), "k-SEQ": (RESIDUAL, "D", "-."), "RRSw": (ACCEPTED, "^", "-")}
+    looks |= {"α* independent": (TARGET, "o", "--"), "α* distinct": (INK, "v", "-")}
+    for name, (colour, marker, line) in looks.items():
+        box(left, spots[name], name, colour)
+        heights = [float(a) for a in rates[name]]
+        right.plot(counts, heights, line, marker=marker, color=colour, label=name, markersize=5)
+    left.set_title("An arrow leads to what never accepts less")
+    right.set(xlabel="candidates k", ylabel="probability of acceptance", xticks=counts)
+    right.legend(fontsize=8)
+    return figure
+
+
 def tree() -> Figure:
     """Theorems 6.2 and 3.3: what a tree is worth is the sum of its nodes' values."""
     figure, (axes,) = sheet(1, 3.2)
@@ -365,6 +408,7 @@ PICTURES = (
     level,
     cut,
     kseq,
+    ordering,
     tree,
     growth,
     block,
