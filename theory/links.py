@@ -1,4 +1,4 @@
-"""The checks of every theorem as links: to the function, the test, the cell, the proof in Coq.
+"""The checks of every theorem as links: its function, its test, its cell, its proof in Coq.
 
     python theory/links.py
 
