@@ -2,8 +2,9 @@
 
     python theory/links.py
 
-writes the lines "Function: .. · Test: .. · Cell: .. · Coq: .." of all pages anew, from the names in them; run
-it when a name, a test or a notebook has moved. ``tests/test_theory.py`` holds the pages to it.
+writes the lines "Function: .. · Test: .. · Cell: .. · Coq: .." of all pages anew, from the names in
+them; run it when a name, a test or a notebook has moved. ``tests/test_theory.py`` holds the pages
+to it.
 """
 
 from __future__ import annotations
