@@ -180,14 +180,17 @@ def read(name: str) -> bytes:
     return content
 
 
-def weights_hash(folder: Path) -> str:
-    """Computes the sha256 over a folder's weights.
+def weights_hash(place: Path) -> str:
+    """Computes the sha256 of a file, or over a folder's weights.
 
-    These are its safetensors files or, where it has none, its ``.bin`` files, in the order of their
-    names.
+    These are its safetensors files or, where it has none, its ``.bin`` files or n-grams
+    (``.npz``), in the order of their names.
     """
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
+    digest, files = hashlib.sha256(), [place]
+    if not place.is_file():
+        kinds = (sorted(place.glob(f"*.{kind}")) for kind in ("safetensors", "bin", "npz"))
+        files = next(filter(None, kinds), [])
+    for path in files:
         with open(path, "rb") as handle:
             while block := handle.read(1 << 24):
                 digest.update(block)

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from specwb.bench.machine import commit
+from specwb.bench.store import digest
+from specwb.drafters.base import Drafter
 from specwb.files import home, weights_hash
 from specwb.methods import METHODS, Method
-from specwb.models.target import Target
+from specwb.models.target import Target, memory_hash
 
 
 def conditions(
-    target: Target,
-    methods: Iterable[Any] = (),
-    draft: Target | None = None,
-    head: str | Path | None = None,
+    target: Target, methods: Iterable[Any] = (), draft: Target | None = None
 ) -> dict[str, Any]:
     """Returns what results depend on besides settings: together they identify a run.
 
@@ -28,15 +28,15 @@ def conditions(
         target: the target model.
         methods: built methods; a decoding of the library has nothing of its own.
         draft: the draft model, default that of the first method that has one.
-        head: folder of the trained head, where a method was built with one that its key does not
-            name.
 
     Returns:
         A dict with the keys
 
         - models: role -> name, type, size and number of parameters.
-        - sha256: of the weights, by role: target, draft, and the kind of a trained head (the
-          method's key, where that names the head).
+        - sha256: of the weights, by role: target, draft, the kind of a trained head (the method's
+          key, where that names the head or no kind is known), and ``files``, the n-grams that a
+          method drafts with. Of a second draft, head or file in one role, the role is the method's
+          key and the role.
         - device: the GPU, or the processor and the number of threads.
         - threads: CPU threads that torch computes with.
         - dtype: the target's number type.
@@ -44,7 +44,7 @@ def conditions(
         - commit: of this code.
     """
     return {
-        **weights(target, methods, draft, head),
+        **weights(target, methods, draft),
         "device": describe_device(target.device),
         "threads": torch.get_num_threads(),
         "dtype": str(target.dtype).removeprefix("torch."),
@@ -54,10 +54,7 @@ def conditions(
 
 
 def weights(
-    target: Target,
-    methods: Iterable[Any] = (),
-    draft: Target | None = None,
-    head: str | Path | None = None,
+    target: Target, methods: Iterable[Any] = (), draft: Target | None = None
 ) -> dict[str, Any]:
     """The keys ``models`` and ``sha256`` of :func:`conditions`."""
     built = [method for method in methods if isinstance(method, Method)]
@@ -66,16 +63,37 @@ def weights(
         models["draft"] = draft
     sha256 = {role: model.fingerprint for role, model in models.items()}
     for method in built:
-        name, _, options = method.key.partition(":")
-        kind = METHODS[name].head if name in METHODS else ""
-        named = dict(item.partition("=")[::2] for item in options.split(",")).get("head")
-        folder = head or named or (target.own_head(kind) if kind else None)
-        if kind and folder is not None and home(folder).is_dir():
-            sha256[method.key if named else kind] = weights_hash(home(folder))
+        for role, found in _drafted_with(target, method).items():
+            if sha256.setdefault(role, found) != found:
+                sha256[f"{method.key} {role}"] = found
     return {
         "models": {role: describe(model) for role, model in models.items()},
         "sha256": sha256,
     }
+
+
+def _drafted_with(target: Target, method: Method) -> dict[str, str]:
+    """The sha256 of what a method drafts with, by role."""
+    name, drafter, head = method.key.partition(":")[0], method.drafter, method.options.get("head")
+    kind, found = METHODS[name].head if name in METHODS else "", {}
+    if (draft := draft_of([method])) is not None:
+        found["draft"] = draft.fingerprint
+    place = target.own_head(kind) if kind and head is None else head
+    role = kind if kind and "head=" not in method.key else method.key
+    if isinstance(place, str | Path) and home(place).exists():
+        found[role] = weights_hash(home(place))
+    elif modules := _modules(drafter):  # handed over, or from the hub
+        found[role] = digest([memory_hash(module) for module in modules])
+    if files := [weights_hash(file) for file in getattr(drafter, "files", ())]:
+        found["files"] = files[0] if len(files) == 1 else digest(files)
+    return found
+
+
+def _modules(drafter: Drafter) -> list[nn.Module]:
+    """The modules that a drafter, or what stops it, has."""
+    parts = [drafter, getattr(drafter, "sure", None)]
+    values = (value for part in parts if part is not None for value in vars(part).values())
+    return [value for value in values if isinstance(value, nn.Module)]
 
 
 def draft_of(methods: Iterable[Method]) -> Target | None:

@@ -16,6 +16,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from specwb.errors import SpecwbError
 from specwb.files import from_json, home
 from specwb.options import spell
@@ -101,6 +103,27 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Keeps other programs from measuring into the same file; they may read it.
+
+        Two that measure at once would decode the same prompts, and each would slow down what the
+        other one times. The system opens the lock of a process that ends.
+
+        Raises:
+            StoreError: another program measures into it.
+        """
+        lock = FileLock(f"{self.path.resolve()}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            busy = "another program measures into it; start again when it has ended"
+            raise StoreError(f"store {self.path}: {busy}, or name another file") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

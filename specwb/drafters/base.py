@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +64,8 @@ class Drafter:
         independent: whether the children of different nodes are drawn independently, given their
             paths; False where siblings share one list.
         features: the target's layers whose hidden states it wants in ``state.features``.
+        files: what its drafts depend on besides models and trained heads, such as n-grams:
+            measurements are known by the content of these files too.
         exactness: whether it keeps the target's distribution.
         rule: key of the verification rule that it is used with unless another is named; None for
             the usual one of how its candidates are drawn.
@@ -76,6 +79,7 @@ class Drafter:
     staged = False
     independent = True
     features: tuple[int, ...] = ()
+    files: tuple[Path, ...] = ()
     exactness = Exactness.LOSSLESS
     rule: str | None = None
 

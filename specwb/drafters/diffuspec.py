@@ -114,12 +114,13 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     if length.most * wide + 1 > MOST:
         many = f"{wide} paths of {length.most} tokens have more than the {MOST} nodes"
         raise MethodError(f"{key}: {many} a tree may have")
-    proxy = proxy_for(key, target, o.ngram, o.order, o.smoothing)
+    place = ngram_file(key, target, o.ngram)
+    proxy = proxy_for(key, target, o.ngram, place, o.order, o.smoothing)
     # at T = 0 a sampled draft is the argmax row
     beams, lam = (1, 1.0) if sampled else (o.beams, o.lam)
     if lam == 1:  # nobody is asked
-        proxy = proxy_for(key, target, "none", 0, "backoff")
-    return DiffusionDrafter(
+        proxy, place = proxy_for(key, target, "none", None, 0, "backoff"), None
+    drafter = DiffusionDrafter(
         model,
         length,
         proxy,
@@ -135,6 +136,8 @@ def diffuspec(target: Target, options: Options) -> Drafter:
         chunk=o.chunk,
         refresh=o.refresh,
     )
+    drafter.files = () if place is None else (place,)
+    return drafter
 
 
 def _check_together(key: str, o: Options) -> None:
@@ -181,8 +184,26 @@ def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
     return trained_head("diffusion", target, head, load_diffusion, DiffusionModel)
 
 
+def ngram_file(key: str, target: Target, ngram: str | Path) -> Path | None:
+    """The file of the n-grams that an option names: both, own, online, none or a file or folder.
+
+    Returns:
+        It; None where nothing was counted beforehand.
+    Raises:
+        MethodError: there is no such file.
+    """
+    if ngram in ("none", "online", "own", "both"):
+        folder = target.own_head("ngram") if ngram in ("own", "both") else None
+        return folder and folder / "ngram.npz"
+    place = home(ngram)
+    if isinstance(ngram, str) and not place.exists() and not place.suffix:
+        wanted = "ngram must be both, own, online, none or a file"
+        raise MethodError(f"{key}: {wanted}, and there is no file {ngram}")
+    return place / "ngram.npz" if place.is_dir() else place
+
+
 def proxy_for(
-    key: str, target: Target, ngram: str | Path, order: int, smoothing: str
+    key: str, target: Target, ngram: str | Path, place: Path | None, order: int, smoothing: str
 ) -> Callable[[], Proxy]:
     """What makes a row's proxy: one for all rows, or for every row its own where it reads along.
 
@@ -190,23 +211,18 @@ def proxy_for(
         key: the method, for the message.
         target: the model whose tokens are counted.
         ngram: both, own, online, none or a file.
+        place: its :func:`ngram_file`.
         order: n of the n-grams; 0: the file's, or 3.
         smoothing: of counted n-grams.
 
     Raises:
-        MethodError: no such file, or one that cannot be used.
+        MethodError: a file that cannot be used.
     """
     if ngram == "none":
         uniform = Uniform(target.vocabulary)
         return lambda: uniform
-    folder = target.own_head("ngram") if ngram in ("own", "both") else None
-    if ngram == "online" or (ngram in ("own", "both") and folder is None):
+    if place is None:
         return partial(OnlineNGram, order or 3, target.vocabulary)
-    place = folder / "ngram.npz" if folder is not None else home(ngram)
-    if isinstance(ngram, str) and not place.exists() and not place.suffix:
-        wanted = "ngram must be both, own, online, none or a file"
-        raise MethodError(f"{key}: {wanted}, and there is no file {ngram}")
-    place = place / "ngram.npz" if place.is_dir() else place
     try:
         counted = place.suffix == ".npz"
         model = _counted(key, target, place, order, smoothing) if counted else KenLM(place)

@@ -83,7 +83,7 @@ def evaluate(
 
     Raises:
         HarnessError: ``out`` holds an earlier version's answers, or cannot be made.
-        StoreError: as :class:`specwb.bench.store.Store`.
+        StoreError: as :class:`specwb.bench.store.Store`, or another program answers into ``out``.
         PromptSetError: a question's number occurs twice, or a first turn cannot be shortened to
             fit.
         MethodError: a method cannot be built or is named twice.
@@ -111,8 +111,8 @@ def evaluate(
     asked = _asked(target, settings)
     # answers of an earlier commit stay: a text that changed is what other tests look for
     same = {key: value for key, value in made_on.items() if key != "commit"}
-    _check_asked(out, asked)
-    with _store(out) as store:
+    with _store(out) as store, store.measuring():
+        _check_asked(out, asked)
         ids = {
             key: store.add_settings({"method": key, **asked}, same | weights(target, [method]))
             for key, method in built.items()

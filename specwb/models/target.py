@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from specwb.errors import ArgumentError
@@ -70,6 +70,15 @@ def check_target(target: object) -> None:
         kind = type(target).__name__
         given = f"{kind} {target!r}" if isinstance(target, str) else kind
         raise ArgumentError(f"target must come from specwb.load(...), got {given}")
+
+
+def memory_hash(module: nn.Module) -> str:
+    """Computes the sha256 over a module's weights in memory."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(module.state_dict().items()):
+        flat = weight.detach().cpu().contiguous().flatten()
+        digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 class Target:
@@ -195,13 +204,7 @@ class Target:
     def fingerprint(self) -> str:
         """What a text that the target wrote is kept under: :attr:`sha256`, or a checksum of the
         weights in memory where there are no files."""
-        if self.sha256 is not None:
-            return self.sha256
-        digest = hashlib.sha256()
-        for name, weight in sorted(self.model.state_dict().items()):
-            flat = weight.detach().cpu().contiguous().flatten()
-            digest.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return memory_hash(self.model) if self.sha256 is None else self.sha256
 
     def own_head(self, kind: str) -> Path | None:
         """The folder of a trained head that lies beside this target and whose card names it; None

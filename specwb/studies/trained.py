@@ -6,7 +6,6 @@ trained for the recipe's budget ``ablation``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -52,16 +51,9 @@ def checksums(
         )
     paths = {kind: home(place) for kind, place in places.items() if place is not None}
     return {
-        kind: _checksum(path, kind) if path.is_dir() else str(places[kind])
+        kind: weights_hash(path) if path.is_dir() else str(places[kind])
         for kind, path in paths.items()
     }
-
-
-def _checksum(folder: Path, kind: str) -> str:
-    """The sha256 of the n-grams' file, or of a head's weights."""
-    if kind == "ngram":
-        return hashlib.sha256((folder / "ngram.npz").read_bytes()).hexdigest()
-    return weights_hash(folder)
 
 
 def in_layers(options: str, layers: int) -> str:

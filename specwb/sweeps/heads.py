@@ -93,8 +93,8 @@ class Heads:
         data, mixture = training_text(self.target, Path(corpus) if corpus else None)
         note = ",".join(f"{key}={spell(value)}" for key, value in wanted.items())
         self.folder.mkdir(parents=True, exist_ok=True)
-        # a second sweep on the same store waits, and finds the head finished; the system opens the
-        # lock of a process that ends
+        # stores a.sqlite and a.db have one folder: the second sweep waits, and finds the head
+        # finished; the system opens the lock of a process that ends
         with FileLock(self.folder / f"{name}.lock"):
             return train_head(
                 kind,

@@ -96,7 +96,7 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
 def _flat(conditions: dict[str, Any]) -> dict[str, Any]:
     """What :func:`specwb.bench.conditions.conditions` says, a column for every value."""
     models, sha256, versions = (conditions.pop(name) for name in ("models", "sha256", "versions"))
-    roles = {role: role if role in ("target", "draft") else "head" for role in sha256}
+    roles = {role: role if role in ("target", "draft", "files") else "head" for role in sha256}
     return {
         **conditions,
         "target": models["target"],

@@ -95,6 +95,7 @@ def sweep(
 
     Raises:
         SweepError, MethodError, ValueError: a configuration that cannot be, before the first run.
+        StoreError: the store cannot be used, or another program measures into it.
         KeyboardInterrupt: after what was measured has been written.
     """
     if space is None:
@@ -118,10 +119,11 @@ def sweep(
         raise SweepError(f"shard must be two integers (i, n) with 0 <= i < n, got {shard!r}")
     rest = halving, jobs, dask, timed, shard, progress
     if isinstance(store, Store):
-        return _sweep(target, prompts, space, store, *rest)
+        with store.measuring():
+            return _sweep(target, prompts, space, store, *rest)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "sweep.sqlite" if store is None else store
-        with Store(place) as opened:
+        with Store(place) as opened, opened.measuring():
             return _sweep(target, prompts, space, opened, *rest)
 
 
@@ -240,7 +242,7 @@ def _tasks(
         key = digest([one["method"], options])
         if key not in built:
             method = make_method(one["method"], target, **options)
-            built[key] = method, weights(target, [method], head=options.get("head"))
+            built[key] = method, weights(target, [method])
         method, hashes = built[key]
         sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
         method.rule_for(sampling)

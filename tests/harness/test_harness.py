@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sqlite3
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tiny
+import torch
 from terminal import call
 
 import specwb
 from specwb.bench import measure as measuring
 from specwb.bench.prompts import PromptSetError, Question
 from specwb.bench.store import Store, StoreError
+from specwb.drafters.base import Drafter
+from specwb.flow import Exactness
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings
+from specwb.methods import Method
+from specwb.ngram import NGram
 from specwb.probability import Sampling
 from specwb.templates import TEMPLATES, TemplateError, use_template
+from specwb.tree import Tree
 
 QUESTIONS = [
     Question(7, "coding", ("w1 w2 w3", "w4 w5"), subtask="mt_bench"),
@@ -135,16 +143,18 @@ def test_an_answer_beside_a_slow_machine_says_so(target, tmp_path, monkeypatch):
     assert [turn.disturbed for turns in told.values() for turn in turns] == [False, True, True]
 
 
-def test_two_evaluations_at_once_count_an_answer_once(target, tmp_path):
-    inside = []
+def test_a_second_evaluation_at_once_is_refused(target, tmp_path):
+    refused = []
 
     def meet(done: float, text: str) -> None:
-        if not inside:
-            inside.append(text)
-            inside.append(run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT))
+        if done < 1:
+            with pytest.raises(StoreError, match=r"store\.sqlite: another program .*; start again"):
+                run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT)
+            refused.append(text)
 
     answers = run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT, progress=meet)
-    assert answers == inside[1]  # those that were stored first
+    assert len(refused) == 3 * len(QUESTIONS)
+    assert run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT) == answers  # not any longer
 
 
 def test_a_folder_keeps_the_settings_it_began_with(target, tmp_path):
@@ -161,6 +171,125 @@ def test_a_folder_keeps_the_settings_it_began_with(target, tmp_path):
     # another question 7 is answered anew, and the first one's answer is still there
     assert answered([replace(QUESTIONS[0], turns=("w9 w9",))], SHORT) != first
     assert answered(QUESTIONS[:1], SHORT) == first
+
+
+def ngrams(folder, seed: int):
+    """A folder of n-grams of a text, written over those that are there."""
+    text = np.random.default_rng(seed).integers(0, tiny.VOCABULARY, 200)
+    folder.mkdir(exist_ok=True)
+    NGram.count([text], tiny.VOCABULARY).save(folder / "ngram.npz")
+    return folder
+
+
+def other(module):
+    """The same module with other weights."""
+    made = copy.deepcopy(module)
+    with torch.no_grad():
+        next(made.parameters()).add_(0.01)
+    return made
+
+
+def in_memory(kind: str, name: str):
+    """A method whose trained model is handed over, of either weights."""
+
+    def method(target, folder, second):
+        head = tiny.head(kind)
+        draft = {"draft": tiny.draft()} if kind == "decision" else {}
+        return specwb.method(name, target, head=other(head) if second else head, **draft)
+
+    return method
+
+
+def on_disk(target, folder, second):
+    """A head's folder that is written anew."""
+    (folder / "head").mkdir(exist_ok=True)
+    head = tiny.head("eagle")
+    (other(head) if second else head).save(folder / "head")
+    return specwb.method(f"eagle:head={folder / 'head'},nodes=4", target)
+
+
+def searched(target, folder, second):
+    """With n-grams that are counted anew."""
+    place = ngrams(folder / "ngram", seed=second)
+    return specwb.method("diffuspec:k=3", target, head=tiny.head("diffusion"), ngram=str(place))
+
+
+def searched_own(target, folder, second):
+    """With the target's own n-grams."""
+    place = ngrams(folder / "ngram", seed=second)
+    beside = copy.copy(target)
+    beside.own_head = lambda kind: place if kind == "ngram" else None
+    return specwb.method("diffuspec:k=3", beside, head=tiny.head("diffusion"))
+
+
+def drafted(target, folder, second):
+    return specwb.method("sps", target, draft=tiny.draft(noise=0.05 if second else 0.02))
+
+
+class Mine(Drafter):
+    """A user's own, with a module or a file."""
+
+    tree = Tree.chain(1)
+
+    def __init__(self, net=None, file=None):
+        self.net, self.files = net, () if file is None else (file,)
+
+    def propose(self, state, noise):
+        return self.candidates(state, state.tokens[:, :1])
+
+
+def own_module(target, folder, second):
+    net = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(net.weight, 1.0 + second)
+    torch.nn.init.zeros_(net.bias)
+    return Method("mine", Mine(net), None, Exactness.LOSSLESS)
+
+
+def own_file(target, folder, second):
+    (folder / "table").write_text(str(second))
+    return Method("mine", Mine(file=folder / "table"), None, Exactness.LOSSLESS)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        searched,
+        searched_own,
+        drafted,
+        on_disk,
+        in_memory("medusa", "medusa:nodes=4"),
+        in_memory("kangaroo", "kangaroo:gamma=2"),
+        in_memory("decision", "mcsd_ti:tree=2-1"),
+        own_module,
+        own_file,
+    ],
+    ids=[
+        "n-gram",
+        "own n-gram",
+        "draft",
+        "folder",
+        "medusa",
+        "kangaroo",
+        "decision",
+        "module",
+        "file",
+    ],
+)
+def test_answers_by_another_model_are_not_taken_over(target, tmp_path, monkeypatch, method):
+    """Under one key and path; what the others answered is taken over."""
+    decoded, real = [], measuring._decode
+    monkeypatch.setattr(
+        measuring, "_decode", lambda t, job, *a: decoded.append(job.key) or real(t, job, *a)
+    )
+    keys = set()
+    for second, is_new in ((False, True), (False, False), (True, True), (False, False)):
+        decoded.clear()
+        one = method(target, tmp_path, second)
+        keys.add(one.key)
+        run.evaluate(target, QUESTIONS[1:2], [one], tmp_path / "out", SHORT)
+        assert (one.key in decoded) == is_new
+        assert "ar" not in decoded or not second
+    assert len(keys) == 1
 
 
 def test_another_commit_goes_on(target, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ import specwb
 from specwb.bench import conditions
 from specwb.bench import measure as measuring
 from specwb.bench.store import digest
-from specwb.sweeps import Space, Store, SweepError, frame, heads, summary, workers
+from specwb.sweeps import Space, Store, StoreError, SweepError, frame, heads, summary, workers
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import _rungs, with_plain
 from specwb.sweeps.space import SHARED
@@ -320,6 +320,22 @@ def test_settings_of_training_are_axes(tmp_path):
             specwb.sweep(target, PROMPTS, "eagle", **wrong, **SHORT)
     with pytest.raises(SweepError, match="pld has no trained head"):
         specwb.sweep(target, PROMPTS, "pld", train={"seed": 1}, **SHORT)
+
+
+def test_a_second_sweep_at_once_is_refused(target, tmp_path):
+    """Whether it gives the file or an open store; reading is allowed."""
+    path, refused = tmp_path / "s.sqlite", []
+
+    def meet(done: float, text: str) -> None:
+        with Store(path) as opened:
+            for store in (path, opened):
+                with pytest.raises(StoreError, match="another program measures into it"):
+                    specwb.sweep(target, PROMPTS, "pld", store=store, **SHORT)
+        refused.append(len(frame(path)))
+
+    found = specwb.sweep(target, PROMPTS, "pld", store=path, progress=meet, **SHORT)
+    assert refused == [*range(1, len(found) + 1)]
+    assert specwb.sweep(target, PROMPTS, "pld", store=path, **SHORT).equals(found)
 
 
 KILLED = """
