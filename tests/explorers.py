@@ -12,9 +12,10 @@ import tiny
 import torch
 
 import specwb
+from specwb.cost.passes import ExitCost
 from specwb.drafters.stopping import Entropy, Top
 from specwb.evaluation import lattices
-from specwb.evaluation.exits import Costs, Rounds, every_round
+from specwb.evaluation.exits import Rounds, every_round
 from specwb.ngram import NGram
 from specwb.training.markov import MarkovSource
 
@@ -36,8 +37,8 @@ TIMES = {
     4: {"attention": 1.0, "mlp": 0.5, "head": 0.25, "verify": 6.0},
 }
 EXITS = {
-    "own": Costs(1.0, 0.2, 0.1, {1: 1.5, 2: 1.8, 5: 3.0}),
-    "other": Costs(1.0, 0.1, 0.1, {1: 1.25, 5: 2.0}),
+    "own": ExitCost(1.0, 0.2, 0.1, {1: 1.5, 2: 1.8, 5: 3.0}),
+    "other": ExitCost(1.0, 0.1, 0.1, {1: 1.25, 5: 2.0}),
 }
 TOKENS = 30
 

@@ -14,25 +14,20 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.bench.measure import seconds_of
-from specwb.cost.calibrate import step_seconds
 from specwb.decoding import decode, rounds
-from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
+from specwb.drafters.kangaroo import DynamicKangaroo
 from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
 from specwb.drafters.stopping import Confidence, Top
 from specwb.errors import ArgumentError
 from specwb.flow import Exactness
 from specwb.methods import Method
-from specwb.methods import method as make_method
-from specwb.models.place import Place
 from specwb.models.target import Target
 from specwb.probability import Sampling
 
@@ -140,6 +135,17 @@ class Simulation:
         """
         return fmean(k >= w for k in self.kept)
 
+    def speedup(self, seconds: Callable[[int], float], plain: float = 1.0) -> float:
+        """Predict the speedup over plain decoding: tokens of the steps over their seconds.
+
+        Args:
+            seconds: of a step by how many levels it drafts.
+            plain: of a plain step.
+        """
+        steps = Counter(self.drafted)
+        spent = sum(count * seconds(drafted) for drafted, count in steps.items())
+        return self.cr * plain * steps.total() / spent
+
 
 class _ConfidenceRecorder(Confidence):
     """Is always fully confident, and records what other confidences are."""
@@ -225,134 +231,3 @@ def every_round(
         text=np.array(text),
         nodes=tuple(stop for _, stop in tree.levels),
     )
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Seconds on one machine at one length of text.
-
-    Attributes:
-        plain: a step of plain decoding.
-        shallow: one token through the first layers.
-        adapter: one token through adapter and head.
-        round: D -> a decoding step that drafts a chain of D tokens.
-    """
-
-    plain: float
-    shallow: float
-    adapter: float
-    round: dict[int, float]
-
-    @property
-    def r(self) -> float:
-        """One token through the first layers, over a plain step."""
-        return self.shallow / self.plain
-
-    @property
-    def a(self) -> float:
-        """One token through adapter and head, over a plain step."""
-        return self.adapter / self.plain
-
-    def seconds(self, drafted: float) -> float:
-        """Return the seconds of a step that drafts so many tokens.
-
-        They are linear between the measured ones.
-        """
-        depths = sorted(self.round)
-        return float(np.interp(drafted, depths, [self.round[depth] for depth in depths]))
-
-    def predicted(self, simulated: Simulation) -> float:
-        """Predict the speedup over plain decoding.
-
-        It is the tokens of the steps over their seconds, each step by what it drafted.
-        """
-        steps = Counter(simulated.drafted)
-        seconds = sum(count * self.seconds(drafted) for drafted, count in steps.items())
-        return simulated.cr * self.plain * steps.total() / seconds
-
-    def simple(self, simulated: Simulation) -> float:
-        """Predict the speedup where a step costs ``1 + D (r + a)`` plain steps.
-
-        That takes scoring several tokens to be as cheap as scoring one.
-        """
-        return simulated.cr / (1 + simulated.mean_drafted * (self.r + self.a))
-
-
-def costs(
-    target: Target,
-    head: object = None,
-    prompt: Sequence[int] | None = None,
-    *,
-    depths: Sequence[int] = (1, 2, 3, 4, 6, 8),
-    count: int = 16,
-    repeats: int = 3,
-) -> Costs:
-    """Measure :class:`Costs` of a Kangaroo chain; everything takes turns.
-
-    Args:
-        target: the target model.
-        head: an adapter or its folder, default the target's own.
-        prompt: token ids, default 128 times token 1; the steps are measured behind it.
-        depths: of the chains measured.
-        count: decoding steps that each time is a median of.
-        repeats: turns.
-    Raises:
-        MethodError, HeadError: there is no such adapter.
-        ValueError: there is no depth, or no room in the context.
-    """
-    ids = list(prompt) if prompt is not None else [1] * 128
-    if not depths or min(depths) < 1:
-        raise ArgumentError(f"depths must be integers >= 1, got {list(depths)}")
-    options: dict[str, Any] = {} if head is None else {"head": head}
-    # a threshold that is never missed, so that the test for it is paid for
-    chains = {
-        depth: make_method("kangaroo", target, gamma=depth, eta=1e-9, **options)
-        for depth in dict.fromkeys(depths)
-    }
-    drafter = chains[depths[0]].drafter
-    assert isinstance(drafter, KangarooDrafter)
-    plain = make_method("ar", target)
-
-    def step(method: Method, depth: int = 0, graphs: bool | None = None) -> float:
-        limit = (count + 1) * (depth + 1)
-        return step_seconds(target, ids, method, count, max_new_tokens=limit, graphs=graphs)[1]
-
-    turns = []
-    for _ in range(repeats):
-        plain_step = step(plain)
-        rounds = [step(chain, depth) for depth, chain in chains.items()]
-        # The parts are never recorded as graphs, so they are compared with an eager plain step.
-        eager = plain_step if target.device.type == "cpu" else step(plain, graphs=False)
-        parts = _part_seconds(target, drafter, ids, count)
-        turns.append([plain_step, *(part * plain_step / eager for part in parts), *rounds])
-    plain_step, shallow, adapter, *rounds = (median(times) for times in zip(*turns, strict=True))
-    return Costs(plain_step, shallow, adapter, dict(zip(chains, rounds, strict=True)))
-
-
-@torch.inference_mode()
-def _part_seconds(
-    target: Target, description: KangarooDrafter, ids: list[int], count: int
-) -> tuple[float, float]:
-    """Median seconds of the first layers over a token; and of adapter, head and its choice."""
-    drafter = copy.copy(description)
-    limits = drafter.limits
-    state = target.open(
-        [ids], [limits.depth + 1], limits.nodes + 2, Sampling(0.0), (), drafter.features
-    )
-    drafter.open(state, target)
-    drafter.kept = []
-    position = (state.length - 1)[:, None]
-    place, pending = Place(position, position, state.horizon), state.tokens.gather(1, position)
-
-    def first_layers() -> Tensor:
-        drafter.kept.clear()
-        return drafter.shallow(state, pending, place)
-
-    features = first_layers()
-
-    def adapter_and_head() -> Tensor:
-        hidden = drafter.adapted(features, place)
-        return drafter.logits(hidden).argmax(-1)
-
-    parts = seconds_of({"shallow": first_layers, "adapter": adapter_and_head}, target.device, count)
-    return parts["shallow"], parts["adapter"]

@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from specwb import figures
+from specwb.cost.passes import ExitCost
 from specwb.errors import ArgumentError
-from specwb.evaluation.exits import Costs, Rounds, Simulation
+from specwb.evaluation.exits import Rounds, Simulation
 from specwb.studies.kangaroo import cells as reproduced
 from specwb.studies.kangaroo.claims import etas
 from specwb.widgets.controls import Control, Drawn, Explorer
@@ -28,7 +29,7 @@ class StopExplorer(Explorer):
 
     Args:
         traces: name of an adapter -> :class:`Rounds`.
-        costs: name -> :class:`Costs`.
+        costs: name -> :class:`ExitCost`.
         measured: (name, gamma) -> eta -> (CR, speedup).
         paper: name -> eta -> (CR, speedup).
     Attributes:
@@ -37,7 +38,7 @@ class StopExplorer(Explorer):
     """
 
     traces: Mapping[str, Rounds]
-    costs: Mapping[str, Costs]
+    costs: Mapping[str, ExitCost]
     measured: Mapping[tuple[str, int], Curve]
     paper: Mapping[str, Curve]
     exit: Any = Control(of=lambda self: list(self.traces), slide=True)
@@ -77,7 +78,8 @@ class StopExplorer(Explorer):
     def curve(self, name: str, gamma: int) -> list[tuple[Simulation, float]]:
         """The rounds at every threshold of :data:`ETAS`, and the speedup predicted of them."""
         every = (self.traces[name].simulate("top", eta, gamma) for eta in ETAS)
-        return [(one, self.costs[name].predicted(one)) for one in every]
+        cost = self.costs[name]
+        return [(one, one.speedup(cost.seconds, cost.plain)) for one in every]
 
     def draw(self, name: str, eta: float, gamma: int) -> Drawn:
         rounds, speeds = zip(*self._curve(name, gamma), strict=True)

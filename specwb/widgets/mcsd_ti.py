@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from statistics import fmean
 from typing import Any
 
 from specwb import figures
@@ -96,7 +95,7 @@ class StopRulesExplorer(Explorer):
 
     def predicted(self, rule: str, simulated: Simulation) -> float:
         """Tokens of the rounds over what they cost, in plain steps: speedup."""
-        return simulated.cr / fmean(self.costs[rule][d - 1] for d in simulated.drafted)
+        return simulated.speedup(lambda levels: self.costs[rule][levels - 1])
 
     def draw(self, rule: str, threshold: float, levels: int) -> Drawn:
         self.rounds = self.simulated(rule, threshold, levels)

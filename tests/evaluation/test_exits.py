@@ -8,7 +8,7 @@ import tiny
 
 import specwb
 from specwb.drafters.stopping import Entropy, Top
-from specwb.evaluation.exits import Rounds, costs, every_round
+from specwb.evaluation.exits import Rounds, Simulation, every_round
 
 
 def random_rounds(rng: np.random.Generator, positions: int = 40, depth: int = 7) -> Rounds:
@@ -70,13 +70,11 @@ def test_simulating_is_decoding(spec):
     assert len(lengths) > 2
 
 
-def test_costs_are_of_this_machine():
-    here = costs(tiny.target(), tiny.head("kangaroo"), [1, 2, 3], depths=(1, 3), count=3, repeats=1)
-    assert here.r > 0
-    assert here.a > 0
-    assert here.seconds(1) == here.round[1]
-    low, high = sorted(here.round.values())
-    assert low <= here.seconds(2) <= high
+def test_a_speedup_is_tokens_over_seconds():
+    """Of two steps, with 3 and 1 levels drafted, all kept and none."""
+    steps = Simulation([3, 0], [3, 1], [0, 0])
+    assert steps.speedup(lambda drafted: 2.0 * drafted) == 5 / 8
+    assert steps.speedup(lambda drafted: 2.0 * drafted, plain=1.6) == 1
 
 
 def test_methods_that_cannot_be_simulated():
@@ -94,5 +92,3 @@ def test_methods_that_cannot_be_simulated():
     for wrong in (("other", 0.5, 3), ("top", 1.5, 3), ("top", 0.5, 9)):
         with pytest.raises(ValueError, match=r"gamma in 1\.\.7"):
             trace.simulate(*wrong)
-    with pytest.raises(ValueError, match="depths"):
-        costs(target, tiny.head("kangaroo"), depths=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants.patch import killed_by
+from specwb.evaluation.exits import Simulation
 from specwb.figures.diffuspec import adaptive
 from specwb.figures.easyspec import round_on_devices
 from specwb.figures.falcon import _trained, block_designer
@@ -31,7 +32,6 @@ from specwb.widgets.easyspec import DevicesExplorer
 from specwb.widgets.falcon import GlancingExplorer
 from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.kangaroo import StopExplorer
-from specwb.widgets.mcsd_ti import StopRulesExplorer
 from specwb.widgets.microscope import Microscope
 from specwb.widgets.papers import show_ledger
 from specwb.widgets.rules import pair
@@ -279,14 +279,15 @@ def costs_of_the_own_adapter(patch):
     patch.edit(StopExplorer.of.__func__, 'document["costs"][variant]', 'document["costs"][""]')
 
 
-@killed_by("notebooks/test_mcsd_ti_widgets.py: all_rounds_together")
+@killed_by(
+    "notebooks/test_mcsd_ti_widgets.py: all_rounds_together", "test_exits.py: tokens_over_seconds"
+)
 def mean_of_the_rounds_speedups(patch):
     """A speedup is the mean of the rounds' own, not all tokens over all costs."""
     patch.edit(
-        StopRulesExplorer.predicted,
-        "simulated.cr / fmean(self.costs[rule][d - 1] for d in simulated.drafted)",
-        "fmean((k + 1) / self.costs[rule][d - 1]"
-        " for k, d in zip(simulated.kept, simulated.drafted))",
+        Simulation.speedup,
+        "self.cr * plain * steps.total() / spent",
+        "plain * fmean((k + 1) / seconds(d) for k, d in zip(self.kept, self.drafted))",
     )
 
 

@@ -784,7 +784,8 @@ def test_when_to_stop_in_the_page(kangaroo):
         assert text.startswith(
             f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a "
             f"round, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, "
-            f"{one.wasted:.2f} wasted; predicted speedup {costs.predicted(one):.2f}x"
+            f"{one.wasted:.2f} wasted; predicted speedup "
+            f"{one.speedup(costs.seconds, costs.plain):.2f}x"
         )
     playwright.expect(title).to_have_count(1)
     assert kangaroo.uncaught == []

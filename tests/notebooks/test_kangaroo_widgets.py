@@ -11,6 +11,7 @@ from drawn import numbers, shown
 from explorers import EXITS, TOKENS, stop, traces
 
 import specwb
+from specwb.evaluation.exits import Simulation
 from specwb.studies.kangaroo import cells as reproduced
 from specwb.studies.kangaroo.claims import etas
 from specwb.widgets import StopExplorer
@@ -44,6 +45,10 @@ def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
     assert list(map(float, numbers(view))) == pytest.approx(said, abs=0.0051)
 
 
+def predicted(name: str, one: Simulation) -> float:
+    return one.speedup(EXITS[name].seconds, EXITS[name].plain)
+
+
 def of(view: StopExplorer, name: str) -> list[tuple[list, list]]:
     """x and y of the series of this name, in every panel."""
     return [(t["x"], t["y"]) for t in shown(view)["data"] if t.get("name") == name]
@@ -56,7 +61,7 @@ def test_curves_and_points_of_the_figure():
     assert tau["x"] == drafted["x"] == speed["x"] == list(ETAS)
     assert tau["y"] == pytest.approx([one.cr for one in every], abs=1e-4)
     assert drafted["y"] == pytest.approx([one.mean_drafted + 1 for one in every], abs=1e-4)
-    assert speed["y"] == pytest.approx([EXITS["own"].predicted(one) for one in every], abs=1e-4)
+    assert speed["y"] == pytest.approx([predicted("own", one) for one in every], abs=1e-4)
     assert (both["x"], chosen["x"]) == ([0.3, 0.3], [0.3])
     assert both["y"] == [tau["y"][6], drafted["y"][6]]
     assert chosen["y"] == [speed["y"][6]]
@@ -65,7 +70,7 @@ def test_curves_and_points_of_the_figure():
     view.exit.value = "other"
     other = traces()["other"].simulate("top", 0.3, 4)
     assert view.rounds == other
-    assert view.predicted == EXITS["other"].predicted(other)
+    assert view.predicted == predicted("other", other)
     assert of(view, "measured") == [([], [])] * 2  # nothing was measured of it
 
 
@@ -99,9 +104,9 @@ def test_what_reproduce_has_stored():
         (etas_of, cr), (same, _) = of(view, f"paper, gamma {gamma}")
         assert etas_of == same
         assert cr == [etas()[eta, gamma]["cr"] for eta in etas_of]
-    assert view.predicted == pytest.approx(EXITS["own"].predicted(view.rounds))
+    assert view.predicted == pytest.approx(predicted("own", view.rounds))
     view.exit.value = "exit2"
-    assert view.predicted == pytest.approx(EXITS["other"].predicted(view.rounds))
+    assert view.predicted == pytest.approx(predicted("other", view.rounds))
     assert of(view, "measured")[0] == ([0], [2])
 
 

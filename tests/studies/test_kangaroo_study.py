@@ -72,7 +72,7 @@ def small():
         patched.setattr(cells, "TEXTS", 2)
         patched.setattr(cells, "PLACES", 30)
         patched.setattr(
-            cells.exits.costs, "__kwdefaults__", {"depths": (1, 6), "count": 2, "repeats": 1}
+            cells.passes.exit_cost, "__kwdefaults__", {"depths": (1, 6), "count": 2, "repeats": 1}
         )
         yield
 
@@ -243,8 +243,8 @@ def test_measured_costs_and_traces_are_saved_and_printed(
     store = Store(path, {"system": "test"})
     store.document = json.loads(json.dumps(measured.document))
     monkeypatch.setattr(measuring, "_decode", None)
-    for name in ("costs", "every_round"):
-        monkeypatch.setattr(cells.exits, name, None)
+    monkeypatch.setattr(cells.passes, "exit_cost", None)
+    monkeypatch.setattr(cells.exits, "every_round", None)
     assert not measure(
         STUDY, Models(target, heads=heads), QUESTIONS, store, CELLS, rounds_each=5
     ), "with the same arguments nothing is left to do"

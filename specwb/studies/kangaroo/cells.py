@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from specwb.bench.prompts import Question
+from specwb.cost import passes
+from specwb.cost.passes import ExitCost
 from specwb.evaluation import exits
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Models
@@ -99,7 +101,7 @@ def probe(
     adapters = {c.variant: models.variant(c) for c in cells if c.kind == "kangaroo"}
     for i, (name, adapter) in enumerate(adapters.items(), 1):
         if name not in costs:
-            costs[name] = costs_to_json(exits.costs(target, adapter))
+            costs[name] = costs_to_json(passes.exit_cost(target, adapter))
         if (not name or name.startswith("exit")) and name not in traces:
             method = Cell(f"kangaroo:gamma={DEPTH},eta=0").method(target, adapter)
             trace = exits.every_round(target, texts, method, tokens=PLACES)
@@ -107,7 +109,7 @@ def probe(
         yield i / len(adapters), f"costs and traces: {name}"
 
 
-def costs_to_json(costs: exits.Costs) -> dict[str, Any]:
+def costs_to_json(costs: ExitCost) -> dict[str, Any]:
     """Write costs in milliseconds."""
     parts = {
         name: round(1000 * getattr(costs, name), 4) for name in ("plain", "shallow", "adapter")
@@ -115,9 +117,9 @@ def costs_to_json(costs: exits.Costs) -> dict[str, Any]:
     return {**parts, "round": {str(d): round(1000 * s, 4) for d, s in costs.round.items()}}
 
 
-def costs_of(saved: dict[str, Any]) -> exits.Costs:
+def costs_of(saved: dict[str, Any]) -> ExitCost:
     """Read what :func:`costs_to_json` wrote."""
-    return exits.Costs(
+    return ExitCost(
         plain=saved["plain"] / 1000,
         shallow=saved["shallow"] / 1000,
         adapter=saved["adapter"] / 1000,

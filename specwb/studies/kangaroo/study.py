@@ -94,7 +94,7 @@ def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[st
         - predicted, error: the prediction, and predicted / measured - 1.
         - simple, simple_error: the same with CR / (1 + D (r + a)), which takes verification to be
           as cheap as a plain step.
-        - r, a: see :class:`specwb.evaluation.exits.Costs`.
+        - r, a: see :class:`specwb.cost.passes.ExitCost`.
     """
     out = []
     for cell in cells:
@@ -114,7 +114,8 @@ def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[st
         )
         steps = exits.Simulation(accepted, drafted, [])
         costs, measured = costs_of(saved_costs), fmean(speedups)
-        predicted, simple = costs.predicted(steps), costs.simple(steps)
+        predicted = steps.speedup(costs.seconds, costs.plain)
+        simple = steps.speedup(costs.of_passes, costs.plain)
         out.append(
             {
                 "cell": cell.key,

@@ -1,0 +1,174 @@
+"""Seconds of a step as those of the forward passes that its method states.
+
+Those of drafting from an early exit (Kangaroo) and of layers side by side (EasySpec) are measured
+here, or priced by measured parts; :mod:`specwb.cost.model` does it for draft models,
+:mod:`specwb.cost.head_cost` for trained heads, :mod:`specwb.cost.steps` by shapes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specwb.analysis.layer_parallel import step_time
+from specwb.bench.measure import seconds_of
+from specwb.cost.calibrate import step_seconds
+from specwb.cost.model import seconds_at
+from specwb.drafters.base import Forward
+from specwb.drafters.kangaroo import KangarooDrafter
+from specwb.errors import ArgumentError
+from specwb.methods import METHODS, Method
+from specwb.methods import method as make_method
+from specwb.models.fuzzy import grouping
+from specwb.models.place import Place
+from specwb.models.target import Target
+from specwb.probability import Sampling
+
+
+def layered(one: Forward, layers: int, parts: Mapping[str, float]) -> float:
+    """Returns the time of a pass of a draft model whose groups of layers run side by side.
+
+    Attentions of a group take the time of one, MLPs follow each other; the head is left out
+    (:func:`specwb.analysis.step_time` with a device for every attention).
+
+    Args:
+        one: the pass.
+        layers: of the draft model.
+        parts: the time of one layer's ``attention`` and of its ``mlp``, in any unit.
+    """
+    groups = grouping(layers, one.group or 1)
+    return step_time(groups, parts["attention"], parts["mlp"], devices=one.group or 1)
+
+
+@dataclass(frozen=True)
+class ExitCost:
+    """What steps that draft a chain from an early exit take on one machine at one length of text.
+
+    Attributes:
+        plain: a step of plain decoding.
+        shallow: one token through the first layers.
+        adapter: one token through adapter and head.
+        round: D -> a decoding step that drafts a chain of D tokens.
+    """
+
+    plain: float
+    shallow: float
+    adapter: float
+    round: dict[int, float]
+
+    @property
+    def r(self) -> float:
+        """One token through the first layers, over a plain step."""
+        return self.shallow / self.plain
+
+    @property
+    def a(self) -> float:
+        """One token through adapter and head, over a plain step."""
+        return self.adapter / self.plain
+
+    def seconds(self, drafted: float) -> float:
+        """Return the seconds of a step that drafts so many tokens.
+
+        They are linear between the measured ones.
+        """
+        return seconds_at(self.round, drafted)
+
+    def of_passes(self, drafted: int) -> float:
+        """Return the seconds of a step as the sum of its passes, each as if it had one token.
+
+        That is ``1 + D (r + a)`` plain steps: scoring several tokens is taken to be as cheap as
+        scoring one.
+        """
+        seconds = {
+            ("target", 0): self.shallow,
+            ("head", 0): self.adapter,
+            ("target", 1): self.plain - self.shallow,  # the layers behind the exit
+        }
+        passes = METHODS["kangaroo"].forwards({"gamma": drafted, "exit": 1})
+        return sum(seconds[one.model, one.start] for one in passes)
+
+
+def exit_cost(
+    target: Target,
+    head: object = None,
+    prompt: Sequence[int] | None = None,
+    *,
+    depths: Sequence[int] = (1, 2, 3, 4, 6, 8),
+    count: int = 16,
+    repeats: int = 3,
+) -> ExitCost:
+    """Measure the :class:`ExitCost` of a Kangaroo chain; everything takes turns.
+
+    Args:
+        target: the target model.
+        head: an adapter or its folder, default the target's own.
+        prompt: token ids, default 128 times token 1; the steps are measured behind it.
+        depths: of the chains measured.
+        count: decoding steps that each time is a median of.
+        repeats: turns.
+    Raises:
+        MethodError, HeadError: there is no such adapter.
+        ValueError: there is no depth, or no room in the context.
+    """
+    ids = list(prompt) if prompt is not None else [1] * 128
+    if not depths or min(depths) < 1:
+        raise ArgumentError(f"depths must be integers >= 1, got {list(depths)}")
+    options: dict[str, Any] = {} if head is None else {"head": head}
+    # a threshold that is never missed, so that the test for it is paid for
+    chains = {
+        depth: make_method("kangaroo", target, gamma=depth, eta=1e-9, **options)
+        for depth in dict.fromkeys(depths)
+    }
+    drafter = chains[depths[0]].drafter
+    assert isinstance(drafter, KangarooDrafter)
+    plain = make_method("ar", target)
+
+    def step(method: Method, depth: int = 0, graphs: bool | None = None) -> float:
+        limit = (count + 1) * (depth + 1)
+        return step_seconds(target, ids, method, count, max_new_tokens=limit, graphs=graphs)[1]
+
+    turns = []
+    for _ in range(repeats):
+        plain_step = step(plain)
+        rounds = [step(chain, depth) for depth, chain in chains.items()]
+        # The parts are never recorded as graphs, so they are compared with an eager plain step.
+        eager = plain_step if target.device.type == "cpu" else step(plain, graphs=False)
+        parts = _part_seconds(target, drafter, ids, count)
+        turns.append([plain_step, *(part * plain_step / eager for part in parts), *rounds])
+    plain_step, shallow, adapter, *rounds = (median(times) for times in zip(*turns, strict=True))
+    return ExitCost(plain_step, shallow, adapter, dict(zip(chains, rounds, strict=True)))
+
+
+@torch.inference_mode()
+def _part_seconds(
+    target: Target, description: KangarooDrafter, ids: list[int], count: int
+) -> tuple[float, float]:
+    """Median seconds of the first layers over a token; and of adapter, head and its choice."""
+    drafter = copy.copy(description)
+    limits = drafter.limits
+    state = target.open(
+        [ids], [limits.depth + 1], limits.nodes + 2, Sampling(0.0), (), drafter.features
+    )
+    drafter.open(state, target)
+    drafter.kept = []
+    position = (state.length - 1)[:, None]
+    place, pending = Place(position, position, state.horizon), state.tokens.gather(1, position)
+
+    def first_layers() -> Tensor:
+        drafter.kept.clear()
+        return drafter.shallow(state, pending, place)
+
+    features = first_layers()
+
+    def adapter_and_head() -> Tensor:
+        hidden = drafter.adapted(features, place)
+        return drafter.logits(hidden).argmax(-1)
+
+    parts = seconds_of({"shallow": first_layers, "adapter": adapter_and_head}, target.device, count)
+    return parts["shallow"], parts["adapter"]
