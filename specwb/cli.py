@@ -291,6 +291,13 @@ def compare(
     batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
+    also_plain: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A number type in which plain decoding is measured too, as what speedups are "
+            "over; the weights are loaded once more. May be repeated."
+        ),
+    ] = None,
     loading: LOAD = None,
     target: TARGET = "lab",
     draft: DRAFT = None,
@@ -326,8 +333,8 @@ def compare(
 ) -> None:
     """Decode the same prompts with every method and with the transformers library; print a table.
 
-    Speedups are over the faster of the two plain decodings, specwb's own and the library's. Where a
-    file goes to standard output, the table goes to standard error.
+    Speedups are over the fastest plain decoding, specwb's own or the library's. Where a file goes
+    to standard output, the table goes to standard error.
     """
     from specwb import record
     from specwb.bench import report
@@ -359,6 +366,7 @@ def compare(
         raise ValueError("--methods is empty; leave it out for every method")
     questions = load_prompts(prompts)
     model = loaded(target, device, dtype, loading, threads=threads)
+    others = [loaded(target, device, x, loading, threads=threads) for x in also_plain or ()]
     left_out: dict[str, str] = {}
     to_run: list[str | Method] | None = None if chosen is None else [*chosen]
     if preset is not None:
@@ -387,6 +395,7 @@ def compare(
             batch=batch,
             seconds=seconds or None,
             seed=seed,
+            others=others,
             progress=lambda done, text: bar.update(
                 task, completed=min(done, 1.0), description=text
             ),

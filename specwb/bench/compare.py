@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
 
-from specwb.bench.conditions import conditions, draft_of
+from specwb.bench.conditions import conditions, describe, draft_of
 from specwb.bench.library import Library, default_rows, plain_row
 from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, clock_is_free, measure
@@ -35,7 +35,7 @@ from specwb.bench.runs import (
     summary,
     written,
 )
-from specwb.bench.ties import same_texts
+from specwb.bench.ties import Same, same_texts
 from specwb.errors import ArgumentError
 from specwb.inputs import integer, is_many
 from specwb.methods import METHODS, Method, built_with, that_run
@@ -69,6 +69,7 @@ def compare(
     seconds: float | None = None,
     seed: int = 0,
     library: bool = True,
+    others: Sequence[Target] = (),
     progress: Callable[[float, str], None] | None = None,
 ) -> pd.DataFrame:
     """Measure methods side by side; return a frame with one row a method.
@@ -76,9 +77,9 @@ def compare(
     Every group of ``batch`` prompts is decoded by every method before the next group, in rotating
     order, so that a machine whose speed drifts favours none. Plain decoding is run twice: by this
     engine (``ar``) and by the transformers library (``hf_greedy``, at T > 0 ``hf_sample``). The
-    faster of the two, by the median over groups, is the reference:
+    fastest of them (two, or more with ``others``), by the median over groups, is the reference:
     ``speedup = (the method's tokens/s) / (the reference's tokens/s on the same group)``. The median
-    and the quartiles of it are reported. No speedup is over the slower of the two.
+    and the quartiles of it are reported. No speedup is over a slower one.
 
     A small fixed step is timed between all runs. A run beside a slow one was disturbed and is
     measured again where there is time for it; the attempt with the faster step beside it counts.
@@ -103,12 +104,15 @@ def compare(
         seed: of the sampling.
         library: also run the library's speculative decoding on the same models, at batch 1:
             ``hf_assisted`` with the library's default assistant settings and ``hf_prompt_lookup``.
+        others: the same model in other number types. Of each both plain decodings are run too
+            (``float32 ar``, ``float32 hf_greedy``), and the reference is the fastest of all.
         progress: called with (fraction done, text).
     Returns:
         A frame with the columns
 
         - method, lossless.
-        - identical: whether the greedy output equals plain decoding's; None at T > 0.
+        - identical: whether the greedy output equals plain decoding's in the same number type; None
+          at T > 0, and in another number type.
         - tau: tokens a target forward.
         - accepted_per_round: accepted draft tokens a decoding step.
         - tokens_per_second.
@@ -118,13 +122,14 @@ def compare(
 
         Its ``attrs`` have the settings and
 
-        - reference: ``method``, what speedup is over, and ``plain``: tokens/s of both plain
+        - reference: ``method``, what speedup is over, and ``plain``: tokens/s of all plain
           decodings.
         - fastest: the fastest method, and whether it is lossless, see
           :func:`specwb.bench.runs.fastest`.
         - same_text: method -> how its greedy texts agree with plain decoding's: ``texts``, those of
           them that part at a tie up to rounding (``ties``) and elsewhere (``others``, which must be
-          0), and the ``margin`` of a tie, see :mod:`specwb.bench.ties`; None at T > 0.
+          0), and the ``margin`` of a tie, see :mod:`specwb.bench.ties`; None at T > 0. Plain
+          decodings in another number type are not in it.
         - left_out: method -> why it has no row; categories_left_out: those without a prompt.
         - machine: whether the machine was quiet, see
           :meth:`specwb.bench.machine.Watch.facts`.
@@ -146,7 +151,8 @@ def compare(
           On CUDA a clock would wait for the device five times a step and keep steps from running
           as graphs, so they are from a second, eager pass over the first few groups.
     Raises:
-        ValueError: batch, max_new_tokens or seconds is out of range, or there are no prompts.
+        ValueError: batch, max_new_tokens or seconds is out of range, there are no prompts, or one
+            of ``others`` is another model or has the target's number type.
         MethodError: a method cannot be built or is named twice.
     """
     sampling = Sampling(temperature, top_k, top_p)
@@ -164,8 +170,13 @@ def compare(
     built = _methods(specs, target, draft, sampling)
     library_rows = _library_rows(library_specs, library, target, draft, built, sampling, batch)
     groups, cut = _groups(target, prompts, batch, max_new_tokens)
-    everyone: dict[str, Method | Library] = {**built, **{row.key: row for row in library_rows}}
-    plain = ("ar", plain_row(sampling))
+    elsewhere = _elsewhere(target, others, sampling, batch)
+    everyone: dict[str, Method | Library] = {
+        **built,
+        **{row.key: row for row in library_rows},
+        **{key: row for key, (row, _) in elsewhere.items()},
+    }
+    plain = ("ar", plain_row(sampling), *elsewhere)
     began = datetime.now(UTC).isoformat(timespec="seconds")
     watch = Watch(one_step(target))
     runs: Runs = {name: [] for name in everyone}
@@ -174,7 +185,8 @@ def compare(
     try:
         how = max_new_tokens, sampling, seed
         asked = _jobs(everyone, plain, groups, runs, how, seconds, progress, watch)
-        for job, run in measure(target, asked, watch=watch):
+        jobs = (replace(job, target=elsewhere.get(job.key, (None, None))[1]) for job in asked)
+        for job, run in measure(target, jobs, watch=watch):
             runs[job.key].append(run)
         if separate:
             again = [
@@ -190,19 +202,23 @@ def compare(
         if not all(runs.values()):
             raise
     runs = _whole_groups(runs)
-    timed = by_part if separate else runs
     used = len(runs["ar"])
     if progress:
         progress(1.0, "done")
 
     built = {key: chosen for key, chosen in built.items() if key in runs}
+    timed = by_part if separate else {key: runs[key] for key in built}
     late = f"the time was up before the first run ({seconds or 0:g} s)"
     left_out |= {name: late for name in everyone if name not in runs}
     over = reference({name: runs[name] for name in plain})
     speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
+    same: dict[str, Same] = {}
+    if sampling.greedy:
+        own = {name: runs[name] for name in runs if name not in elsewhere}
+        same = _same_texts(target, groups, own)
     frame = pd.DataFrame(
         [
-            row_of(name, runs, over, timed.get(name, []), built.get(name), sampling, watch)
+            row_of(name, runs, over, timed.get(name, []), built.get(name), same.get(name), watch)
             for name in runs
         ]
     )
@@ -223,7 +239,7 @@ def compare(
         "began": began,
         "reference": {"method": over, "plain": speeds},
         "fastest": winner | {"lossless": bool(lossless[winner["method"]])},
-        "same_text": _same_texts(target, groups, runs) if sampling.greedy else None,
+        "same_text": {x: asdict(one) for x, one in same.items()} if sampling.greedy else None,
         "left_out": left_out,
         "machine": watch.facts(
             [run.probe for run in every_run], sum(run.again for run in every_run)
@@ -358,12 +374,28 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     return list(rows.values())
 
 
-def _same_texts(target: Target, groups: Groups, runs: Runs) -> dict[str, dict[str, Any]]:
+def _elsewhere(
+    target: Target, others: Sequence[Target], sampling: Sampling, batch: int
+) -> dict[str, tuple[Method | Library, Target]]:
+    """Build the plain decodings of the same model in other number types."""
+    rows: dict[str, tuple[Method | Library, Target]] = {}
+    for other in others:
+        kind, name = str(other.dtype).removeprefix("torch."), plain_row(sampling)
+        if other.dtype == target.dtype or f"{kind} ar" in rows:
+            raise ArgumentError(f"others: {kind} is there already; name other number types")
+        if describe(other) != describe(target):
+            models = f"{describe(other)}, not {describe(target)}"
+            raise ArgumentError(f"others are the same model in other number types, got {models}")
+        rows[f"{kind} ar"] = built_with("ar", other), other
+        rows[f"{kind} {name}"] = Library(name, other, None, sampling, batch), other
+    return rows
+
+
+def _same_texts(target: Target, groups: Groups, runs: Runs) -> dict[str, Same]:
     """How every method's texts agree with those of ``ar``."""
     rows = [group for _, group in groups[: len(runs["ar"])]]
     texts = {name: [run.tokens for run in runs[name]] for name in runs}
-    found = same_texts(target, rows, texts["ar"], texts)
-    return {name: asdict(same) for name, same in found.items()}
+    return same_texts(target, rows, texts["ar"], texts)
 
 
 def _outputs(target: Target, groups: Groups, runs: Runs) -> list[dict[str, Any]]:

@@ -28,6 +28,12 @@ PLAIN = {
 """What the plain decodings are, in words."""
 
 
+def _plain(name: str) -> str:
+    """A plain decoding in words, with its number type where that is another one."""
+    kind, _, row = name.rpartition(" ")
+    return PLAIN[row] + f" in {kind}" * bool(kind)
+
+
 def ranked(frame: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows by speedup, the fastest first."""
     return frame.sort_values("speedup", ascending=False, kind="stable")
@@ -46,7 +52,7 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
     """
     over = f"speedup over {frame.attrs['reference']['method']}"
     several = frame.attrs["runs"] >= SPREAD
-    same = frame.attrs["same_text"]
+    same = frame.attrs["same_text"] or {}
     rows = []
     for row in ranked(frame).to_dict("records"):
         quartiles = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
@@ -57,7 +63,7 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
                 **({"(quartiles)": quartiles} if several else {}),
                 "tau": f"{row['tau']:.2f}",
                 "accepted": f"{row['accepted_per_round']:.2f}",
-                "same text": "-" if same is None else str(Same(**same[row["method"]])),
+                "same text": str(Same(**same[row["method"]])) if row["method"] in same else "-",
             }
         )
     return rows
@@ -163,9 +169,9 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def over(facts: dict[str, Any]) -> str:
-    """Say what the speedups are over, and how fast the other plain decoding is.
+    """Say what the speedups are over, and how fast the other plain decodings are.
 
-    The faster one is chosen by the median of paired runs; rates are all tokens over all seconds.
+    The fastest one is chosen by the median of paired runs; rates are all tokens over all seconds.
     Where runs differ in length the two can disagree, and the sentence says so.
 
     Args:
@@ -173,7 +179,7 @@ def over(facts: dict[str, Any]) -> str:
     """
     chosen, plain = facts["reference"]["method"], facts["reference"]["plain"]
     others = "; ".join(
-        f"{name} ({PLAIN[name]}) has {speed:.1f} tokens/s"
+        f"{name} ({_plain(name)}) has {speed:.1f} tokens/s"
         for name, speed in plain.items()
         if name != chosen
     )
@@ -181,8 +187,8 @@ def over(facts: dict[str, Any]) -> str:
     if plain[chosen] < max(plain.values()):
         why = ", as all tokens over all seconds are ordered the other way"
     return (
-        f"speedup is over {chosen} ({PLAIN[chosen]}, {plain[chosen]:.1f} tokens/s), "
-        f"the faster plain decoding by the median of paired runs; {others}{why}"
+        f"speedup is over {chosen} ({_plain(chosen)}, {plain[chosen]:.1f} tokens/s), "
+        f"the fastest plain decoding by the median of paired runs; {others}{why}"
     )
 
 
@@ -346,7 +352,7 @@ def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:
     drawings = [
         (
             figures.comparison(frame),
-            f"Over {over}, the faster plain decoding of this run. Median over {facts['runs']} "
+            f"Over {over}, the fastest plain decoding of this run. Median over {facts['runs']} "
             "paired runs; the bars' whiskers are quartiles. Hatched: the transformers library on "
             "the same models. tau is tokens per target forward, the bonus token included.",
         )

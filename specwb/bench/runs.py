@@ -12,9 +12,9 @@ from scipy.stats import ttest_1samp
 from specwb.bench.machine import Watch
 from specwb.bench.measure import Run
 from specwb.bench.results import ratios_of, speedup
+from specwb.bench.ties import Same
 from specwb.flow import Exactness
 from specwb.methods import Method
-from specwb.probability import Sampling
 
 PARTS = ("draft", "score", "verify", "commit")
 """The parts of a decoding step whose seconds are measured."""
@@ -27,7 +27,7 @@ Runs = dict[str, list[Run]]
 
 
 def reference(runs: Runs) -> str:
-    """Choose what speedups are over: the plain decoding that is faster in the median of pairs.
+    """Choose what speedups are over: the plain decoding that is fastest in the median of pairs.
 
     Args:
         runs: of the plain decodings, ``ar`` first.
@@ -109,7 +109,7 @@ def row_of(
     over: str,
     timed: list[Run],
     method: Method | None,
-    sampling: Sampling,
+    same: Same | None,
     watch: Watch,
 ) -> dict[str, Any]:
     """One row of the frame.
@@ -120,7 +120,7 @@ def row_of(
         over: the method that speedups are over.
         timed: the runs that the seconds by part are from.
         method: None for a row of the library.
-        sampling: temperature and filters.
+        same: how its texts agree with plain decoding's, None where that is not known.
         watch: tells which runs were disturbed.
     """
     seconds: dict[str, float | None] = dict.fromkeys(PARTS)
@@ -129,15 +129,11 @@ def row_of(
     return {
         "method": name,
         "lossless": method is None or method.exactness is Exactness.LOSSLESS,
-        "identical": _identical(runs[name], runs["ar"]) if sampling.greedy else None,
+        "identical": None if same is None else not same.ties + same.others,
         **summary(runs[name], runs[over]),
         "disturbed": sum(watch.slow(run.probe) for run in runs[name]),
         **seconds,
     }
-
-
-def _identical(runs: list[Run], plain: list[Run]) -> bool:
-    return all(a.tokens == b.tokens for a, b in zip(runs, plain, strict=True))
 
 
 def summary(runs: list[Run], plain: list[Run]) -> dict[str, float]:

@@ -33,7 +33,7 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     rows = frame.to_dict("records")
     over = frame.attrs.get("reference", {}).get("method", "plain decoding")
     names = [r["method"] + ("" if r["lossless"] else " (LOSSY)") for r in rows]
-    library = [str(r["method"]).startswith("hf_") for r in rows]
+    library = [str(r["method"]).rpartition(" ")[2].startswith("hf_") for r in rows]
     speed, low, high = ([r[c] for r in rows] for c in ("speedup", "speedup_low", "speedup_high"))
     reach = 1.5 * max([1.0, *high])
     one = Panel(f"Speedup over {over} (dashed: 1)", y=BY_NAME)

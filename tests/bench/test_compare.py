@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 import tiny
+import torch
 
 import specwb
 from specwb.bench import compare as module
@@ -16,6 +18,7 @@ from specwb.bench.library import Library
 from specwb.bench.measure import Run
 from specwb.bench.prompts import PromptSetError, Question, interleave, load_prompts, sets
 from specwb.bench.runs import loops
+from specwb.errors import ArgumentError
 from specwb.probability import Sampling
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
@@ -504,6 +507,45 @@ def test_a_method_is_told_apart_from_the_fastest_by_its_pairs():
     assert runs.fastest(few, "ar")["tied"] == ["once", "never"]
     single = {name: some[:1] for name, some in measured.items()}
     assert runs.fastest(single, "ar")["tied"] == ["ar", "always", "never"]
+
+
+def test_speedups_are_over_plain_decoding_in_another_number_type_where_that_is_faster(monkeypatch):
+    """It is decoded by that model, and its text is not compared with the other type's."""
+    target, double = tiny.target(), tiny.target("llama", torch.float64)
+    on = {torch.float32: target, torch.float64: double}
+    real, by_key = measuring._decode, {}
+
+    def decode(model, job, *rest):
+        written = real(model, job, *rest)
+        by_key.setdefault(job.key, set()).add(model)
+        fast = model is double and not isinstance(job.method, Library)
+        return dataclasses.replace(written, seconds=1.0 if fast else 2.0)
+
+    monkeypatch.setattr(measuring, "_decode", decode)
+    frame = run(methods=["sps"], library=False, others=[double])
+    rows = ["ar", "sps", "hf_greedy", "float64 ar", "float64 hf_greedy"]
+    assert by_key == {x: {on[torch.float64 if "64" in x else torch.float32]} for x in rows}
+    assert list(frame["method"]) == rows
+    reference = frame.attrs["reference"]
+    assert (reference["method"], len(reference["plain"])) == ("float64 ar", 4)
+    by = frame.set_index("method")
+    assert by["speedup"].to_dict() == {x: 1.0 if x == "float64 ar" else 0.5 for x in rows}
+    assert by["identical"].isna().tolist() == [False] * 3 + [True] * 2
+    assert set(frame.attrs["same_text"]) == set(rows[:3])
+    said = report.over(frame.attrs)
+    assert "over float64 ar (specwb's own plain decoding in float64, " in said
+    assert "float64 hf_greedy (transformers' generate in float64) has" in said
+    shown = {row["method"]: row["same text"] for row in report.cells(frame)}
+    assert [shown[x] for x in rows] == ["yes"] * 3 + ["-"] * 2
+    assert "float64 ar" in report.html(frame)
+    json.dumps(to_json(frame))
+    for wrong, message in (
+        ([target], "float32 is there already"),
+        ([double] * 2, "float64 is there already"),
+        ([tiny.target("qwen2", torch.float64)], "others are the same model"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            run(methods=["sps"], others=wrong)
 
 
 def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import tiny
 import specwb
 from specwb.bench import results, runs
 from specwb.bench.measure import Run as Measured
+from specwb.cost import tune
 from specwb.harness import summary as harness
 from specwb.harness.record import Turn
 from specwb.studies import PLACES, grid, ledger, study_of
@@ -43,7 +45,10 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
     measured = {
         name: [Measured([[0] * 10], 10, s) for s in seconds] for name, seconds in SECONDS.items()
     }
-    compared = runs.summary(measured["sps"], measured["ar"])["speedup"]
+    quiet = SimpleNamespace(slow=lambda probe: False)
+    compared = pd.DataFrame(
+        [runs.row_of(x, measured, "ar", [], None, None, quiet) for x in measured]
+    ).set_index("method")
     answers = {
         name: [
             Turn(i, "all", "all", 0, "", (0,) * 10, s, (0,) * 10, (0,) * 10, (0,) * 10)
@@ -64,7 +69,13 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
                 store.add(id, str(i), {**record, "text": "", "began": "2026-11-26"}, s)
         found: pd.DataFrame = frame(store)
     swept = summary(found[found.method == "sps"], ["method"], "speedup")["median"][0]
-    assert compared == pytest.approx(10 / 9, abs=1e-4)
+    tuned = [{"method": "sps", "tau_predicted": None, "predicted": None}]
+    tune._add_measurements(tuned, compared, {"sps": SimpleNamespace(key="sps")})
+    assert compared.speedup["sps"] == tuned[0]["speedup"] == pytest.approx(10 / 9, abs=1e-4)
+    assert tuned[0]["measured"] == pytest.approx(1.25, abs=1e-3)  # of totals, by another name
+    (line,) = tune.cells({"rows": tuned, "reference": {"method": "ar"}})
+    assert line["speedup over ar"] == "1.11x"
+    assert line["over ar measured"] == "1.25"
     assert evaluated == swept == pytest.approx(10 / 9)
     assert rows.loc[("sps", "overall"), "speedup.mean_rate"] == pytest.approx(1.4667, abs=1e-4)
 

@@ -102,6 +102,24 @@ def draft_has_the_hash_of_the_target(patch):
     patch.edit(conditions.weights, "role: model.fingerprint", "role: target.fingerprint")
 
 
+@killed_by("test_harness.py: another_model_are_not_taken_over")
+def n_grams_of_any_text(patch):
+    """Results are taken over though the n-grams were counted anew."""
+    patch.edit(conditions._drafted_with, 'getattr(drafter, "files", ())', "()")
+
+
+@killed_by("test_harness.py: another_model_are_not_taken_over")
+def any_head_that_is_handed_over(patch):
+    """Results are taken over though another head was handed over."""
+    patch.edit(conditions._modules, "isinstance(value, nn.Module)", "False")
+
+
+@killed_by("test_compare.py: another_number_type")
+def other_number_type_by_the_same_model(patch):
+    """Plain decoding in another number type is decoded by the target itself."""
+    patch.edit(measure.measure, "job.target or target", "target")
+
+
 @killed_by("test_report.py: ordered_otherwise")
 def fastest_first_by_rate(patch):
     """The table is sorted by tokens/s over all runs, while its column is the paired speedup."""
@@ -473,6 +491,12 @@ def run_replaces_the_one_that_is_there(patch):
     """A run that two processes measured is the later one's."""
     edited = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)"
     patch.edit(run_store.Store.add, "INSERT INTO runs VALUES (?, ?, ?, ?) {UNLESS_KNOWN}", edited)
+
+
+@killed_by("test_harness.py: second_evaluation_at_once", "sweeps/test_run.py: second_sweep_at_once")
+def two_programs_measure_at_once(patch):
+    """A second program measures the same runs into the same file."""
+    patch.edit(run_store.Store.measuring, "lock.acquire(timeout=0)", "lock.lock_file")
 
 
 @killed_by("bench/test_store.py: what_results_depend_on")
