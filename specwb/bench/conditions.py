@@ -75,7 +75,8 @@ def weights(
 def _drafted_with(target: Target, method: Method) -> dict[str, str]:
     """The sha256 of what a method drafts with, by role."""
     name, drafter, head = method.key.partition(":")[0], method.drafter, method.options.get("head")
-    kind, found = METHODS[name].head if name in METHODS else "", {}
+    kind = METHODS[name].head if name in METHODS else ""
+    found: dict[str, str] = {}
     if (draft := draft_of([method])) is not None:
         found["draft"] = draft.fingerprint
     place = target.own_head(kind) if kind and head is None else head
@@ -92,7 +93,7 @@ def _drafted_with(target: Target, method: Method) -> dict[str, str]:
 def _modules(drafter: Drafter) -> list[nn.Module]:
     """The modules that a drafter, or what stops it, has."""
     parts = [drafter, getattr(drafter, "sure", None)]
-    values = (value for part in parts if part is not None for value in vars(part).values())
+    values = (value for part in parts for value in getattr(part, "__dict__", {}).values())
     return [value for value in values if isinstance(value, nn.Module)]
 
 
