@@ -12,6 +12,6 @@ def measured_once(
     target: Any, method: Any, cell: Any, count: int, seed: int, most: int | None = None
 ) -> dict[str, Any]:
     """What a study records of ``count`` decoding steps after the tokens 5, 6."""
-    job = grid.job_of(cell, method, [5, 6], count, seed, most)
+    job = grid.job_of(cell, method, [[5, 6]], count, [seed], most)
     ((_, run),) = measure(target, [job], steps=count, timed=False)
     return grid.results(run, method)

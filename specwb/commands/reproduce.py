@@ -63,6 +63,14 @@ RUNS = Annotated[int, typer.Option(min=1, help="Training runs of every head that
 HEAD = Annotated[
     str | None, typer.Option(help="Folder of a trained head; default the target's own.")
 ]
+TOKENS = Annotated[
+    bool,
+    typer.Option(
+        "--tokens",
+        help="Count tokens and record no times, for a busy machine; --out may then hold results "
+        "of another one, whose times stay.",
+    ),
+]
 TEMPERATURES = Annotated[str, typer.Option(help="Comma-separated.")]
 SECONDS = Annotated[
     float | None,
@@ -106,6 +114,7 @@ def mcsd(
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
+    tokens_only: TOKENS = False,
 ) -> None:
     """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts."""
     _reproduce(**locals())
@@ -156,6 +165,7 @@ def falcon(
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
+    tokens_only: TOKENS = False,
 ) -> None:
     """Falcon: its tables 1, 4 and 5 beside the same comparisons here, with verdicts.
 
@@ -186,6 +196,7 @@ def diffuspec(
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
+    tokens_only: TOKENS = False,
 ) -> None:
     """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 beside the same comparisons here.
 
@@ -213,6 +224,7 @@ def kangaroo(
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
+    tokens_only: TOKENS = False,
 ) -> None:
     """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures.
 
@@ -238,6 +250,7 @@ def mcsd_ti(
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
+    tokens_only: TOKENS = False,
 ) -> None:
     """Improved MCSD: the decision model against none on one pair, shapes, and several roots.
 
@@ -261,6 +274,7 @@ def easyspec(
     dtype: DTYPE = "auto",
     seed: SEED = 0,
     restart: RESTART = False,
+    tokens_only: TOKENS = False,
 ) -> None:
     """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.
 
@@ -289,6 +303,7 @@ def _reproduce(
     heads: Path | None = None,
     runs: int = 1,
     temperatures: str | None = None,
+    tokens_only: bool = False,
     **own: Any,
 ) -> None:
     """Draw, show or measure the study that a command is named after."""
@@ -308,7 +323,9 @@ def _reproduce(
         own["temperatures"] = numbers(temperatures, "--temperatures")
     questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
     training = run.Training(target, heads, runs, device) if train and heads else None
-    settings = run.Settings(out, prompts, rounds, seconds, seed, restart, own, command_line())
+    settings = run.Settings(
+        out, prompts, rounds, seconds, seed, restart, not tokens_only, own, command_line()
+    )
     models = run.models_of(study, model, draft, head)
     with progress() as report:
         document, interrupted = run.reproduce(study, models, questions, settings, training, report)

@@ -32,6 +32,10 @@ MIN_PROMPTS = 2
 """With fewer prompts there is no standard error."""
 PARTS = ("draft", "search", "verify", "rest")
 """The parts of a decoding step's time."""
+CLOCKED = ("ms", "mean", "parts")
+"""What is recorded of time."""
+TOGETHER = 16
+"""Prompts in a batch whose tokens alone are counted."""
 SHOWN = {"speedup": "speedup.steady"}
 """What a figure is called where it is shown, if not as in results; its formula:
 :data:`specwb.bench.results.FIGURES`."""
@@ -113,6 +117,7 @@ def run(
     seed: int = 0,
     progress: Callable[[float, str], None] | None = None,
     most: int | None = None,
+    timed: bool = True,
 ) -> bool:
     """Measure every cell on every prompt, and put the results into the store.
 
@@ -124,6 +129,10 @@ def run(
     than ``seconds`` of measuring in all (at least two are done), or to the last. Cells take turns
     in rotating order; prompt i has ``seed + i``. Behind a prompt there is room for the longest
     drafts, all accepted, or for ``most`` new tokens, which must hold three steps.
+
+    Without ``timed`` only tokens are counted, of several prompts together, and no time is recorded.
+    A cell then has tokens of more prompts than times; a later run with times fills these in and
+    leaves the tokens.
 
     Returns:
         Whether it was interrupted.
@@ -145,9 +154,11 @@ def run(
     document["domains"] = [q.subtask for q in questions]
     records = [store.cells.setdefault(cell.key, {"accepted": [], "ms": []}) for cell in cells]
     for cell, record in zip(cells, records, strict=True):
-        if {len(record.get(name, [])) for name in ("accepted", "drafted", "mean")} != {
-            len(record["ms"])
-        }:
+        counted, clocked = (
+            {len(record.get(name, [])) for name in names}
+            for names in (("accepted", "drafted"), ("ms", "mean"))
+        )
+        if len(counted) > 1 or len(clocked) > 1 or max(counted) < max(clocked):
             raise StoreError(
                 f"--out: {store.path} was begun by an earlier version, which noted less of "
                 f"{cell.key!r}; name another file, or begin anew with --restart"
@@ -155,33 +166,46 @@ def run(
         # an earlier version did not watch the machine
         record.setdefault("disturbed", [0] * len(record["ms"]))
 
+    last, together = ("ms", 1) if timed else ("accepted", TOGETHER)
+
     def jobs() -> Iterator[Job]:
-        for index in range(min(len(record["ms"]) for record in records), len(texts)):
+        for index in range(min(len(record[last]) for record in records), len(texts), together):
             is_late = index >= MIN_PROMPTS and seconds is not None
             if is_late and document["spent"] * (index + 1) / index > seconds:
                 return
-            before = [token for text in (*texts[index + 1 :], *texts[:index]) for token in text]
-            long = [*before, *texts[index]][-min(LONG, room) :]
             for turn in range(len(cells)):
                 cell = cells[(turn + 7 * index) % len(cells)]
-                if len(store.cells[cell.key]["ms"]) > index:
+                begin, end = len(store.cells[cell.key][last]), min(index + together, len(texts))
+                if begin >= end:
                     continue
                 if progress:
-                    fraction = (index + turn / len(cells)) / len(texts)
+                    fraction = (index + turn / len(cells) * together) / len(texts)
                     if seconds is not None:
                         fraction = document["spent"] / max(seconds, 1e-9)
-                    progress(fraction, f"prompt {index + 1}: {cell.key}")
-                ids = long if cell.long else texts[index]
-                yield job_of(cell, methods[cell], ids, rounds_each, seed + index, most)
+                    progress(fraction, f"prompt {begin + 1}: {cell.key}")
+                rows = [lengthened(i) if cell.long else texts[i] for i in range(begin, end)]
+                seeds = list(range(seed + begin, seed + end))
+                yield job_of(cell, methods[cell], rows, rounds_each, seeds, most)
 
-    watch = Watch(one_step(target))
+    def lengthened(index: int) -> list[int]:
+        before = [token for text in (*texts[index + 1 :], *texts[:index]) for token in text]
+        return [*before, *texts[index]][-min(LONG, room) :]
+
+    watch = Watch(one_step(target)) if timed else None
     try:
-        for job, one in measure(target, jobs(), steps=rounds_each, watch=watch):
+        for job, one in measure(target, jobs(), steps=rounds_each, watch=watch, timed=timed):
             document["spent"] = round(document["spent"] + one.wall, 3)
             record = store.cells[job.key]
-            for name, value in results(one, job.method).items():
-                record.setdefault(name, []).append(value)
-            record["disturbed"].append(int(watch.slow(one.probe)))
+            for row in range(len(job.rows)):
+                more = results(one, job.method, row)
+                if watch:
+                    more["disturbed"] = int(watch.slow(one.probe))
+                index = len(record[last])
+                for name, value in more.items():
+                    series = record.setdefault(name, [])
+                    # tokens that were counted before stay; without a watch no time is kept
+                    if len(series) == index and (timed or name not in CLOCKED):
+                        series.append(value)
             store.save()
     except KeyboardInterrupt:
         return True
@@ -189,15 +213,20 @@ def run(
 
 
 def job_of(
-    cell: Setting, method: Method, ids: list[int], count: int, seed: int, most: int | None = None
+    cell: Setting,
+    method: Method,
+    rows: Sequence[list[int]],
+    count: int,
+    seeds: Sequence[int],
+    most: int | None = None,
 ) -> Job:
-    """One prompt of a cell, decoded for ``count`` steps, or up to ``most`` new tokens."""
+    """Prompts of a cell, decoded for ``count`` steps, or up to ``most`` new tokens."""
     tokens = most or count * (1 + method.drafter.limits.depth)
-    return Job(cell.key, method, [ids], tokens, Sampling(cell.temperature), [seed], cell.layout)
+    return Job(cell.key, method, rows, tokens, Sampling(cell.temperature), seeds, cell.layout)
 
 
-def results(run: Run, method: Any) -> dict[str, Any]:
-    """What is recorded of one prompt, whose decoding steps were timed.
+def results(run: Run, method: Any, row: int = 0) -> dict[str, Any]:
+    """What is recorded of one prompt, whose decoding steps were timed; ``row``: of the batch.
 
     Returns:
         A dict with
@@ -219,14 +248,14 @@ def results(run: Run, method: Any) -> dict[str, Any]:
         parts = [a["draft"] - search, search, a["score"] + a["verify"]]
         parts.append(mean - sum(parts))
     found: dict[str, Any] = {
-        "accepted": run.accepted[0],
+        "accepted": run.accepted[row],
         "ms": round(1000 * median(later), 3),
-        "drafted": run.drafted[0],
+        "drafted": run.drafted[row],
         "mean": round(mean, 4),
         "parts": [round(x, 4) for x in parts],
     }
     is_tree = method.drafter.limits.children > 1
-    return found | ({"levels": run.levels[0]} if is_tree else {})
+    return found | ({"levels": run.levels[row]} if is_tree else {})
 
 
 def cell_record(cells: dict[str, Any], key: str) -> dict[str, list]:
@@ -298,7 +327,8 @@ def row(
     Returns:
         A dict with, besides the cell's own settings and shape, tau and its standard error, accepted
         = tau - 1, draft tokens a step, accepted and tested by depth (of chains), milliseconds of a
-        step and of its parts, and the speedup; accepted and speedup also by domain.
+        step and of its parts, and the speedup; accepted and speedup also by domain. Where fewer
+        prompts were timed than counted, ``timed`` says how many.
     """
     cells, domains = document["cells"], document.get("domains", [])
     figures = {
@@ -319,6 +349,7 @@ def row(
         "temperature": cell.temperature,
         **shape,
         "prompts": len(figures["tau"]),
+        **({"timed": len(figures["ms"])} if len(figures["ms"]) < len(figures["tau"]) else {}),
         "tau": round(mean, 4),
         "tau_error": None if error != error else round(error, 4),
         "accepted": round(mean - 1, 4),
@@ -329,7 +360,7 @@ def row(
             [sum(a >= d for a, _ in steps), sum(a >= d - 1 and n >= d for a, n in steps)]
             for d in range(1, depth + 1)
         ],
-        "ms_per_round": round(fmean(figures["ms"]), 4),
+        "ms_per_round": round(fmean(figures["ms"]), 4) if figures["ms"] else None,
         "parts": {part: round(fmean(figures[part]), 4) for part in PARTS if figures[part]},
         "speedup": round(fmean(figures["speedup"]), 4) if figures["speedup"] else None,
     }

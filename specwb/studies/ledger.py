@@ -18,7 +18,7 @@ from typing import Any
 from specwb.studies import PLACES, study_of
 from specwb.studies.claim import Claim
 from specwb.studies.pictures import can_picture, picture_of
-from specwb.studies.study import NUMBERS, Document, Study, published
+from specwb.studies.study import NUMBERS, Document, Study, extent, published
 from specwb.studies.verdicts import (
     COUNTED,
     EVEN_RULE,
@@ -212,11 +212,10 @@ def sections(
         cells = [str(tally.get(verdict, 0)) for verdict in VERDICTS[:-1]]
         summary.append((name, str(len(numbers)), *cells, f"{foregone} foregone, {repeats} repeats"))
         headlines += claim_rows([v for v in verdicts if v.get("headline")], document)
-        prompts = min((r["prompts"] for r in document["rows"]), default=0)
         text = (
             f"{published(name)['source']}. Measured by `{document.get('command', '?')}` "
-            f"at commit {(document.get('commit') or '?')[:10]}, {prompts} prompts a cell, "
-            f"{document['arguments']['device']}."
+            f"at commit {(document.get('commit') or '?')[:10]}, {document['arguments']['device']}; "
+            f"{extent(document)}."
         )
         out.append((name, text, HEADER, claim_rows(verdicts, document)))
         used = claimed(study_of(name), document)

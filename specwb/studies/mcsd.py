@@ -148,6 +148,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
     - speedup of medians is tau times the median of the pace.
     """
     figures, record = grid.row(document, cell), document["cells"][cell.key]
+    ms = figures["ms_per_round"]
     accepted = grid.accepted_in(document, cell)
     depth, tau = len(cell.tree), figures["tau"]
     if "mean" not in record:
@@ -165,7 +166,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
         "accepted_per_round": figures["accepted"],
         "accepted_by_depth": grid.by_depth(accepted, depth),
         "depth_fraction": round((tau - 1) / depth, 4) if depth else None,
-        "ms_per_token": round(figures["ms_per_round"] / tau, 3),
+        "ms_per_token": round(ms / tau, 3) if ms else None,
     }
 
 

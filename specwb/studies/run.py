@@ -33,6 +33,8 @@ class Settings:
         seconds: about how long to measure in all, None takes every prompt.
         seed: of the sampling.
         restart: replace the results that are there.
+        timed: whether times are recorded; otherwise tokens alone are counted, and the file may be
+            of another machine.
         own: see ``settings`` of a :class:`Study`, in place of their defaults.
         command: what was typed.
     """
@@ -43,6 +45,7 @@ class Settings:
     seconds: float | None = None
     seed: int = 0
     restart: bool = False
+    timed: bool = True
     own: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
 
@@ -91,9 +94,10 @@ def reproduce(
         ValueError: as :func:`specwb.studies.grid.run`.
     """
     arguments = _arguments(study, models, settings)
-    store = Store(settings.out, arguments, settings.restart, study.fields)
+    elsewhere = () if settings.timed else ("device",)
+    store = Store(settings.out, arguments, settings.restart, study.fields, elsewhere)
     run = partial(measure, study, seconds=settings.seconds, seed=settings.seed, progress=progress)
-    run = partial(run, rounds_each=settings.rounds)
+    run = partial(run, rounds_each=settings.rounds, timed=settings.timed)
     ablation, beside = shipped(study, models.target)[1], None
     if training:
         # a head that cannot be used is refused before the work that takes long
@@ -108,7 +112,14 @@ def reproduce(
     interrupted = run(models, questions, store)
     if not store.cells:
         raise KeyboardInterrupt
-    store.document |= {"command": settings.command, "commit": with_commit(store.document)}
+    store.document["commit"] = with_commit(store.document)
+    if settings.timed:
+        store.document["command"] = settings.command
+    else:
+        store.document["counted"] = {
+            "command": settings.command,
+            "device": arguments["device"],
+        }
     study.report(store.document, ablation)
     store.save(final=True)
     if beside is not None:
@@ -172,11 +183,13 @@ def measure(
     seconds: float | None = None,
     seed: int = 0,
     most: int | None = None,
+    timed: bool = True,
     progress: Progress | None = None,
 ) -> bool:
     """Measure cells with :func:`specwb.studies.grid.run`, then what the study's probe measures.
 
-    Cells, rounds and ``most`` are the study's own where they are not given.
+    Cells, rounds and ``most`` are the study's own where they are not given. Without ``timed`` no
+    time is recorded, and of a study with cells nothing else is measured.
 
     Returns:
         Whether it was interrupted.
@@ -201,8 +214,11 @@ def measure(
             seed=seed,
             progress=progress,
             most=most or study.most,
+            timed=timed,
         ):
             return True
+    if study.rounds and not timed:
+        return False
     try:
         for done, text in study.probe(models, questions, cells or (), document, seed):
             store.save()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Store:
         arguments: what the results depend on. A file with the same ones is continued.
         restart: begin anew, whatever the file holds.
         fields: the fields of every cell, by name, with their type or types.
+        differing: arguments in which the file may differ; those in the file stay.
     Attributes:
         document: the content of the file: arguments, versions, ``spent`` (seconds measured),
             ``cells``, and whatever else the system puts there.
@@ -71,6 +72,7 @@ class Store:
         arguments: dict[str, Any],
         restart: bool = False,
         fields: Mapping[str, Any] = GRID_FIELDS,
+        differing: Sequence[str] = (),
     ) -> None:
         path = home(path)
         if path.parts[:1] == ("build",):
@@ -85,7 +87,7 @@ class Store:
             "cells": {},
         }
         if path.exists() and not restart:
-            self.document = self._read(arguments)
+            self.document = self._read(arguments, differing)
 
     @property
     def cells(self) -> dict[str, Any]:
@@ -110,7 +112,7 @@ class Store:
         write(f"{{\n{parts}\n}}\n", self.path)
         self._saved_at, self._file_state = time.monotonic(), _state(self.path)
 
-    def _read(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _read(self, arguments: dict[str, Any], differing: Sequence[str]) -> dict[str, Any]:
         """The document in the file, if its arguments are these."""
         try:
             document = from_json(self.path.read_bytes())
@@ -124,7 +126,7 @@ class Store:
         before = document["arguments"]
         now = json.loads(json.dumps(arguments))
         for name in dict.fromkeys([*now, *before]):
-            if now.get(name) != before.get(name):
+            if name not in differing and now.get(name) != before.get(name):
                 raise StoreError(
                     f"--out: {self.path} was measured with {name} = {before.get(name)!r}, "
                     f"now it is {now.get(name)!r}; "

@@ -205,7 +205,7 @@ class Study:
                 part["rows"] = [
                     self.row(part, cell)
                     for cell in cells
-                    if grid.cell_record(part["cells"], cell.key)["ms"]
+                    if grid.cell_record(part["cells"], cell.key)["accepted"]
                 ]
                 part["verdicts"] = verdicts[part is ablation]
                 part |= self.extra(part, cells)
@@ -273,8 +273,21 @@ class Study:
             )
         if self.is_paper:
             lines.append(OVER)
-        prompts = min((r["prompts"] for r in document["rows"]), default=0)
-        return [*lines, f"{prompts} prompts a cell, {document['spent']:.0f} s of measuring."]
+        return [*lines, f"{extent(document)}, {document['spent']:.0f} s of measuring."]
+
+
+def extent(document: Document) -> str:
+    """Write how many prompts a cell has, and which of them were timed."""
+    rows = document["rows"]
+    prompts = min((r["prompts"] for r in rows), default=0)
+    timed = [n for r in rows if (n := r.get("timed", r["prompts"]))]
+    words = f"{prompts} prompts a cell"
+    if (counted := document.get("counted")) and timed:
+        words += (
+            f" (times: {min(timed)} prompts of {len(timed)} of {len(rows)} cells; other tokens "
+            f"counted by `{counted['command']}` on {counted['device']})"
+        )
+    return words
 
 
 def _listed(numbers: Mapping[str, int]) -> str:

@@ -192,7 +192,7 @@ def test_the_search_is_no_part_of_drafting(target, monkeypatch):
     assert search >= 20 > draft
     assert 0 <= rest < 20
     # of this run, not of all that the method has decoded
-    again = grid.job_of(CELLS[1], method, [5, 6], 3, 0)
+    again = grid.job_of(CELLS[1], method, [[5, 6]], 3, [0])
     ((_, run),) = measuring.measure(target, [again], steps=3)
     assert 0.06 <= run.parts["search"] < run.parts["draft"]
 

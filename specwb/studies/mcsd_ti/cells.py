@@ -26,6 +26,8 @@ TEMPERATURES, STATIC = (0.0, 1.0), 0.7
 """Temperatures, and the one of static trees."""
 ROOTS, FIRST_VERSION = (1, 2, 3, 4), 16
 """Numbers of roots, and that of the paper's first version."""
+WIDE = (4, 6, 8, 12, 16)
+"""Numbers of roots with chains below, which are the paper's widths."""
 TI, MCSD, EQUALS = (4, 4, 1, 1), (4, 2, 2, 1), ((4, 2, 2), (4, 2, 2, 1))
 """The paper's tree below a root, MCSD's, and MCSD's trees of about as many nodes as the chains."""
 NEW = 32
@@ -57,9 +59,31 @@ def rooted(
     return Cell(f"mcsd_ti:{options}", temperature=temperature)
 
 
-def as_published(temperature: float = STATIC) -> Cell:
-    """Make the cell of two roots with the paper's tree, verified as its code does."""
-    return Cell(f"{rooted(2, TI).spec},rule=independent", temperature=temperature)
+def preset(name: str, temperature: float = STATIC, **changed: Any) -> Cell:
+    """Make the cell of a preset, with options that differ from it."""
+    options = {"preset": name, **changed}
+    text = ",".join(f"{option}={value}" for option, value in options.items())
+    return Cell(f"mcsd_ti:{text}", temperature=temperature)
+
+
+def as_published(shape: Sequence[int] = (2, *TI), temperature: float = STATIC) -> Cell:
+    """Make the cell of the paper's static tree, or of another shape, verified as its code does.
+
+    Args:
+        shape: the number of roots, and the tree below each.
+        temperature: of the decoding.
+    """
+    roots, *below = shape
+    if (roots, *below) == (2, *TI):
+        return preset("published", temperature)
+    return preset("published", temperature, roots=roots, tree=spelling(below))
+
+
+def wide(roots: int, stop: str, temperature: float = 0.0) -> Cell:
+    """Make the cell of the paper's width: chains below so many roots, verified as its code does."""
+    if (roots, stop) == (FIRST_VERSION, "soft"):
+        return preset("first_version", temperature)
+    return preset("first_version", temperature, roots=roots, stop=stop)
 
 
 def mcsd(shape: Sequence[int], temperature: float = STATIC) -> Cell:
@@ -69,16 +93,21 @@ def mcsd(shape: Sequence[int], temperature: float = STATIC) -> Cell:
 
 def lossy(cell: Setting) -> bool:
     """Tell whether a cell's output is not the target's."""
-    return "lossy=true" in cell.spec
+    return "lossy=true" in cell.spec or "preset=" in cell.spec  # all presets have several roots
 
 
 def spelling(shape: Sequence[int]) -> str:
     return "-".join(map(str, shape))
 
 
-def first_version(temperature: float) -> Cell:
-    """Make the cell of the paper's first version: 16 roots, chains below, the decision model."""
-    return rooted(FIRST_VERSION, [1] * DEPTH, temperature, "soft")
+def first_version(temperature: float, repaired: bool = False) -> Cell:
+    """Make the cell of the paper's first version: 16 roots, chains below, the decision model.
+
+    ``repaired``: verified without loss below each root.
+    """
+    if repaired:
+        return rooted(FIRST_VERSION, [1] * DEPTH, temperature, "soft")
+    return wide(FIRST_VERSION, "soft", temperature)
 
 
 def cells(_: Document | None = None) -> list[Cell]:
@@ -89,12 +118,14 @@ def cells(_: Document | None = None) -> list[Cell]:
         out += [mcsd(shape, t) for shape in (*EQUALS, (*MCSD, 1))]
         out += [cut(width, stop, temperature=t) for width in WIDTHS for stop in ("soft", "none")]
         out += [cut(WIDTH, stop, x, t) for stop, xs in THRESHOLDS.items() for x in xs]
-        out += [rooted(n, [1] * DEPTH, t) for n in ROOTS] + [first_version(t)]
+        out += [rooted(n, [1] * DEPTH, t) for n in ROOTS]
+        out += [first_version(t, repaired) for repaired in (False, True)]
+    out += [wide(n, stop) for n in WIDE for stop in ("soft", "none")]
     out += [Cell("ar", temperature=STATIC), Cell("sps", temperature=STATIC)]
     out += [mcsd(MCSD), static(TI), as_published()]
     for r in published("mcsd_ti")["tables"]["shapes"]["rows"]:
         root, *below = r["shape"]
-        out += [static(r["shape"]), rooted(root, below)]
+        out += [static(r["shape"]), rooted(root, below), as_published(r["shape"])]
     return list(dict.fromkeys(out))
 
 
