@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,6 +58,8 @@ class Row:
         predicted: median over the card's ranges.
         low, high: the interval.
         published: as reported.
+        method: what decodes.
+        place: the target, with the machine where a report has several.
     """
 
     group: str
@@ -66,6 +69,8 @@ class Row:
     low: float
     high: float
     published: float
+    method: str = ""
+    place: str = ""
 
     @property
     def error(self) -> float:
@@ -95,8 +100,36 @@ def model_error(without: str = "") -> float:
     errors = [
         abs(math.log(row.predicted / row.published)) for row in _of_cards() if row.report != without
     ]
+    return _conformal(errors)
+
+
+@cache
+def ratio_error(without: str = "", same: bool = True) -> float:
+    """The e of a ratio of two predicted speeds, from the rows of all reports but one.
+
+    It is that of :func:`model_error` for pairs of rows of one report and target, with
+    ``|log((predicted a / predicted b) / (published a / published b))|`` as their errors: what both
+    predictions get wrong alike cancels.
+
+    Args:
+        without: the report that is left out.
+        same: of pairs of one method's settings; otherwise of two methods.
+    """
+    errors = [
+        abs(math.log(a.predicted / b.predicted * b.published / a.published))
+        for a, b in combinations(_of_cards(), 2)
+        if a.method
+        and b.method
+        and (a.method == b.method) == same
+        and (a.report, a.place) == (b.report, b.place)
+        and a.report != without
+    ]
+    return _conformal(errors)
+
+
+def _conformal(errors: Sequence[float]) -> float:
     rank = math.ceil(LEVEL * (len(errors) + 1))
-    return sorted(errors)[rank - 1]
+    return sorted(errors)[min(rank, len(errors)) - 1]
 
 
 @cache
@@ -131,10 +164,13 @@ def _asked(spec: str, target: str, name: str, **more: Any) -> Forecast:
     return from_card(spec, shape(target), card(name), mode=EAGER, **how, **more)
 
 
-def _speedup(group: str, what: str, told: Forecast, published: float) -> Row:
+def _speedup(group: str, place: str, what: str, told: Forecast, published: float) -> Row:
     assert told.speedup is not None
     assert told.speedup_interval is not None
-    return Row(group, what, "speedup", told.speedup, *told.speedup_interval, published)
+    name, method = f"{place}, {what}", told.spec.partition(":")[0]
+    return Row(
+        group, name, "speedup", told.speedup, *told.speedup_interval, published, method, place
+    )
 
 
 def _plain() -> Iterator[Row]:
@@ -148,8 +184,8 @@ def _plain() -> Iterator[Row]:
 def _spec_bench() -> Iterator[Row]:
     for own in _published()["spec_bench"]["rows"]:
         told = _asked(own["method"], own["target"], own["card"], tau=own["tau"])
-        what = f"{own['target']}, {own['card']}, {own['method'].partition(':')[0]}"
-        yield _speedup("Spec-Bench", what, told, own["speedup"])
+        place, what = f"{own['target']}, {own['card']}", own["method"].partition(":")[0]
+        yield _speedup("Spec-Bench", place, what, told, own["speedup"])
 
 
 def _paper(name: str) -> dict[str, Any]:
@@ -161,14 +197,14 @@ def _kangaroo() -> Iterator[Row]:
     for own in paper["eta"]["rows"]:
         if own["eta"] == 0:  # every step drafts gamma tokens; elsewhere their number is not stated
             told = _asked(f"kangaroo:gamma={own['gamma']},exit=2", "7b", name, tau=own["cr"])
-            what = f"7b, exit 2, always {own['gamma']} tokens"
-            yield _speedup("Kangaroo, fixed length", what, told, own["speedup"])
+            what = f"exit 2, always {own['gamma']} tokens"
+            yield _speedup("Kangaroo, fixed length", "7b", what, told, own["speedup"])
     for own in paper["depth"]["rows"]:
         # a draft that ends with its first wrong token drafts tau tokens, tau - 1 of them right
         spec, target = f"kangaroo:gamma=6,exit={own['exit']}", SIZE[own["target"]]
         told = _asked(spec, target, name, tau=own["cr"], drafted=own["cr"])
-        what = f"{target}, exit {own['exit']}"
-        yield _speedup("Kangaroo, exit layers", what, told, own["speedup"])
+        what = f"exit {own['exit']}"
+        yield _speedup("Kangaroo, exit layers", target, what, told, own["speedup"])
 
 
 def _falcon() -> Iterator[Row]:
@@ -184,12 +220,12 @@ def _falcon() -> Iterator[Row]:
         for task in ("MT-Bench", "HumanEval", "GSM8K"):
             tau = accepted[key][task] + bonus
             told = _asked(spec, SIZE[own["target"]], name, tau=tau)
-            yield _speedup("Falcon", f"{key[0]}, {key[1]}, {task}", told, own[task])
+            yield _speedup("Falcon", key[0], f"{key[1]}, {task}", told, own[task])
     for own in paper["4"]["rows"]:
         spec = "falcon:tree=vicuna" if own["tree"] else f"falcon:tree={'-'.join('1' * 8)}"
         told = _asked(spec, "7b", name, tau=own["accepted"] + 1)
         words = f"{'tree' if own['tree'] else 'chain'}, {'with' if own['csgd'] else 'no'} CSGD"
-        yield _speedup("Falcon", f"Vicuna 7B, {words}", told, own["speedup"])
+        yield _speedup("Falcon", "Vicuna 7B", words, told, own["speedup"])
 
 
 def _easyspec() -> Iterator[Row]:
@@ -229,7 +265,7 @@ def _diffuspec() -> Iterator[Row]:
     for options, what, row in [*lengths, *steps]:
         spec = f"diffuspec:{options}"
         told = _asked(spec, own["target"], own["card"], draft=draft, tau=row["mat"])
-        yield _speedup("DiffuSpec", f"{own['target']}, {what}", told, row["speedup"])
+        yield _speedup("DiffuSpec", own["target"], what, told, row["speedup"])
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ ENTRY = Entry(
     paper="Lu et al. 2024, arXiv 2409.10644",
     needs="a draft model and a decision model",
     work=work,
-    priced=("tree", "stop", "threshold", "draw"),
+    priced=("tree", "stop", "threshold", "draw", "roots", "lossy"),
     head="decision",
     presets={
         "published": Preset(

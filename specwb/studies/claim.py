@@ -72,6 +72,23 @@ class Pooled:
         return [fmean(xs) for xs in zip(*figures, strict=False)]
 
 
+@dataclass(frozen=True)
+class Bar:
+    """How well a drafter does in the paper.
+
+    Attributes:
+        cell: a setting of the drafter.
+        paper: the paper's figure of this setting.
+        what: the figure, accepted draft tokens a step or the share of levels.
+    """
+
+    cell: grid.Setting
+    paper: float
+    what: str = "accepted"
+
+
+Bars = dict[tuple[str, str], Bar]
+"""(method, variant of its head) -> what the paper has of this drafter."""
 Compared = grid.Setting | Tuned | Pooled
 """What a claim compares."""
 
@@ -131,6 +148,9 @@ class Claim:
         error: how far each of the paper's numbers may be off by rounding or reading.
         differs: why the two are not comparable: "hardware", "models", "training budget" or
             "definition", and what differs.
+        theorem: which theorem contradicts it, whatever is measured.
+        there: of a speed, what the cost model prices for the paper's two settings, where these are
+            not those of the cells: spec, and levels drafted on average or None.
         foregone: why the outcome is known beforehand; such a claim is not counted.
         headline: whether it stands in the paper's abstract.
     """
@@ -149,6 +169,8 @@ class Claim:
     costs: tuple[float, ...] = ()
     error: float = ROUNDED
     differs: str = ""
+    theorem: str = ""
+    there: tuple[tuple[str, float | None], ...] = ()
     foregone: str = ""
     headline: bool = False
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from specwb.methods import Method
 from specwb.studies import grid
-from specwb.studies.claim import LACKING, Claim
+from specwb.studies.claim import LACKING, Bar, Bars, Claim
+from specwb.studies.clock import Clock
 from specwb.studies.curves import THESE, Curve, Picture, Point
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
@@ -39,6 +40,11 @@ DIFFERS = {
     "Medusa": "definition: Medusa's tree here has 10 nodes, the published one 64",
 }
 """Why a method of table 1 is not comparable here."""
+SPECS = {**HERE, "Eagle": "eagle:tree=published", "Falcon": "falcon:tree=vicuna"}
+"""The same with the published trees."""
+EQUAL = 26
+EQUALS = {name: f"{name.lower()}:nodes={EQUAL}" for name in ("Eagle", "Falcon")}
+"""The two with trees of equal numbers of nodes."""
 TASKS = ("MT-Bench", "HumanEval", "GSM8K")
 CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
 BUDGETS = (5, 10, 26, 64)
@@ -147,6 +153,27 @@ def claims(_: Document | None = None) -> list[Claim]:
 def _tau(r: dict[str, Any], task: str) -> float:
     """Tokens a step of a row of table 3; of Eagle on Vicuna 7B the bonus token is counted there."""
     return r[task] + ((r["target"], r["method"]) != ("Vicuna 7B", "Eagle"))
+
+
+def bars() -> Bars:
+    """What the paper's heads accept; those of its ablations with their trees."""
+    tables = published("falcon")["tables"]
+
+    def mean(name: str) -> float:
+        """Accepted tokens of a method, over targets and tasks."""
+        rows = [r for r in tables["3"]["rows"] if r["method"] == name]
+        return geometric_mean(_tau(r, task) - 1 for r in rows for task in TASKS)
+
+    four = {(r["tree"], r["csgd"]): r["accepted"] for r in tables["4"]["rows"]}
+    five = {r["k"]: r["accepted"] for r in tables["5"]["rows"]}
+    return {
+        ("falcon", ""): Bar(Cell("falcon:tree=vicuna"), mean("Falcon")),
+        ("eagle", ""): Bar(Cell("eagle:tree=published"), mean("Eagle")),
+        ("falcon", "csgd"): Bar(Cell("falcon:tree=vicuna", "csgd"), four[True, True]),
+        ("falcon", "plain"): Bar(Cell("falcon:tree=vicuna", "plain"), four[True, False]),
+        ("falcon", "k3"): Bar(Cell(f"falcon:nodes=64,passes={PASSES['k3']}", "k3"), five[3]),
+        ("falcon", "k4"): Bar(Cell(f"falcon:nodes=64,passes={PASSES['k4']}", "k4"), five[4]),
+    }
 
 
 def _headlines() -> Iterator[Claim]:
@@ -368,7 +395,11 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
     def numbers(r: dict[str, Any]) -> dict[str, str]:
         return theirs(accepted=r["accepted"], alpha=f"{r['alpha']:.0f} %", speedup=r["speedup"])
 
-    methods = [(Cell(key), span(name)) for name, key in [*HERE.items(), ("Falcon", "falcon")]]
+    methods = [(Cell(spec), span(name)) for name, spec in SPECS.items()]
+    methods += [
+        (Cell(spec), {"method": f"{name}, {EQUAL} nodes", "paper: speedup": ""})
+        for name, spec in EQUALS.items()
+    ]
     trees = [
         (
             _tree_cell(r),
@@ -406,9 +437,6 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
 
 # ---------------------------------------------------------------------------------------- figures
 
-SPECS = {**HERE, "Falcon": "falcon"}
-"""The paper's name of a method -> its spec here."""
-
 
 def _bars(table: str, what: str, unit: float, _: Document) -> Iterator[Curve]:
     """A table's means over tasks by method, for every target, in a unit of its own."""
@@ -422,7 +450,9 @@ def _bars(table: str, what: str, unit: float, _: Document) -> Iterator[Curve]:
         )
         yield Curve(what, target, what, tuple(points))
     here = [name for name in SPECS if any(r["method"] == name for r in rows)]
-    yield Curve(what, THESE, what, tuple(Point(name, None, Cell(SPECS[name])) for name in here))
+    for name, specs in ((THESE, SPECS), (f"{THESE}, {EQUAL} nodes each", EQUALS)):
+        points = (Point(method, None, Cell(specs[method])) for method in here if method in specs)
+        yield Curve(what, name, what, tuple(points))
 
 
 def _csgd(_: Document) -> Iterator[Curve]:
@@ -446,7 +476,10 @@ def _sizes(_: Document) -> Iterator[Curve]:
 
 _sure = published("falcon")["certainty"]
 SMALL_BUDGET = "our heads are the ablation's, of a small budget; there on a GPU"
-OTHER_TREES = "our trees are smaller where the paper's are not published; there on a GPU"
+OTHER_TREES = (
+    "Eagle and Falcon with their published trees (25 and 165 candidates), Medusa with a tree of 10 "
+    "nodes for 64 there; there on a GPU"
+)
 FIGURES = {
     "speed": Picture(
         "Falcon, table 1: speedup at T = 0, mean over tasks",
@@ -481,6 +514,8 @@ FIGURES = {
 
 STUDY = Study(
     name="falcon",
+    clock=Clock("7b", "h800", report="Falcon"),
+    bars=bars,
     cells=own_cells,
     claims=claims,
     tables=tables,

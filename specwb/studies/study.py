@@ -22,7 +22,8 @@ from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.studies import grid
-from specwb.studies.claim import Claim, Values, again
+from specwb.studies.claim import Bars, Claim, Values, again
+from specwb.studies.clock import Clock
 from specwb.studies.curves import Picture
 from specwb.studies.store import GRID_FIELDS
 from specwb.studies.verdicts import (
@@ -127,6 +128,8 @@ class Study:
         head: the kind of head of the ablation.
         figures: the paper's figures that are drawn with ours, by name.
         machine: the kind of device that the paper's speeds are of.
+        clock: the paper's machine and models, on which speeds are predicted.
+        bars: what the paper's drafters accept, which ours are held against.
         rounds: decoding steps of each prompt and cell, 0 where there are no cells.
         most: new tokens that there is room for behind a prompt, None for all that may be drafted.
         partial: whether it is of use without the methods that it is compared with: those whose
@@ -159,6 +162,8 @@ class Study:
     head: str = ""
     figures: Mapping[str, Picture] = field(default_factory=dict)
     machine: str = "cuda"
+    clock: Clock | None = None
+    bars: Callable[[], Bars] = dict
     rounds: int = 10
     most: int | None = None
     partial: bool = False
@@ -194,7 +199,12 @@ class Study:
         in ``document["ablation"]``.
         """
         verdicts = judge(
-            {False: document, True: ablation}, self.claims(document), self.values, self.machine
+            {False: document, True: ablation},
+            self.claims(document),
+            self.values,
+            self.machine,
+            self.clock,
+            self.bars() if self.is_paper else {},
         )
         runs = (ablation or {}).get("runs", 1)
         for part, cells in (

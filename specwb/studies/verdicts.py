@@ -10,34 +10,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log
+from math import inf, log
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from specwb.studies import grid
-from specwb.studies.claim import LACKING, Claim, Tuned, Values, again, series
+from specwb.studies.claim import LACKING, Bars, Claim, Tuned, Values, again, series
+from specwb.studies.clock import UNPRICED, Clock
 from specwb.studies.intervals import Estimate, Part, bootstrap, estimate, spread
 
 VERDICTS = (
     "reproduced",
-    "reproduced in tokens",
+    "tokens as published",
+    "as predicted",
     "contradicted",
-    "contradicted in tokens",
+    "tokens not as published",
+    "not as predicted",
     "inconclusive",
     "not comparable",
     "not claimed",
 )
 """What a verdict may be; of what no paper claims it is the last."""
+DECIDED = VERDICTS[:6]
+"""Those that say yes or no."""
 ENOUGH = 48
 """With fewer prompts a claim is inconclusive."""
 SEEDS = 2
 """With fewer training runs a variant, nothing is said of how variants are trained."""
+BAR = 0.5
+"""The part of a paper's accepted draft tokens that a drafter here must have."""
 EVEN = 1.05
 """Two settings are even if their ratio is within this factor of 1."""
 ALPHA, POWER = 0.05, 0.8
 """The probability that an interval of a paper misses, and of seeing an effect of the size
 ``seen``."""
+PREDICTED = 0.1
+"""The probability that an interval of a prediction misses."""
 SPEEDS = ("speedup", "pace", "draft")
 """Figures that depend on the machine."""
 
@@ -52,22 +62,32 @@ INTERVALS = (
 )
 MEANINGS = {
     "reproduced": "the joint interval lies above what is claimed.",
-    "contradicted": "it lies below.",
+    "contradicted": "it lies below, or a theorem that is named excludes the claim.",
+    "tokens as published": (
+        "a speed of other hardware, of which the paper states the tokens a step too and at least "
+        "half of its effect is in them: our tokens over the cost of a step that the paper's two "
+        "numbers imply are above what is claimed (not as published: below). The error of that cost "
+        "is the spread of the paper's rows where it has several, and of rounding or reading; what "
+        "else may be wrong with it is not known. It says nothing of speeds on this machine."
+    ),
+    "as predicted": (
+        "another speed of other hardware, predicted from our tokens and from the time of a step on "
+        "the paper's machine and shapes (specwb predict). The paper's ratio lies in the "
+        f"{1 - PREDICTED:.0%} interval, whose error is that of predictions of all other papers' "
+        "rows, and at least half of the effect is predicted (not as predicted: outside). Where the "
+        "interval has 1 in it too, that is said: then the prediction agrees and proves no effect. "
+        "Where our drafter is below the bar, the tokens are the paper's."
+    ),
     "inconclusive": (
-        f"it does neither, or nothing varies; always with fewer than {ENOUGH} prompts. Under seen "
+        f"none of these, or nothing varies; always with fewer than {ENOUGH} prompts. Under seen "
         f"stands which ratio would have been seen above 1 with probability {POWER:.0%}. Every "
         "measurement counts once: what repeats one is named and not counted."
     ),
-    "in tokens": (
-        "a speed of other hardware, restated where the paper states the tokens a step too and at "
-        "least half of its effect is in them: our tokens over the cost of a step that the paper's "
-        "two numbers imply. The error of that cost is the spread of the paper's rows where it has "
-        "several, and of rounding or reading; what else may be wrong with it is not known. It says "
-        "nothing of speeds on this machine."
-    ),
     "not comparable": (
-        "with its reason; speeds that cannot be restated are of other hardware, and a head's "
-        "training cannot be judged by one run of a small budget."
+        f"with its reason. Drafter: ours accepts less than {BAR:g} times the draft tokens a step "
+        "that the paper states for the same setting; of all papers, such a drafter decides "
+        "nothing. A head's training cannot be judged by one run of a small budget; speeds without "
+        "a prediction are of other hardware."
     ),
 }
 """What each verdict says."""
@@ -91,6 +111,8 @@ def judge(
     claims: Sequence[Claim],
     values: Values,
     machine: str = "cuda",
+    clock: Clock | None = None,
+    bars: Bars | None = None,
 ) -> dict[bool, list[dict[str, Any]]]:
     """Measure all claims of a paper and give their verdicts by :data:`RULE`.
 
@@ -100,10 +122,13 @@ def judge(
         claims: the claims.
         values: gives a figure of a cell for every prompt, from (cells, cell, what).
         machine: the kind of device that the paper's speeds are of.
+        clock: predicts speeds on the paper's machine.
+        bars: what the paper's drafters accept.
     Returns:
         The verdicts of both documents, see :func:`effect`, with ``verdict`` and ``why``; ``joint``,
-        the interval that the verdict is about; ``seen``; ``repeats``, the claim whose measurement
-        it is too. A claim is left out where a cell was not measured.
+        the interval that the verdict is about; ``seen``; ``restated`` or ``predicted``, what a
+        speed is judged by; ``repeats``, the claim whose measurement it is too. A claim is left out
+        where a cell was not measured.
     """
     found: list[Found] = []
     for claim in claims:
@@ -111,23 +136,39 @@ def judge(
         if document is not None and (measured := effect(document, claim, values)):
             v, estimated = measured
             other = document.get("kind", "cpu") != machine
-            if (restated := restate(document, claim, values, other)) is not None:
+            weak = weakness(document, claim, v, values, bars or {})
+            unpriced = ""
+            if claim.differs or claim.theorem or claim.table == LACKING:
+                pass
+            elif not weak and (restated := restate(document, claim, values, other)) is not None:
                 cost, estimated = restated
                 v["restated"] = {**_shown(estimated), "cost": round(cost, 4)}
-            v["why"] = reason(claim, v, other)
+            elif other and clock and claim.what in SPEEDS and (not weak or claim.tau is not None):
+                try:
+                    estimated = predict(document, claim, values, clock, bool(weak))
+                    low, high = estimated.within(PREDICTED)
+                    v["predicted"] = {
+                        **_shown(replace(estimated, low=low, high=high)),
+                        "place": clock.place,
+                        "tokens": f"the paper's ({weak})" if weak else "ours",
+                    }
+                except UNPRICED as error:
+                    unpriced = str(error)
+            v["why"] = reason(claim, v, other, weak, unpriced)
             found.append((claim, v, estimated))
     judged = [one for one in found if _judged(*one[:2])]
     counted: dict[tuple[Any, ...], dict[str, Any]] = {}
     for claim, v, _ in sorted(judged, key=lambda one: "restated" in one[1]):  # as measured first
-        first = counted.setdefault(claim.measurement("restated" in v), v)
+        first = counted.setdefault(_measurement(claim, v), v)
         if first is not v:
             v["repeats"] = first["claim"]
-    family = {c.measurement("restated" in v) for c, v, e in judged if _tested(v, e)}
+    family = {_measurement(c, v) for c, v, e in judged if _tested(v, e)}
     alpha = ALPHA / max(len(family), 1)
     for claim, v, estimated in found:
         level = alpha if _judged(claim, v) and _tested(v, estimated) else ALPHA
         v["joint"] = v["seen"] = None
         if estimated.varies:
+            level = PREDICTED if "predicted" in v else level
             v["joint"] = [_number(x) for x in estimated.within(level)]
             v["seen"] = round(estimated.seen(level, POWER), 4)
         v["verdict"], v["why"] = decide(claim, v)
@@ -137,14 +178,19 @@ def judge(
     return out
 
 
+def _measurement(claim: Claim, v: dict[str, Any]) -> tuple[Any, ...]:
+    """Name what is judged, the same of claims that are about one measurement."""
+    return ("predicted" in v, *claim.measurement("restated" in v))
+
+
 def _judged(claim: Claim, v: dict[str, Any]) -> bool:
     """Whether a verdict is given that counts."""
     return claim.table != LACKING and not claim.foregone and not v["why"]
 
 
 def _tested(v: dict[str, Any], estimated: Estimate) -> bool:
-    """Whether a verdict other than inconclusive can be given."""
-    return estimated.varies and v["prompts"] >= ENOUGH
+    """Whether a verdict other than inconclusive can be given by the joint interval."""
+    return estimated.varies and v["prompts"] >= ENOUGH and "predicted" not in v
 
 
 def effect(
@@ -163,7 +209,16 @@ def effect(
     ]
     n = min(len(xs) for figures in whole for xs in figures)
     if n < grid.MIN_PROMPTS:
-        return None
+        counted = replace(claim, what="tau", over=None)
+        if claim.what not in SPEEDS or not (tokens := effect(document, counted, values)):
+            return None
+        # tokens without times: a speed that can only be predicted
+        return {
+            **tokens[0],
+            "of": claim.what,
+            **dict.fromkeys(("ratio", "low", "high")),
+            "by_domain": {},
+        }, Estimate(np.nan, np.nan, np.nan, np.nan, 0)
     every = np.array([[xs[:n] for xs in figures] for figures in whole])  # runs, sides, prompts
     data, domains = every.mean(0), document.get("domains", [])[:n]
     by_domain = {
@@ -252,16 +307,77 @@ def restate(
     return cost, estimate(np.array([xs[:n] for xs in figures]), 1 / cost, more)
 
 
-def reason(claim: Claim, v: dict[str, Any], other: bool) -> str:
-    """Why a claim is not comparable, "" where it is."""
-    if claim.table == LACKING:
-        return ""
-    if claim.differs:
-        return claim.differs
+def predict(
+    document: dict[str, Any], claim: Claim, values: Values, clock: Clock, published: bool
+) -> Estimate:
+    """Predict a ratio of speeds on the paper's machine.
+
+    The error is that of the tokens here, of rounding or reading in the paper, and the cost model's.
+
+    Args:
+        published: whether the tokens are the paper's and not those that were counted here.
+    Raises:
+        PredictionError, MethodError: it is not known what a setting costs.
+    """
+    cells = claim.cells[0], claim.cells[-1]
+    specs = [clock.priced(cell) for cell in cells]
+    variance = (clock.error(*specs) / Z) ** 2 + claim.error**2
+    if not published:
+        on_clock = clock.values(values)
+        figures = [series(side, document["cells"], claim.what, on_clock) for side in claim.sides]
+        n = min(map(len, figures))
+        tokens = estimate(np.array([xs[:n] for xs in figures]), more=[Part(variance)])
+        # without tokens that vary the error is the prediction's alone
+        return tokens if tokens.varies else Estimate(tokens.ratio, *WIDE, variance**0.5, inf)
+    there = claim.there or tuple((spec, None) for spec in specs)
+    first, second = (
+        clock.mean_seconds(spec, cell.temperature > 0, levels)
+        for (spec, levels), cell in zip(there, cells, strict=True)
+    )
+    assert claim.tau is not None
+    return Estimate(claim.tau * second / first, *WIDE, variance**0.5, inf)
+
+
+WIDE = (0.0, inf)
+Z = 1.6449
+"""Half the width of a normal distribution's 90 % interval, in standard errors."""
+
+
+def weakness(
+    document: dict[str, Any], claim: Claim, v: dict[str, Any], values: Values, bars: Bars
+) -> str:
+    """Say why the drafters of a claim decide nothing about their tokens, "" where they do."""
+    for cell in claim.cells:
+        bar = bars.get((cell.spec.partition(":")[0], cell.variant))
+        if bar is None or not (figures := values(document["cells"], bar.cell, bar.what)):
+            continue
+        if (here := fmean(figures)) < BAR * bar.paper:
+            name = cell.variant or cell.spec.partition(":")[0]
+            what = "draft tokens a step" if bar.what == "accepted" else "of its levels"
+            return f"drafter: {name} accepts {here:.2f} {what}, the paper's {bar.paper:.2f}"
     if claim.trained and v["seeds"] < SEEDS:
         return f"training budget: {v['seeds']} short training run a variant"
-    if other and claim.what in SPEEDS and "restated" not in v:
-        return "hardware"
+    return ""
+
+
+def reason(claim: Claim, v: dict[str, Any], other: bool, weak: str = "", unpriced: str = "") -> str:
+    """Why a claim is not comparable, "" where it is.
+
+    Args:
+        claim: the claim.
+        v: its verdict so far.
+        other: whether the paper's machine is of another kind.
+        weak: see :func:`weakness`.
+        unpriced: why its speed was not predicted.
+    """
+    if claim.table == LACKING or claim.theorem:
+        return ""
+    if claim.differs or "predicted" in v or "restated" in v:
+        return claim.differs
+    if weak:
+        return weak
+    if other and claim.what in SPEEDS:
+        return f"hardware: {unpriced}" if unpriced else "hardware"
     return ""
 
 
@@ -271,8 +387,12 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
         return "not claimed", ""
     if v["why"]:
         return "not comparable", v["why"]
+    if claim.theorem:
+        return "contradicted", claim.theorem
     if v["prompts"] < ENOUGH:
         return "inconclusive", f"fewer than {ENOUGH} prompts"
+    if "predicted" in v:
+        return _against(claim, v["predicted"])
     numbers = v.get("restated", v)
     if None in (numbers["ratio"], numbers["low"], numbers["high"]):
         return "inconclusive", "a mean is 0"
@@ -280,13 +400,16 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
         return "inconclusive", "no spread was measured"
     low, high = v["joint"]
     alone = numbers["low"], numbers["high"]
-    tokens = " in tokens" if "restated" in v else ""
-    here = f"as measured here {_of(v)} x{v['ratio']:.2f}" if tokens else ""
+    restated = "restated" in v
+    yes, no = ("tokens as published", "tokens not as published") if restated else BOTH
+    here = ""
+    if restated and v["ratio"] is not None:
+        here = f"the speed on this machine: {_of(v)} x{v['ratio']:.2f}"
     if claim.even:
         if low > 1 / EVEN and high < EVEN:
-            return f"reproduced{tokens}", here
+            return yes, here
         if low > EVEN or high < 1 / EVEN:
-            return f"contradicted{tokens}", "; ".join(filter(None, ("not even", here)))
+            return no, "; ".join(filter(None, ("not even", here)))
         clear = alone[0] > EVEN or alone[1] < 1 / EVEN
         clear |= alone[0] > 1 / EVEN and alone[1] < EVEN
         return "inconclusive", CHANCE if clear else ""
@@ -294,15 +417,48 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
     if claim.paper is not None and not claim.sign and claim.least == 1:
         enough = max(1.0, claim.paper**0.5)
     if low > enough:
-        return f"reproduced{tokens}", here
+        return yes, here
     if high < enough:
         text = "the effect is less than half the paper's"
         if high < claim.least:
             text = "the other one is larger" if claim.least == 1 else "below the bound"
-        return f"contradicted{tokens}", "; ".join(filter(None, (text, here)))
+        return no, "; ".join(filter(None, (text, here)))
     if low > claim.least:
         return "inconclusive", "the effect is there, its size is open"
     return "inconclusive", CHANCE if alone[0] > enough or alone[1] < enough else ""
+
+
+BOTH = VERDICTS[0], VERDICTS[3]
+HOLDS_NONE = "the interval has 1 in it too"
+"""Beside a prediction that agrees and proves no effect."""
+HOLDS_MORE = "the interval is wider than even"
+"""The same of two settings that are claimed to be even."""
+
+
+def _against(claim: Claim, predicted: dict[str, Any]) -> tuple[str, str]:
+    """Compare a claim about speeds with what is predicted of it."""
+    ratio, low, high = (predicted[name] for name in ("ratio", "low", "high"))
+    yes, no, open_ = "as predicted", "not as predicted", "inconclusive"
+    tokens = predicted["tokens"]
+    whose = "" if tokens == "ours" else f"tokens: {tokens}"
+
+    def given(verdict: str, why: str = "") -> tuple[str, str]:
+        return verdict, "; ".join(filter(None, (why, whose)))
+
+    if claim.even:
+        if low > EVEN or high < 1 / EVEN:
+            return given(no, "not even")
+        if not 1 / EVEN < ratio < EVEN:
+            return given(open_)
+        return given(yes, "" if low > 1 / EVEN and high < EVEN else HOLDS_MORE)
+    paper = None if claim.sign else claim.paper
+    if high < 1:
+        return given(no, "the other one is faster")
+    if paper is not None and not low <= paper <= high:
+        return given(no, "the paper's ratio lies outside")
+    if ratio > max(1.0, (paper or 1) ** 0.5):
+        return given(yes, HOLDS_NONE if low <= 1 else "")
+    return given(open_, "less than half of the effect is predicted")
 
 
 CHANCE = "it may be chance among so many claims"
@@ -333,7 +489,9 @@ def span(numbers: dict[str, Any]) -> str:
 
 def effects(v: dict[str, Any]) -> str:
     """Write what was measured, what it is restated to, and the joint interval."""
-    parts = [f"{_of(v)} {span(v)}"]
+    parts = [f"{_of(v)} {span(v)}" if v["ratio"] is not None else f"{_of(v)} not timed"]
+    if predicted := v.get("predicted"):
+        return f"{parts[0]}; predicted of {predicted['place']} {span(predicted)}"
     if "restated" in v:
         parts.append(f"with the paper's cost of a step {span(v['restated'])}")
     if joint := v.get("joint"):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from specwb.studies import grid
+from specwb.studies.clock import Clock
 from specwb.studies.diffuspec.cells import (
     ARGMAX,
     BLOCKS,
@@ -39,7 +40,7 @@ from specwb.studies.diffuspec.cells import (
     rows_of,
     sweeps,
 )
-from specwb.studies.diffuspec.claims import claims
+from specwb.studies.diffuspec.claims import bars, claims
 from specwb.studies.diffuspec.figures import FIGURES
 from specwb.studies.grid import PARTS, Cell, values
 from specwb.studies.intervals import bootstrap
@@ -253,7 +254,7 @@ def _by_domain(verdicts: list[dict[str, Any]]) -> Lines:
     """The ratios of table 2 by domain."""
     lines = []
     for v in verdicts:
-        if v["table"] == "table 2" and v["of"] in ("accepted", "speedup") and v["by_domain"]:
+        if v["table"] == "table 2" and v["of"] in ("tau", "speedup") and v["by_domain"]:
             intervals = {
                 domain: "{} ({}-{})".format(*(digits(x) or "-" for x in numbers))
                 for domain, numbers in v["by_domain"].items()
@@ -274,8 +275,15 @@ def notes(document: Document) -> list[str]:
     return [*out, *grid.fastest(document["rows"], "diffuspec", "DiffuSpec"), f"{trained}."]
 
 
+def priced(cell: Cell) -> str:
+    """What the cost model prices: ADL drafts ``k_min`` tokens (theorem 11.6)."""
+    return cell.spec.replace(LONG, f"k={published('diffuspec')['constants']['k_min']}")
+
+
 STUDY = Study(
     name="diffuspec",
+    clock=Clock("32b", "a100", "dream-7b", report="DiffuSpec", priced=priced),
+    bars=bars,
     cells=cells,
     claims=claims,
     tables=tables,

@@ -75,6 +75,7 @@ def all_claims(layers: int, device: str = "cpu") -> list[Claim]:
         Tuned("N and width tuned", every),
         Cell("ar"),
         c["speedup"],
+        differs="models: the most of several pairs there, whose tokens a step are not known",
         headline=True,
     )
     add("a gain without a tree: N = 4 over the plain drafter, width 1", "speedup", easy(), plain())

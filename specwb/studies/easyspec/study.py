@@ -21,6 +21,7 @@ from specwb.methods import METHODS
 from specwb.models.fuzzy import grouping, listed
 from specwb.options import ranges
 from specwb.studies import grid
+from specwb.studies.clock import Clock
 from specwb.studies.easyspec.cells import (
     DEPTH,
     DRIFT,
@@ -224,6 +225,7 @@ def _width_notes(rows: Sequence[dict[str, Any]], layers: int) -> list[str]:
 
 STUDY = Study(
     name="easyspec",
+    clock=Clock("70b", "a100", "8b", 8, "EasySpec"),
     cells=cells,
     claims=claims,
     tables=tables,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from specwb.studies.claim import LACKING, Claim, Tuned
+from specwb.studies.claim import LACKING, Bar, Bars, Claim, Tuned
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo.cells import (
     ABLATION_ETAS,
@@ -28,6 +28,8 @@ from specwb.studies.kangaroo.cells import (
 )
 from specwb.studies.study import Document, published
 
+SAME_PART = {0: 0, 3: 8, 6: 16}
+"""Exit layers, in parts of the target's -> the paper's of Vicuna 7B at the same part."""
 READ: float = published("kangaroo")["constants"]["error"]
 """How far a value that was read off a figure may be off."""
 
@@ -88,6 +90,27 @@ def tuned_chain(gamma: int, thresholds: Sequence[float] = INSIDE, like: int | No
     name = f"gamma={gamma}, eta tuned{where} among {', '.join(map(str, thresholds))}"
     compared = tuple(chain(eta, like) for eta in thresholds) if like else ()
     return Tuned(name, tuple(chain(eta, gamma) for eta in thresholds), like=compared)
+
+
+def bars() -> Bars:
+    """What the paper's drafters accept: of Vicuna 7B, and by exit layer."""
+    means = {
+        r["method"]: fmean(r["cr"].values()) - 1
+        for r in published("kangaroo")["tables"]["main"]["rows"]
+        if r["target"] == "Vicuna 7B"
+    }
+    by_exit = depths()
+    return {
+        ("kangaroo", ""): Bar(chain(USUAL), means["Kangaroo, chain"]),
+        ("medusa", ""): Bar(Cell(HERE["Medusa, chain"]), means["Medusa, chain"]),
+        ("sps", ""): Bar(Cell("sps"), means["SpS"]),
+        **{
+            ("kangaroo", f"exit{n}"): Bar(
+                chain(USUAL, variant=f"exit{n}"), by_exit[there]["cr"] - 1
+            )
+            for n, there in SAME_PART.items()
+        },
+    }
 
 
 def _headlines() -> Iterator[Claim]:
@@ -280,6 +303,11 @@ def _variants() -> list[Claim]:
                 best["speedup"] / by_exit[part]["speedup"],
                 tau=best["cr"] / by_exit[part]["cr"],
                 error=READ,
+                # a draft that ends with its first wrong token drafts tau tokens
+                there=tuple(
+                    (f"kangaroo:gamma=6,eta={USUAL},exit={r['exit']}", r["cr"])
+                    for r in (best, by_exit[part])
+                ),
             )
         )
     for (a, at), (b, below) in (((3, 8), (0, 0)), ((6, 16), (3, 8))):

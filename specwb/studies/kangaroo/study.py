@@ -14,6 +14,7 @@ differ.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
@@ -21,6 +22,7 @@ from typing import Any
 
 from specwb.evaluation import exits
 from specwb.studies import grid
+from specwb.studies.clock import Clock
 from specwb.studies.grid import Cell, values
 from specwb.studies.kangaroo.cells import (
     ABLATION_ETAS,
@@ -41,7 +43,7 @@ from specwb.studies.kangaroo.cells import (
     probe,
     tree,
 )
-from specwb.studies.kangaroo.claims import adapters, claims, depths, etas
+from specwb.studies.kangaroo.claims import SAME_PART, adapters, bars, claims, depths, etas
 from specwb.studies.kangaroo.figures import FIGURES
 from specwb.studies.study import (
     Document,
@@ -217,11 +219,10 @@ def _threshold_lines(own: Rows) -> Lines:
 
 
 def _exit_lines(document: Document, other: Rows) -> Lines:
-    same_part = {0: 0, 3: 8, 6: 16}  # the paper's exit layers at the same part of all
     out = []
     for n in EXITS:
-        point = depths().get(same_part.get(n, -1), {})
-        numbers = theirs(exit=same_part.get(n), CR=point.get("cr"), speedup=point.get("speedup"))
+        point = depths().get(SAME_PART.get(n, -1), {})
+        numbers = theirs(exit=SAME_PART.get(n), CR=point.get("cr"), speedup=point.get("speedup"))
         rows = {eta: other.get(chain(eta, variant=f"exit{n}").key) for eta in ABLATION_ETAS}
         if all(rows.values()):
             here = {f"here: eta = {eta:g}": _both(r) for eta, r in rows.items() if r}
@@ -298,8 +299,23 @@ def _prediction_note(name: str, predicted: Sequence[Mapping[str, Any]]) -> list[
     ]
 
 
+def shorter(spec: str, n: int) -> str | None:
+    """A chain with ``n`` draft tokens, of a method that stops where it is unsure."""
+    stops = spec.startswith("kangaroo:gamma=") and "eta=0," not in f"{spec},"
+    return re.sub(r"gamma=\d+", f"gamma={n}", spec) if stops else None
+
+
 STUDY = Study(
     name="kangaroo",
+    clock=Clock(
+        "7b",
+        "v100",
+        "68m",
+        report="Kangaroo",
+        taken="taken, as the paper does not state its machine",
+        shorter=shorter,
+    ),
+    bars=bars,
     cells=own_cells,
     claims=claims,
     tables=tables,
