@@ -282,6 +282,11 @@ class Summary:
     inside: int
     factor: float
 
+    @property
+    def report(self) -> str:
+        """The report whose rows its intervals leave out, "" of all rows."""
+        return "" if self.group == "all" else self.worst.report
+
 
 def summaries() -> list[Summary]:
     """One a report, and one of all rows."""

@@ -13,12 +13,14 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
+from specwb.cost.ledger import ratio_error, summaries
 from specwb.studies import PLACES, study_of
 from specwb.studies.claim import Claim
 from specwb.studies.pictures import can_picture, picture_of
-from specwb.studies.study import NUMBERS, Document, Study, extent, published
+from specwb.studies.study import NUMBERS, Document, Study, extent, published, waiting
 from specwb.studies.verdicts import (
     COUNTED,
     EVEN_RULE,
@@ -33,6 +35,8 @@ from specwb.studies.verdicts import (
 
 LABELS = ("k", "width", "eta", "gamma", "exit", "roots", "temperature", "value", "from", "to")
 """Columns whose numbers are settings, not results."""
+NOT_CLAIMED = "comparisons that the paper lacks"
+"""At the end of a title: a table that is folded away."""
 NOT_IMPLEMENTED = ("REST", "Draft&Verify", "Hydra", "SAMD", "Token Recycling")
 """Methods of the papers' tables that are not here."""
 HEADER = ("claim", "paper", "ours", "verdict", "seen", "cells")
@@ -74,6 +78,8 @@ def located(name: str) -> Iterator[tuple[Entry, Way]]:
         for key, table in paper.get(kind, {}).items():
             place = f"{kind[:-1]} {key}"
             certainty = paper["certainty"]
+            if table.get("by"):
+                certainty = f"{table['certainty']}, typed by {table['by']}"
             if table.get("read_off"):
                 error = table.get("error", paper["constants"].get("error"))
                 certainty = f"read off a plot, ±{error}"
@@ -163,11 +169,13 @@ def step_cost(v: Mapping[str, Any], document: Document) -> str:
     return f"{there}; {here}"
 
 
-def claim_rows(verdicts: Sequence[Mapping[str, Any]], document: Document) -> Rows:
-    """Make the page's rows of claims, see :data:`HEADER`."""
+def claim_rows(
+    verdicts: Sequence[Mapping[str, Any]], document: Document, claimed: bool = True
+) -> Rows:
+    """Make the page's rows of claims, or of what is not ``claimed``, see :data:`HEADER`."""
     rows: Rows = []
     for v in verdicts:
-        if v["verdict"] == "not claimed":
+        if (v["verdict"] != "not claimed") != claimed:
             continue
         ours = effects(dict(v))
         if v.get("headline") and (cost := step_cost(v, document)):
@@ -218,6 +226,8 @@ def sections(
             f"{extent(document)}."
         )
         out.append((name, text, HEADER, claim_rows(verdicts, document)))
+        own = claim_rows(verdicts, document, claimed=False)
+        out.append((f"{name}: {len(own)} {NOT_CLAIMED}", "", HEADER, own))
         used = claimed(study_of(name), document)
         for place in dict.fromkeys(entry.place for entry in numbers):
             here = [entry for entry in numbers if entry.place == place]
@@ -228,6 +238,11 @@ def sections(
                 n = sum(entry.id in used for entry in here)
                 claims = f"{n} numbers in a claim, {len(here) - n} in none"
             places.append((name, place, str(len(here)), sure, claims))
+    wanted: Rows = [
+        (name, key, table["what"], f"data/papers/{name}.json")
+        for name in PLACES
+        for key, table in waiting(name).items()
+    ]
     missing: Rows = [(method, "not implemented") for method in NOT_IMPLEMENTED]
     meanings: Rows = list(MEANINGS.items())
     return [
@@ -252,7 +267,48 @@ def sections(
             ("paper", "place", "entries", "how sure", "judged"),
             places,
         ),
+        (
+            "Tables that wait to be typed",
+            "We could not read the tables of these papers. A person who has the PDF types the rows "
+            "into the file, with the columns that it names, how sure they are (certainty) and who "
+            "typed them (by); from then on they are judged.",
+            ("paper", "table", "what", "file"),
+            wanted,
+        ),
+        ("Predicted speeds", PREDICTIONS, PREDICTION_HEADER, _predictions()),
         ("Methods of the papers that are not here", "", ("method", "verdict"), missing),
+    ]
+
+
+PREDICTIONS = (
+    "How far the cost model (specwb predict) is off on published speeds, whose tokens a step are "
+    "published too. Nothing in it was fitted to a row. Only the widths of intervals are made of "
+    "rows, and those of a report of all other reports' rows. A ratio of two speeds has an error of "
+    "its own, from pairs of rows of one report and target. Every row: specwb predict --ledger."
+)
+PREDICTION_HEADER = (
+    "report",
+    "rows",
+    "median error",
+    "inside the interval",
+    "90 % factor over plain decoding",
+    "of two settings",
+    "of two methods",
+)
+
+
+def _predictions() -> Rows:
+    """The errors of predicted speeds by report, and the factors that its claims are judged with."""
+    return [
+        (
+            one.group,
+            str(one.rows),
+            f"{one.error:.0%}",
+            f"{one.inside} of {one.rows}",
+            f"{one.factor:.2f}",
+            *(f"{exp(ratio_error(one.report, same)):.2f}" for same in (True, False)),
+        )
+        for one in summaries()
     ]
 
 
@@ -302,6 +358,9 @@ def markdown(
     for title, text, header, rows in page:
         lines = [header, ("---",) * len(header), *rows]
         table = "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
+        if title.endswith(NOT_CLAIMED):
+            parts += [f"<details><summary>{escaped(title)}</summary>", table, "</details>"]
+            continue
         parts += [f"## {escaped(title)}", *([escaped(text)] if text else []), table]
         for one in (figures or {}).get(title, ()):
             parts.append(f"![{escaped(one.title)}]({one.file})")
@@ -328,10 +387,11 @@ def html_page(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
             for row in rows
         )
-        body.append(
-            f"<h2>{html.escape(title)}</h2>\n<p>{html.escape(text)}</p>\n"
-            f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>"
-        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>"
+        if title.endswith(NOT_CLAIMED):
+            body.append(f"<details><summary>{html.escape(title)}</summary>\n{table}</details>")
+            continue
+        body.append(f"<h2>{html.escape(title)}</h2>\n<p>{html.escape(text)}</p>\n{table}")
         for one in (figures or {}).get(title, ()):
             source = "data:image/png;base64," + b64encode(one.png).decode()
             words = html.escape(f"{one.title}. {one.note}")

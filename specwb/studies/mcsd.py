@@ -35,6 +35,7 @@ from specwb.studies.study import (
     own_draft,
     published,
     shown,
+    typed_ratio,
 )
 from specwb.tree import Tree
 
@@ -184,7 +185,20 @@ def claims(document: Document) -> list[Claim]:
     second ones.
     """
     every_cell = cells(document)
-    return list(_claims(every_cell))
+    return [*_claims(every_cell), *_typed(every_cell)]
+
+
+def _typed(every_cell: Sequence[Cell]) -> Iterator[Claim]:
+    """The claims of the main table, where somebody has typed it, with the published tree."""
+    for tree in (cell for cell in every_cell if cell == Cell(cell.temperature, TREES[4])):
+        chain, t = replace(tree, tree=(1,) * len(tree.tree)), tree.temperature
+        tau, speed = (
+            typed_ratio("mcsd", "MCSD", "SpS", what, temperature=t) for what in ("tau", "speedup")
+        )
+        for what, number in (("tau", tau), ("speedup", speed)):
+            if number is not None:
+                text = f"MCSD over SpS, T = {t:g}: {what}"
+                yield Claim(text, "table speed", what, tree, chain, number, tau=tau)
 
 
 def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:

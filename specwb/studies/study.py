@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from math import inf
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from specwb.bench.prompts import Question, interleave
 from specwb.bench.results import FIGURES
+from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
@@ -315,7 +318,67 @@ def published(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text("utf-8"))
+    paper = json.loads(path.read_text("utf-8"))
+    for name, table in paper.get("tables", {}).items():
+        if "columns" in table:
+            _check_typed(f"{path}: table {name}", table)
+    return paper
+
+
+TEXTS = ("target", "draft", "data", "method")
+"""Columns of text in a table that a person types."""
+SETTINGS = ("target", "draft", "data", "temperature", "width")
+"""Columns of such a table in which two rows must agree to be compared."""
+
+
+def _check_typed(where: str, table: dict[str, Any]) -> None:
+    """Check a table that a person types from the paper; one without rows waits for that.
+
+    Raises:
+        ArgumentError: a row has other columns or no number > 0, or it is not said how sure the
+            rows are and who typed them.
+    """
+    columns = table["columns"]
+    for i, row in enumerate(table["rows"], 1):
+        if list(row) != columns:
+            raise ArgumentError(
+                f"{where}, row {i} must have the columns {', '.join(columns)} in this order, got "
+                f"{', '.join(row) or 'none'}"
+            )
+        for name, x in row.items():
+            is_number = isinstance(x, int | float) and not isinstance(x, bool) and x < inf
+            if name in TEXTS:
+                is_good = isinstance(x, str) and x != ""
+            else:
+                is_good = is_number and (x > 0 or (name == "temperature" and x == 0))
+            if not is_good:
+                kind = "a text" if name in TEXTS else "a number > 0 (a temperature may be 0)"
+                raise ArgumentError(f"{where}, row {i}: {name} must be {kind}, got {x!r}")
+    missing = [name for name in ("certainty", "by") if table["rows"] and not table.get(name)]
+    if missing:
+        raise ArgumentError(
+            f"{where} has rows, but no {' and no '.join(missing)}: say how sure they are (such as "
+            '"read in the PDF of arXiv v1") and who typed them'
+        )
+
+
+def waiting(name: str) -> dict[str, dict[str, Any]]:
+    """Return those tables of a paper that wait for a person who types them."""
+    tables = published(name).get("tables", {})
+    return {key: table for key, table in tables.items() if "columns" in table and not table["rows"]}
+
+
+def typed_ratio(name: str, first: str, second: str, what: str, **where: Any) -> float | None:
+    """Compute the ratio of two methods of a paper's typed table ``speed``.
+
+    It is the geometric mean over all settings that have both; None where there are none.
+    """
+    found: dict[str, dict[Any, float]] = {first: {}, second: {}}
+    for r in published(name)["tables"]["speed"]["rows"]:
+        if r["method"] in found and all(r[column] == x for column, x in where.items()):
+            found[r["method"]][tuple(r.get(column) for column in SETTINGS)] = r[what]
+    a, b = found[first], found[second]
+    return geometric_mean(a[at] / b[at] for at in a if at in b) if a.keys() & b.keys() else None
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise, product
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from specwb.studies.easyspec.cells import (
     plain,
 )
 from specwb.studies.grid import Cell
-from specwb.studies.study import Document, published
+from specwb.studies.study import Document, published, typed_ratio
 
 STATED = "stated"
 """Where a claim is from."""
@@ -30,7 +31,18 @@ NEAR = 0.95
 
 def claims(document: Document) -> list[Claim]:
     """List what is judged of a document, by its draft model's layers and its device."""
-    return all_claims(document["layers"], document["kind"])
+    return [*all_claims(document["layers"], document["kind"]), *_typed()]
+
+
+def _typed() -> Iterator[Claim]:
+    """The claims of the table of speeds, where somebody has typed it."""
+    for w, t in product(WIDTHS, (0.0, TEMPERATURE)):
+        for what, column in (("accepted", "acceptance"), ("speedup", "speedup")):
+            number = typed_ratio("easyspec", "EasySpec", "draft", column, width=w, temperature=t)
+            if number is not None:
+                text = f"EasySpec over its drafter, width {w}, T = {t:g}: {what}"
+                both = easy(N, w, temperature=t), plain(w, t)
+                yield Claim(text, "table speed", what, *both, number)
 
 
 def all_claims(layers: int, device: str = "cpu") -> list[Claim]:
