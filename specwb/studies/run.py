@@ -199,11 +199,15 @@ def measure(
         document |= {**study.facts(models), "kind": models.target.device.type}
         if cells is None:
             cells = study.cells(document)
+        if not timed:  # other layouts and longer texts are there for their times
+            cells = [cell for cell in cells if cell.layout == "tree" and not cell.long]
         methods = study.build(cells, models)
         names = (cell.spec.partition(":")[0] for cell in cells if cell not in methods)
         if left_out := list(dict.fromkeys(names)):
             cells, document["left_out"] = list(methods), left_out
-        document["shapes"] = {cell.key: study.shape(method) for cell, method in methods.items()}
+        document.setdefault("shapes", {}).update(
+            (cell.key, study.shape(method)) for cell, method in methods.items()
+        )
         if grid.run(
             models.target,
             questions,
