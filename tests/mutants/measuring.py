@@ -334,7 +334,7 @@ def prompt_in_the_times_of_a_cell(patch):
 @killed_by("test_mcsd_study.py: seed_of_its_own")
 def prompts_share_a_seed(patch):
     """All prompts of a cell are sampled with one seed."""
-    patch.edit(grid.run, "rounds_each, seed + index, most", "rounds_each, seed, most")
+    patch.edit(grid.run, "list(range(seed + begin, seed + end))", "[seed] * (end - begin)")
 
 
 @killed_by("test_shipped_results.py: rows_follow kangaroo")
@@ -350,7 +350,7 @@ def depth_tested_where_nothing_was_drafted(patch):
 @killed_by("test_mcsd_study.py: continued_where_it_was_interrupted")
 def prompt_measured_again_after_an_interrupt(patch):
     """A run that goes on measures the interrupted prompt again by cells that have it already."""
-    patch.edit(grid.run, '[cell.key]["ms"]) > index:', '[cell.key]["ms"]) > index + 1:')
+    patch.edit(grid.run, "begin, end = len(store.cells[cell.key][last]),", "begin, end = index,")
 
 
 @killed_by("test_mcsd_study.py: acceptance_is_continued")

@@ -130,9 +130,12 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables(monk
         assert claim.paper is None or claim.even or claim.paper > 1
     assert [c.paper for c in every_claim if c.headline] == [1.9, pytest.approx(1.275, abs=1e-3)]
     paper = {c.text: c.paper for c in every_claim}
-    text = "decision model over none, 4 chains: depth_fraction"
-    assert paper[text] == pytest.approx(0.534 / 0.409)
-    assert paper["decision model over none, 8 chains: speedup"] == pytest.approx(141.1 / 146.3)
+    for roots, what, number in (
+        (4, "depth_fraction", 0.534 / 0.409),
+        (8, "speedup", 141.1 / 146.3),
+    ):
+        text = f"LOSSY: decision model over none, {roots} roots with a chain below each: {what}"
+        assert paper[text] == pytest.approx(number)
     text = "LOSSY: 2 roots with 4-4-1-1 over MCSD 4-2-2-1, T = 0.7: speedup"
     assert paper[text] == pytest.approx(1.087, abs=1e-3)
     text = "LOSSY: the paper's best shape 2-4-3-1-1 over its worst 2-1-1-1-1, 2 roots: speedup"
@@ -140,10 +143,10 @@ def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables(monk
     assert claims.ratio("static", "TI", "MCSD", "rate", pair="Llama-2 + 68M") == pytest.approx(
         (1.19 * 1.521 * 1.165) ** (1 / 3), abs=2e-3
     )
-    # the decision model is compared with none only where no root is chosen by how it goes on
-    for width in cells.WIDTHS:
-        assert not lossy(cut(width, "soft"))
-        assert not lossy(cut(width, "none"))
+    # no number of the paper is held against a rule that it does not have
+    for claim in every_claim:
+        roots = [cell for cell in claim.cells if lossy(cell)]
+        assert claim.paper is None or all("preset=" in cell.spec for cell in roots), claim
 
 
 def test_every_cell_is_a_method_and_equal_trees_are_equal(target):
@@ -326,8 +329,10 @@ def test_the_shipped_results_are_those_of_the_shipped_family(monkeypatch):
     own, _ = shipped(STUDY, lab)
     assert own is not None
     assert own["arguments"]["heads"] == trained.checksums(lab, STUDY.heads)
-    later = {cells.as_published().key}  # of the next measurement
-    assert {c.key for c in cells.cells()} - later == set(own["cells"]) - later
+    assert {c.key for c in cells.cells()} == set(own["cells"])
     assert len(questions) >= verdicts.ENOUGH
-    assert all(len(cell["ms"]) == len(questions) for cell in own["cells"].values())
+    assert all(len(cell["accepted"]) == len(questions) for cell in own["cells"].values())
+    timed = {key for key, cell in own["cells"].items() if len(cell["ms"]) == len(questions)}
+    assert all(not own["cells"][key]["ms"] for key in set(own["cells"]) - timed)
+    assert cells.as_published().key in timed
     assert own["moved"]["T=0 roots=1"]["other"] == 0

@@ -17,6 +17,7 @@ from specwb.studies import OTHERS, PLACES, study_of
 from specwb.studies.run import shipped, shipped_report
 from specwb.studies.verdicts import EVEN, VERDICTS, counts
 
+TOKENS = ("tokens as published", "tokens not as published")
 NUMBERS = ("ratio", "low", "high", "prompts", "paper")
 
 
@@ -86,17 +87,23 @@ def test_every_claim_has_a_verdict_with_its_reason(results):
     for v in judged:
         assert v["verdict"] in VERDICTS
         if v["verdict"] == "not comparable":
-            kinds = ("hardware", "models", "training budget", "definition")
+            kinds = ("hardware", "models", "training budget", "definition", "drafter")
             assert v["why"].split(":")[0] in kinds
         numbers = v.get("restated", v)
-        assert v["verdict"].endswith("in tokens") <= ("restated" in v)
-        if v["verdict"].startswith(("reproduced", "contradicted")):
+        assert v["verdict"].startswith("tokens") <= ("restated" in v)
+        assert v["verdict"].endswith("predicted") <= ("predicted" in v)
+        if v["verdict"] == "as predicted":
+            there = v["predicted"]
+            assert there["low"] < (v["paper"] or there["ratio"]) < there["high"]
+        if v["why"].startswith("theorem"):
+            assert v["verdict"] == "contradicted"
+        elif v["verdict"] in ("reproduced", "contradicted", *TOKENS):
             low, high = v["joint"]
             assert low <= numbers["ratio"] <= high
             if not v.get("foregone"):  # the joint interval is the wider one
                 assert np.log(high / low) >= 0.9 * np.log(numbers["high"] / numbers["low"])
             half = (v["paper"] or 1) ** 0.5
-            if v["verdict"].startswith("contradicted"):
+            if v["verdict"] in ("contradicted", TOKENS[1]):
                 assert high < max(1, half) or low > EVEN
             else:  # above half the effect, above a bound, or even
                 assert low > min(half, v["paper"] or 1) or 1 / EVEN < low < high < EVEN

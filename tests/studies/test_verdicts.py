@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specwb.studies import verdicts
-from specwb.studies.claim import LACKING, Claim, Pooled, Tuned, again
+from specwb.cost import ledger
+from specwb.studies import study_of, verdicts
+from specwb.studies.claim import LACKING, Bar, Claim, Pooled, Tuned, again
+from specwb.studies.clock import Clock
 from specwb.studies.grid import Cell, values
 from specwb.studies.intervals import Estimate, Part, bootstrap, estimate, spread
 from specwb.studies.study import Study
@@ -33,9 +35,11 @@ def document(accepted: dict[Cell, list[float]], **more) -> dict:
     }
 
 
-def judge(accepted: dict[Cell, list[float]], *claims: Claim, **more) -> list[dict]:
+def judge(
+    accepted: dict[Cell, list[float]], *claims: Claim, clock=None, bars=None, **more
+) -> list[dict]:
     one = document(accepted, **more)
-    both = verdicts.judge({False: one, True: one}, claims, values)
+    both = verdicts.judge({False: one, True: one}, claims, values, clock=clock, bars=bars)
     return [v for part in both.values() for v in part]
 
 
@@ -114,12 +118,12 @@ def test_a_speed_of_other_hardware_is_restated_through_tokens_a_step():
     # a step of the first costs 1.25 / 1.2 steps of the second there
     assert v["restated"]["cost"] == pytest.approx(1.25 / 1.2, abs=1e-4)
     assert v["restated"]["ratio"] == pytest.approx(tau / (1.25 / 1.2), abs=1e-3)
-    assert v["verdict"] == "reproduced in tokens"
-    assert v["why"] == f"as measured here speedup.steady x{v['ratio']:.2f}"
-    assert "REPRODUCED IN TOKENS" in verdicts.sentence(v)
+    assert v["verdict"] == "tokens as published"
+    assert v["why"] == f"the speed on this machine: speedup.steady x{v['ratio']:.2f}"
+    assert "TOKENS AS PUBLISHED" in verdicts.sentence(v)
     assert "with the paper's cost of a step" in verdicts.sentence(v)
     (slow,) = judge({A: data[B], B: data[A]}, speed)
-    assert slow["verdict"] == "contradicted in tokens"
+    assert slow["verdict"] == "tokens not as published"
     # the cost is of uncertain numbers, and of several rows that differ
     widths = [
         np.log(w["restated"]["high"] / w["restated"]["low"])
@@ -138,6 +142,110 @@ def test_a_speed_of_other_hardware_is_restated_through_tokens_a_step():
     (v,) = judge(data, speed, kind="cuda")  # the same hardware: as measured
     assert "restated" not in v
     assert v["verdict"] == "reproduced"
+
+
+CLOCK = Clock("7b", "a100", "68m", report="Falcon")
+
+
+def test_a_speed_of_other_hardware_is_predicted_from_tokens_on_the_papers_clock():
+    """The ratio, its error and each of the verdicts by hand."""
+    near, far = Cell("eagle:tree=published"), Cell("ar")
+    step, plain = (CLOCK.seconds(cell.spec, False) for cell in (near, far))
+    data = {near: list(3 + NOISE), far: [0.0] * 48}
+    tau = 4 + NOISE.mean()
+    claim = replace(CLAIM, what="speedup", first=near, second=far, error=0.0)
+    (v,) = judge(data, replace(claim, paper=2.5), clock=CLOCK)
+    there = v["predicted"]
+    assert there["ratio"] == pytest.approx(tau * plain / step, abs=1e-3)
+    assert v["ratio"] == pytest.approx(tau, abs=1e-3)  # as fast as plain steps here
+    # tokens hardly vary: the interval is the cost model's, of other reports
+    factor = math.exp(ledger.model_error("Falcon"))
+    assert there["high"] / there["ratio"] == pytest.approx(factor, rel=0.02)
+    assert (v["verdict"], v["why"]) == ("as predicted", "")
+    assert "predicted of 7b on a100" in verdicts.sentence(v)
+    outside = judge(data, replace(claim, paper=1.1 * there["high"]), clock=CLOCK)[0]
+    assert (outside["verdict"], outside["why"]) == (
+        "not as predicted",
+        "the paper's ratio lies outside",
+    )
+    few = {near: list(0.6 + NOISE / 9), far: [0.0] * 48}
+    (weak,) = judge(few, replace(claim, paper=1.1), clock=CLOCK)
+    low = weak["predicted"]["low"]
+    assert low < 1.1 < 1.21 < weak["predicted"]["high"]
+    assert (weak["verdict"], weak["why"]) == (
+        ("as predicted", verdicts.HOLDS_NONE)
+        if weak["predicted"]["ratio"] > 1.1**0.5
+        else ("inconclusive", "less than half of the effect is predicted")
+    )
+    slow = {near: [0.0] * 48, far: [0.0] * 48}
+    (v,) = judge(slow, replace(claim, paper=None, sign=True), clock=CLOCK)
+    assert (v["verdict"], v["why"]) == ("inconclusive", "less than half of the effect is predicted")
+    unknown = replace(claim, first=Cell("falcon:nodes=64"), paper=2.0)
+    (v,) = judge({unknown.first: data[near], far: data[far]}, unknown, clock=CLOCK)
+    assert v["verdict"] == "not comparable"
+    assert v["why"] == "hardware: falcon: what nodes=64 costs is not predicted"
+
+
+def test_tokens_without_times_are_judged_on_the_papers_clock_alone():
+    near, far = Cell("eagle:tree=published"), Cell("ar")
+    one = document({near: list(3 + NOISE), far: [0.0] * 48})
+    for name in ("ms", "mean"):
+        one["cells"][near.key][name] = []
+    claim = replace(CLAIM, what="speedup", first=near, second=far, paper=2.5)
+    (v,) = verdicts.judge({False: one, True: None}, [claim], values, clock=CLOCK)[False]
+    assert (v["ratio"], v["prompts"], v["verdict"]) == (None, 48, "as predicted")
+    assert "not timed" in verdicts.effects(v)
+    assert verdicts.judge({False: one, True: None}, [replace(claim, what="ms")], values) == {
+        False: [],
+        True: [],
+    }
+
+
+def test_a_drafter_below_the_bar_decides_nothing_whichever_side_it_is_on():
+    data = {A: list(2 + NOISE), B: list(1 + NOISE / 2)}
+    accepted = sum(data[A]) / 48
+    for cell, bar, is_weak in ((A, 1.9, False), (A, 2.1, True), (B, 2.1, True), (C, 9, False)):
+        here = sum(data.get(cell, [0.0])) / 48
+        bars = {(cell.spec, ""): Bar(cell, bar * here if here else bar)}
+        (v,) = judge(data, CLAIM, bars=bars)
+        assert (v["verdict"] == "not comparable") == is_weak, (cell, bar)
+        if is_weak:
+            words = f"drafter: {cell.spec} accepts {here:.2f} draft tokens a step, the paper's "
+            assert v["why"] == f"{words}{bar * here:.2f}"
+    # a theorem needs no drafter, and what is of other models is said before
+    weak = {("falcon", ""): Bar(A, 3 * accepted)}
+    (v,) = judge(data, replace(CLAIM, theorem="theorem 1: never"), bars=weak)
+    assert (v["verdict"], v["why"]) == ("contradicted", "theorem 1: never")
+    (v,) = judge(data, replace(CLAIM, differs="models: other"), bars=weak)
+    assert v["why"] == "models: other"
+
+
+def test_a_speed_of_a_drafter_below_the_bar_is_predicted_from_the_papers_tokens():
+    fine, weak = Cell("falcon:tree=vicuna"), Cell("ar")
+    data = {fine: list(0.5 + NOISE / 2), weak: [0.0] * 48}
+    bars = {("falcon", ""): Bar(fine, 3.5)}
+    claim = replace(CLAIM, what="speedup", first=fine, second=weak, paper=2.5, error=0.0)
+    (v,) = judge(data, claim, clock=CLOCK, bars=bars)
+    assert v["verdict"] == "not comparable"  # the paper states no tokens either
+    (v,) = judge(data, replace(claim, tau=4.2), clock=CLOCK, bars=bars)
+    plain, step = (CLOCK.seconds(cell.spec, False) for cell in (weak, fine))
+    assert v["predicted"]["ratio"] == pytest.approx(4.2 * plain / step, abs=1e-3)
+    assert v["verdict"] == "as predicted"
+    assert v["why"].startswith("tokens: the paper's (drafter: falcon accepts 0.5")
+
+
+def test_drafts_that_stop_early_are_priced_by_the_levels_that_were_drafted():
+    clock = study_of("kangaroo").clock
+    spec, n = "kangaroo:gamma=6,eta=0.6", 2.25
+    whole = [clock.seconds(f"kangaroo:gamma={k},eta=0.6", False) for k in (2, 3)]
+    assert clock.mean_seconds(spec, False, n) == pytest.approx(0.75 * whole[0] + 0.25 * whole[1])
+    always = "kangaroo:gamma=6,eta=0"
+    assert clock.mean_seconds(always, False, n) == clock.seconds(always, False)
+    shorter = study_of("mcsd_ti").clock.shorter
+    assert shorter("mcsd_ti:roots=4,tree=1-1-1-1,stop=soft", 2) == (
+        "mcsd_ti:roots=4,tree=1-1,stop=soft"
+    )
+    assert shorter("mcsd_ti:tree=4-2-1,stop=none", 2) is None
 
 
 def test_heads_of_one_training_run_say_nothing_of_training():

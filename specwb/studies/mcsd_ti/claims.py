@@ -198,7 +198,7 @@ def claims(_: Document | None = None) -> list[Claim]:
             add(f"LOSSY: {text}", "", what, first_version(t, True), mcsd((*MCSD, 1), t))
     for what, name in (("speedup", "rate"), ("depth_fraction", "acceptance")):
         add(
-            "MCSD 4-2-2-1 over SpS, T = 0.7",
+            "MCSD 4-2-2-1 over SpS (drafts of 4 here), T = 0.7",
             "table static",
             what,
             mcsd(MCSD),
