@@ -84,7 +84,7 @@ def located(name: str) -> Iterator[tuple[Entry, Way]]:
                 error = table.get("error", paper["constants"].get("error"))
                 certainty = f"read off a plot, ±{error}"
             for part, rows in table.items():
-                if isinstance(rows, list):
+                if isinstance(rows, list) and part != "columns":
                     prefix = f"{name}/{place}" + ("" if part == "rows" else f"/{part}")
                     for index, row in enumerate(rows):
                         for path, value, way in _numbers(row):

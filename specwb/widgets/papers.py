@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from functools import cache
 from html import escape
@@ -42,6 +43,12 @@ def results(name: str) -> Document:
     return json.loads(_judged(name))
 
 
+def _kind(verdict: str) -> str:
+    """A verdict as it is counted: one that is not comparable with the kind of its reason."""
+    word, _, why = verdict.partition(";")[0].partition(" (")
+    return f"{word} ({re.split('[:)]', why)[0]})" if word == "not comparable" else word
+
+
 def show_ledger(name: str) -> None:
     """Display a paper's rows of the ledger: every claim, the paper's number, ours, the verdict.
 
@@ -59,7 +66,7 @@ def show_ledger(name: str) -> None:
     more = f"<details><summary>{len(lines) - SHOWN} more claims</summary>{rest}</details>"
     folded = more if len(lines) > SHOWN else ""
     verdict = header.index("verdict")
-    tally = Counter(row[verdict].partition(" (")[0].partition(";")[0] for row in rows)
+    tally = Counter(_kind(row[verdict]) for row in rows)
     summary = f"{len(rows)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
     html = f"<p>{escape(text)}</p>{first}{folded}"
     display({"text/html": html, "text/plain": summary}, raw=True)
