@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,26 @@ def test_no_row_is_judged_by_what_was_fitted_to_its_report() -> None:
         assert row.low == min(card_alone.low, row.predicted * math.exp(-error))
         assert row.high == max(card_alone.high, row.predicted * math.exp(error))
     assert sum(row.inside for row in rows) >= 0.8 * len(rows)
+
+
+def test_the_error_of_a_ratio_is_that_of_pairs_of_other_reports() -> None:
+    for without in ("", "Kangaroo", "DiffuSpec"):
+        for same in (True, False):
+            errors = sorted(
+                abs(math.log(a.predicted / b.predicted) - math.log(a.published / b.published))
+                for a, b in combinations(ledger.rows(), 2)
+                if a.quantity == b.quantity == "speedup"
+                and a.report == b.report != without
+                and a.method
+                and b.method
+                and a.place == b.place
+                and (a.method == b.method) == same
+            )
+            rank = min(math.ceil(0.9 * (len(errors) + 1)), len(errors))
+            assert len(errors) > 20
+            assert ledger.ratio_error(without, same) == pytest.approx(errors[rank - 1])
+    # two steps of one paper that differ in nothing but their length cancel much of the error
+    assert ledger.ratio_error("DiffuSpec") < ledger.model_error("DiffuSpec")
 
 
 def test_summaries_count_every_row_once() -> None:

@@ -316,4 +316,6 @@ def seed_of_the_page_unheard(patch):
 @killed_by("notebooks/test_papers.py: ledger_counts")
 def verdicts_of_the_rows_shown(patch):
     """Only the verdicts that are not folded away are counted."""
-    patch.edit(show_ledger, '(";")[0] for row in rows)', '(";")[0] for row in rows[:SHOWN])')
+    patch.edit(
+        show_ledger, "(row[verdict]) for row in rows)", "(row[verdict]) for row in rows[:SHOWN])"
+    )

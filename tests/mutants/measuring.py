@@ -445,6 +445,18 @@ def cost_of_a_step_upside_down(patch):
     patch.edit(verdicts.restate, "xs in figures]), 1 / cost, more)", "xs in figures]), cost, more)")
 
 
+@killed_by("test_verdicts.py: drafter_below_the_bar_decides")
+def drafters_as_good_as_half_are_not_enough(patch):
+    """A drafter must accept all that the paper's does."""
+    patch.edit(verdicts.weakness, "BAR * bar.paper", "bar.paper")
+
+
+@killed_by("test_verdicts.py: predicted_from_tokens_on_the_papers_clock")
+def predicted_without_the_models_error(patch):
+    """The interval of a predicted speed has the error of the tokens alone."""
+    patch.edit(verdicts.predict, "(clock.error(*specs) / Z) ** 2", "1e-9")
+
+
 @killed_by("test_verdicts.py: stand_with_their_results")
 def verdicts_of_the_other_heads(patch):
     """The ablation's verdicts stand under the target's own heads, and the other way round."""
