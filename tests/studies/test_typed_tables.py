@@ -35,6 +35,7 @@ def typed(rows: list, **more) -> dict:
 def read(tmp_path, rows: list, **more) -> dict:
     path = tmp_path / "mcsd.json"
     path.write_text(json.dumps(typed(rows, **more)))
+    study._read.cache_clear()
     return study._read(path)
 
 
