@@ -202,7 +202,7 @@ def sections(
 ) -> list[tuple[str, str, tuple[str, ...], Rows]]:
     """Make the page, as (title, text, header, rows)."""
     left_out = left_out or {}
-    summary: Rows = []
+    tallies: dict[str, tuple[Mapping[str, int], str]] = {}
     headlines: Rows = []
     out: list[tuple[str, str, tuple[str, ...], Rows]] = []
     places: Rows = []
@@ -210,15 +210,14 @@ def sections(
         numbers = entries(name)
         if name not in documents:
             reason = left_out.get(name, "no results")
-            summary.append((name, str(len(numbers)), *[""] * (len(VERDICTS) - 1), reason))
+            tallies[name] = {}, reason
             continue
         document = documents[name]
         verdicts = _verdicts(document)
         tally = counts(verdicts)
         foregone = sum(bool(v.get("foregone")) for v in verdicts)
         repeats = sum(bool(v.get("repeats")) and not v.get("foregone") for v in verdicts)
-        cells = [str(tally.get(verdict, 0)) for verdict in VERDICTS[:-1]]
-        summary.append((name, str(len(numbers)), *cells, f"{foregone} foregone, {repeats} repeats"))
+        tallies[name] = tally, f"{foregone} foregone, {repeats} repeats"
         headlines += claim_rows([v for v in verdicts if v.get("headline")], document)
         text = (
             f"{published(name)['source']}. Measured by `{document.get('command', '?')}` "
@@ -238,6 +237,20 @@ def sections(
                 n = sum(entry.id in used for entry in here)
                 claims = f"{n} numbers in a claim, {len(here) - n} in none"
             places.append((name, place, str(len(here)), sure, claims))
+    given = [
+        verdict for verdict in VERDICTS if any(verdict in tally for tally, _ in tallies.values())
+    ]
+    summary: Rows = [
+        (
+            name,
+            str(len(entries(name))),
+            *(str(tally.get(verdict, 0)) if tally else "" for verdict in given),
+            note,
+        )
+        for name, (tally, note) in tallies.items()
+    ]
+    sums = [sum(tally.get(verdict, 0) for tally, _ in tallies.values()) for verdict in given]
+    summary.append(("all", str(sum(int(row[1]) for row in summary)), *map(str, sums), ""))
     wanted: Rows = [
         (name, key, table["what"], f"data/papers/{name}.json")
         for name in PLACES
@@ -249,7 +262,7 @@ def sections(
         (
             "Claims by verdict",
             "Every measurement counts once, foregone conclusions not at all.",
-            ("paper", "entries", *VERDICTS[:-1], ""),
+            ("paper", "entries", *given, ""),
             summary,
         ),
         ("Headline claims", "What the abstracts say.", HEADER, headlines),

@@ -168,9 +168,10 @@ def judge(
         level = alpha if _judged(claim, v) and _tested(v, estimated) else ALPHA
         v["joint"] = v["seen"] = None
         if estimated.varies:
-            level = PREDICTED if "predicted" in v else level
+            is_predicted = "predicted" in v
+            level = PREDICTED if is_predicted else level
             v["joint"] = [_number(x) for x in estimated.within(level)]
-            v["seen"] = round(estimated.seen(level, POWER), 4)
+            v["seen"] = None if is_predicted else round(estimated.seen(level, POWER), 4)
         v["verdict"], v["why"] = decide(claim, v)
     out: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for claim, v, _ in found:
