@@ -77,6 +77,44 @@ def test_the_grid_has_every_tree_and_draw():
     assert Cell(0).spec == "ar"
 
 
+def test_tokens_alone_are_those_of_a_timed_run_and_leave_its_times(target, tmp_path):
+    cells = [Cell(1), Cell(1, (2, 2, 1)), Cell(1, (2, 2, 1), layout="batch")]
+    whole, _ = measured(target, tmp_path / "whole.json", cells, seconds=1e9)
+    path = tmp_path / "few.json"
+    few, _ = measured(target, path, cells)
+    few.save(final=True)
+    times = {key: list(cell["ms"]) for key, cell in few.cells.items()}
+    assert {len(ms) for ms in times.values()} == {grid.MIN_PROMPTS}
+    models = Models(target, tiny.draft("llama", 0.05))
+    again = Store(path, few.document["arguments"])
+    assert not measure(STUDY, models, QUESTIONS, again, cells, rounds_each=4, timed=False)
+    for cell in cells:
+        record, timed = again.cells[cell.key], cell.layout == "batch"
+        assert record["ms"] == times[cell.key]
+        assert len(record["ms"]) == len(record["mean"]) == len(record["disturbed"]) == 2
+        # several prompts of a batch accept what each does alone; other layouts are for their times
+        n = grid.MIN_PROMPTS if timed else len(QUESTIONS)
+        assert record["accepted"] == whole.cells[cell.key]["accepted"][:n]
+        row = STUDY.row(again.document, cell)
+        assert (row["prompts"], row.get("timed")) == (n, None if timed else grid.MIN_PROMPTS)
+    counted = {key: list(cell["accepted"]) for key, cell in again.cells.items()}
+    assert not measure(STUDY, models, QUESTIONS, again, cells, rounds_each=4, seconds=1e9)
+    for cell in cells:
+        record = again.cells[cell.key]
+        assert record["ms"][: grid.MIN_PROMPTS] == times[cell.key]
+        assert {len(x) for x in record.values()} <= {len(QUESTIONS), 0}
+        assert record["accepted"][: len(counted[cell.key])] == counted[cell.key]
+
+
+def test_a_machine_may_differ_where_tokens_alone_are_counted(tmp_path):
+    path, here = tmp_path / "x.json", {"system": "test", "device": "A, 2 threads"}
+    Store(path, here).save(final=True)
+    there = {**here, "device": "B, 1 threads"}
+    with pytest.raises(StoreError, match="was measured with device"):
+        Store(path, there)
+    assert Store(path, there, differing=("device",)).document["arguments"] == here
+
+
 def test_measure_counts_steps_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, draft=tiny.draft("llama", 0.05))
