@@ -109,8 +109,9 @@ class Clock:
 def _seconds(
     target: str, draft: str, name: str, devices: int, spec: str, sampled: bool, what: str
 ) -> float:
-    machine = card(name).typical(DTYPE)
-    setting = Setting(1, tables("published")["context"], SIZES[DTYPE])
+    usual: dict[str, Any] = dict(tables("published"))
+    setting = Setting(1, usual["context"], SIZES[usual["dtype"]])
+    machine = card(name).typical(usual["dtype"])
     own: Step = step(
         spec,
         shape(target),
@@ -123,6 +124,5 @@ def _seconds(
     return float(sum(row.seconds for row in rows if what == "step" or row.stage == DRAFT))
 
 
-DTYPE = "fp16"
 UNPRICED = (PredictionError, MethodError)
 """Raised where it is not known what a setting costs."""
