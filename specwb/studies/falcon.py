@@ -21,7 +21,7 @@ from typing import Any
 from specwb.methods import Method
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim
-from specwb.studies.curves import THESE, Curve, Picture, Point
+from specwb.studies.curves import THESE, Curve, Picture, Point, in_domain
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
 
@@ -132,6 +132,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
     """
     figures = grid.row(document, cell)
     figures["alpha"] = round((figures["tau"] - 1) / figures["tau"], 4)
+    figures["alpha_error"] = round((figures["tau_error"] or 0) / figures["tau"] ** 2, 4) or None
     figures["by_depth"] = grid.by_depth(grid.accepted_in(document, cell), figures["depth"])
     return figures
 
@@ -408,21 +409,38 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
 
 SPECS = {**HERE, "Falcon": "falcon"}
 """The paper's name of a method -> its spec here."""
+TASKS_HERE = {"MT-Bench": "", "HumanEval": "code", "GSM8K": "math"}
+"""A task -> the domain of our prompts that is likest it, all of them for the mixed one."""
 
 
-def _bars(table: str, what: str, unit: float, _: Document) -> Iterator[Curve]:
-    """A table's means over tasks by method, for every target, in a unit of its own."""
-    rows = published("falcon")["tables"][table]["rows"]
+def _alphas(_: Document) -> Iterator[Curve]:
+    """Means over tasks by method, for every target."""
+    rows = published("falcon")["tables"]["2"]["rows"]
     for target in dict.fromkeys(r["target"] for r in rows):
         points = (
-            Point(name, fmean(r[task] for task in TASKS) / unit)
+            Point(name, fmean(r[task] for task in TASKS) / 100)
             for name in SPECS
             for r in rows
             if (r["target"], r["method"]) == (target, name)
         )
-        yield Curve(what, target, what, tuple(points))
+        yield Curve("alpha", target, "alpha", tuple(points))
     here = [name for name in SPECS if any(r["method"] == name for r in rows)]
-    yield Curve(what, THESE, what, tuple(Point(name, None, Cell(SPECS[name])) for name in here))
+    yield Curve("alpha", THESE, "alpha", tuple(Point(n, None, Cell(SPECS[n])) for n in here))
+
+
+def _tasks(table: str, what: str, _: Document) -> Iterator[Curve]:
+    """A table by task, a panel each, with the prompts that are likest it here."""
+    rows = published("falcon")["tables"][table]["rows"]
+    targets = dict.fromkeys(r["target"] for r in rows)
+    for task, domain in TASKS_HERE.items():
+        panel = f"{task}: {grid.SHOWN.get(what, what)}"
+        for target in targets:
+            by_name = {r["method"]: r[task] for r in rows if r["target"] == target}
+            points = (Point(name, by_name[name]) for name in SPECS if name in by_name)
+            yield Curve(panel, target, what, tuple(points))
+        names = [name for name in SPECS if any(r["method"] == name for r in rows)]
+        here = (Point(n, None, ours=in_domain(Cell(SPECS[n]), what, domain)) for n in names)
+        yield Curve(panel, THESE, what, tuple(here))
 
 
 def _csgd(_: Document) -> Iterator[Curve]:
@@ -447,27 +465,28 @@ def _sizes(_: Document) -> Iterator[Curve]:
 _sure = published("falcon")["certainty"]
 SMALL_BUDGET = "our heads are the ablation's, of a small budget; there on a GPU"
 OTHER_TREES = "our trees are smaller where the paper's are not published; there on a GPU"
+BY_TASK = f"{OTHER_TREES}; here HumanEval is our code, GSM8K our math, MT-Bench all prompts"
 FIGURES = {
     "speed": Picture(
-        "Falcon, table 1: speedup at T = 0, mean over tasks",
+        "Falcon, table 1: speedup at T = 0 by task",
         "",
-        partial(_bars, "1", "speedup", 1),
+        partial(_tasks, "1", "speedup"),
         f"{_sure}; SpS, PLD and Lookahead are copied from other reports there",
         bars=True,
-        differs=OTHER_TREES,
+        differs=BY_TASK,
     ),
     "accepted": Picture(
-        "Falcon, table 3: accepted draft tokens a step, mean over tasks",
+        "Falcon, table 3: accepted draft tokens a step by task",
         "",
-        partial(_bars, "3", "accepted", 1),
+        partial(_tasks, "3", "accepted"),
         f"{_sure}; Eagle's on Vicuna 7B count the bonus token",
         bars=True,
-        differs=OTHER_TREES,
+        differs=BY_TASK,
     ),
     "alpha": Picture(
-        "Falcon, table 2: alpha, accepted over all written tokens",
+        "Falcon, table 2: alpha, accepted over all written tokens, mean over tasks",
         "",
-        partial(_bars, "2", "alpha", 100),
+        _alphas,
         _sure,
         bars=True,
         differs=OTHER_TREES,
