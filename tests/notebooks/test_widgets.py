@@ -23,7 +23,7 @@ from drawn import numbers, picture, shown  # noqa: E402
 from plotly.offline import get_plotlyjs  # noqa: E402
 
 from specwb import analysis, figures, widgets  # noqa: E402
-from specwb.figures import style  # noqa: E402
+from specwb.figures import kit, style  # noqa: E402
 from specwb.widgets import (  # noqa: E402
     AcceptanceExplorer,
     RootsExplorer,
@@ -167,6 +167,16 @@ def test_settings_are_written_as_the_controls_show_them():
     for control, words in written:
         assert display.still(control) == [{"controls": [["a", words]]}]
     assert display.still(ipywidgets.VBox([ipywidgets.HTML()])) == []
+
+
+def test_a_figure_says_what_can_be_read_off_it(monkeypatch):
+    shown = []
+    monkeypatch.setattr(display, "display", lambda data, **_: shown.append(data["text/plain"]))
+    panels = [[kit.Panel("left"), kit.Panel("right")]]
+    panels[0][0].line("a", [1, 2, 3], [0.5, 2.25, 1], ("#000000", "solid", "circle"))
+    panels[0][1].bars("b", ["x", "y"], [3, 1.0001], "#000000").bars("c", ["x"], [7], "#000000")
+    show(kit.draw(panels, 300, title="t"))
+    assert shown == ["t | left | a: 0.5 to 1, most 2.25 | right | b: 3 to 1; c: 7"]
 
 
 def test_show_refuses_what_it_cannot_show():
