@@ -17,7 +17,7 @@ def _groups(document: Document) -> Iterator[Curve]:
     kept = 1 - published("easyspec")["constants"]["drop"]
     for title, what in (("acceptance kept", "accepted"), (SHOWN["speedup"], "speedup")):
         for w in WIDTHS:
-            panel, ns = f"width {w}: {title}", ns_of(document["layers"], NS if w == 1 else WIDE_NS)
+            panel, ns = f"w = {w}: {title}", ns_of(document["layers"], NS if w == 1 else WIDE_NS)
             if what == "accepted":
                 yield Curve(panel, "at most 7 % lower", what, tuple(Point(n, kept) for n in ns))
             for on in (True, False):
@@ -62,7 +62,7 @@ TEXT = "only what the text states; the paper's plots could not be read"
 MOST = published("easyspec")["constants"]["speedup"]
 FIGURES = {
     "groups": Picture(
-        "EasySpec, figure 4: N, width and calibration, T = 0",
+        "EasySpec, figure 4: N, width w and calibration, T = 0",
         "N",
         _groups,
         TEXT,
