@@ -216,7 +216,7 @@ def draw(panels: Panel | Sequence[Sequence[Panel | None]], height: int, **more: 
     legend = _lines(list(names)) if more.setdefault("showlegend", len(names) > 1) else 0
     hidden = all(isinstance(p.y, Mapping) and p.y.get("visible") is False for _, _, p in every)
     room = 10 + 20 * legend if legend else 0
-    top = 30 + 20 * bool(title) + (0 if alone else 10 + 20 * bool(title)) + room * (not below)
+    top = 14 + 26 * bool(title) + (0 if alone else 22) + room * (not below)
     margin = {"l": 20 if hidden else 60, "r": 20, "t": top, "b": 50 + room * below}
     head = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
     drawn = figure(**{"height": height, "margin": margin, "title": head, **more})

@@ -13,6 +13,7 @@ from plotly.basedatatypes import BaseFigure
 from specwb.errors import ArgumentError
 from specwb.figures.kit import read_off
 from specwb.figures.style import CONFIG
+from specwb.files import stored_png
 from specwb.scope import module
 from specwb.widgets.figure import LiveFigure, plain
 from specwb.widgets.microscope import Microscope
@@ -54,6 +55,8 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str | None = None) -> None:
         )
     if os.environ.get("SPECWB_STILLS"):
         bundle[STILL] = still(thing)
+    elif png := stored_png(summary):
+        bundle["image/png"] = png
     display({**bundle, "text/plain": summary}, raw=True)
 
 
@@ -65,6 +68,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
         control's description and what it is set to; or with two, ``traces`` and the ``module`` that
         plays them.
     """
+    if isinstance(thing, w.DOMWidget) and thing.layout.display == "none":
+        return []
     if isinstance(thing, BaseFigure):
         return [{"figure": plain(thing)}]
     if isinstance(thing, LiveFigure):
