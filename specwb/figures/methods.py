@@ -188,7 +188,7 @@ def tried(
         speeds: name -> a speedup and the ends of its interval, where there is one.
         xaxis: which speedup.
     """
-    names = list(reversed(taus))
+    names = list(reversed(list(taus)))
     rows = ["<br>".join(wrap(name.replace(",", ", "), 30)).replace(", ", ",") for name in names]
     left, right = Panel("", y=BY_NAME), Panel("", y={**BY_NAME, "showticklabels": False})
     for panel, values, title in (
