@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from specwb.tree import Tree
     from specwb.verify import RULES, NodeRule, Rule
     from specwb.verify.certify import certify
+    from specwb.widgets.dials import dials
     from specwb.widgets.microscope import microscope
 
 __version__ = "0.1.0"
@@ -108,6 +109,7 @@ _PLACES = {
     "tree": ("Tree",),
     "verify": ("RULES", "NodeRule", "Rule"),
     "verify.certify": ("certify",),
+    "widgets.dials": ("dials",),
     "widgets.microscope": ("microscope",),
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
@@ -164,6 +166,7 @@ __all__ = [
     "citation",
     "compare",
     "decode",
+    "dials",
     "explain",
     "hf",
     "load",

@@ -536,3 +536,17 @@ def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
             failed.append(f"{path}: {error.strerror or error}")
     if failed:
         raise WriteError(f"cannot write {'; '.join(failed)}")
+
+
+def stored_png(line: str) -> str | None:
+    """The PNG beside this line of text in the notebook that runs in JupyterLab, as last saved.
+
+    With it, a notebook that is run again and saved keeps the PNGs of what has not changed.
+    """
+    try:
+        cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text("utf-8"))["cells"]
+        every = [one.get("data", {}) for cell in cells for one in cell.get("outputs", ())]
+        lines = {"".join(data.get("text/plain", "")): data.get("image/png") for data in every}
+    except (KeyError, OSError, ValueError, TypeError, AttributeError):  # no notebook at hand
+        return None
+    return lines.get(line)

@@ -13,7 +13,6 @@ import torch
 
 import specwb
 from specwb.cost.passes import ExitCost
-from specwb.drafters.stopping import Entropy, Top
 from specwb.evaluation import lattices
 from specwb.evaluation.exits import Rounds, every_round
 from specwb.ngram import NGram
@@ -53,7 +52,6 @@ def ranks(*firsts: float) -> dict[str, Any]:
     return {"held_out": {d: {"rank": t, "sampled": [0.5] * len(t)} for d, t in tables.items()}}
 
 
-HEADS = {"medusa": ranks(0.5, 0.3, 0.2), "eagle": ranks(0.7, 0.6, 0.6, 0.5)}
 BLOCKS = {
     "falcon": (2, ranks(0.6, 0.4, 0.6, 0.4, 0.5, 0.4, 0.5, 0.4)),
     "eagle": (1, ranks(0.7, 0.6, 0.6)),
@@ -93,20 +91,6 @@ def traces() -> dict[str, Rounds]:
     return {"own": whole, "other": Rounds(sure, whole.kept[first], whole.text[first], whole.nodes)}
 
 
-@cache
-def rounds() -> Rounds:
-    method = specwb.method(
-        "mcsd_ti", tiny.target(), draft=tiny.draft(), tree=(2, 1, 1, 1), stop="none"
-    )
-    sure = {"top": Top(), "entropy": Entropy()}
-    return every_round(tiny.target(), tiny.PROMPTS, method, sure, tokens=16)
-
-
-def costs(depth: int = 4) -> dict[str, list[float]]:
-    base = [1 + 0.2 * d for d in range(1, depth + 1)]
-    return {"top": base, "entropy": [c + 0.05 for c in base], "fixed depth": base}
-
-
 def stop(**at: Any) -> widgets.StopExplorer:
     measured = {("own", 4): {0.6: (2.0, 1.25), 0.3: (2.1, 1.2)}}
     paper = {"g": {0.0: (2.5, 1.1), 0.5: (2.0, 1.5)}}
@@ -117,10 +101,12 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "AcceptanceExplorer": lambda **at: widgets.AcceptanceExplorer(draws=100, **at),
     "BlockDesigner": lambda **at: widgets.BlockDesigner(BLOCKS, most=12, **at),
     "BlockExplorer": widgets.BlockExplorer,
+    "Dials": lambda **at: widgets.Dials(
+        "sps:gamma=2", tiny.target(), TEXTS, {"draft": tiny.draft()}, **at
+    ),
     "DevicesExplorer": lambda **at: easyspec.DevicesExplorer(TIMES, 8, **at),
     "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
     "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, TRAINED, **at),
-    "HeadsExplorer": lambda **at: widgets.HeadsExplorer(HEADS, most=12, **at),
     "LatticeExplorer": lambda **at: widgets.LatticeExplorer(tiny.target(), found(), proxy(), **at),
     "LengthExplorer": lambda **at: widgets.LengthExplorer(replay(), top=12, **at),
     "MaskExplorer": widgets.MaskExplorer,
@@ -129,6 +115,5 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "SpeedExplorer": lambda **at: widgets.SpeedExplorer(v=lambda gamma: 1 + gamma / 10, **at),
     "StageExplorer": easyspec.StageExplorer,
     "StopExplorer": stop,
-    "StopRulesExplorer": lambda **at: widgets.StopRulesExplorer(rounds(), costs(), **at),
     "TreeDesigner": lambda **at: widgets.TreeDesigner(RATES, **{"tree": (1, 1, 1, 1), **at}),
 }

@@ -49,7 +49,7 @@ def test_a_result_is_shown_alike_in_every_run():
         assert not re.search(r"0x[0-9a-f]{6}|second", shown), (name, shown)
     assert repr(first["method"]).startswith("Method(key='mcsd:tree=2-1,rule=rrsw', exactness=")
     steps = len(first["record"]["rounds"])
-    line = f"sps: 4 tokens in {steps} rounds, {4 / steps:.2f} a round"
+    line = f"sps: 4 tokens in {steps} steps, {4 / steps:.2f} per step"
     assert repr(first["record"]) == f"Trace({line})"
     assert repr(first["microscope"]) == f"Microscope({line})"
     assert first["decode"].seconds > 0

@@ -39,7 +39,7 @@ def loss() -> Figure:
 
 def blocks() -> Figure:
     """Theorems 10.1 and 10.3: who sees whom in blocks, and what a block cannot say."""
-    figure, (left, middle, right) = sheet(3, 2.9, width_ratios=[1.25, 1, 1])
+    figure, (left, middle, right) = sheet(3, 3.3, width_ratios=[1.2, 1, 1])
     n, k = 6, 2
     for i in range(n):
         for j in range(n):

@@ -96,7 +96,7 @@ def parallel(
     for number, step in enumerate(result["rounds"], 1):
         text = model.tokenizer.decode([step["bonus"]])
         show(
-            f"round {number}: drafted {' '.join(map(str, step['draft']))}; "
+            f"step {number}: drafted {' '.join(map(str, step['draft']))}; "
             f"{step['accepted']} accepted, then {step['bonus']} {text!r}"
         )
     screen.print(table(ranked.cells(result), ("rank",)))

@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.commands.shared import DEVICE, DTYPE, errors, loaded, table, wide
+from specwb.commands.shared import DEVICE, DTYPE, alone, errors, loaded, table, wide
 from specwb.files import home
 
 STORE = Path("build/sweep.sqlite")
+LOG_SECONDS = 60
+"""Between two lines of progress where there is no terminal."""
+
+
+def grid_of(paper: str) -> str:
+    """Write the settings that a paper's study decodes with the target's own heads as a sweep."""
+    from specwb.options import parse_value, spell
+    from specwb.studies import PLACES, study_of
+    from specwb.studies.run import shipped
+    from specwb.sweeps.space import SHARED, blocks, written
+
+    if paper not in PLACES:
+        raise ValueError(f"--paper is one of {', '.join(PLACES)}; got {paper!r}")
+    rows: list[dict[str, Any]] = []
+    study = study_of(paper)
+    for cell in study.cells(shipped(study)[0] or {}):
+        method, _, text = cell.spec.partition(":")
+        # plain decoding is in every sweep; a batch of paths and a long prompt are no axes of it
+        if method == "ar" or cell.layout != "tree" or cell.long or cell.variant:
+            continue
+        pairs = (item.partition("=") for item in text.split(",") if item)
+        options = {name: parse_value(value) for name, _, value in pairs}
+        own = {
+            name: x if isinstance(x, bool | int | float) else spell(x)
+            for name, x in options.items()
+        }
+        rows.append({"method": method, "temperature": cell.temperature, **own})
+    head = (
+        f"# The settings of specwb reproduce {paper}, to be edited; run with specwb sweep FILE.\n"
+        f'target = "lab"\nprompts = "lab"\nfirst = 12\n\n'
+        f"[axes]\nmax_new_tokens = {SHARED['max_new_tokens']}\n"
+    )
+    return head + written(blocks(rows))
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A sweep as TOML, see docs/sweeps.md.")],
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="A sweep as TOML, see docs/sweeps.md.")
+    ] = None,
+    paper: Annotated[
+        str,
+        typer.Option(
+            help="Print the grid of this paper's study as such a file, to edit; measure nothing."
+        ),
+    ] = "",
     out: Annotated[
         Path,
         typer.Option(help="The store; what is in it is not measured again.", writable=True),
@@ -36,11 +80,20 @@ def sweep(
     device: DEVICE = "auto",
     dtype: DTYPE = "auto",
 ) -> None:
-    """Measure many settings of methods; stop and restart it at any moment."""
+    """Measure many settings of methods; stop and restart it at any moment.
+
+    specwb sweep --paper kangaroo > kangaroo.toml writes a file to begin with.
+    """
     from specwb.bench.prompts import interleave, load_prompts
     from specwb.sweeps import space as spaces
     from specwb.sweeps.run import sweep as run
 
+    if paper:
+        alone(ctx, "--paper", "paper")
+        sys.stdout.write(grid_of(paper))
+        return
+    if file is None:
+        raise ValueError("a sweep needs a FILE, or --paper NAME, which prints one to begin with")
     index, slash, count = shard.partition("/")
     if not slash or not index.isdecimal() or not count.isdecimal():
         raise ValueError(f"--shard must be i/n, such as 0/4, got {shard!r}")
@@ -49,7 +102,16 @@ def sweep(
     model = loaded(plan.target, device, dtype, stored=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("sweep", total=1.0)
+        task, last = progress.add_task("sweep", total=1.0), 0.0
+
+        def report(done: float, text: str) -> None:
+            nonlocal last
+            progress.update(task, completed=done, description=text)
+            # a log has a line a minute
+            if not done or (not errors.is_terminal and time.monotonic() - last > LOG_SECONDS):
+                last = time.monotonic()
+                errors.print(text, highlight=False, soft_wrap=True)
+
         found = run(
             model,
             questions,
@@ -60,7 +122,7 @@ def sweep(
             dask=dask,
             timed=True if timed else None,
             shard=(int(index), int(count)),
-            progress=lambda done, text: progress.update(task, completed=done, description=text),
+            progress=report,
         )
     configurations = found["id"].nunique()
     errors.print(
@@ -80,7 +142,10 @@ def results(
     ] = "method",
     value: Annotated[
         str,
-        typer.Option(help="tau, accepted, tokens_per_second, speedup or identical."),
+        typer.Option(
+            help="tau, accepted, drafted (a step), tokens_per_second, speedup, cost (of a step in "
+            "plain ones) or identical."
+        ),
     ] = "tau",
     where: Annotated[
         list[str] | None, typer.Option(help="name=value, only these runs; may be repeated.")
@@ -89,6 +154,15 @@ def results(
         str,
         typer.Option(help="name=value with commas: differences to this combination, paired."),
     ] = "",
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="drafted or cost: the value against this column, and the front that nothing beats."
+        ),
+    ] = "",
+    pivot: Annotated[
+        bool, typer.Option("--pivot", help="The last parameter of --by across, the others down.")
+    ] = False,
     merge: Annotated[
         list[Path] | None, typer.Option(help="Take over the runs of another store first.")
     ] = None,
@@ -101,11 +175,15 @@ def results(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="An HTML page: a curve over one parameter, a heat map over two.", writable=True
+            help="An HTML page: a curve over one parameter, a heat map over two, with --cost the "
+            "value against it.",
+            writable=True,
         ),
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
+    import pandas as pd
+
     from specwb.bench.report import csv_bytes
     from specwb.bench.store import Store
     from specwb.files import check_path, write
@@ -128,22 +206,38 @@ def results(
     if parquet is not None:
         looking.write_parquet(found, parquet)
     columns = [name.strip() for name in by.split(",") if name.strip()]
-    means = looking.summary(found, columns, value, looking.combination(found, over))
-    rows = [
-        {
-            **{name: looking.spelled(row[name]) for name in columns},
-            value if not over else f"{value} less {over}": f"{row[looking.middle_of(value)]:.3f}",
+    if cost and (over or pivot):
+        raise SweepError("--cost goes with neither --over nor --pivot")
+    if cost:
+        means = looking.front(found, columns, value, cost)
+        shown = {name: (name, f"{name}_") for name in (value, cost)}
+    else:
+        means = looking.summary(found, columns, value, looking.combination(found, over))
+        shown = {f"{value} less {over}" if over else value: (looking.middle_of(value), "")}
+    rows = []
+    for row in means.to_dict("records"):
+        line = {name: looking.spelled(row[name]) for name in columns}
+        for name, (middle, ends) in shown.items():
+            line[name] = f"{row[middle]:.3f}"
             # of one prompt there is no interval
-            "95 %": f"{row['low']:.3f} .. {row['high']:.3f}" if row["prompts"] > 1 else "-",
-            "prompts": str(row["prompts"]),
-            "runs": str(row["runs"]),
-        }
-        for row in means.to_dict("records")
-    ]
+            low, high = f"{row[f'{ends}low']:.3f}", f"{row[f'{ends}high']:.3f}"
+            interval = f"{low} .. {high}" if row["prompts"] > 1 else "-"
+            line[f"{name}: 95 %" if cost else "95 %"] = interval
+        line["prompts"] = str(row["prompts"])
+        line |= {"front": "yes" if row["front"] else ""} if cost else {"runs": str(row["runs"])}
+        rows.append(line)
+    if pivot:
+        *down, across = columns
+        if not down:
+            raise SweepError("--pivot needs at least two parameters in --by")
+        wide_rows = pd.DataFrame(rows).pivot(index=down, columns=across, values=next(iter(shown)))
+        wide_rows.columns = [f"{across} {x}" for x in wide_rows.columns]
+        rows = wide_rows.fillna("").reset_index().to_dict("records")
     wide().print(table(rows, tuple(columns)))
     if found.disturbed.any():
         errors.print(f"{int(found.disturbed.sum())} runs were disturbed by other programs")
     if plot is not None:
-        from specwb.figures.sweeps import by_parameter
+        from specwb.figures.sweeps import by_parameter, trade
 
-        write(by_parameter(means, columns, value).to_html(include_plotlyjs=True), plot)
+        drawn = trade(means, columns, value, cost) if cost else by_parameter(means, columns, value)
+        write(drawn.to_html(include_plotlyjs=True), plot)

@@ -48,7 +48,7 @@ def trace(
     loading: LOAD = None,
     threads: THREADS = None,
 ) -> None:
-    """Record a decoding round by round; write it as JSON or as a page that plays it.
+    """Record a decoding step by step; write it as JSON or as a page that plays it.
 
     The page needs no Python and no network. docs/trace.md says what is in a trace.
     """

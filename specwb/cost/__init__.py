@@ -21,7 +21,7 @@ from specwb.cost.forecast import (
     parts,
     seconds,
 )
-from specwb.cost.ledger import forecast
+from specwb.cost.ledger import forecast, forecast_of
 from specwb.cost.shapes import PredictionError, Shape, shape
 from specwb.cost.steps import Step, step
 from specwb.cost.work import Kernel, Setting
@@ -42,6 +42,7 @@ __all__ = [
     "acceptance",
     "card",
     "forecast",
+    "forecast_of",
     "from_card",
     "kernel_seconds",
     "parts",

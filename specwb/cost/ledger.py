@@ -30,7 +30,9 @@ from specwb.cost.shapes import PredictionError, Shape, shape, tables
 from specwb.cost.steps import DRAFT, draft_kind, step
 from specwb.cost.work import Setting
 from specwb.files import whole_file
+from specwb.methods import METHODS, Method
 from specwb.models.load import data_dir
+from specwb.options import spell
 
 BEGIN, END = "<!-- ledger: begin -->", "<!-- ledger: end -->"
 MISS = 0.2
@@ -151,6 +153,38 @@ def forecast(spec: str, target: Shape, card: Card, **more: Any) -> Forecast:
         PredictionError: as there.
     """
     return from_card(spec, target, card, **more).widened(model_error())
+
+
+def forecast_of(
+    built: Method, target: Shape, card: Card, draft: Shape, drafted: float, **more: Any
+) -> Forecast:
+    """Predict as :func:`forecast` does, for a method that was built and measured with other models.
+
+    A tree that its options leave open is the one that it was built with. Where a chain ends early
+    (sps, kangaroo), the number of tokens drafted stands for the options that end it.
+
+    Args:
+        built: the method.
+        target, card: as of :func:`forecast`.
+        draft: the shape of a draft model, for methods that have one.
+        drafted: mean number of draft tokens per step, as measured.
+        more: as of :func:`specwb.cost.forecast.from_card`.
+    Raises:
+        PredictionError: as there.
+    """
+    key = built.key.partition(":")[0]
+    entry, own = METHODS[key], vars(built.drafter)
+    options = {n: v for n, v in built.options.items() if v != entry.options[n].default}
+    options |= {n: own[n] for n in ("tree", "k") if n in entry.priced and n in own}
+    drop = {"draft", "head"} | ({"nodes"} if "tree" in entry.priced else set())
+    if key in ("sps", "kangaroo"):
+        drop |= {"confidence", "schedule"}
+        more["drafted"] = max(1.0, drafted)
+    written = ",".join(f"{n}={spell(v)}" for n, v in options.items() if n not in drop)
+    spec = f"{key}:{written}" if written else key
+    if kind := draft_kind(key):
+        more["draft"] = shape("dream-7b") if kind == "diffusion" else draft
+    return forecast(spec, target, card, **more)
 
 
 def _published() -> dict[str, Any]:

@@ -165,7 +165,7 @@ def kangaroo() -> Drawing:
         "The target's first layers and a trained adapter draft token by token while the drafter "
         "is sure; the remaining layers verify all of them in one pass."
     )
-    top = ((4, "draft: again while sure"), (300, "verify: once a round"))
+    top = ((4, "draft: again while sure"), (300, "verify: once per step"))
     d = _open(240, "Kangaroo: two exits", desc, top)
     d.box(4, 168, 190, 44, "first l layers", colour="target")
     d.arrow(99, 168, 99, 146)
@@ -274,7 +274,7 @@ def easyspec() -> Drawing:
     desc = (
         "Above, a draft model's layers run one after the other; below, the attentions of a group "
         "read the same input and run side by side, and the MLPs follow in order; the first pass of "
-        "a round is exact and mends the cache."
+        "a step is exact and mends the cache."
     )
     d = _open(250, "EasySpec: layers side by side", desc, ((4, "exact step"),))
     x = 4
@@ -296,7 +296,7 @@ def easyspec() -> Drawing:
     d.text(440, 148, "the same input: attentions on", size=13)
     d.text(440, 164, "several devices, at once", size=13)
     d.text(440, 180, "what comes out is not quite q", size=13, colour="rejected")
-    d.text(4, 240, "a round:", size=14, bold=True)
+    d.text(4, 240, "a step:", size=14, bold=True)
     for i, (word, colour) in enumerate(
         (("exact", "draft"), ("fuzzy", "draft"), ("fuzzy", "draft"), ("target verifies", "target"))
     ):

@@ -13,6 +13,7 @@ from html import escape
 from itertools import count
 from typing import Any, Self
 
+from specwb.files import stored_png
 from specwb.palette import TARGET, VOCABULARY
 
 INK = "#767676"  # words outside of boxes: its contrast with white and with black is alike
@@ -181,6 +182,8 @@ class Drawing:
         bundle: dict[str, Any] = {"image/svg+xml": self.svg, "text/plain": repr(self)}
         if os.environ.get("SPECWB_STILLS"):  # of specwb.widgets.display, which needs more packages
             bundle["application/vnd.specwb.still+json"] = [{"html": self.svg}]
+        elif png := stored_png(repr(self)):
+            bundle["image/png"] = png
         return bundle
 
 

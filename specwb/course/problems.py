@@ -96,7 +96,7 @@ def walks() -> Iterator[dict[str, Any]]:
 
 
 def rounds() -> Iterator[dict[str, Any]]:
-    """Accepted draft tokens by round."""
+    """Accepted draft tokens by step."""
     for n in range(1, 5):
         for accepted in product(range(4), repeat=n):
             yield {"accepted": list(accepted)}
@@ -104,7 +104,7 @@ def rounds() -> Iterator[dict[str, Any]]:
 
 
 def levels() -> Iterator[dict[str, Any]]:
-    """Accepted and tested depths by round: what was tested is what was accepted, and where a
+    """Accepted and tested depths by step: what was tested is what was accepted, and where a
     candidate was rejected one more."""
     for n in range(1, 4):
         for several in product([(0, 1), (1, 1), (1, 2), (2, 2), (0, 0)], repeat=n):

@@ -1,4 +1,4 @@
-"""Plotly figures of plain results: a round, its tests, a decoding, a comparison, two distributions,
+"""Plotly figures of plain results: a step, its tests, a decoding, a comparison, two distributions,
 a curve. They compute nothing about models.
 """
 
@@ -15,9 +15,9 @@ from specwb.figures.falcon import (
     glancing,
     ratios,
 )
-from specwb.figures.heads import head_accuracy, heads
-from specwb.figures.kangaroo import beams, cache_slots, densities, stopping, sureness
-from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices, stop_rules
+from specwb.figures.heads import head_accuracy
+from specwb.figures.kangaroo import cache_slots, densities, stopping
+from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices
 from specwb.figures.measuring import bars, estimates, price_and_tokens
 from specwb.figures.methods import (
     acceptance_by_depth,
@@ -26,9 +26,9 @@ from specwb.figures.methods import (
     round_lengths,
     speedup,
     time_split,
-    tokens_per_round,
+    tried,
 )
-from specwb.figures.rules import acceptance, decisions, output, residuals, rule_rates
+from specwb.figures.rules import acceptance, output, residuals, rule_rates
 from specwb.figures.tree import by_nodes, designer, draft_tree, tree_mask, value_tree
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "acceptance_by_depth",
     "adaptive",
     "bars",
-    "beams",
     "block_designer",
     "block_sight",
     "block_tree",
@@ -47,14 +46,12 @@ __all__ = [
     "cache_slots",
     "calibration",
     "comparison",
-    "decisions",
     "densities",
     "designer",
     "draft_tree",
     "estimates",
     "glancing",
     "head_accuracy",
-    "heads",
     "kept_roots",
     "lattice",
     "mask_slices",
@@ -65,11 +62,9 @@ __all__ = [
     "round_lengths",
     "rule_rates",
     "speedup",
-    "stop_rules",
     "stopping",
-    "sureness",
     "time_split",
-    "tokens_per_round",
     "tree_mask",
+    "tried",
     "value_tree",
 ]

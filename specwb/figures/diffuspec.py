@@ -84,7 +84,7 @@ def lattice(
 
 
 def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
-    """Adaptive draft length, round by round: what was drafted, generated and accepted, and the two
+    """Adaptive draft length, step by step: what was drafted, generated and accepted, and the two
     averages that steer it.
 
     Args:
@@ -103,7 +103,7 @@ def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
     tokens.line(name, xs, generated, (INK, "dot", ""), **wide)
     for edge in sorted({least, most}):
         tokens.rule(None, edge, (OTHER, "dot", 1))
-    means = Panel("their moving averages", axis("round", 0.4, len(xs) + 0.6, showgrid=False))
+    means = Panel("their moving averages", axis("step", 0.4, len(xs) + 0.6, showgrid=False))
     means.y = {"rangemode": "tozero"}
     accepted = [r.mean_accepted for r in rounds]
     means.line("a, of generated", xs, [r.mean_generated for r in rounds], PALETTE[6], size=6)

@@ -1,4 +1,4 @@
-"""Layers side by side: which, what that changes in every layer, a cache that drifts, a round on
+"""Layers side by side: which, what that changes in every layer, a cache that drifts, a step on
 several devices, what it all may bring.
 """
 
@@ -97,16 +97,16 @@ def by_layer(
 def cache_drift(
     errors: Mapping[str, Sequence[float]], layers: Mapping[str, Sequence[float]]
 ) -> go.Figure:
-    """How far the entries of a draft's cache are from exact ones: by round (left), and by layer in
-    one of the rounds (right).
+    """How far the entries of a draft's cache are from exact ones: by step (left), and by layer in
+    one of the steps (right).
 
     Args:
-        errors: name -> relative error in round 1, 2, ..;
+        errors: name -> relative error in step 1, 2, ..;
         layers: name -> relative error of layer 0, 1, ..
     """
     rounds = len(next(iter(errors.values())))
-    left = Panel("by round", axis("round", dtick=1 if rounds <= 20 else 5, **BARE))
-    right = Panel("by layer, last round", axis("layer", dtick=1, **BARE), {"rangemode": "tozero"})
+    left = Panel("by step", axis("step", dtick=1 if rounds <= 20 else 5, **BARE))
+    right = Panel("by layer, last step", axis("layer", dtick=1, **BARE), {"rangemode": "tozero"})
     left.y = axis("relative error", rangemode="tozero")
     look = looks([*errors, *layers])
     for panel, curves, first in ((left, errors, 1), (right, layers, 0)):
@@ -119,8 +119,9 @@ def cache_drift(
 
 
 def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
-    """One round as a timeline, a bar for each device: what it does and when; a gap is waiting.
-    Dotted lines part the draft's steps. Of a verification that takes long its beginning is shown.
+    """One step as a timeline, a bar for each device: what it does and when; a gap is waiting.
+    Dotted lines part the draft's steps. Of a verification that takes long the beginning is shown,
+    with a break mark.
 
     Args:
         spans: of :func:`specwb.analysis.layer_parallel.timeline`.
@@ -134,7 +135,8 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
         for step in sorted({s.step for s in spans})
     }
     drafted = starts.get(depth, end)
-    one = Panel(title, axis(unit, 0, min(1.01 * end, 1.4 * drafted), **BARE))
+    shown = min(1.01 * end, 1.4 * drafted)
+    one = Panel(title, axis(unit, 0, shown, **BARE))
     one.y = {**BY_NAME, "categoryorder": "array", "categoryarray": names, "showgrid": False}
     for kind, (colour, hatch) in KINDS.items():
         mine = [s for s in spans if s.kind == kind]
@@ -153,6 +155,9 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
             marker_pattern_fgopacity=0.5,
             marker_pattern_size=5,
         )
+    if shown < end:
+        for name in names:  # the bar goes on
+            one.note(0.97 * shown, name, "⫽", font={"size": 26, "color": "white"})
     for i, (step, x) in enumerate(starts.items()):
         if i:
             one.rule(x, None, (INK, "dot", 1))
@@ -173,7 +178,7 @@ def stage_and_round(
     title: str,
 ) -> go.Figure:
     """The cost model: what the drafting stage gains from attention's share of a layer (left),
-    tokens a round that a speedup needs (right).
+    tokens per step that a speedup needs (right).
 
     Args:
         shares: of a layer's time that attention takes.
@@ -182,7 +187,7 @@ def stage_and_round(
         published: a stage's speedup, a dashed line.
         costs: of a draft step, in plain steps.
         tokens: name -> tau needed at each, at most five.
-        most: tokens a round can have.
+        most: tokens a step can have.
         title: of the panel on the right, what is needed.
     """
     stage = Panel("speedup of the drafting stage", y={"zeroline": False})

@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 
 from specwb.figures.kit import BARE, Panel, axis, draw, errors, steps
 from specwb.figures.mcsd_ti import bin_of
-from specwb.figures.style import MONOSPACE, chip, visible
-from specwb.figures.tree import edges_of, leaves_of
-from specwb.palette import ACCEPTED, DRAFT, EDGE, FAINT, FIRST, INK, MARK, OTHER, PALETTE, looks
+from specwb.figures.style import visible
+from specwb.palette import DRAFT, FAINT, FIRST, INK, MARK, OTHER, PALETTE, looks
 
 HELD = ("nothing", "of the text", "of another text, which is not kept")
 
@@ -23,7 +22,7 @@ def cache_slots(
     slots: Sequence[int],
     words: Sequence[str] = (),
 ) -> go.Figure:
-    """What lies in every layer's cache at several moments of a round, one panel each.
+    """What lies in every layer's cache at several moments of a step, one panel each.
 
     Args:
         moments: name -> ``[rows][slots]``: 0 nothing, 1 what a forward over the final text would
@@ -65,40 +64,6 @@ def cache_slots(
     )
 
 
-def sureness(
-    words: Sequence[str],
-    sure: Sequence[float],
-    accepted: int,
-    eta: float,
-    title: str,
-    instead: Sequence[str] = (),
-) -> go.Figure:
-    """How sure the drafter was of each token of a draft, and what became of it.
-
-    Args:
-        words, sure: draft tokens in order, beyond the one that ends the draft too if wished.
-        accepted: how many are kept.
-        eta: the draft ends with the first token below it.
-        instead: the target's token in the place of each.
-    """
-    drafted = next((i for i, s in enumerate(sure, 1) if s < eta), len(words))
-    place = [f"{i}: “{visible(word)}”" for i, word in enumerate(words, 1)]
-    one = Panel(title, {"type": "category", "categoryorder": "array", "categoryarray": place})
-    one.y = axis("largest probability", 0, 1.12)
-    for name, which, colour, hatch in (
-        ("kept", slice(min(accepted, drafted)), ACCEPTED, ""),
-        ("drafted, not kept", slice(accepted, drafted), DRAFT, "/"),
-        ("not drafted", slice(drafted, None), FAINT, "."),
-    ):
-        more = {"width": 0.7, "marker_pattern_fgcolor": INK, "hover": "%{x}: %{y:.3f}"}
-        one.bars(name, place[which], sure[which], colour, hatch, **more)
-    font = {"family": MONOSPACE, "size": 12, "color": MARK}
-    for x, s, word in zip(place, sure, instead):
-        if word:
-            one.note(x, s, f"target: {visible(word)}", yshift=11, font=font)
-    return draw(one.rule(y=eta), 340)
-
-
 def densities(kept: Sequence[float], rejected: Sequence[float], bins: int = 10) -> go.Figure:
     """How sure the drafter was of tokens that were kept and of tokens that were rejected: two
     densities on [0, 1], and the share kept by sureness with its binomial standard error.
@@ -137,49 +102,6 @@ def densities(kept: Sequence[float], rejected: Sequence[float], bins: int = 10) 
     return draw([[density, share]], 380, widths=(0.55, 0.45), gaps=(0.12, 0))
 
 
-def beams(
-    parents: Sequence[int],
-    words: Sequence[str],
-    scores: Sequence[float],
-    kinds: Sequence[str],
-    title: str,
-) -> go.Figure:
-    """A tree of beams: what stays in it, what is pruned, and the accepted path.
-
-    Args:
-        parents: of every node, -1 for the root.
-        words, scores, kinds: of every node; a kind is "accepted", "tree" or "pruned".
-        title: of the figure.
-    """
-    place, xs, ys = edges_of(parents)
-    leaves = leaves_of(parents)
-    one = Panel(title, axis("level", -0.35, max(x for x, _ in place.values()) + 0.4, dtick=1))
-    one.x = {**one.x, **BARE}
-    one.y = {"visible": False, "range": [-leaves, 1]}
-    one.line("", xs, ys, (EDGE, "solid", ""), 0, 1.5)
-    for kind, name, colour, symbol, sign in (
-        ("accepted", "accepted", ACCEPTED, "circle", "✓ "),
-        ("tree", "in the tree", INK, "square", ""),
-        ("pruned", "pruned", OTHER, "x-thin", ""),
-    ):
-        nodes = [i for i, k in enumerate(kinds) if k == kind]
-        one.points(
-            name,
-            [place[i][0] for i in nodes],
-            [place[i][1] for i in nodes],
-            (colour, "", symbol),
-            size=10,
-            marker_line={"color": colour, "width": 2},
-            text=[visible(words[i]) for i in nodes],
-            customdata=[round(scores[i], 4) for i in nodes],
-            hover="%{text}: %{customdata:.3f}",
-        )
-        for i in nodes:
-            words_of = f"{sign}{visible(words[i])} {scores[i]:.2f}"
-            one.note(*place[i], **chip(words_of, None if kind == "pruned" else colour))
-    return draw(one, max(240, 130 + 26 * leaves))
-
-
 def stopping(
     etas: Sequence[float],
     tau: Sequence[float],
@@ -189,17 +111,18 @@ def stopping(
     measured: Mapping[float, tuple[float, float]],
     paper: Mapping[str, Mapping[float, tuple[float, float]]],
 ) -> go.Figure:
-    """What a threshold gives: tokens a round and speedup, here (left) and as published (right).
+    """What a threshold gives: CR (tokens per step) and speedup, of these models (left) and as
+    published (right).
 
     Args:
         etas: thresholds.
-        tau, drafted, speed: at each, tokens a round, draft tokens a round, predicted speedup.
+        tau, drafted, speed: at each, tokens per step, draft tokens per step, predicted speedup.
         chosen: which is marked.
         measured: threshold -> (tau, speedup).
         paper: name -> threshold -> (CR, speedup).
     """
     drafts = [d + 1 for d in drafted]
-    titles = ("tokens a round, here", "CR, the paper's 7B", "speedup, here")
+    titles = ("CR, these models", "CR, the paper's 7B", "speedup, these models")
     panels = [Panel(title) for title in (*titles, "speedup, the paper's 7B")]
     tokens, cr, here, published = panels
     for one in panels:

@@ -166,6 +166,30 @@ def _words(name: str, more: Dict) -> Dict:
     return given if name else {**given, "hoverinfo": "skip"}
 
 
+def read_off(drawn: go.Figure) -> str:
+    """A line that tells whether the same was drawn: the title of a figure, and by panel of each of
+    its series the first and the last value, and the largest and the smallest in between.
+    """
+    titles = [note.text for note in drawn.layout.annotations if note.yanchor == "bottom"]
+    panels: dict[int, list[str]] = {}
+    for trace in drawn.data:
+        rows = trace.z if trace.type == "heatmap" else [trace.y]
+        values = [float(v) for row in rows for v in row if v is not None]
+        if values:
+            first, last, least, most = (
+                f"{v:.3g}" for v in (values[0], values[-1], min(values), max(values))
+            )
+            ends = dict.fromkeys((first, last) if len(values) > 1 else (first,))
+            more = {"least": least, "most": most}.items()
+            text = ", ".join((" to ".join(ends), *(f"{w} {v}" for w, v in more if v not in ends)))
+            panel = int((trace.xaxis or "x")[1:] or 1) - 1
+            panels.setdefault(panel, []).append(f"{trace.name}: {text}" if trace.name else text)
+    parts = [drawn.layout.title.text]
+    for panel, said in sorted(panels.items()):
+        parts += [*titles[panel : panel + 1], "; ".join(said)]
+    return " | ".join(filter(None, parts))
+
+
 def _lines(names: list[str]) -> int:
     """Of a legend in a figure of common width; in several lines plotly makes columns."""
     widths = [45 + 7 * len(name) for name in names]
@@ -192,7 +216,7 @@ def draw(panels: Panel | Sequence[Sequence[Panel | None]], height: int, **more: 
     legend = _lines(list(names)) if more.setdefault("showlegend", len(names) > 1) else 0
     hidden = all(isinstance(p.y, Mapping) and p.y.get("visible") is False for _, _, p in every)
     room = 10 + 20 * legend if legend else 0
-    top = 30 + 20 * bool(title) + (0 if alone else 10 + 20 * bool(title)) + room * (not below)
+    top = 14 + 26 * bool(title) + (0 if alone else 22) + room * (not below)
     margin = {"l": 20 if hidden else 60, "r": 20, "t": top, "b": 50 + room * below}
     head = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
     drawn = figure(**{"height": height, "margin": margin, "title": head, **more})

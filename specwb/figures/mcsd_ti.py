@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from specwb.errors import ArgumentError
 from specwb.figures.kit import BARE, Panel, axis, draw, steps
-from specwb.palette import ACCEPTED, DRAFT, FIRST, MARK, OTHER, looks
+from specwb.palette import FIRST, MARK, OTHER, looks
 from specwb.tree import Tree
 
 HATCHES = ("", "/", "x", ".", "\\", "+", "-", "|")
@@ -49,40 +49,6 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
         block = (-0.5, stop - 0.5)
         one.rule(block, block, look, type="rect")
     return draw(one, max(320, min(620, 130 + 22 * n)))
-
-
-def stop_rules(
-    drafted: Sequence[int],
-    kept: Sequence[int],
-    depth: int,
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    here: tuple[float, float],
-    *,
-    xaxis: str,
-    yaxis: str,
-    title: str,
-) -> go.Figure:
-    """How many levels rounds drafted and kept, and what each way of stopping trades for what.
-
-    Args:
-        drafted, kept: levels of every round.
-        depth: of the whole tree.
-        curves: name -> points.
-        here: the point of these rounds.
-        xaxis, yaxis, title: words for the curves.
-    """
-    levels = list(range(depth + 1))
-    rounds = Panel("rounds by levels, share", axis("levels", tickvals=levels), axis("", 0, 1))
-    for name, counted, colour, hatch in (
-        ("drafted", drafted, DRAFT, ""),
-        ("kept", kept, ACCEPTED, "/"),
-    ):
-        shares = [sum(n == level for n in counted) / len(counted) for level in levels]
-        rounds.bars(name, levels, shares, colour, hatch, hover="%{x} levels: %{y:.0%}")
-    trade = Panel(title, xaxis, yaxis)
-    points = {name: tuple(zip(*pairs, strict=True)) for name, pairs in curves.items()}
-    trade.lines(points, size=6).here("chosen", *here)
-    return draw([[rounds], [trade]], 640, heights=(0.38, 0.62))
 
 
 def bin_of(value: float, bins: int) -> int:

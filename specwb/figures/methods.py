@@ -1,15 +1,15 @@
-"""Methods side by side: speedups, tokens per round, acceptance by depth, where the time goes."""
+"""Methods side by side: speedups, tokens per step, acceptance by depth, where the time goes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import sqrt
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from specwb.decoding import Output
 from specwb.figures.kit import BY_NAME, Panel, axis, draw, errors, whiskers
 from specwb.palette import DRAFT, FIRST, INK, MARK, OTHER, looks
 
@@ -102,7 +102,7 @@ def by_category(
 def acceptance_by_depth(
     counts: Mapping[str, Sequence[Sequence[int]]], least: int = 10
 ) -> go.Figure:
-    """Share of the rounds that reached depth d - 1 and had candidates there which accepted one, for
+    """Share of the steps that reached depth d - 1 and had candidates there which accepted one, for
     d = 1, 2, ...
 
     Each depth has its own denominator, so this is no accepted length in disguise: a flat line is
@@ -138,11 +138,11 @@ def acceptance_by_depth(
 
 
 def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
-    """One histogram a method: the share of its rounds that added 1, 2, ... tokens; the dashed line
+    """One histogram a method: the share of its steps that added 1, 2, ... tokens; the dashed line
     is tau, their mean.
 
     Args:
-        accepted: draft tokens kept by round, for each method; a round adds one more, its bonus
+        accepted: draft tokens kept by step, for each method; a step adds one more, its bonus
             token.
     """
     counts = {name: Counter(a + 1 for a in lengths) for name, lengths in accepted.items()}
@@ -153,9 +153,9 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
         tau = sum(n * c for n, c in count.items()) / count.total()
         sizes = range(1, most + 1)
         one = Panel(f"{name}, tau {tau:.2f}")
-        words = "tokens added in a round" if i + COLUMNS >= len(counts) else ""
+        words = "tokens added in a step" if i + COLUMNS >= len(counts) else ""
         one.x = axis(words, 0.4, most + 0.6, dtick=1 if most <= 12 else 2)
-        words = "" if i % COLUMNS else "share of rounds"
+        words = "" if i % COLUMNS else "share of steps"
         one.y = axis(words, 0, top, tickformat=".0%", nticks=5)
         one.bars(
             name,
@@ -163,7 +163,7 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
             [count[n] / count.total() for n in sizes],
             FIRST,
             customdata=[count[n] for n in sizes],
-            hover="%{x} tokens: %{y:.1%} of rounds (%{customdata})",
+            hover="%{x} tokens: %{y:.1%} of steps (%{customdata})",
         )
         panels.append(one.line("", [tau] * 2, [0, top], (MARK, "dash", ""), size=0))
     across, down = min(COLUMNS, len(panels)), -(-len(panels) // COLUMNS)
@@ -171,27 +171,40 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
     return draw(
         [panels[at : at + across] for at in range(0, len(panels), across)],
         130 + 200 * down,
-        title="Tokens per round (dashed: tau, the mean)",
+        title="Tokens per step (dashed: tau, the mean)",
         gaps=(0.06, 0.34 / down),
         showlegend=False,
     )
 
 
-def tokens_per_round(output: Output) -> go.Figure:
-    """Rounds counted by the tokens they added (accepted + 1 bonus token), all rows together; the
-    dashed line is tau, their mean.
+def tried(
+    taus: Mapping[str, Sequence[float]], speeds: Mapping[str, Sequence[float]], xaxis: str
+) -> go.Figure:
+    """Settings that were tried, the last one on top: tokens per step (left) and speedup (right),
+    each with its interval; a dashed line is plain decoding.
+
+    Args:
+        taus: name -> tau and the ends of its interval.
+        speeds: name -> a speedup and the ends of its interval, where there is one.
+        xaxis: which speedup.
     """
-    counts = Counter(accepted + 1 for row in output.accepted_lengths for accepted in row)
-    sizes = range(1, max(counts, default=1) + 1)
-    heights = [counts[n] for n in sizes]
-    tau, top = output.mean_tokens_per_step, max(heights) * 1.2
-    one = Panel("Tokens per round", y=axis("rounds", 0, top))
-    one.x = axis("tokens added in a round, the bonus token included", 0.4, len(sizes) + 0.6)
-    one.x |= {"tickvals": list(sizes)}
-    one.bars("rounds", sizes, heights, FIRST, text=heights, textposition="outside")
-    name = f"tau = {tau:.2f} tokens per round"
-    one.line(name, [tau, tau], [0, top], (MARK, "dash", ""), size=0, width=3)
-    return draw(one, 320)
+    names = list(reversed(list(taus)))
+    rows = ["<br>".join(wrap(name.replace(",", ", "), 30)).replace(", ", ",") for name in names]
+    left, right = Panel("", y=BY_NAME), Panel("", y={**BY_NAME, "showticklabels": False})
+    for panel, values, title in (
+        (left, taus, "tau, tokens per step (95 % interval)"),
+        (right, speeds, xaxis),
+    ):
+        high = max([1.0, *(value[2] for value in values.values())])
+        panel.x = axis(title, 0, 1.08 * high, zeroline=False)
+        panel.y = {**panel.y, "categoryorder": "array", "categoryarray": rows}
+        panel.rule(x=1, look=(OTHER, "dash", 2))
+        for name, row in zip(names, rows, strict=True):
+            middle, low, top = values.get(name, (None, None, None))
+            look = (FIRST, "", "circle") if name == names[0] else (OTHER, "", "circle-open")
+            bar = {} if middle is None else {"error_x": whiskers([middle], [low], [top])}
+            panel.points("", [middle], [row], look, size=11, hover="%{x:.2f}", **bar)
+    return draw([[left, right]], 120 + 46 * len(rows), widths=(0.5, 0.5), gaps=(0.06, 0))
 
 
 def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, int]) -> go.Figure:
@@ -205,7 +218,7 @@ def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, 
     names = list(seconds)
     each = {part: [1e3 * seconds[n][part] / tokens[n] for n in names] for part in PARTS}
     whole = [sum(each[part][i] for part in PARTS) for i in range(len(names))]
-    one = Panel("Time for a token, by part of a round", y=BY_NAME)
+    one = Panel("Time for a token, by part of a step", y=BY_NAME)
     one.x = axis("milliseconds a token", 0, 1.15 * max(whole), zeroline=True)
     for part, (colour, shape) in PARTS.items():
         one.bars(
@@ -241,7 +254,7 @@ def speedup(
     top = max([1.0, *measured.values(), *(v for c in curves.values() for v in c)])
     hover, ringed = "gamma %{x}: %{y:.2f}x", [] if gamma is None else [gamma]
     one = Panel("Speedup over plain decoding (dashed: 1)", y=axis("speedup", 0, 1.15 * top))
-    one.x = axis("gamma, draft tokens a round", -0.4, most + 0.4, dtick=1 if most <= 16 else 2)
+    one.x = axis("gamma, draft tokens per step", -0.4, most + 0.4, dtick=1 if most <= 16 else 2)
     points = {name: (range(len(values)), values) for name, values in curves.items()}
     one.lines(points, size=6, hover=hover)
     ring = {"marker_line_width": 3, "showlegend": gamma is not None}

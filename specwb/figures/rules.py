@@ -1,12 +1,10 @@
 """Candidates at one node: what is accepted, what rejections leave of p, how often each rule goes
-on, what distribution comes out, and the tests of one round.
-"""
+on, what distribution comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -14,7 +12,6 @@ import plotly.graph_objects as go
 from specwb.analysis import acceptance_rate, output_distribution
 from specwb.analysis.acceptance import Distribution
 from specwb.figures.kit import Panel, axis, draw
-from specwb.figures.style import visible
 from specwb.palette import (
     ACCEPTED,
     DARK,
@@ -27,7 +24,6 @@ from specwb.palette import (
     RESIDUAL,
     TARGET,
 )
-from specwb.trace import Explanation
 
 HATCHES = ("/", "x", "-", "|", "+", "\\")
 """Of the residuals, in order of rejections; no more are told apart."""
@@ -41,13 +37,6 @@ DRAWN = {
 """How sampling schemes are called below the bars, where there is little room."""
 TOKENS = axis("token", type="category", dtick=1)
 HOVER = "token %{x}: %{y:.4f}"
-SIGNS = {
-    "accepted": ("✓ accepted", ACCEPTED),
-    "rejected": ("✗ rejected", REJECTED),
-    "not tested": ("not tested", OTHER),
-    "bonus": ("bonus token", OTHER),
-    "not kept": ("not kept", OTHER),
-}
 
 
 def acceptance(
@@ -61,7 +50,7 @@ def acceptance(
 
     Accepted and residual together are as high as p, accepted and rejected as high as q. The black
     diamonds are the distribution of the output (:func:`specwb.analysis.output_distribution`); they
-    lie on p whatever q is. Five traces: accepted, residual, rejected, output, drawn.
+    lie on p whatever q is. Seven traces: accepted, residual, rejected, p, q, output, drawn.
 
     Args:
         p, q: distributions ``[V]``.
@@ -82,6 +71,9 @@ def acceptance(
         ("rejected, (q − p)+", draft - both, REJECTED, "."),
     ):
         one.bars(name, names, heights, colour, hatch, hollow=True, hover=HOVER)
+    step = {"size": 0, "width": 2.5, "line_shape": "hvh", "hover": HOVER}
+    one.line("p", names, target, (TARGET, "solid", ""), **step)
+    one.line("q", names, draft, (DRAFT, "dash", ""), **step)
     look, ring = ("black", "", "diamond-wide"), {"width": 1, "color": "white"}
     out = output_distribution(target, draft)
     one.points("output", names, out, look, size=13, hover=HOVER, marker_line=ring)
@@ -89,46 +81,6 @@ def acceptance(
     more = {"marker_line": ring, "showlegend": bool(n)}
     one.points(f"{n} draws", names, drawn, look, size=7, hover=HOVER, **more)
     return draw(one, 420, below=True, barmode="stack")
-
-
-def decisions(explanation: Explanation) -> go.Figure:
-    """p and q of every candidate the walk came to, depth by depth, and what was decided.
-
-    The diamond is ``u q``: the first candidate of a node is accepted iff it lies below the top of
-    its p bar. Candidates after a rejection are tested against what then remains of p and q, so they
-    have no diamond, only their decision. A greedy walk has neither q nor u; a point-mass rule does
-    not compare ``u q`` with p. Three traces (p, q, u q), the same number for every round;
-    ``customdata``: depth, token id, decision.
-    """
-    tests = [
-        (level.depth, t)
-        for level in explanation.levels
-        for t in level.tests
-        if t.decision != "invalid"
-    ]
-    # labels must be distinct for plotly to keep bars apart
-    place = [
-        [f"depth {d}" for d, _ in tests],
-        [f"{t.candidate + 1}: {visible(t.text)}" for _, t in tests],
-    ]
-    compared = explanation.rule in ("rejection", "rrs", "rrsw")
-    mark = [
-        t.u * t.q if compared and t.candidate == 0 and t.u is not None and t.q is not None else None
-        for _, t in tests
-    ]
-    tops = [max(t.p, t.q or 0, m or 0) for (_, t), m in zip(tests, mark, strict=True)]
-    one = Panel("Tests of the walk" if tests else "Nothing was tested", {"type": "multicategory"})
-    one.y = axis("probability", 0, 1.18 * max(tops, default=1.0), zeroline=True)
-    more: dict[str, Any] = {"customdata": [[d, t.token, t.decision] for d, t in tests]}
-    more["hover"] = "%{x}<br>%{y:.4f}<br>%{customdata[2]}"
-    one.bars("p (target)", place, [t.p for _, t in tests], TARGET, **more)
-    one.bars("q (draft)", place, [t.q for _, t in tests], DRAFT, "/", **more)
-    look, ring = ("black", "", "diamond"), {"color": "white", "width": 1}
-    one.points("u·q of a first candidate", place, mark, look, size=11, marker_line=ring, **more)
-    for i, ((_, t), top) in enumerate(zip(tests, tops, strict=True)):
-        sign, colour = SIGNS[t.decision]
-        one.note(i, top, sign, yshift=12, font={"size": 11, "color": colour})
-    return draw(one, 330, barmode="group")
 
 
 def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -> go.Figure:

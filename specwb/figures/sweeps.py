@@ -30,7 +30,10 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
         one = Panel("", axis(by[0], type="category"), axis(by[1], type="category"))
         x, y = ([f"{v:g}" for v in values] for values in (cells.columns, cells.index))
         low, high = (means.pivot(index=by[1], columns=by[0], values=end) for end in ("low", "high"))
-        words = [[f"{v:.2f}" for v in row] for row in cells.to_numpy()]
+        words = [
+            ["" if v != v else f"{v:.2f}<br>{a:.2f} .. {b:.2f}" for v, a, b in zip(*row)]
+            for row in zip(cells.to_numpy(), low.to_numpy(), high.to_numpy())
+        ]
         bar = {"zmin": None, "zmax": None, "showscale": True, "colorbar": {"title": value}}
         ends = np.dstack((low, high)).tolist()
         hover = "%{x}, %{y}: %{z:.3f} (%{customdata[0]:.3f} .. %{customdata[1]:.3f})"
@@ -45,4 +48,25 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
         interval = whiskers(group[middle], group["low"], group["high"])
         joined = 2 if numbers[-1] else 0
         one.line(name, group[last], group[middle], look, width=joined, error_y=interval)
+    return draw(one, 450)
+
+
+def trade(means: pd.DataFrame, by: list[str], value: str, cost: str) -> go.Figure:
+    """What :func:`specwb.sweeps.front` returns: every combination with its intervals, and a line
+    through those that nothing beats.
+    """
+    one = Panel("", axis(f"{cost} a step" if cost == "drafted" else cost), axis(value))
+    looked = looks(("others", "nothing is better"))
+    for name, look in looked.items():
+        rows = means[means.front == (name != "others")]
+        if rows.empty:
+            continue
+        bars = {
+            f"error_{at}": whiskers(rows[of], rows[f"{of}_low"], rows[f"{of}_high"])
+            for at, of in (("x", cost), ("y", value))
+        }
+        words = [", ".join(f"{key}={x}" for key, x in zip(by, row)) for row in rows[by].to_numpy()]
+        width = 2 if name != "others" else 0
+        hover = "%{text}: %{x:.3f}, %{y:.3f}"
+        one.line(name, rows[cost], rows[value], look, width=width, text=words, hover=hover, **bars)
     return draw(one, 450)

@@ -1,4 +1,4 @@
-"""Trees: the round that was decoded on one, trees with values, what their nodes see, and what they
+"""Trees: the step that was decoded on one, trees with values, what their nodes see, and what they
 are worth by size.
 """
 
@@ -68,7 +68,7 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
     )
     drafted = sum(valid[n] and parents[n] >= 0 for n in range(tree.n))
     counted = f"{drafted} draft tokens, {accepted} accepted, 1 bonus token"
-    one = Panel(f"Round {step.index + 1}: {counted}")
+    one = Panel(f"Step {step.index + 1}: {counted}")
     pairs = [(parent, node) for parent in children if parent in place for node in children[parent]]
     for name in ("other", "bonus", "accepted"):
         _, colour, dash, width, _, _ = _LOOKS[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -13,8 +13,16 @@ from specwb.files import foreign
 from specwb.inputs import as_int, check_unicode, is_many, to_python
 from specwb.models.target import Target
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
-"""A text, token ids, or the messages of a chat."""
+
+class Asked(Protocol):
+    """A prompt that knows its token ids, as a question of a prompt set does."""
+
+    def ids(self, tokenizer: Any) -> list[int]: ...
+
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Asked
+"""A text, token ids, the messages of a chat, or a question of
+:func:`specwb.bench.prompts.load_prompts`, of which the first turn is taken."""
 Prompts = Prompt | Sequence[Prompt] | Mapping[str, Any] | Tensor | np.ndarray
 """One prompt, a batch of them, or what a tokenizer returned (``input_ids``, ``attention_mask``)."""
 
@@ -44,8 +52,9 @@ def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], boo
     Args:
         target: the model they are for; its tokenizer is used for texts and chats.
         prompts: one prompt or a batch of them. A prompt is a text, token ids (a list, tensor or
-            array), or a chat: a list of messages ``{"role": .., "content": ..}``, which the
-            target's chat template turns into text up to where the assistant goes on. What a
+            array), a question of a prompt set (its first turn), or a chat: a list of messages
+            ``{"role": .., "content": ..}``, which the target's chat template turns into text up to
+            where the assistant goes on. What a
             tokenizer returned is taken as its ``input_ids`` where its ``attention_mask`` is 1, so
             that padding on either side is dropped.
 
@@ -58,14 +67,14 @@ def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], boo
     if isinstance(prompts, Mapping):
         single = "input_ids" not in prompts or not _is_nested(prompts["input_ids"])
         batch = [prompts] if single else _without_padding("prompts", prompts)
-    elif isinstance(prompts, str):
+    elif isinstance(prompts, str) or _is_asked(prompts):
         single, batch = True, [prompts]
     elif is_many(prompts):
         values = to_python(prompts)
         if not len(values):
             raise PromptError("no prompt was given")
         first = values[0]
-        is_id = not (isinstance(first, str | bytes | Mapping) or is_many(first))
+        is_id = not (isinstance(first, str | bytes | Mapping) or is_many(first) or _is_asked(first))
         single = is_id or _is_message(first)
         batch = [values] if single else values
     else:
@@ -81,6 +90,8 @@ def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
     """Returns the token ids of one prompt; ``name`` is what messages call it."""
     if isinstance(prompt, str):
         values = encode(target.tokenizer, prompt, name)
+    elif _is_asked(prompt):
+        values = prompt.ids(target.tokenizer)
     elif isinstance(prompt, Mapping):
         if "input_ids" not in prompt:
             keys = ", ".join(map(repr, prompt))
@@ -106,6 +117,10 @@ def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
 
 
 _ENCODING_KEYS = ("input_ids", "attention_mask")  # of what a tokenizer returns, what is read
+
+
+def _is_asked(value: object) -> bool:
+    return callable(getattr(value, "ids", None))
 
 
 def _is_message(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Recorded decodings: what a decoding did, round by round, as one JSON trace, and the module that
+"""Recorded decodings: what a decoding did, step by step, as one JSON trace, and the module that
 plays it in notebooks, in reports and on pages of its own (docs/trace.md)."""
 
 from specwb.scope.pages import module, page, section

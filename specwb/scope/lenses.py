@@ -238,7 +238,7 @@ def _lattice(drafter: DiffusionDrafter) -> Lens | None:
 
 
 def _easyspec(drafter: EasyDrafter, draft: Draft) -> Lens:
-    """The layers that run side by side, and a round's timeline in attentions and MLPs: each counts
+    """The layers that run side by side, and a step's timeline in attentions and MLPs: each counts
     1, exchanges and the head nothing, and there are as many devices as the widest group needs."""
     groups = tuple(tuple(group) for group in drafter.groups.layers)
     devices, depth = max(map(len, groups)), max(draft.tree.D, 1)

@@ -90,8 +90,8 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
         f"<h1>{escape(title)}</h1>\n{section(traces)}"
-        "<p>Keys: left and right step, with shift by rounds; space plays; up and down go through "
-        f"the tree, enter chooses a node.</p>\n{made}</body></html>\n"
+        "<p>Keys: left and right move, with shift by whole steps; space plays; up and down go "
+        f"through the tree, enter chooses a node.</p>\n{made}</body></html>\n"
     )
 
 

@@ -41,7 +41,7 @@ def record(
     """Decode a prompt and return all of it as one JSON trace, which ``specwb.microscope`` plays
     with Python or without (docs/trace.md).
 
-    The text is that of :func:`specwb.decode` with the same arguments. Each round has its tree, the
+    The text is that of :func:`specwb.decode` with the same arguments. Each step has its tree, the
     most probable tokens of p and q at every node, every test with its uniform, the bonus token and
     the seconds of its four parts. The clock is measured here and now: of ``repeats`` decodings, and
     as many plain ones between them, each part's least.
@@ -49,7 +49,7 @@ def record(
     Args:
         target: what :func:`specwb.load` returned.
         prompt: one text, token ids, or a chat's messages.
-        method: as for :func:`specwb.decode`; a greedy round (temperature 0) has no uniforms.
+        method: as for :func:`specwb.decode`; a greedy step (temperature 0) has no uniforms.
         max_new_tokens: how far it goes.
         temperature, top_k, top_p, seed, eos: as for :func:`specwb.decode`.
         repeats: how many decodings are timed, at least 1.
@@ -130,7 +130,7 @@ def _timed(
     new: int,
     repeats: int,
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """Seconds of the parts of each round, and of plain decoding by token."""
+    """Seconds of the parts of each step, and of plain decoding by token."""
     plain = make_method("ar", target)
     sampled = {**settings, "max_new_tokens": new}
     mine: list[list[dict[str, float]]] = []
@@ -138,7 +138,7 @@ def _timed(
     for _ in range(repeats):
         theirs.append([sum(parts.values()) for _, parts in _laps(target, ids, plain, sampled)])
         laps = list(_laps(target, ids, method, settings))
-        if [count for count, _ in laps] == counts or not mine:  # the same rounds, but for rounding
+        if [count for count, _ in laps] == counts or not mine:  # the same steps, but for rounding
             mine.append([parts for _, parts in laps][: len(counts)])
     rounds_seconds = [
         {part: short(min(run[i][part] for run in mine if i < len(run))) for part in PARTS}

@@ -74,10 +74,10 @@ def several(traces: Any) -> list[dict[str, Any]]:
 
 
 def in_words(trace: Mapping[str, Any]) -> str:
-    """One line about a trace: its method, tokens, rounds and tau."""
+    """One line about a trace: its method, tokens, steps and tau."""
     tokens, steps = len(trace["tokens"]), len(trace["rounds"])
     spec, tau = trace["method"]["spec"], tokens / steps
-    return f"{spec}: {tokens} tokens in {steps} rounds, {tau:.2f} a round"
+    return f"{spec}: {tokens} tokens in {steps} steps, {tau:.2f} per step"
 
 
 def short(x: float) -> float:

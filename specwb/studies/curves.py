@@ -9,12 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from math import isnan
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from specwb.bench.statistics import mean_and_error, ratio_and_error
+from specwb.studies import grid
+from specwb.studies.claim import Values
 
 THESE = "these models"
 """The name of our bars where the paper has several models."""
-Ours = Callable[[dict[str, Any], Mapping[str, dict[str, Any]]], float | None]
+
+
+class Seen(NamedTuple):
+    """A value measured here, with its 95 % interval over prompts where it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+Ours = Callable[[dict[str, Any], Mapping[str, dict[str, Any]]], Seen | None]
 """Gives a value from (document, cell's key -> its row)."""
+
+
+class Drawn(NamedTuple):
+    """The columns that are drawn of a curve; ``low`` and ``high`` have None where a value has no
+    interval."""
+
+    x: list[Any]
+    y: list[float]
+    low: list[float | None]
+    high: list[float | None]
+
+    def ends(self) -> tuple[list[float], list[float]]:
+        """The lower and upper ends; the value itself where it has no interval."""
+        low, high = (
+            [y if end is None else end for y, end in zip(self.y, ends, strict=True)]
+            for ends in (self.low, self.high)
+        )
+        return low, high
 
 
 @dataclass(frozen=True)
@@ -74,7 +110,8 @@ class Picture:
     @property
     def note(self) -> str:
         """What stands below the figure."""
-        return "; ".join(filter(None, (f"Published values: {self.sure}", self.differs))) + "."
+        parts = f"Published values: {self.sure}", self.differs, "whiskers: 95 % over our prompts"
+        return f"{'; '.join(filter(None, parts))}."
 
 
 def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:
@@ -92,39 +129,79 @@ def rows_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {r["cell"]: r for r in (*document["rows"], *ablation)}
 
 
+@lru_cache(maxsize=64)
+def _quantile(freedom: int) -> float:
+    return float(stats.t.ppf(0.975, freedom))
+
+
+def seen(value: float, error: float | None, prompts: int) -> Seen:
+    """Give a mean over prompts its interval: Student's, from its standard error."""
+    if error is None or isnan(error) or prompts < 2:
+        return Seen(value)
+    half = _quantile(prompts - 1) * error
+    return Seen(value, value - half, value + half)
+
+
+def over_prompts(values: Sequence[float]) -> Seen | None:
+    """Give the mean of a figure's values, one a prompt, with its interval; None of no values."""
+    return seen(*mean_and_error(values), len(values)) if len(values) else None
+
+
 def figure_of(key: str, what: str) -> Ours:
     """Give a figure of the row of one cell."""
 
-    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> float | None:
-        return rows[key].get(what) if key in rows else None
+    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> Seen | None:
+        row = rows.get(key, {})
+        if row.get(what) is None:
+            return None
+        error = row.get(f"{'tau' if what == 'accepted' else what}_error")
+        return seen(row[what], error, row.get("prompts", 0))
 
     return ours
 
 
-def over(first: str, second: str, what: str) -> Ours:
-    """Give a figure of one cell over that of another."""
+def over(
+    first: grid.Setting, second: grid.Setting, what: str, values: Values = grid.values
+) -> Ours:
+    """Give a figure of one cell over that of another on the same prompts."""
 
-    def ours(_: dict[str, Any], rows: Mapping[str, dict[str, Any]]) -> float | None:
-        a, b = (rows.get(key, {}).get(what) for key in (first, second))
-        return None if a is None or not b else a / b
+    def ours(document: dict[str, Any], _: Mapping[str, dict[str, Any]]) -> Seen | None:
+        a, b = (values(document["cells"], cell, what) for cell in (first, second))
+        return share(list(zip(a, b, strict=False)))
 
     return ours
 
 
-def series(curve: Curve, document: dict[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Return what is drawn of a curve: the paper's x and y, and ours."""
+def share(pairs: Sequence[tuple[float, float]]) -> Seen | None:
+    """Give the ratio of two means over prompts its interval; None where there is none."""
+    return seen(*ratio_and_error(pairs), len(pairs)) if any(b for _, b in pairs) else None
+
+
+def in_domain(cell: grid.Setting, what: str, domain: str = "") -> Ours:
+    """Give a figure of a cell over the prompts of one domain, of all where it is not named."""
+
+    def ours(document: dict[str, Any], _: Mapping[str, dict[str, Any]]) -> Seen | None:
+        values = grid.values(document["cells"], cell, what)
+        pairs = zip(values, document["domains"], strict=False)
+        return over_prompts([x for x, where in pairs if domain in ("", where)])
+
+    return ours
+
+
+def series(curve: Curve, document: dict[str, Any]) -> tuple[Drawn, Drawn]:
+    """Return what is drawn of a curve: the paper's values, and ours."""
     rows = rows_of(document)
 
-    def ours(point: Point) -> float | None:
+    def ours(point: Point) -> Seen | None:
         if point.ours is not None:
             return point.ours(document, rows)
         return figure_of(point.cell.key, curve.what)(document, rows) if point.cell else None
 
-    theirs = [(p.x, p.paper) for p in curve.points]
+    theirs = [(p.x, None if p.paper is None else Seen(p.paper)) for p in curve.points]
     here = [(p.x, ours(p)) for p in curve.points]
     return _columns(theirs), _columns(here)
 
 
-def _columns(points: Sequence[tuple[Any, Any]]) -> list[list[Any]]:
-    known = [(x, y) for x, y in points if y is not None]
-    return [[x for x, _ in known], [y for _, y in known]]
+def _columns(points: Sequence[tuple[Any, Seen | None]]) -> Drawn:
+    known = [(x, *one) for x, one in points if one is not None]
+    return Drawn(*([list(column) for column in zip(*known, strict=True)] or [[] for _ in range(4)]))

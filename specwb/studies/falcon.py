@@ -22,7 +22,7 @@ from specwb.methods import Method
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Bar, Bars, Claim
 from specwb.studies.clock import Clock
-from specwb.studies.curves import THESE, Curve, Picture, Point
+from specwb.studies.curves import THESE, Curve, Picture, Point, in_domain
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
 
@@ -45,6 +45,8 @@ SPECS = {**HERE, "Eagle": "eagle:tree=published", "Falcon": "falcon:tree=vicuna"
 EQUAL = 26
 EQUALS = {name: f"{name.lower()}:nodes={EQUAL}" for name in ("Eagle", "Falcon")}
 """The two with trees of equal numbers of nodes."""
+WITH_TREES = ((THESE, SPECS), (f"{THESE}, {EQUAL} nodes each", EQUALS))
+"""Our bars: their names, and their specs by method."""
 TASKS = ("MT-Bench", "HumanEval", "GSM8K")
 CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
 BUDGETS = (5, 10, 26, 64)
@@ -138,6 +140,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
     """
     figures = grid.row(document, cell)
     figures["alpha"] = round((figures["tau"] - 1) / figures["tau"], 4)
+    figures["alpha_error"] = round((figures["tau_error"] or 0) / figures["tau"] ** 2, 4) or None
     figures["by_depth"] = grid.by_depth(grid.accepted_in(document, cell), figures["depth"])
     return figures
 
@@ -437,22 +440,45 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
 
 # ---------------------------------------------------------------------------------------- figures
 
+TASKS_HERE = {"MT-Bench": "", "HumanEval": "code", "GSM8K": "math"}
+"""A task -> the domain of our prompts that is likest it, all of them for the mixed one."""
 
-def _bars(table: str, what: str, unit: float, _: Document) -> Iterator[Curve]:
-    """A table's means over tasks by method, for every target, in a unit of its own."""
-    rows = published("falcon")["tables"][table]["rows"]
+
+def _alphas(_: Document) -> Iterator[Curve]:
+    """Means over tasks by method, for every target."""
+    rows = published("falcon")["tables"]["2"]["rows"]
     for target in dict.fromkeys(r["target"] for r in rows):
         points = (
-            Point(name, fmean(r[task] for task in TASKS) / unit)
+            Point(name, fmean(r[task] for task in TASKS) / 100)
             for name in SPECS
             for r in rows
             if (r["target"], r["method"]) == (target, name)
         )
-        yield Curve(what, target, what, tuple(points))
+        yield Curve("alpha", target, "alpha", tuple(points))
     here = [name for name in SPECS if any(r["method"] == name for r in rows)]
-    for name, specs in ((THESE, SPECS), (f"{THESE}, {EQUAL} nodes each", EQUALS)):
+    for name, specs in WITH_TREES:
         points = (Point(method, None, Cell(specs[method])) for method in here if method in specs)
-        yield Curve(what, name, what, tuple(points))
+        yield Curve("alpha", name, "alpha", tuple(points))
+
+
+def _tasks(table: str, what: str, _: Document) -> Iterator[Curve]:
+    """A table by task, a panel each, with the prompts that are likest it here."""
+    rows = published("falcon")["tables"][table]["rows"]
+    targets = dict.fromkeys(r["target"] for r in rows)
+    for task, domain in TASKS_HERE.items():
+        panel = f"{task}: {grid.SHOWN.get(what, what)}"
+        for target in targets:
+            by_name = {r["method"]: r[task] for r in rows if r["target"] == target}
+            points = (Point(name, by_name[name]) for name in SPECS if name in by_name)
+            yield Curve(panel, target, what, tuple(points))
+        names = [name for name in SPECS if any(r["method"] == name for r in rows)]
+        for name, specs in WITH_TREES:
+            points = (
+                Point(n, None, ours=in_domain(Cell(specs[n]), what, domain))
+                for n in names
+                if n in specs
+            )
+            yield Curve(panel, name, what, tuple(points))
 
 
 def _csgd(_: Document) -> Iterator[Curve]:
@@ -480,27 +506,28 @@ OTHER_TREES = (
     "Eagle and Falcon with their published trees (25 and 165 candidates), Medusa with a tree of 10 "
     "nodes for 64 there; there on a GPU"
 )
+BY_TASK = f"{OTHER_TREES}; here HumanEval is our code, GSM8K our math, MT-Bench all prompts"
 FIGURES = {
     "speed": Picture(
-        "Falcon, table 1: speedup at T = 0, mean over tasks",
+        "Falcon, table 1: speedup at T = 0 by task",
         "",
-        partial(_bars, "1", "speedup", 1),
+        partial(_tasks, "1", "speedup"),
         f"{_sure}; SpS, PLD and Lookahead are copied from other reports there",
         bars=True,
-        differs=OTHER_TREES,
+        differs=BY_TASK,
     ),
     "accepted": Picture(
-        "Falcon, table 3: accepted draft tokens a step, mean over tasks",
+        "Falcon, table 3: accepted draft tokens a step by task",
         "",
-        partial(_bars, "3", "accepted", 1),
+        partial(_tasks, "3", "accepted"),
         f"{_sure}; Eagle's on Vicuna 7B count the bonus token",
         bars=True,
-        differs=OTHER_TREES,
+        differs=BY_TASK,
     ),
     "alpha": Picture(
-        "Falcon, table 2: alpha, accepted over all written tokens",
+        "Falcon, table 2: alpha, accepted over all written tokens, mean over tasks",
         "",
-        partial(_bars, "2", "alpha", 100),
+        _alphas,
         _sure,
         bars=True,
         differs=OTHER_TREES,

@@ -317,6 +317,12 @@ def by_domain(values: Sequence[float], domains: Sequence[str]) -> dict[str, floa
     return {domain: round(fmean(group), 4) for domain, group in groups.items() if group}
 
 
+def error_of(values: Sequence[float]) -> float | None:
+    """Compute the standard error of a mean over prompts; None where there is none."""
+    error = mean_and_error(values)[1] if len(values) > 1 else None
+    return None if error is None else round(error, 4)
+
+
 def row(
     document: dict[str, Any],
     cell: Setting,
@@ -325,16 +331,18 @@ def row(
     """Compute one cell's figures, which are means over prompts.
 
     Returns:
-        A dict with, besides the cell's own settings and shape, tau and its standard error, accepted
-        = tau - 1, draft tokens a step, accepted and tested by depth (of chains), milliseconds of a
-        step and of its parts, and the speedup; accepted and speedup also by domain. Where fewer
-        prompts were timed than counted, ``timed`` says how many.
+        A dict with, besides the cell's own settings and shape, tau, accepted = tau - 1, draft
+        tokens a step, accepted and tested by depth (of chains), milliseconds of a step and of its
+        parts, and the speedup; accepted and speedup also by domain. ``NAME_error`` is a standard
+        error over prompts; that of accepted is tau's. Where fewer prompts were timed than counted,
+        ``timed`` says how many.
     """
     cells, domains = document["cells"], document.get("domains", [])
     figures = {
-        what: values(cells, cell, what) for what in ("tau", "accepted", "ms", "speedup", *PARTS)
+        what: values(cells, cell, what)
+        for what in ("tau", "accepted", "drafted", "ms", "speedup", *PARTS)
     }
-    mean, error = mean_and_error(figures["tau"])
+    mean = fmean(figures["tau"])
     record, shape = cells[cell.key], document.get("shapes", {}).get(cell.key, {})
     steps = [  # (accepted, drafted) of every step
         pair
@@ -351,9 +359,10 @@ def row(
         "prompts": len(figures["tau"]),
         **({"timed": len(figures["ms"])} if len(figures["ms"]) < len(figures["tau"]) else {}),
         "tau": round(mean, 4),
-        "tau_error": None if error != error else round(error, 4),
+        "tau_error": error_of(figures["tau"]),
         "accepted": round(mean - 1, 4),
         "drafted": round(fmean(drafted for _, drafted in steps), 3) if steps else None,
+        "drafted_error": error_of(figures["drafted"]),
         "by_domain": by_domain(figures["accepted"], domains),
         "speedup_by_domain": by_domain(figures["speedup"], domains),
         "by_depth": [
@@ -363,6 +372,7 @@ def row(
         "ms_per_round": round(fmean(figures["ms"]), 4) if figures["ms"] else None,
         "parts": {part: round(fmean(figures[part]), 4) for part in PARTS if figures[part]},
         "speedup": round(fmean(figures["speedup"]), 4) if figures["speedup"] else None,
+        "speedup_error": error_of(figures["speedup"]),
     }
 
 

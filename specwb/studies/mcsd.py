@@ -169,6 +169,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
         "accepted_per_round": figures["accepted"],
         "accepted_by_depth": grid.by_depth(accepted, depth),
         "depth_fraction": round((tau - 1) / depth, 4) if depth else None,
+        "depth_fraction_error": round((figures["tau_error"] or 0) / depth, 4) if depth else None,
         "ms_per_token": round(ms / tau, 3) if ms else None,
     }
 

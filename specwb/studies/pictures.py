@@ -16,9 +16,14 @@ from specwb.studies.curves import Curve, Picture, series
 from specwb.studies.grid import SHOWN
 
 WHO = ("paper", "here")
-HEIGHT, WORDS = 520, 110
-"""Height of a figure in pixels, and letters in a line below its title."""
+WORDS = 100
+"""Letters in a line below a figure's title."""
 MISSING = "pictures are drawn by matplotlib, which the extra 'train' brings"
+
+
+def _in_row(panels: int) -> int:
+    """How many of so many panels are in a row, so that rows are full where they can be."""
+    return {4: 2, 8: 4}.get(panels, min(panels, 3))
 
 
 def _parts(picture: Picture, document: dict[str, Any]) -> tuple[list[Curve], list[str], list[str]]:
@@ -30,52 +35,47 @@ def _parts(picture: Picture, document: dict[str, Any]) -> tuple[list[Curve], lis
 
 def draw(picture: Picture, document: dict[str, Any]) -> Any:
     """Draw an interactive figure."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    from specwb.figures.style import CLEAR, PALETTE
-    from specwb.figures.style import figure as bare
+    from specwb.figures.kit import Panel, whiskers
+    from specwb.figures.kit import draw as drawn
+    from specwb.figures.style import PALETTE
 
     curves, panels, names = _parts(picture, document)
-    titles = [SHOWN.get(panel, panel) for panel in panels]
-    figure = make_subplots(1, len(panels), subplot_titles=titles)
+    boxes = {panel: Panel(SHOWN.get(panel, panel), picture.x) for panel in panels}
     shown: set[str] = set()
     for curve in curves:
         color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
-        column = panels.index(curve.panel) + 1
-        for who, (xs, ys) in zip(WHO, series(curve, document), strict=True):
-            if not xs:
+        for who, points in zip(WHO, series(curve, document), strict=True):
+            if not points.x:
                 continue
             is_paper, name = who == "paper", f"{who}, {curve.name}"
-            common: dict[str, Any] = {"x": xs, "y": ys, "name": name, "legendgroup": name}
-            common["showlegend"] = name not in shown
+            more = {"legendgroup": name, "showlegend": name not in shown}
             shown.add(name)
+            if any(end is not None for end in points.low):
+                more["error_y"] = whiskers(points.y, *points.ends())
             if picture.bars:
-                trace: Any = go.Bar(
-                    **common,
-                    marker={
-                        "color": CLEAR if is_paper else color,
-                        "line": {"color": color, "width": 1.5},
-                        "pattern": {"shape": "/" if is_paper else "", "fgcolor": color},
-                    },
+                hatch = "/" if is_paper else ""
+                boxes[curve.panel].bars(
+                    name, points.x, points.y, color, hatch, hollow=is_paper, **more
                 )
             else:
-                trace = go.Scatter(
-                    **common,
-                    mode="lines+markers",
-                    line={"color": color, "dash": "dash" if is_paper else "solid"},
-                    marker={"symbol": f"{symbol}-open" if is_paper else symbol, "size": 8},
-                )
-            figure.add_trace(trace, row=1, col=column)
-    figure.update_xaxes(title_text=picture.x)
+                look = color, *(("dash", f"{symbol}-open") if is_paper else ("solid", symbol))
+                boxes[curve.panel].line(name, points.x, points.y, look, **more)
+    every: list[Panel | None] = [*boxes.values()]
+    columns = _in_row(len(every))
+    rows = [every[i : i + columns] for i in range(0, len(every), columns)]
+    rows[-1] += [None] * (columns - len(rows[-1]))
+    ticks = {str(p.x) for c in curves for p in c.points if picture.bars}
+    longest = max(map(len, ticks), default=0)
+    figure = drawn(rows, 130 + 390 * len(rows), title=picture.title)
     note = "<br>".join(wrap(picture.note, WORDS))
-    figure.update_layout(bare().layout)
+    margin = figure.layout.margin
     figure.update_layout(
-        title={"text": picture.title, "subtitle": {"text": note}},
-        height=HEIGHT,
-        margin={"t": 130, "b": 130},
-        legend={"orientation": "h", "y": -0.25, "yanchor": "top"},
+        title_subtitle_text=note,
+        margin={"t": margin.t + 25 * (1 + note.count("<br>")), "b": margin.b + 4 * longest},
+        legend={"yref": "container", "y": 0, "yanchor": "bottom"},
     )
+    if longest * len(ticks) * columns > 110:
+        figure.update_xaxes(tickangle=-35)
     return figure
 
 
@@ -96,52 +96,70 @@ def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") ->
     marks = {"square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "star": "*"}
     marks |= {"triangle-down": "v", "cross": "P", "circle": "o"}
     curves, panels, names = _parts(picture, document)
-    figure = Figure(figsize=(max(2, len(panels)) * 4.4, 4.4), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    columns = _in_row(len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(2, columns) * 4.4, 4.4 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes[len(panels) :]:
+        axis.remove()
     handles: dict[str, Any] = {}
-    for axis, panel in zip(axes, panels, strict=True):
+    for axis, panel in zip(axes, panels, strict=False):
         inside = [curve for curve in curves if curve.panel == panel]
         ticks = list(dict.fromkeys(str(p.x) for c in inside for p in c.points))
-        drawn: list[tuple[Curve, str, list[Any], list[Any]]] = [
-            (curve, who, xs, ys)
+        drawn = [
+            (curve, who, points)
             for curve in inside
-            for who, (xs, ys) in zip(WHO, series(curve, document), strict=True)
-            if xs
+            for who, points in zip(WHO, series(curve, document), strict=True)
+            if points.x
         ]
-        for index, (curve, who, xs, ys) in enumerate(drawn):
+        for index, (curve, who, points) in enumerate(drawn):
+            at: list[Any] = points.x
             color, _, symbol = PALETTE[names.index(curve.name) % len(PALETTE)]
             is_paper, label = who == "paper", f"{who}, {curve.name}"
             if picture.bars:
                 width = 0.8 / len(drawn)
-                at = [ticks.index(str(x)) - 0.4 + (index + 0.5) * width for x in xs]
+                at = [ticks.index(str(x)) - 0.4 + (index + 0.5) * width for x in at]
                 look = {"facecolor": "none" if is_paper else color, "edgecolor": color}
-                handles[label] = axis.bar(at, ys, width, hatch="///" if is_paper else "", **look)
+                handles[label] = axis.bar(
+                    at, points.y, width, hatch="///" if is_paper else "", **look
+                )
             else:
                 (handles[label],) = axis.plot(
-                    xs,
-                    ys,
+                    at,
+                    points.y,
                     color=color,
                     linestyle="--" if is_paper else "-",
                     marker=marks.get(symbol, "o"),
                     markersize=5.5,
                     markerfacecolor="none" if is_paper else color,
                 )
+            if any(end is not None for end in points.low):
+                low, high = points.ends()
+                lengths = [
+                    [y - end for y, end in zip(points.y, low, strict=True)],
+                    [end - y for y, end in zip(points.y, high, strict=True)],
+                ]
+                shade: dict[str, Any] = {
+                    "ecolor": "#444444" if picture.bars else color,
+                    "elinewidth": 1,
+                }
+                axis.errorbar(at, points.y, lengths, fmt="none", capsize=2, **shade)
         if picture.bars:
             turned = max(map(len, ticks)) * len(ticks) > 40
             axis.set_xticks(
                 range(len(ticks)), ticks, rotation=35 * turned, ha="right" if turned else "center"
             )
-        elif all(float(x).is_integer() for one in drawn for x in one[2]):
+        elif all(float(x).is_integer() for *_, points in drawn for x in points.x):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_title(SHOWN.get(panel, panel), fontsize=10)
         axis.set_xlabel(picture.x)
         axis.grid(alpha=0.25)
-    width = 32 * max(2, len(panels))
+    width = 32 * max(2, columns)
     note = wrap(picture.note, width + 10)
     figure.suptitle("\n".join((*wrap(picture.title, width), *note)), fontsize=10)
-    columns = 2 + (len(panels) > 2)
+    in_row = 2 + (columns > 2)
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=8
+        list(handles.values()), list(handles), loc="outside lower center", ncols=in_row, fontsize=8
     )
     buffer = BytesIO()
     # no date and no version in the file: the same results are the same picture

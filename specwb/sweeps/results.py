@@ -27,10 +27,11 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
     Columns: ``id`` of the configuration; its settings by name (``method``, ``temperature``, ..,
     empty where a method has no such option; ``option.steps`` where a run has a column of that
     name); ``prompt`` and ``domain``; ``tokens``, ``steps``;
-    ``tau``, tokens a target forward; ``accepted``, tau - 1; ``seconds``, ``tokens_per_second``
-    (empty where times were not noted); ``speedup`` over plain decoding of the same prompt,
-    sampling, seed and machine, and ``identical``, whether its text is the same (both empty where
-    that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
+    ``tau``, tokens a target forward; ``accepted``, tau - 1; ``drafted``, draft tokens verified a
+    step; ``seconds``, ``tokens_per_second`` (empty where times were not noted); ``speedup`` over
+    plain decoding of the same prompt, sampling, seed and machine, ``cost`` = tau / speedup, the
+    time of a step in plain ones, and ``identical``, whether its text is the same (empty where that
+    was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
     versions.
 
     Raises:
@@ -46,9 +47,12 @@ def frame(store: Store | Path | str) -> pd.DataFrame:
 def _frame(store: Store) -> pd.DataFrame:
     known = {id: {**_named(one), **_flat(facts)} for id, (one, facts) in store.settings().items()}
     rows = [{**_run(*run), **known[run[0]]} for run in store.runs()]
-    found = pd.DataFrame(rows, columns=None if rows else [*RUN_COLUMNS[:9], "method", *SHARED])
+    found = pd.DataFrame(
+        rows, columns=None if rows else [*RUN_COLUMNS[:9], "drafted", "method", *SHARED]
+    )
     found["tau"] = found.tokens / found.steps
     found["accepted"] = found.tau - 1
+    found["drafted"] = found.drafted.astype(float) / found.steps
     found["seconds"] = found.seconds.astype(float)
     found["tokens_per_second"] = found.tokens / found.seconds
     return _over_plain(found)
@@ -73,7 +77,14 @@ def _run(id: str, prompt: str, seconds: float | None, record: dict[str, Any]) ->
     is_count = isinstance(tokens, int) and 1 <= steps <= tokens
     if not (is_text and is_time and is_count and isinstance(record["disturbed"], bool)):
         raise ArgumentError(f"the run of {id} on prompt {prompt}")
-    columns = {"id": id, **texts, "tokens": tokens, "steps": steps}
+    # an earlier version did not note what was drafted
+    columns = {
+        "id": id,
+        **texts,
+        "tokens": tokens,
+        "steps": steps,
+        "drafted": record.get("drafted"),
+    }
     return columns | {"seconds": seconds, "disturbed": record["disturbed"]}
 
 
@@ -113,6 +124,7 @@ def _over_plain(found: pd.DataFrame) -> pd.DataFrame:
     plain = plain.rename(columns={"tokens_per_second": "plain_speed", "text": "plain_text"})
     found = found.merge(plain.drop_duplicates(same), on=same, how="left")
     found["speedup"] = found.tokens_per_second / found.plain_speed
+    found["cost"] = found.tau / found.speedup
     known = found.plain_text.notna()
     found["identical"] = (found.text == found.plain_text).astype(float).where(known)
     return found.drop(columns=["plain_speed", "plain_text"])
@@ -216,6 +228,36 @@ def _differences(
     both = found.merge(base, on=same, how="inner")
     both[value] = both[value] - both["base"]
     return both.drop(columns="base")
+
+
+def front(
+    found: pd.DataFrame, by: Sequence[str], value: str = "tau", cost: str = "drafted"
+) -> pd.DataFrame:
+    """Returns the means of two columns by parameters, and which combinations nothing beats.
+
+    Args:
+        found: of :func:`frame`.
+        by: columns, such as ``["tree"]``.
+        value: the column of which more is better.
+        cost: the column of which less is better: ``drafted``, or ``cost`` where times were noted.
+
+    Returns:
+        Columns ``by``; of both columns their own name, ``NAME_low`` and ``NAME_high``; ``prompts``;
+        and ``front``: no other combination has as large a value at as small a cost, and is better
+        in one of them.
+
+    Raises:
+        SweepError: as :func:`summary`.
+    """
+    parts = [
+        summary(found, by, name)
+        .rename(columns={middle_of(name): name, "low": f"{name}_low", "high": f"{name}_high"})
+        .drop(columns="runs")
+        for name in (value, cost)
+    ]
+    both = parts[0].merge(parts[1].drop(columns="prompts"), on=list(by), how="inner")
+    both["front"] = pareto(both.assign(less=-both[cost]), value, "less")
+    return both.sort_values(cost).reset_index(drop=True)
 
 
 def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from specwb.bench.conditions import conditions as conditions_of
 from specwb.bench.conditions import weights
+from specwb.bench.machine import one_step
 from specwb.bench.prompts import Question, interleave
 from specwb.bench.store import Store, digest
 from specwb.inputs import as_int, integer, is_many
@@ -84,7 +85,8 @@ def sweep(
         timed: whether times are noted; default where nothing else is decoded at the same time.
         shard: (i, n): only every n-th configuration, from the i-th on, and plain decoding. Stores
             of all shards can be merged (:meth:`Store.merge`).
-        progress: called with (fraction done, text).
+        progress: called with (fraction done, text): before the first run with how many there are
+            and an estimate of their time, see :func:`workload`, and after every run.
         axes: options of the method, and temperature, top_k, top_p, seed, max_new_tokens, rule,
             draft, head: one value, several (a list or range), or a
             :class:`specwb.sweeps.space.Range`. ``train={"loss": ["kl", "lk"], "seed": range(3)}``
@@ -163,6 +165,8 @@ def _sweep(
                 for task in tasks_now[i % len(tasks_now) :] + tasks_now[: i % len(tasks_now)]
                 if (task.id, item.key) not in done
             ]
+            if progress and work:
+                progress(0.0, workload(model, work, jobs))
             for count, run in enumerate(worker.runs(work)):
                 store.add(*run)
                 if progress:
@@ -171,6 +175,18 @@ def _sweep(
         keys = {item.key for item in items}
         results = frame(store)
         return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
+
+
+def workload(target: Target, work: Sequence[tuple[Task, Item]], jobs: int = 1) -> str:
+    """Says how many runs there are, and how long they take if all are as fast as plain decoding.
+
+    A plain step's time is measured, three times; prompts are left out.
+    """
+    step = one_step(target)
+    tokens = sum(task.configuration["max_new_tokens"] for task, _ in work)
+    minutes = sorted(step() for _ in range(4))[1] * tokens / jobs / 60
+    time = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
+    return f"{len(work)} runs, about {time} at the speed of plain decoding"
 
 
 def is_plain(configuration: Configuration) -> bool:

@@ -36,7 +36,7 @@ SHARED: dict[str, Any] = {
 }
 """What every decoding has, with its default."""
 
-METRICS = ("tau", "accepted", "tokens_per_second", "speedup", "identical")
+METRICS = ("tau", "accepted", "drafted", "tokens_per_second", "speedup", "cost", "identical")
 """What is measured, as :func:`specwb.sweeps.results.frame` names it."""
 
 MOST = 100_000
@@ -44,6 +44,38 @@ MOST = 100_000
 
 Configuration = dict[str, Any]
 """One setting of everything, by name."""
+
+
+def shapes(nodes: int, least: int = 2, depth: int = 8) -> list[str]:
+    """Lists the shapes ``k1-k2-..`` of draft trees within a budget, the narrowest first.
+
+    A shape has ``1 + k1 + k1 k2 + ..`` nodes; every level branches at most as much as the one above
+    it. ``shapes(5)`` is 1, 1-1, 1-1-1, 1-1-1-1, 2, 2-1, 3 and 4.
+
+    Args:
+        nodes: most nodes of a tree, the root counted: tokens that the target verifies in a step.
+        least: fewest nodes.
+        depth: most levels below the root.
+
+    Raises:
+        SweepError: there is no such tree.
+    """
+    integer("nodes", nodes, 2, 1024, kind=SweepError)
+    integer("least", least, 2, nodes, kind=SweepError)
+    integer("depth", depth, 1, kind=SweepError)
+
+    def grown(shape: tuple[int, ...], level: int, size: int) -> Iterator[tuple[int, ...]]:
+        if shape and size >= least:
+            yield shape
+        for k in range(1, 1 + (min(shape) if shape else nodes)):
+            if len(shape) == depth or size + level * k > nodes:
+                break
+            yield from grown((*shape, k), level * k, size + level * k)
+
+    found = ["-".join(map(str, shape)) for shape in grown((), 1, 1)]
+    if not found:
+        raise SweepError(f"no tree has {least} to {nodes} nodes in {depth} levels")
+    return found
 
 
 class SweepError(SpecwbError, ValueError):
@@ -246,6 +278,49 @@ def options_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def blocks(rows: Sequence[Configuration]) -> list[dict[str, list[Any]]]:
+    """Writes configurations as a few blocks of axes whose grids are together the same."""
+    groups: dict[tuple[str, ...], list[Configuration]] = {}
+    for one in rows:
+        groups.setdefault((one["method"], *sorted(one)), []).append(one)
+    return [block for group in groups.values() for block in _parted(group)]
+
+
+def _parted(rows: Sequence[Configuration]) -> list[dict[str, list[Any]]]:
+    """One block if configurations of the same names are a whole grid; otherwise they are parted by
+    the name that leaves the fewest parts that are none."""
+    axes = {name: list(dict.fromkeys(one[name] for one in rows)) for name in rows[0]}
+    if math.prod(map(len, axes.values())) == len({_key(one) for one in rows}):
+        return [axes]
+    ways = [
+        [_parted([one for one in rows if one[name] == value]) for value in axes[name]]
+        for name in axes
+        if len(axes[name]) > 1
+    ]
+    found: list[dict[str, list[Any]]] = []
+    for block in itertools.chain(*min(ways, key=lambda parts: sum(map(len, parts)))):
+        for other in found:  # that differs in one name takes its value in
+            names = [name for name in block if block[name] != other[name]]
+            if len(names) == 1:
+                other[names[0]] += block[names[0]]
+                break
+        else:
+            found.append(block)
+    return found
+
+
+def written(found: Sequence[Mapping[str, Sequence[Any]]]) -> str:
+    """Writes blocks as the ``[[methods]]`` of a file that :func:`read` reads."""
+    lines = []
+    for block in found:
+        lines += ["", "[[methods]]"]
+        for name, values in block.items():
+            # what JSON writes of texts, numbers and booleans is TOML
+            value = values[0] if len(values) == 1 else list(values)
+            lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
 @dataclass(frozen=True)
 class SweepFile:
     """A sweep as a file says it.
@@ -293,6 +368,10 @@ def read(path: Path) -> SweepFile:
         eta = [0, 0.3, 0.6]
         gamma = { low = 2, high = 8 }   # only with samples = .. above
 
+        [[methods]]
+        method = "mcsd"
+        tree = { nodes = 16, least = 12, depth = 4 }    # all shapes of 12 to 16 nodes
+
     Raises:
         SweepError: no such file, no TOML, an unknown key, or a configuration that cannot be; the
             message names the line.
@@ -318,7 +397,8 @@ def read(path: Path) -> SweepFile:
     blocks = []
     for number, block in enumerate(methods):
         try:
-            parts = {name: _axis(x) for name, x in flat({**table.get("axes", {}), **block}).items()}
+            own = flat({**table.get("axes", {}), **block})
+            parts = {name: _axis(name, value) for name, value in own.items()}
             blocks.append(parts)
             if "samples" not in table:
                 ranges = [name for name, value in parts.items() if isinstance(value, Range)]
@@ -362,9 +442,14 @@ def check_halving(halving: Mapping[str, Any]) -> None:
     integer("halving: start", halving.get("start", 4), 1, kind=SweepError)
 
 
-def _axis(value: Any) -> Any:
+def _axis(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if "nodes" in value and not set(value) - {"nodes", "least", "depth"}:
+        try:
+            return shapes(**value)
+        except SweepError as error:
+            raise SweepError(f"{name}: {error}") from error
     if set(value) - {"low", "high", "log"} or not {"low", "high"} <= set(value):
         raise SweepError(f"a range is written {{ low = .., high = .., log = true }}, got {value}")
     return Range(**value)

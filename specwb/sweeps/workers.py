@@ -237,6 +237,7 @@ def _measured(target: Target, work: Sequence[tuple[Task, Item]], timed: bool) ->
             "tokens": run.written,
             "accepted": run.accepted[0],
             "tested": run.tested[0],
+            "drafted": sum(run.drafted[0]),
             "disturbed": watch is not None and watch.slow(run.probe),
             "text": digest(run.tokens[0]),
             "began": began,

@@ -726,7 +726,8 @@ class _Numpy:
         return drawn
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None) -> Any:
-        return self.random(size) * (high - low) + low
+        drawn: Any = self.random(size)
+        return drawn * (high - low) + low
 
     def rand(self, *shape: int) -> Uniform:
         return self.run.uniforms(shape)

@@ -6,12 +6,12 @@ require("specwb.widgets", "notebooks", "plotly", "ipywidgets", "anywidget")
 
 from specwb.widgets.acceptance import AcceptanceExplorer
 from specwb.widgets.designer import TreeDesigner
+from specwb.widgets.dials import Dials
 from specwb.widgets.diffuspec import LatticeExplorer, LengthExplorer
 from specwb.widgets.display import show
 from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
-from specwb.widgets.heads import HeadsExplorer
 from specwb.widgets.kangaroo import StopExplorer
-from specwb.widgets.mcsd_ti import MaskExplorer, RootsExplorer, StopRulesExplorer
+from specwb.widgets.mcsd_ti import MaskExplorer, RootsExplorer
 from specwb.widgets.microscope import Microscope
 from specwb.widgets.rules import RulesExplorer
 from specwb.widgets.speed import SpeedExplorer
@@ -20,8 +20,8 @@ __all__ = [
     "AcceptanceExplorer",
     "BlockDesigner",
     "BlockExplorer",
+    "Dials",
     "GlancingExplorer",
-    "HeadsExplorer",
     "LatticeExplorer",
     "LengthExplorer",
     "MaskExplorer",
@@ -30,7 +30,6 @@ __all__ = [
     "RulesExplorer",
     "SpeedExplorer",
     "StopExplorer",
-    "StopRulesExplorer",
     "TreeDesigner",
     "show",
 ]

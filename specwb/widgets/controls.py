@@ -39,6 +39,7 @@ class Control:
     row: int = 0
     slide: bool = False  # choices on a slider
     wide: bool = False  # long choices
+    help: str | None = None  # shown where the pointer rests on it
 
     def _kind(self) -> tuple[Any, dict[str, Any], str]:
         """Return the widget's class and traits, and what its value must be."""
@@ -70,7 +71,7 @@ class Control:
         for value, label in zip(values, labels):
             start = {} if value is None else {"value": value}
             try:
-                one = kind(description=label, style=STYLE, **start, **traits)
+                one = kind(description=label, style=STYLE, tooltip=self.help, **start, **traits)
             except TraitError:
                 one = None
             if one is None or (given is not None and one.value != value):
@@ -115,22 +116,21 @@ class Explorer(w.VBox):
 
     def __post_init__(self) -> None:
         self.prepare()
-        self._controls: list[tuple[Control, list[Any]]] = []
+        self._controls: dict[str, tuple[Control, list[Any]]] = {}
         rows: dict[int, list[Any]] = {}
-        controls = ((x.name, x.default) for x in fields(self))  # type: ignore[arg-type]
-        for name, declared in controls:
-            if not isinstance(declared, Control):
-                continue
+        for name, (declared, given) in self.declared().items():
             own = {key: x(self) for key, x in vars(declared).items() if callable(x)}
-            control, given = replace(declared, **own), getattr(self, name)
-            made = control.widgets(name, None if given is declared else given, self.continuous)
-            self._controls.append((control, made))
-            setattr(self, name, made[0] if control.each is None else made)
+            control = replace(declared, **own)
+            made = control.widgets(name, given, self.continuous)
+            self._controls[name] = control, made
             rows.setdefault(control.row, []).extend(made)
             for widget in made:
                 widget.observe(lambda _: self._redraw(), "value")
+        for one in fields(self):  # type: ignore[arg-type]
+            if isinstance(one.default, Control):
+                setattr(self, one.name, self[one.name])
         self._line = w.HTML()
-        self._figures: list[LiveFigure] = []
+        self._figures: list[Any] = []
         self._redraw()
         boxes = [w.HBox(row, layout={"flex_flow": "row wrap"}) for _, row in sorted(rows.items())]
         super().__init__([*boxes, self._line, *self._figures], layout={"width": "100%"})
@@ -138,29 +138,54 @@ class Explorer(w.VBox):
     def prepare(self) -> None:
         """Check the data, and compute what ``draw`` needs again and again."""
 
+    def declared(self) -> dict[str, tuple[Control, Any]]:
+        """Return the controls by name, each with its initial value, None for the default."""
+        found = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            if isinstance(one.default, Control):
+                given = getattr(self, one.name)
+                found[one.name] = one.default, None if given is one.default else given
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a control, or a list of several, by its name."""
+        control, made = self._controls[name]
+        return made[0] if control.each is None else made
+
     def draw(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the line and the figures for the controls' values, given in their order."""
         raise NotImplementedError
 
     def _redraw(self) -> None:
-        look = ""
         try:
-            self.summary, *new = self.draw(*(c.read(widgets) for c, widgets in self._controls))
+            self.summary, *new = self.draw(*self.settings().values())
         except SpecwbError as error:
-            if not self._figures:
-                raise
-            self.summary, new = (
-                f"Not drawn: {error}. The figure still shows the settings before",
-                [],
-            )
-            look = f"color:{REJECTED};font-weight:bold"
+            self._refuse(error)
+            return
         if not self._figures:
             self._figures = [LiveFigure(figure) for figure in new]
         for shown, figure in zip(self._figures, new):
             shown.figure = figure
+        self._say(self.summary)
+
+    def settle(self) -> None:
+        """Do now what a kernel does when it has nothing else to do."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the controls are set to, by name."""
+        return {name: control.read(made) for name, (control, made) in self._controls.items()}
+
+    def _say(self, line: str, look: str = "") -> None:
         # a screen reader reads a status out when it changes
         box = f'<div class="specwb-summary" role="status" style="{look}">'
-        self._line.value = f"{box}{escape(self.summary)}</div>"
+        self._line.value = f"{box}{escape(line)}</div>"
+
+    def _refuse(self, error: SpecwbError) -> None:
+        """Say why nothing is drawn; raise where nothing was drawn before."""
+        if not self._figures:
+            raise error
+        self.summary = f"Not drawn: {error}. The figure still shows the settings before"
+        self._say(self.summary, f"color:{REJECTED};font-weight:bold")
 
     def __repr__(self) -> str:
         """Give the line: the default lists every control, with its random id."""
@@ -178,12 +203,15 @@ class Explorer(w.VBox):
         """
         moved: list[tuple[Any, Any]] = []
         for name, value in values.items():
-            own = getattr(self, name)
+            if name not in self._controls:
+                raise AttributeError(f"no control {name!r}; there are {', '.join(self._controls)}")
+            own = self[name]
             moved += zip(own, value, strict=True) if isinstance(own, list) else [(own, value)]
         before = [(control, control.value) for control, _ in moved]
         try:
             for control, value in moved:
                 control.value = value
+            self.settle()
             yield self
         finally:
             for control, value in before:

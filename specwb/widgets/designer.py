@@ -14,23 +14,23 @@ from specwb.tree import Tree
 from specwb.verify.exact import depths
 from specwb.widgets.controls import Control, Drawn, Explorer
 
-HAND, TOKENS, SPEED = "children by level", "most tokens a round", "most tokens a second"
+HAND, TOKENS, SPEED = "children by level", "most tokens per step", "most tokens a second"
 MEASURED, ROOFLINE = "as measured", "free up to n* nodes"
 LEVELS, DEEPEST = [f"level {d}" for d in range(1, 5)], 8
 
 
 class TreeDesigner(Explorer):
-    """Choose a draft tree and see its nodes' values, its mask and positions, its tokens a round and
-    its predicted speedup.
+    """Choose a draft tree and see its nodes' values, its mask and positions, its tokens per step
+    and its predicted speedup.
 
     The tree is made by hand, as so many children a node of each level (0 ends it), or it is the
-    best one of at most ``nodes`` nodes and ``depth`` levels, for tokens a round or for speed. A
-    round costs what was measured, or, with n* nodes for the price of one,
+    best one of at most ``nodes`` nodes and ``depth`` levels, for tokens per step or for speed. A
+    step costs what was measured, or, with n* nodes for the price of one,
     ``max(n*, n) / n* + depth c`` plain steps.
 
     Args:
         rates: acceptance by rank, or by depth and rank (:func:`specwb.analysis.path_values`).
-        cost: parents -> time of a round over the time of a plain step; without it n* is all there
+        cost: parents -> time of a step over the time of a plain one; without it n* is all there
             is.
         tree: the tree made by hand at first, children a node by level.
         most: the largest tree.
@@ -49,7 +49,7 @@ class TreeDesigner(Explorer):
     )
     nodes: Any = Control(16, low=1, high=lambda self: self.most, row=1)
     depth: Any = Control(6, high=DEEPEST, row=1)
-    costs: Any = Control(of=lambda self: self._prices, label="a round costs", row=1)
+    costs: Any = Control(of=lambda self: self._prices, label="a step costs", row=1)
     balance: Any = Control(128, of=[2**i for i in range(10)], label="n*", slide=True, row=1)
     c: Any = Control(0.1, high=0.5, step=0.01, row=1)
 
@@ -69,7 +69,7 @@ class TreeDesigner(Explorer):
         choose_tree(self.rates, look, self.most, DEEPEST)
 
     def _price(self, tree: tuple[int, ...]) -> float:
-        """Time of a round over the time of a plain step, as the controls say."""
+        """Time of a step over the time of a plain one, as the controls say."""
         if self.costs.value == MEASURED:
             return self._measured(tree)
         free = roofline(len(tree) - 1, 1, self.balance.value)
@@ -109,7 +109,7 @@ class TreeDesigner(Explorer):
         top = max((n for n in best if n <= nodes), key=lambda n: (best[n], -n))
         line = (
             f"{name}, {_nodes(len(tree))}, depth {max(depths(tree))}: {tau - 1:.2f} accepted "
-            f"+ 1 = {tau:.2f} tokens a round for {self._price(tree):.2f} plain steps, speedup "
+            f"+ 1 = {tau:.2f} tokens per step for {self._price(tree):.2f} plain steps, speedup "
             f"{self.speed:.2f}x; the fastest of at most {_nodes(nodes)} and depth {depth} has "
             f"{_nodes(top)} and {best[top]:.2f}x"
         )

@@ -87,18 +87,18 @@ class LatticeExplorer(Explorer):
 
 
 class LengthExplorer(Explorer):
-    """Choose the constants of adaptive draft length and see its rounds on a text of the target: k,
+    """Choose the constants of adaptive draft length and see its steps on a text of the target: k,
     what was generated and accepted, the averages.
 
-    Every round is drafted as the method would (:class:`specwb.evaluation.lattices.Replay`), so that
-    the rounds are those of a decoding at T = 0.
+    Every step is drafted as the method would (:class:`specwb.evaluation.lattices.Replay`), so that
+    the steps are those of a decoding at T = 0.
 
     Args:
         replay: the text.
         top: the largest k that can be chosen.
     Attributes:
         rounds: what is shown.
-        tau: tokens a round.
+        tau: tokens per step.
     """
 
     replay: Replay
@@ -119,13 +119,13 @@ class LengthExplorer(Explorer):
         self.tau = len(self.replay.text) / n
         whole = next((i for i, r in enumerate(self.rounds) if r.accepted < r.generated), n)
         rises = [i + 1 for i in range(1, n) if self.rounds[i].k > self.rounds[i - 1].k]
-        first = f"the first round that is not whole is round {whole + 1}"
-        moved = f"k rises before {len(rises)} of them, the last one round {max(rises, default=0)}"
+        first = f"the first step that is not whole is step {whole + 1}"
+        moved = f"k rises before {len(rises)} of them, the last one step {max(rises, default=0)}"
         line = (
             f"k from {least} to {most}, delta {delta}, rho {rho:.2f}, share {share:.2f}: "
-            f"{n} rounds, {sum(r.k for r in self.rounds) / n:.1f} tokens drafted a round, "
+            f"{n} steps, {sum(r.k for r in self.rounds) / n:.1f} tokens drafted per step, "
             f"{self.tau - 1:.2f} accepted + 1 = {self.tau:.2f}; "
-            f"{first if whole < n else 'every round is whole'}; "
-            f"{moved if rises else 'k never rises'}; k = {self.rounds[-1].k} in the last round"
+            f"{first if whole < n else 'every step is whole'}; "
+            f"{moved if rises else 'k never rises'}; k = {self.rounds[-1].k} in the last step"
         )
         return line, figures.adaptive(self.rounds, least, most)

@@ -11,7 +11,9 @@ from IPython.display import display
 from plotly.basedatatypes import BaseFigure
 
 from specwb.errors import ArgumentError
+from specwb.figures.kit import read_off
 from specwb.figures.style import CONFIG
+from specwb.files import stored_png
 from specwb.scope import module
 from specwb.widgets.figure import LiveFigure, plain
 from specwb.widgets.microscope import Microscope
@@ -21,7 +23,7 @@ STILL = "application/vnd.specwb.still+json"
 """What a PNG is drawn from; ``notebooks/execute.py`` asks for it, draws it and throws it away."""
 
 
-def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
+def show(thing: BaseFigure | w.DOMWidget, summary: str | None = None) -> None:
     """Display a figure or a widget together with one line of text that says what is to be read off
     it.
 
@@ -32,11 +34,14 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
 
     Args:
         thing: a plotly figure or an ipywidgets widget.
-        summary: one line, not empty.
+        summary: one line, not empty; of a figure by default what can be read off it
+            (:func:`specwb.figures.kit.read_off`).
     Raises:
         TypeError: neither a figure nor a widget.
         ValueError: the summary is empty or longer than a line.
     """
+    if summary is None and isinstance(thing, go.Figure):
+        summary = read_off(thing)
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary:
         raise ArgumentError(f"summary must be one line of text, got {summary!r}")
     if isinstance(thing, w.DOMWidget):
@@ -50,6 +55,8 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str) -> None:
         )
     if os.environ.get("SPECWB_STILLS"):
         bundle[STILL] = still(thing)
+    elif png := stored_png(summary):
+        bundle["image/png"] = png
     display({**bundle, "text/plain": summary}, raw=True)
 
 
@@ -61,6 +68,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
         control's description and what it is set to; or with two, ``traces`` and the ``module`` that
         plays them.
     """
+    if isinstance(thing, w.DOMWidget) and thing.layout.display == "none":
+        return []
     if isinstance(thing, BaseFigure):
         return [{"figure": plain(thing)}]
     if isinstance(thing, LiveFigure):

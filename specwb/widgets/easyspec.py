@@ -1,4 +1,4 @@
-"""Layers side by side: what that changes, a round on several devices, and what it may bring."""
+"""Layers side by side: what that changes, a step on several devices, and what it may bring."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FuzzyExplorer(Explorer):
 
 class DevicesExplorer(Explorer):
     """Choose n, a tree's width, how long an exchange takes and how many devices there are, and see
-    one round's timeline.
+    one step's timeline.
 
     The first step, which is exact, is taken to cost what the others do; verification is the target
     on one device.
@@ -113,13 +113,13 @@ class DevicesExplorer(Explorer):
             f"{busy / (devices * self.drafting):.0%} of it; with verification {end:.2f} ms; "
             f"{gain if self.limit else 'no exchange is short enough for a gain'}"
         )
-        title = f"One round, groups {named(groups)}"
+        title = f"One step, groups {named(groups)}"
         return line, figures.round_on_devices(self.spans, depth, title)
 
 
 class StageExplorer(Explorer):
     """Choose a draft model's layers, n, the draft's depth and attention's share of a layer's time,
-    and see what the drafting stage gains at most, and how many tokens a round a speedup over plain
+    and see what the drafting stage gains at most, and how many tokens per step a speedup over plain
     decoding needs.
 
     Devices are enough and exchanges take no time; verification takes as long as a plain step.
@@ -181,7 +181,7 @@ class StageExplorer(Explorer):
             f"{wanted:.2f}x over plain decoding only if a draft step {kept}"
         )
         points = {"chosen": (share, self.stage), **(self.points or {})}
-        title = f"tokens a round that {wanted:.2f}x needs"
+        title = f"tokens per step that {wanted:.2f}x needs"
         return line, figures.stage_and_round(
             SHARES, stages, points, best, COSTS, tokens, depth + 1, title
         )

@@ -132,10 +132,10 @@ class GlancingExplorer(Explorer):
 
 class BlockDesigner(Explorer):
     """Choose a head, how many passes it may take, how many nodes are scored and what they cost, and
-    see the best tree by the head's measured accuracies: its passes and blocks, expected tokens a
-    round, predicted speedup.
+    see the best tree by the head's measured accuracies: its passes and blocks, expected tokens per
+    step, predicted speedup.
 
-    A round costs ``1 + v (n - 1) + c passes + f fed`` plain steps, with n the nodes, the root
+    A step costs ``1 + v (n - 1) + c passes + f fed`` plain steps, with n the nodes, the root
     included, and ``fed`` the pairs given to the head below the text, k for each block. The tree of
     a budget is :func:`specwb.drafters.heads.measured_tree`'s, what the methods take where no tree
     is named.
@@ -145,7 +145,7 @@ class BlockDesigner(Explorer):
         most: the largest tree.
     Attributes:
         tree: the :class:`specwb.blocks.BlockTree` shown.
-        tau: tokens a round that it is expected to give at T = 0.
+        tau: tokens per step that it is expected to give at T = 0.
         speed: predicted.
     """
 
@@ -183,8 +183,8 @@ class BlockDesigner(Explorer):
         blocks = ", ".join(str(len(one.blocks)) for one in self.tree.passes)
         line = (
             f"{head}, k = {self.tree.k}: {self.tree.tree.n} nodes to depth {self.tree.tree.D}, "
-            f"blocks by pass {blocks}; {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} tokens a "
-            f"round expected at T = 0 for {steps:.2f} plain steps, speedup {self.speed:.2f}x; the "
+            f"blocks by pass {blocks}; {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} tokens per "
+            f"step expected at T = 0 for {steps:.2f} plain steps, speedup {self.speed:.2f}x; the "
             f"fastest of at most {self.most} nodes: {fastest}, {1 + speeds[fastest].index(top)} "
             f"nodes, {top:.2f}x"
         )

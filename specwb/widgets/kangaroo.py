@@ -20,11 +20,11 @@ Curve = Mapping[float, tuple[float, float]]
 
 
 class StopExplorer(Explorer):
-    """Choose an exit layer, a threshold eta and at most gamma tokens, and see the rounds of
-    decoding at T = 0: CR, drafted and wasted tokens, the speedup predicted from what rounds cost,
+    """Choose an exit layer, a threshold eta and at most gamma tokens, and see the steps of
+    decoding at T = 0: CR, drafted and wasted tokens, the speedup predicted from what steps cost,
     the one measured where it was measured, and the paper's curves beside.
 
-    The rounds are those that a decoding would have
+    The steps are those that a decoding would have
     (:meth:`specwb.evaluation.exits.Rounds.simulate`); nothing is run.
 
     Args:
@@ -76,7 +76,7 @@ class StopExplorer(Explorer):
         return cls(traces, costs, measured, paper, **at)
 
     def curve(self, name: str, gamma: int) -> list[tuple[Simulation, float]]:
-        """The rounds at every threshold of :data:`ETAS`, and the speedup predicted of them."""
+        """The steps at every threshold of :data:`ETAS`, and the speedup predicted of them."""
         every = (self.traces[name].simulate("top", eta, gamma) for eta in ETAS)
         cost = self.costs[name]
         return [(one, one.speedup(cost.seconds, cost.plain)) for one in every]
@@ -89,8 +89,8 @@ class StopExplorer(Explorer):
         best = max(range(len(ETAS)), key=speeds.__getitem__)
         seen = f", measured {measured[eta][1]:.2f}x" if eta in measured else ""
         line = (
-            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a round, "
-            f"{one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, {one.wasted:.2f} wasted; "
+            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted per "
+            f"step, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, {one.wasted:.2f} wasted; "
             f"predicted speedup {self.predicted:.2f}x{seen}; the best eta here would be "
             f"{ETAS[best]:.2f} with {speeds[best]:.2f}x"
         )

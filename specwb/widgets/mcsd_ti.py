@@ -1,22 +1,19 @@
-"""Improved multi-candidate decoding: slices of a mask, rules that stop drafting, several roots."""
+"""Improved multi-candidate decoding: slices of a mask, several roots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 from specwb import figures
 from specwb.analysis.roots import first_stays, kept_root
 from specwb.errors import ArgumentError
-from specwb.evaluation.exits import Rounds, Simulation
 from specwb.options import parse_value, shape
 from specwb.tree import Tree
 from specwb.verify.exact import tv
 from specwb.widgets.controls import Control, Drawn, Explorer
 
-FIXED = "fixed depth"
-STEPS = 20  # of a slider from 0 to 1
 EXAMPLE = (Fraction(4, 10), Fraction(3, 10), Fraction(2, 10), Fraction(1, 10))
 
 
@@ -54,64 +51,6 @@ class MaskExplorer(Explorer):
             f"so it stands at position +{seen - 1}"
         )
         return line, figures.mask_slices(tree, cut)
-
-
-class StopRulesExplorer(Explorer):
-    """Choose a rule that stops drafting, its threshold and the most levels, and see where the
-    rounds of decoding at T = 0 end (:meth:`specwb.evaluation.exits.Rounds.simulate`): levels
-    drafted and kept, tokens a round, predicted speedup, among all thresholds of all rules.
-
-    Args:
-        positions: with the confidence of every rule.
-        costs: rule, and ``"fixed depth"`` -> the costs of a round of 1..D levels, in plain steps.
-    Attributes:
-        rounds: the :class:`Simulation` shown.
-        speed: its predicted speedup.
-    """
-
-    positions: Rounds
-    costs: Mapping[str, Sequence[float]]
-    rule: Any = Control(of=lambda self: list(self._points))
-    threshold: Any = Control(0.4, step=1 / STEPS)
-    levels: Any = Control(10**9, low=1, high=lambda self: self._depth, label="most levels")
-
-    def prepare(self) -> None:
-        self._depth = self.positions.depth
-        names = [*self.positions.sure, FIXED]
-        if wrong := [name for name in names if len(self.costs.get(name, ())) != self._depth]:
-            raise ArgumentError(f"costs must have {self._depth} numbers for {', '.join(wrong)}")
-        every = [(i / STEPS, self._depth) for i in range(STEPS + 1)]
-        fixed = [(0.0, d) for d in range(1, self._depth + 1)]
-        self._points = {}
-        for name in names:
-            found = [self.simulated(name, *at) for at in (fixed if name == FIXED else every)]
-            self._points[name] = sorted({(x.mean_drafted, self.predicted(name, x)) for x in found})
-
-    def simulated(self, rule: str, threshold: float, levels: int | None = None) -> Simulation:
-        """The rounds under a rule; the fixed depth has no threshold."""
-        if rule == FIXED:
-            return self.positions.simulate(next(iter(self.positions.sure)), 0.0, levels)
-        return self.positions.simulate(rule, threshold, levels)
-
-    def predicted(self, rule: str, simulated: Simulation) -> float:
-        """Tokens of the rounds over what they cost, in plain steps: speedup."""
-        return simulated.speedup(lambda levels: self.costs[rule][levels - 1])
-
-    def draw(self, rule: str, threshold: float, levels: int) -> Drawn:
-        self.rounds = self.simulated(rule, threshold, levels)
-        self.speed = self.predicted(rule, self.rounds)
-        drafted, kept = self.rounds.mean_drafted, self.rounds.cr - 1
-        most = "" if rule == FIXED else f"threshold {threshold:.2f}, at most "
-        line = (
-            f"{rule}, {most}{levels} levels: {drafted:.2f} levels drafted a round, {kept:.2f} kept "
-            f"+ 1 = {self.rounds.cr:.2f} tokens; {kept / drafted:.2f} of the levels "
-            f"drafted are kept; predicted speedup {self.speed:.2f}x; the best fixed depth has "
-            f"{max(speed for _, speed in self._points[FIXED]):.2f}x"
-        )
-        shown = (self.rounds.drafted, self.rounds.kept, self._depth, self._points)
-        x, title = "levels drafted a round", "predicted speedup of all thresholds"
-        here = (drafted, self.speed)
-        return line, figures.stop_rules(*shown, here, xaxis=x, yaxis="speedup", title=title)
 
 
 class RootsExplorer(Explorer):

@@ -22,15 +22,17 @@ SETTINGS |= {"temperature": 0.0, "seed": 0, "max_new_tokens": 24}
 
 
 class Microscope(anywidget.AnyWidget):
-    """Plays recorded decodings round by round: draft, score, test, bonus token.
+    """Plays recorded decodings step by step: draft, score, test, bonus token.
 
-    Keys: left and right step, with shift by rounds; space plays; in the tree up and down move and
-    enter chooses a node. Without ``target`` it needs no Python: the page plays what it has.
+    Keys: left and right move, with shift by whole steps; space plays; in the tree up and down move
+    and enter chooses a node. Without ``target`` it needs no Python: the page plays what it has.
 
     Args:
         traces: what :func:`specwb.record` returned, one or several.
         target: with it the page has a prompt box and a menu of all methods, and records anew.
         settings: initial values of the page's controls, as in :data:`SETTINGS`.
+        stage: where it stands at first: at this stage of the first step (draft, score, test,
+            bonus), and after another trace at the step and stage before.
     Attributes:
         traces: what is played; the last recording, if there is a target.
         note: why the last recording failed, or empty.
@@ -42,6 +44,7 @@ class Microscope(anywidget.AnyWidget):
     traces: Any = traitlets.List().tag(sync=True)
     live = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
     note = traitlets.Unicode("").tag(sync=True)
+    stage = traitlets.Unicode("").tag(sync=True)
     serial = traitlets.Int(0).tag(sync=True)  # the page looks when this has changed
 
     def __init__(
@@ -50,8 +53,9 @@ class Microscope(anywidget.AnyWidget):
         *,
         target: Target | None = None,
         settings: Mapping[str, Any] | None = None,
+        stage: str = "",
     ) -> None:
-        super().__init__(traces=several(traces))
+        super().__init__(traces=several(traces), stage=stage)
         self._target = target
         if target is not None:
             self._set(settings or {})
@@ -75,6 +79,11 @@ class Microscope(anywidget.AnyWidget):
         others = f", and {more} more" if more and not self._target else ""
         return in_words(one) + others
 
+    def play(self, trace: Mapping[str, Any]) -> None:
+        """Play another trace."""
+        self.traces, self.note = several(trace), ""
+        self.serial += 1
+
     def record(self, prompt: str, **settings: Any) -> None:
         """What the page's Record button does, with other :data:`SETTINGS`. An error becomes the
         ``note``, and what was played stays.
@@ -88,9 +97,9 @@ class Microscope(anywidget.AnyWidget):
             trace = record(self._target, method=spec, **chosen)
         except ValueError as error:  # every error of ours about an argument is one
             self.note = f"Not recorded: {error}"
+            self.serial += 1
         else:
-            self.traces, self.note = [trace], ""
-        self.serial += 1
+            self.play(trace)
 
     def _asked(self, _: object, content: Any, buffers: object) -> None:
         """A message from the page."""

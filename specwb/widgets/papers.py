@@ -7,13 +7,11 @@ import re
 from collections import Counter
 from functools import cache
 from html import escape
-from typing import Any
 
 import plotly.graph_objects as go
 from IPython.display import display
 
 from specwb.errors import ArgumentError
-from specwb.figures.style import figure
 from specwb.studies import ledger, run, study_of
 from specwb.studies.pictures import draw
 from specwb.studies.study import Document
@@ -83,14 +81,7 @@ def paper_figure(name: str, which: str) -> go.Figure:
     Raises:
         KeyError: there is no such figure.
     """
-    made: Any = draw(study_of(name).figures[which], results(name))
-    plain = made.to_dict()["layout"]
-    axes = ("xaxis", "yaxis", "annotations")
-    kept = {key: value for key, value in plain.items() if key.startswith(axes)}
-    title = {**plain["title"], "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top"}
-    legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}
-    margin = {"l": 60, "r": 20, "t": 80, "b": 50}
-    return figure(*made.data, title=title, legend=legend, margin=margin, height=480, **kept)
+    return draw(study_of(name).figures[which], results(name))
 
 
 def show_figures(name: str, most: int = 2) -> None:
@@ -101,9 +92,7 @@ def show_figures(name: str, most: int = 2) -> None:
         most: how many are drawn; every one is a few dozen kilobytes in a stored notebook.
     """
     figures = study_of(name).figures
-    for which, picture in list(figures.items())[:most]:
-        drawn = paper_figure(name, which)
-        ours = sum(str(trace.name).startswith("here") for trace in drawn.data)
-        show(drawn, f"{picture.title}: {len(drawn.data) - ours} published curves, {ours} of ours")
+    for which in list(figures)[:most]:
+        show(paper_figure(name, which))
     if others := ", ".join(list(figures)[most:]):
         print(f"Others, by specwb reproduce {name} --figure: {others}")

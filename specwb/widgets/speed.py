@@ -40,7 +40,7 @@ class SpeedExplorer(Explorer):
         best = best_gamma(alpha, c, v, self.most)
         line = (
             f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = {v(gamma):.2f}: gamma {gamma} adds "
-            f"{expected_tokens(alpha, gamma):.2f} tokens a round, "
+            f"{expected_tokens(alpha, gamma):.2f} tokens per step, "
             f"speedup {curve[gamma]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
         )
         return line, figures.speedup({"predicted": curve}, self.measured or {}, gamma)

@@ -378,3 +378,13 @@ def test_the_users_own_prompts(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "p.jsonl").write_text('{"question_id": 1, "category": "x", "turns": ["hello"]}\n')
     assert load_prompts("~/p.jsonl")[0].turns == ("hello",)
+
+
+def test_questions_are_prompts_of_every_decoding():
+    words = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
+    target = specwb.Target(tiny.target().model, words)
+    asked = [Question(i, "c", (f"w{i} w4", "w9"), "text") for i in (1, 2)]
+    both = specwb.decode(target, asked, max_new_tokens=4)
+    assert both.tokens == specwb.decode(target, [[1, 4], [2, 4]], max_new_tokens=4).tokens
+    alone = specwb.decode(target, asked[0], max_new_tokens=4)
+    assert alone.tokens == both.tokens[:1]

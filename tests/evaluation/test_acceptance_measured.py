@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from specwb import analysis
-from specwb.bench.statistics import mean_and_error
+from specwb.bench.statistics import mean_and_error, ratio_and_error
 from specwb.evaluation import acceptance
 
 KS = (1, 2, 4)
@@ -122,6 +122,10 @@ def test_a_rule_clearly_behind_is_not_best():
 def test_errors_by_hand():
     assert mean_and_error([1, 2, 3, 6]) == (3, pytest.approx(math.sqrt(14 / 3 / 4)))
     assert math.isnan(mean_and_error([1])[1])
+    # 4/2, with the deviations (1 - 2, 7 - 6) / 2 of (1, 1) and (7, 3)
+    ratio, error = ratio_and_error([(1, 1), (7, 3)])
+    assert (ratio, error) == (2, pytest.approx(math.sqrt(0.5 / 2)))
+    assert math.isnan(ratio_and_error([(1, 0)])[0])
 
 
 @pytest.mark.parametrize(

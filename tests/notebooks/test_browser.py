@@ -57,7 +57,7 @@ ONLY = {  # cells that are run here; nbval runs them all
     TREES: ("tree", "predicted-tau", "costs", "designer"),
     HEADS: ("setup", "lm-head", "explorer"),
     KANGAROO: ("setup", "densities", "explorer"),
-    MCSD_TI: ("setup", "masks", "places", "rounds", "stops", "roots"),
+    MCSD_TI: ("setup", "masks", "places", "room", "roots"),
     DIFFUSPEC: ("setup", "masks", "texts", "exact", "explorer", "replay"),
     EASYSPEC: ("setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
     FALCON: ("setup", "mask", "markov", "glancing", "texts", "designer"),
@@ -572,7 +572,7 @@ def test_the_speedup_model_in_the_page(page):
         best = analysis.best_gamma(alpha, c, most=10)
         assert text == (
             f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = 1.00: gamma {gamma} adds "
-            f"{analysis.expected_tokens(alpha, gamma):.2f} tokens a round, "
+            f"{analysis.expected_tokens(alpha, gamma):.2f} tokens per step, "
             f"speedup {analysis.speedup(alpha, gamma, c):.2f}x; best is gamma {best} with "
             f"{analysis.speedup(alpha, best, c):.2f}x"
         )
@@ -635,7 +635,7 @@ def test_a_tree_is_designed_in_the_page(trees):
     found = json.loads((data_dir() / "results" / "trees-lab.json").read_text())
     rates = next(run["by_rank"] for run in found["sampled"] if run["temperature"] == 1)
     line = trees.locator(".specwb-summary").first
-    trees.get_by_label("a round costs").select_option("free up to n* nodes")
+    trees.get_by_label("a step costs").select_option("free up to n* nodes")
     trees.get_by_label("tree", exact=True).select_option("most tokens a second")
     playwright.expect(line).to_contain_text("fastest, 16 nodes", timeout=30_000)
     nodes, depth = 16, 6  # where they stand at first, n* at 128 and c at 0.1
@@ -654,50 +654,32 @@ def test_a_tree_is_designed_in_the_page(trees):
         )
         assert text == (
             f"fastest, {len(tree)} nodes, depth {max(depths(tree))}: {tau - 1:.2f} accepted + 1 = "
-            f"{tau:.2f} tokens a round for {cost:.2f} plain "
+            f"{tau:.2f} tokens per step for {cost:.2f} plain "
             f"steps, speedup {speed:.2f}x; the fastest of at most {nodes} nodes and depth {depth} "
             f"has {len(tree)} nodes and {speed:.2f}x"
         )
     assert trees.uncaught == []
 
 
-def test_heads_are_explored_in_the_page(heads):
-    from specwb import analysis
-    from specwb.drafters.heads import measured_tree
-    from specwb.verify.exact import depths
-    from specwb.widgets.heads import accuracies
-
-    cards = {
-        kind: json.loads((data_dir() / "lab" / kind / "card.json").read_text())
-        for kind in ("medusa", "eagle", "eagle3")
-    }
-
-    def said(head: str, domain: str, nodes: int) -> str:
-        rates, found = accuracies(cards[head], domain), cards[head]["held_out"]
-        parents = measured_tree(
-            {"held_out": {d: found[d] for d in found if domain in ("all", d)}}, nodes
-        ).host[0]
-        tau, deep = sum(analysis.path_values(rates, parents)), max(depths(parents))
-        return (
-            f"{head}, {domain} text, {nodes} nodes in {deep} level{'s' if deep > 1 else ''}: "
-            f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round "
-            "expected at T = 0; first guess right at "
-            f"{', '.join(f'{row[0]:.0%}' for row in rates)} of places by position, "
-            f"one of {len(rates[0])} at {', '.join(f'{sum(row):.0%}' for row in rates)}"
-        )
-
+def test_dials_follow_in_the_page(heads):
+    """A slider moved: at once the line says so, then come the new tree, tau and speedup."""
     line = heads.locator(".specwb-summary").first
-    playwright.expect(line).to_have_text(said("medusa", "all", 10), timeout=60_000)
-    assert moved(heads, 0, "nodes", "ArrowRight") == said("medusa", "all", 11)
-    explorer = line.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
-    for label, value, settings in (
-        ("head", "eagle", ("eagle", "all", 11)),
-        ("text", "code", ("eagle", "code", 11)),
-    ):
-        explorer.get_by_label(label, exact=True).select_option(value)
-        playwright.expect(line).to_have_text(said(*settings), timeout=30_000)
-    title = explorer.locator(".annotation-text").first
-    playwright.expect(title).to_have_text("right token by position and rank", timeout=30_000)
+    playwright.expect(line).to_contain_text("on 12 texts", timeout=120_000)
+    assert line.inner_text().startswith("medusa, T = 0: tau ")
+    room = line.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    nodes = room.locator(".sw [data-node]")
+    before = nodes.count()
+    assert moved(heads, 0, "nodes", "ArrowRight").startswith("medusa:nodes=11")
+    playwright.expect(line).to_contain_text("on 12 texts", timeout=120_000)
+    playwright.expect(nodes).to_have_count(before + 1)
+    row = room.locator(".ytick text").first
+    playwright.expect(row).to_have_text("medusa:nodes=11, T = 0", timeout=30_000)
+    level = room.get_by_text("tree, level 1", exact=True)
+    assert not level.is_visible()
+    room.get_by_label("tree", exact=True).select_option("by level")
+    playwright.expect(level).to_be_visible()
+    room.get_by_label("rule", exact=True).select_option("block")
+    playwright.expect(line).to_contain_text("Not drawn: rule 'block'", timeout=30_000)
     assert heads.uncaught == []
 
 
@@ -744,7 +726,7 @@ def test_blocks_are_explored_in_the_page(falcon):
     fed = 2 * sum(len(one.blocks) for one in blocks.passes[1:])
     cost = 1 + 0.02 * 16 + 0.1 * len(blocks.passes) + 0.01 * fed
     assert (
-        f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens a round expected at T = 0 for {cost:.2f} "
+        f"{tau - 1:.2f} accepted + 1 = {tau:.2f} tokens per step expected at T = 0 for {cost:.2f} "
         f"plain steps, speedup {tau / cost:.2f}x" in moved(falcon, 2, "nodes", "ArrowRight")
     )
     assert falcon.uncaught == []
@@ -782,8 +764,8 @@ def test_when_to_stop_in_the_page(kangaroo):
             costs_of(document["costs"][variant]),
         )
         assert text.startswith(
-            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted a "
-            f"round, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, "
+            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted per "
+            f"step, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, "
             f"{one.wasted:.2f} wasted; predicted speedup "
             f"{one.speedup(costs.seconds, costs.plain):.2f}x"
         )
@@ -791,9 +773,8 @@ def test_when_to_stop_in_the_page(kangaroo):
     assert kangaroo.uncaught == []
 
 
-def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
+def test_masks_dials_and_roots_in_the_page(mcsd_ti):
     from fractions import Fraction
-    from statistics import fmean
 
     from specwb.analysis.roots import kept_root
     from specwb.verify import exact
@@ -804,34 +785,12 @@ def test_masks_thresholds_and_roots_in_the_page(mcsd_ti):
         "tree 4-1-1-1-1, 3 of 5 levels: 13 of 21 nodes, the leading 13 x 13 block"
     )
 
-    sources, scope = sources_of(mcsd_ti), {}
-    for cell in ("setup", "places", "rounds", "stops"):
-        exec(sources[cell], scope)
-    rounds, base = scope["rounds"], scope["base"]
-    stops = lines.nth(1).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
-    stops.get_by_label("rule").select_option("top")
-    playwright.expect(lines.nth(1)).to_contain_text(
-        "top, threshold 0.40, at most 5 levels", timeout=30_000
-    )
-    threshold, levels = 0.4, 5
-    for slider, key in (
-        ("threshold", "ArrowRight"),
-        ("most levels", "ArrowLeft"),
-        ("threshold", "ArrowRight"),
-    ):
-        text = moved(mcsd_ti, 1, slider, key)
-        threshold, levels = (
-            round(threshold + 0.05 * (slider == "threshold"), 2),
-            levels - (slider == "most levels"),
-        )
-        one = rounds.simulate("top", threshold, levels)
-        speed = one.cr / fmean(base[d - 1] for d in one.drafted)
-        assert text.startswith(
-            f"top, threshold {threshold:.2f}, at most {levels} levels: {one.mean_drafted:.2f} "
-            "levels drafted a round, "
-        )
-        assert f"= {one.cr:.2f} tokens; " in text
-        assert f"predicted speedup {speed:.2f}x" in text
+    room = lines.nth(1)
+    playwright.expect(room).to_contain_text("mcsd_ti, T = 0: tau ", timeout=120_000)
+    box = room.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+    box.get_by_label("stop", exact=True).select_option("top")
+    playwright.expect(room).to_contain_text("mcsd_ti:stop=top, T = 0", timeout=120_000)
+    assert "threshold=0.41" in moved(mcsd_ti, 1, "threshold", "ArrowRight")
 
     P, rates, W, D = (
         [Fraction(n, 10) for n in (4, 3, 2, 1)],
@@ -915,11 +874,11 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
         constants[name] += step
         rounds = scope["replay"].rounds(**constants)
         assert (
-            f"share {constants['share']:.2f}: {len(rounds)} rounds, "
-            f"{sum(r.k for r in rounds) / len(rounds):.1f} tokens drafted a round" in text
+            f"share {constants['share']:.2f}: {len(rounds)} steps, "
+            f"{sum(r.k for r in rounds) / len(rounds):.1f} tokens drafted per step" in text
         )
         assert f"= {len(scope['replay'].text) / len(rounds):.2f}; " in text
-        assert text.endswith(f"k = {rounds[-1].k} in the last round")
+        assert text.endswith(f"k = {rounds[-1].k} in the last step")
     assert diffuspec.uncaught == []
 
 

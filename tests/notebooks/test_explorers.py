@@ -64,7 +64,8 @@ def test_its_line_and_figures_follow_its_controls(name):
                 assert numbers(view)
                 assert "Not drawn" not in view.summary
                 assert f">{view.summary}</div>" in unescape(line.value)
-                seen.add((view.summary, json.dumps(every_figure(view))))
+                played = [x.traces for x in view.children if isinstance(x, widgets.Microscope)]
+                seen.add((view.summary, json.dumps([*every_figure(view), *played])))
             assert len(seen) > 1 or len(positions(widget)) == 1
             lines |= {summary for summary, _ in seen}
             drawn |= {figure for _, figure in seen}
@@ -123,5 +124,5 @@ def test_what_is_declared_is_there():
     for wrong in ({"k": 3}, {"rates": [1.0]}, {"rates": [1.0, 0.0, 0.0]}):
         with pytest.raises(specwb.ArgumentError):
             Doubled(4, **wrong)
-    with pytest.raises(specwb.ArgumentError, match="nothing to choose head from"):
-        widgets.HeadsExplorer({})
+    with pytest.raises(specwb.ArgumentError, match="nothing to choose tree from"):
+        widgets.MaskExplorer([])

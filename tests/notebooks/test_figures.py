@@ -29,6 +29,7 @@ from specwb import figures, palette  # noqa: E402
 from specwb.figures import easyspec, kit  # noqa: E402
 from specwb.figures.style import label, visible  # noqa: E402
 from specwb.figures.sweeps import by_parameter  # noqa: E402
+from specwb.palette import looks  # noqa: E402
 
 CATEGORY = {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.25, "tau": 3.0, "runs": 4}
 COMPARED = pd.DataFrame(
@@ -80,12 +81,6 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
         {"accepted", "k, drafted", "a, of generated", "b, of accepted", "delta is added"},
     ),
     "bars": (lambda: figures.bars({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1), {"a", "b"}),
-    "beams": (
-        lambda: figures.beams(
-            [-1, 0, 0], "rab", [1, 0.5, 0.3], ["accepted", "tree", "pruned"], "t"
-        ),
-        {"accepted", "pruned"},
-    ),
     "block_designer": (
         lambda: figures.block_designer(BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
         {"one", "two", "pass 1", "pass 2", "this tree"},
@@ -113,10 +108,6 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
         {"a", "b"},
     ),
     "comparison": (lambda: figures.comparison(COMPARED), set()),
-    "decisions": (
-        lambda: figures.decisions(specwb.explain(decoded().steps[0])),
-        {"p (target)", "q (draft)"},
-    ),
     "densities": (lambda: figures.densities([0.9, 0.6], [0.1]), {"kept, 2", "rejected, 1"}),
     "designer": (
         lambda: figures.designer([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
@@ -129,10 +120,6 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
         {"a", "a, trained", "b", "these texts"},
     ),
     "head_accuracy": (lambda: figures.head_accuracy(RANK, "eagle"), set()),
-    "heads": (
-        lambda: figures.heads(RANK, [-1, 0], [1, 0.7], CURVES, "a"),
-        {"a", "b", "this tree"},
-    ),
     "kept_roots": (lambda: figures.kept_roots("xyz", {"p": P, "q": Q}, "t"), {"p", "q"}),
     "lattice": (
         lambda: figures.lattice(["ab", "cd"], [P[:2], Q[:2]], {"t": [0, None], "s": [1]}),
@@ -158,25 +145,15 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
         lambda: figures.speedup(CURVES, {2: 2.5}, gamma=1),
         {"a", "b", "measured", "chosen gamma"},
     ),
-    "stop_rules": (
-        lambda: figures.stop_rules(
-            [1, 2], [0, 2], 2, PAIRS, (1.5, 1.0), xaxis="x", yaxis="y", title="t"
-        ),
-        {"drafted", "kept", "a", "b", "chosen"},
-    ),
     "stopping": (
         lambda: figures.stopping([0.1, 0.5], P[:2], P[:2], P[:2], 1, {0.1: (2, 1)}, {}),
         {"chosen", "measured"},
-    ),
-    "sureness": (
-        lambda: figures.sureness("abcd", [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t", ["", "B"]),
-        {"kept", "drafted, not kept", "not drafted"},
     ),
     "time_split": (
         lambda: figures.time_split({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 10}),
         set(PARTS),
     ),
-    "tokens_per_round": (lambda: figures.tokens_per_round(decoded()), {"rounds"}),
+    "tried": (lambda: figures.tried({"a": (2, 1, 3)}, {}, "speedup"), set()),
     "tree_mask": (lambda: figures.tree_mask([-1, 0, 0]), set()),
     "value_tree": (lambda: figures.value_tree([-1, 0], [1, 0.5]), set()),
     "by_parameter": (lambda: by_parameter(MEANS, ["eta", "gamma"], "tau"), set()),
@@ -330,11 +307,6 @@ def test_rounds_are_counted_with_their_bonus_token():
     assert [list(b.y) for b in bars] == [[0.5, 0.25, 0, 0.25], [0, 1, 0, 0]]
     assert [t.x[0] for t in drawn.data if t.type == "scatter"] == [2, 2]
     assert drawn.layout.annotations[0].text == "a, tau 2.00"
-    out = specwb.decode(tiny.target(), tiny.PROMPTS, "sps", draft=tiny.draft(), max_new_tokens=24)
-    counted, line = figures.tokens_per_round(out).data
-    assert sum(counted.y) == sum(out.step_counts)
-    assert sum(n * k for n, k in zip(counted.x, counted.y)) == sum(map(len, out.tokens))
-    assert line.x[0] == pytest.approx(out.mean_tokens_per_step, abs=1e-4)
 
 
 def test_time_is_of_a_token_in_milliseconds():
@@ -396,41 +368,15 @@ def test_bars_say_their_values():
 
 
 def test_acceptance_figure_adds_up():
-    accepted, residual, rejected, output, drawn = figures.acceptance(P, Q, [5, 3, 2]).data
+    accepted, residual, rejected, p, q, output, drawn = figures.acceptance(P, Q, [5, 3, 2]).data
+    assert (list(p.y), list(q.y)) == (kit.short(P), kit.short(Q))
     assert [a + b for a, b in zip(accepted.y, residual.y)] == pytest.approx(P)
     assert [a + b for a, b in zip(accepted.y, rejected.y)] == pytest.approx(Q)
     assert list(output.y) == pytest.approx(P)
     assert list(drawn.y) == [0.5, 0.3, 0.2]
-    assert set(figures.acceptance(P, Q).data[4].y) == {None}
+    assert set(figures.acceptance(P, Q).data[6].y) == {None}
     with pytest.raises(ValueError, match="same tokens"):
         figures.acceptance(P, [1.0])
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_decisions_shows_every_test(temperature):
-    for step in decoded(temperature=temperature).steps:
-        told = specwb.explain(step)
-        tests = [
-            (level.depth, t)
-            for level in told.levels
-            for t in level.tests
-            if t.decision != "invalid"
-        ]
-        p, q, mark = figures.decisions(told).data
-        assert list(p.y) == kit.short(t.p for _, t in tests)
-        assert list(q.y) == kit.short(t.q for _, t in tests)
-        assert [list(c) for c in p.customdata] == [[d, t.token, t.decision] for d, t in tests]
-        for value, (_, t) in zip(mark.y, tests, strict=True):
-            if temperature and t.candidate == 0:
-                assert value == pytest.approx(t.u * t.q, rel=1e-3)
-                assert (value < t.p) == (t.decision == "accepted")
-            else:
-                assert value is None
-
-
-def test_no_threshold_where_the_rule_does_not_compare_with_it():
-    step = decoded("mcsd:rule=point").steps[0]
-    assert set(figures.decisions(specwb.explain(step)).data[2].y) == {None}
 
 
 def test_rules_stand_by_scheme_under_their_names():
@@ -536,7 +482,6 @@ def test_plain_decoding_is_its_bonus_token():
     step = decoded("ar").steps[0]
     shown = nodes(figures.draft_tree(step))
     assert (shown["accepted"], shown["drafted"], len(shown["bonus"])) == ([], [], 1)
-    assert figures.decisions(specwb.explain(step)).layout.title.text == "Nothing was tested"
 
 
 @pytest.mark.parametrize("ks", [(), (1, 1, 1), (4, 2, 2), (6, 4)], ids=str)
@@ -576,10 +521,6 @@ def test_curves_begin_at_one_node():
     assert (list(here.x), list(here.y)) == ([2], [1.125])
     (line,) = figures.by_nodes({"a": [1, 2, None]}, "t", "tau").data
     assert (list(line.x), list(line.y)) == ([1, 2, 3], [1, 2, None])
-    drawn = figures.heads(RANK, [-1, 0], [1, 0.7], {"medusa": [1, 1.2], "eagle": [1, 1.7]}, "eagle")
-    one, other, here = drawn.data[-3:]
-    assert (list(one.x), list(one.y), list(other.y)) == ([1, 2], [1, 1.2], [1, 1.7])
-    assert (list(here.x), list(here.y)) == ([2], [1.7])
 
 
 def test_blocks_by_their_passes():
@@ -636,12 +577,27 @@ def test_spans_and_groups_of_layers():
     assert drift.layout.yaxis.rangemode == "tozero"  # whatever the smallest is
 
 
-def test_levels_drafted_and_kept_are_shares_of_the_rounds():
-    words = {"xaxis": "x", "yaxis": "y", "title": "t"}
-    drawn = figures.stop_rules([1, 2, 2], [0, 2, 1], 2, {"a": [(1, 2.0)]}, (1.5, 1.0), **words)
-    drafted, kept, *_ = drawn.data
-    assert (list(drafted.y), list(kept.y)) == ([0, 0.3333, 0.6667], [0.3333] * 3)
+def test_slots_of_a_cache():
     cells, *_ = figures.cache_slots({"a": [[1, 0], [0, 2]]}, ["layer 1", "adapter"], [7, 8]).data
     assert cells.customdata[1][1] == "of another text, which is not kept"
-    kept, wasted, beyond = figures.sureness("abcd", [0.9, 0.7, 0.2, 0.8], 1, 0.6, "t").data
-    assert (list(kept.y), list(wasted.y), list(beyond.y)) == ([0.9], [0.7, 0.2], [0.8])
+
+
+def test_what_was_tried_stands_with_the_last_on_top():
+    taus, speeds = {"a": (2.0, 1.5, 3.0), "b": (2.5, 2.0, 2.75)}, {"a": (1.25, 1.0, 1.5)}
+    drawn = figures.tried(taus, speeds, "speedup")
+    last, first, nothing, speed = drawn.data
+    assert (list(last.y), list(last.x), list(first.y)) == (["b"], [2.5], ["a"])
+    assert (last.error_x.arrayminus, last.error_x.array) == ((0.5,), (0.25,))
+    assert (list(nothing.x), list(speed.x)) == ([None], [1.25])
+    assert drawn.layout.yaxis.categoryarray == ("b", "a")
+
+
+def test_a_method_has_one_look_in_every_figure():
+    alone, among = looks(["eagle"]), looks(["pld", "x", "medusa", "eagle", "eagle:nodes=4", "y"])
+    assert alone["eagle"] == among["eagle"]
+    assert among["eagle:nodes=4"][0] == among["eagle"][0]
+    assert list(among) == ["pld", "x", "medusa", "eagle", "eagle:nodes=4", "y"]
+    assert len(set(among.values())) == 6
+    assert len(set(looks(map(str, range(64))).values())) == 64
+    every = looks(specwb.METHODS)
+    assert {name: looks([name])[name] for name in every} == every

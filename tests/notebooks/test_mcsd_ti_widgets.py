@@ -1,23 +1,16 @@
-"""The views of sliced masks, of rules that stop and of several roots show the library's masks,
-rounds and laws."""
+"""The views of sliced masks and of several roots show the library's masks and distributions."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from statistics import fmean
 
-import numpy as np
 import pytest
-import tiny
 from drawn import numbers, shown
-from explorers import costs, rounds
 
-import specwb
 from specwb import Tree
 from specwb.analysis.roots import first_stays, kept_root
-from specwb.evaluation.exits import Rounds
 from specwb.verify import exact
-from specwb.widgets import MaskExplorer, RootsExplorer, StopRulesExplorer
+from specwb.widgets import MaskExplorer, RootsExplorer
 
 
 @pytest.mark.parametrize(
@@ -58,71 +51,6 @@ def test_a_wrong_slice_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rule", "threshold", "levels"),
-    [("top", 0.5, 4), ("entropy", 0.25, 3), ("fixed depth", 0.4, 2), ("top", 1.0, 4)],
-)
-def test_rounds_under_a_rule(rule, threshold, levels):
-    view = StopRulesExplorer(rounds(), costs())
-    view.rule.value, view.threshold.value, view.levels.value = rule, threshold, levels
-    name, eta = ("top", 0.0) if rule == "fixed depth" else (rule, threshold)
-    found = rounds().simulate(name, eta, levels)
-    assert view.rounds == found
-    assert view.speed == pytest.approx(
-        (1 + fmean(found.kept)) / fmean(costs()[rule][d - 1] for d in found.drafted)
-    )
-    drafted, kept = fmean(found.drafted), fmean(found.kept)
-    said = (drafted, kept, 1, found.cr, kept / drafted, view.speed)
-    assert list(map(float, numbers(view)[-7:-1])) == pytest.approx(said, abs=0.0051)
-    drawn = {t["name"]: t for t in shown(view)["data"]}
-    assert drawn["drafted"]["y"] == [
-        round(found.drafted.count(d) / len(found.drafted), 4) for d in range(5)
-    ]
-    assert drawn["kept"]["y"] == [round(found.kept.count(d) / len(found.kept), 4) for d in range(5)]
-    assert (drawn["chosen"]["x"], drawn["chosen"]["y"]) == (
-        [round(found.mean_drafted, 4)],
-        [round(view.speed, 4)],
-    )
-    assert drawn["fixed depth"]["x"] == [1, 2, 3, 4]
-
-
-def test_a_speedup_is_of_all_rounds_together():
-    """One round drafts two levels and keeps both, one drafts one and keeps none: 4 tokens for
-    3 plain steps."""
-    sure, kept = np.array([[0.9], [0.9], [0.9], [0.1]]), np.array([2, 1, 0, 0])
-    two = Rounds({"top": sure}, kept, np.zeros(4, int), (1, 2, 3))
-    prices = {"top": [1.0, 2.0], "fixed depth": [1.0, 1.25]}
-    view = StopRulesExplorer(two, prices, threshold=0.5)
-    assert (view.rounds.drafted, view.rounds.kept) == ([2, 1], [2, 0])
-    assert view.speed == pytest.approx(4 / 3)
-    # of the fixed depths, one level gives 4 tokens in three rounds, two give 4 for 2.5 steps
-    assert shown(view)["data"][3]["y"] == pytest.approx([4 / 3, 1.6], abs=1e-4)
-
-
-def test_the_best_fixed_depth_is_the_largest_of_its_points():
-    view = StopRulesExplorer(rounds(), costs())
-    points = {t["name"]: t["y"] for t in shown(view)["data"]}
-    assert numbers(view)[-1] == f"{max(points['fixed depth']):.2f}"
-    assert set(points) >= {"top", "entropy"}
-
-
-def test_rounds_shown_are_those_of_a_decoding():
-    view = StopRulesExplorer(rounds(), costs(), rule="top", threshold=0.2)
-    out = specwb.decode(
-        tiny.target(),
-        tiny.PROMPTS[0],
-        "mcsd_ti",
-        draft=tiny.draft(),
-        tree=(2, 1, 1, 1),
-        stop="top",
-        threshold=0.2,
-        max_new_tokens=16,
-        eos=(),
-    )
-    kept = [k for k, text in zip(view.rounds.kept, view.rounds.text, strict=True) if not text]
-    assert out.accepted_lengths[0][:-1] == kept[: len(out.accepted_lengths[0]) - 1]
-
-
-@pytest.mark.parametrize(
     ("W", "D", "rates"),
     [(1, 1, (0.2, 0.2, 0.9, 0.9)), (2, 1, (0.2, 0.2, 0.9, 0.9)), (4, 3, (0.5, 0.05, 1.0, 0.0))],
 )
@@ -151,11 +79,8 @@ def test_what_is_missing():
         (lambda: MaskExplorer([]), "nothing to choose tree from"),
         (lambda: MaskExplorer(["0.1.0"]), "level order"),
         (lambda: MaskExplorer(["4-x"]), "4-x"),
-        (lambda: StopRulesExplorer(rounds(), {"top": [1.0] * 4}), "entropy"),
-        (lambda: StopRulesExplorer(rounds(), costs(3)), "4 numbers"),
         (lambda: RootsExplorer([Fraction(1, 2)] * 3), "sum to 1"),
         (lambda: RootsExplorer(rates=[0.5]), "rates must be 4 values"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
-    assert np.isfinite(StopRulesExplorer(rounds(), costs()).speed)

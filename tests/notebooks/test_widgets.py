@@ -23,7 +23,7 @@ from drawn import numbers, picture, shown  # noqa: E402
 from plotly.offline import get_plotlyjs  # noqa: E402
 
 from specwb import analysis, figures, widgets  # noqa: E402
-from specwb.figures import style  # noqa: E402
+from specwb.figures import kit, style  # noqa: E402
 from specwb.widgets import (  # noqa: E402
     AcceptanceExplorer,
     RootsExplorer,
@@ -128,8 +128,7 @@ def published(monkeypatch, thing, summary) -> dict:
 
 
 def test_show_publishes_picture_and_line(monkeypatch):
-    out = decoded()
-    figure = figures.tokens_per_round(out)
+    figure = figures.round_lengths({"a": decoded().accepted_lengths[0]})
     data = published(monkeypatch, figure, "tau = 2")
     assert data["text/plain"] == "tau = 2"
     assert json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))["data"][0]["y"] == list(
@@ -151,7 +150,7 @@ def test_what_a_png_is_drawn_from_goes_along_where_it_is_asked_for(monkeypatch):
     assert controls == {"controls": settings}
     assert line == {"html": one.children[1].value}
     assert drawn == {"figure": shown(one)}
-    figure = figures.tokens_per_round(decoded())
+    figure = figures.round_lengths({"a": decoded().accepted_lengths[0]})
     (part,) = published(monkeypatch, figure, "a figure")[display.STILL]
     assert part == {"figure": json.loads(figure.to_json())}
 
@@ -167,6 +166,16 @@ def test_settings_are_written_as_the_controls_show_them():
     for control, words in written:
         assert display.still(control) == [{"controls": [["a", words]]}]
     assert display.still(ipywidgets.VBox([ipywidgets.HTML()])) == []
+
+
+def test_a_figure_says_what_can_be_read_off_it(monkeypatch):
+    shown = []
+    monkeypatch.setattr(display, "display", lambda data, **_: shown.append(data["text/plain"]))
+    panels = [[kit.Panel("left"), kit.Panel("right")]]
+    panels[0][0].line("a", [1, 2, 3], [0.5, 2.25, 1], ("#000000", "solid", "circle"))
+    panels[0][1].bars("b", ["x", "y"], [3, 1.0001], "#000000").bars("c", ["x"], [7], "#000000")
+    show(kit.draw(panels, 300, title="t"))
+    assert shown == ["t | left | a: 0.5 to 1, most 2.25 | right | b: 3 to 1; c: 7"]
 
 
 def test_show_refuses_what_it_cannot_show():
@@ -242,3 +251,19 @@ def test_speed_explorer_shows_the_librarys_numbers():
     assert numbers(alone)[3] == "1.00"
     alone.alpha.value, alone.c.value = 0.0, 1.0
     assert numbers(alone)[-2:] == ["0", "1.00"]
+
+
+def test_a_stored_png_stays_with_its_line(monkeypatch, tmp_path):
+    page = tmp_path / "n.ipynb"
+    output = {"data": {"image/png": "abc", "text/plain": ["the ", "line"]}}
+    page.write_text(json.dumps({"cells": [{"outputs": [{"text": "x"}, output]}, {"source": ""}]}))
+    figure = figures.round_lengths({"a": decoded().accepted_lengths[0]})
+    assert "image/png" not in published(monkeypatch, figure, "the line")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(page))
+    assert published(monkeypatch, figure, "the line")["image/png"] == "abc"
+    assert "image/png" not in published(monkeypatch, figure, "another line")
+    for content in ("{", "[]", '{"cells": [1]}'):
+        page.write_text(content)
+        assert "image/png" not in published(monkeypatch, figure, "the line")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none.ipynb"))
+    assert "image/png" not in published(monkeypatch, figure, "the line")

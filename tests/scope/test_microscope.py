@@ -20,7 +20,7 @@ def test_a_trace_plays_without_a_target():
     trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=3, repeats=1)
     shown = specwb.microscope([trace, trace])
     assert (len(shown.traces), shown.live) == (2, None)
-    assert shown.summary == "ar: 3 tokens in 3 rounds, 1.00 a round, and 1 more"
+    assert shown.summary == "ar: 3 tokens in 3 steps, 1.00 per step, and 1 more"
     assert "export default" in shown._esm
     with pytest.raises(TraceError):
         specwb.microscope([{}])

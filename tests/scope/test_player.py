@@ -99,7 +99,7 @@ def test_every_method_is_stepped_to_its_end_and_back(opened, temperature):
         assert lenses == {one["lens"]["kind"] for one in trace["rounds"] if one["lens"]}
         last = trace["rounds"][-1]
         assert (
-            shown.inner_text(".row >> text=/round .* of/") == f"round {len(trace['rounds'])} of "
+            shown.inner_text(".row >> text=/step .* of/") == f"step {len(trace['rounds'])} of "
             f"{len(trace['rounds'])}"
         )
         assert shown.locator("g[data-state=accepted]").count() >= last["accepted"]
@@ -180,7 +180,7 @@ def test_keys_choose_nodes_and_play(opened):
     assert shown.locator("[aria-pressed=true][data-node]").count() == 0
     root = shown.locator(".sw")
     root.press("Shift+ArrowRight")
-    assert re.match("round 2 of", shown.inner_text(".row >> text=/round .* of/"))
+    assert re.match("step 2 of", shown.inner_text(".row >> text=/step .* of/"))
     root.press("Shift+ArrowLeft")
     assert shown.input_value("input[type=range]") == "0"
     root.press(" ")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from plotly.graph_objects import Figure
 from terminal import call
 
+from specwb.figures.kit import read_off
 from specwb.studies import PLACES, study_of
-from specwb.studies.curves import Curve, Picture, Point, over, series
+from specwb.studies.curves import Curve, Picture, Point, in_domain, over, series
+from specwb.studies.grid import Cell
 from specwb.studies.kangaroo.cells import chain
 from specwb.studies.ledger import entries
 from specwb.studies.pictures import draw, picture_of
@@ -17,21 +20,35 @@ from specwb.studies.study import published
 
 CELLS = [chain(eta) for eta in (0, 0.5)]
 DOCUMENT = {
-    "rows": [{"cell": CELLS[0].key, "tau": 2.5, "speedup": None}],
+    "rows": [{"cell": CELLS[0].key, "tau": 2.5, "tau_error": 0.5, "prompts": 2, "speedup": None}],
     "ablation": {"rows": [{"cell": CELLS[1].key, "tau": 1.5, "speedup": 1.1}]},
+    "cells": {
+        CELLS[0].key: {"accepted": [[1, 1], [2, 2]]},
+        CELLS[1].key: {"accepted": [[0, 1], [0, 1], [9, 9]]},  # a prompt that the other lacks
+    },
+    "domains": ["code", "math", "math"],
 }
+T1 = 12.7062
+"""Of Student's distribution of one degree of freedom, the 97.5 % quantile."""
 
 
 def test_what_is_drawn_by_hand():
     points = (Point(0, 2.3, CELLS[0]), Point(0.5, None, CELLS[1]), Point(0.9, 1.8, chain(0.9)))
     tau, speed = (Curve("p", "gamma 6", what, points) for what in ("tau", "speedup"))
-    assert series(tau, DOCUMENT) == ([[0, 0.9], [2.3, 1.8]], [[0, 0.5], [2.5, 1.5]])
-    assert series(speed, DOCUMENT)[1] == [[0.5], [1.1]]  # what was not measured is left out
+    theirs, ours = series(tau, DOCUMENT)
+    assert theirs == ([0, 0.9], [2.3, 1.8], [None, None], [None, None])
+    assert (ours.x, ours.y) == ([0, 0.5], [2.5, 1.5])
+    assert ours.low == [pytest.approx(2.5 - T1 / 2, abs=1e-4), None]
+    assert ours.ends()[1] == [pytest.approx(2.5 + T1 / 2, abs=1e-4), 1.5]
+    # what was not measured is left out
+    assert series(speed, DOCUMENT)[1] == ([0.5], [1.1], [None], [None])
     picture = Picture("t", "eta", lambda document: [tau, speed], "read off a plot, ±0.01")
     figure = draw(picture, DOCUMENT)
     drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
     assert set(drawn) == {"paper, gamma 6", "here, gamma 6"}
     assert [trace.line.dash for trace in figure.data] == ["dash", "solid"] * 2
+    assert [trace.error_y.array for trace in figure.data[::2]] == [None, None]  # the paper's
+    assert list(figure.data[1].error_y.array) == pytest.approx([T1 / 2, 0], abs=1e-3)
     assert "read off a plot, ±0.01" in figure.layout.title.subtitle.text
     png = picture_of(picture, DOCUMENT)
     assert png[:4] == b"\x89PNG"
@@ -40,10 +57,19 @@ def test_what_is_drawn_by_hand():
 
 
 def test_values_that_are_no_cells_figure():
-    ratio = Point(1, None, ours=over(CELLS[0].key, CELLS[1].key, "tau"))
-    assert series(Curve("p", "n", "", (ratio,)), DOCUMENT)[1] == [[1], [2.5 / 1.5]]
-    lacking = Point(1, None, ours=over(CELLS[0].key, "T=0 sps", "tau"))
-    assert series(Curve("p", "n", "", (lacking,)), DOCUMENT)[1] == [[], []]
+    def drawn(ours):
+        return series(Curve("p", "n", "", (Point(1, None, ours=ours),)), DOCUMENT)[1]
+
+    # of two prompts that both have: 2, 3 over 1.5, 1.5, whose ratio varies as 4/3 and 2 do
+    x, y, low, high = drawn(over(*CELLS, "tau"))
+    assert (x, y) == ([1], [pytest.approx(2.5 / 1.5)])
+    assert low == [pytest.approx((2.5 - T1 / 2) / 1.5, abs=1e-4)]
+    assert high == [pytest.approx((2.5 + T1 / 2) / 1.5, abs=1e-4)]
+    assert drawn(over(CELLS[0], Cell("sps"), "tau")) == ([], [], [], [])
+    assert drawn(in_domain(CELLS[1], "tau", "math")).y == [pytest.approx((1.5 + 10) / 2)]
+    assert drawn(in_domain(CELLS[1], "tau", "code")) == ([1], [1.5], [None], [None])
+    assert drawn(in_domain(CELLS[1], "tau")).y == [pytest.approx(13 / 3)]
+    assert drawn(in_domain(CELLS[1], "tau", "prose")).y == []
 
 
 def test_bars_of_paper_and_here_stand_side_by_side():
@@ -59,19 +85,59 @@ UNKNOWN = {"kangaroo": {"density"}, "mcsd": {"candidates", "trees"}}
 """Figures of which no published value is known."""
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_every_figure_has_the_papers_points_and_ours(name):
-    study = study_of(name)
-    document = study.report(*shipped(study))
+@pytest.fixture(scope="module", params=PLACES)
+def results(request):
+    """A study, and its shipped results."""
+    study = study_of(request.param)
+    return study, study.report(*shipped(study))
+
+
+@pytest.fixture(scope="module")
+def drawn(results):
+    """Its figures as they are drawn."""
+    study, document = results
+    return {key: draw(picture, document) for key, picture in study.figures.items()}
+
+
+def test_a_curve_that_is_drawn_otherwise_changes_the_line_of_text(drawn):
+    """nbval compares this line in every notebook that shows the figure."""
+    for key, figure in drawn.items():
+        line = read_off(figure)
+        assert "\n" not in line
+        for index, trace in enumerate(figure.data):
+            other = Figure(figure)
+            other.data[index].y = [1.05 * y for y in trace.y]
+            assert read_off(other) != line, (key, trace.name)
+
+
+# what is measured once, or is a mean over layers, has no interval over prompts
+ALONE = {("mcsd_ti", "judged"), ("easyspec", "cosines")}
+
+
+def test_what_is_measured_here_has_its_interval(results, drawn):
+    study, document = results
+    for key, picture in study.figures.items():
+        for curve in picture.curves(document):
+            ours = series(curve, document)[1]
+            known = [end is not None for end in (*ours.low, *ours.high)]
+            assert all(known) == ((study.name, key) not in ALONE) or not known, (key, curve.name)
+            pairs = zip(*ours.ends(), ours.y, strict=True)
+            assert all(low <= y <= high for low, high, y in pairs), (key, curve.name)
+        whiskers = [t.error_y.array for t in drawn[key].data if t.name.startswith("here")]
+        assert all(w is not None for w in whiskers) == ((study.name, key) not in ALONE), key
+        assert not any(t.error_y.array for t in drawn[key].data if t.name.startswith("paper"))
+
+
+def test_every_figure_has_the_papers_points_and_ours(results, drawn):
+    study, document = results
+    name = study.name
     assert study.figures
     for key, picture in study.figures.items():
         curves = list(picture.curves(document))
-        drawn = [series(curve, document) for curve in curves]
-        assert any(theirs[0] for theirs, _ in drawn) == (key not in UNKNOWN.get(name, ())), key
-        assert any(ours[0] for _, ours in drawn), key
-        assert len(draw(picture, document).data) == sum(
-            bool(xs) for both in drawn for xs, _ in both
-        )
+        points = [series(curve, document) for curve in curves]
+        assert any(theirs.x for theirs, _ in points) == (key not in UNKNOWN.get(name, ())), key
+        assert any(ours.x for _, ours in points), key
+        assert len(drawn[key].data) == sum(bool(one.x) for both in points for one in both)
         names = {(curve.panel, curve.name) for curve in curves}
         assert len(names) == len(curves), f"two curves of one name: {key}"
         assert picture.sure in picture.note
@@ -79,7 +145,7 @@ def test_every_figure_has_the_papers_points_and_ours(name):
 
 def test_every_drawn_value_of_a_paper_is_in_its_file():
     """Or it is one over another, or the mean of some, which are counted here."""
-    derived = {"mcsd_ti": 200, "falcon": 60, "diffuspec": 10, "kangaroo": 10}
+    derived = {"mcsd_ti": 200, "falcon": 16, "diffuspec": 10, "kangaroo": 10, "easyspec": 18}
     for name in PLACES:
         study = study_of(name)
         document = study.report(*shipped(study))

@@ -24,10 +24,23 @@ import specwb
 from specwb.bench import conditions
 from specwb.bench import measure as measuring
 from specwb.bench.store import digest
-from specwb.sweeps import Space, Store, StoreError, SweepError, frame, heads, summary, workers
+from specwb.figures.sweeps import trade
+from specwb.options import parse_value
+from specwb.studies import study_of
+from specwb.sweeps import (
+    Space,
+    Store,
+    StoreError,
+    SweepError,
+    frame,
+    front,
+    heads,
+    summary,
+    workers,
+)
 from specwb.sweeps.results import combination, filtered, pareto
 from specwb.sweeps.run import _rungs, with_plain
-from specwb.sweeps.space import SHARED
+from specwb.sweeps.space import SHARED, checked, read
 
 PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
 SHORT = {"max_new_tokens": 8}
@@ -93,12 +106,14 @@ def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
 
     def stop(done: float, text: str) -> None:
         seen.append(text)
-        if len(seen) == 4:
+        if len(seen) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, progress=stop, **SHORT)
     assert len(frame(store)) == 4
+    assert seen[0].startswith("9 runs, about ")  # said before the first of them
+    assert seen[1] == "1 of 9 runs"
     whole = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
     assert len(whole) == 3 * len(PROMPTS)
 
@@ -334,7 +349,7 @@ def test_a_second_sweep_at_once_is_refused(target, tmp_path):
         refused.append(len(frame(path)))
 
     found = specwb.sweep(target, PROMPTS, "pld", store=path, progress=meet, **SHORT)
-    assert refused == [*range(1, len(found) + 1)]
+    assert refused == [*range(len(found) + 1)]  # before the first run, and after each
     assert specwb.sweep(target, PROMPTS, "pld", store=path, **SHORT).equals(found)
 
 
@@ -489,6 +504,60 @@ def test_filters_combinations_and_the_front(found):
     assert pareto(table, "a", "b").tolist() == [False, False, True, False]
 
 
+def test_the_front_of_a_sweep_by_hand():
+    """Of three settings one drafts more than another for fewer tokens."""
+    rows = [
+        {"method": m, "prompt": p, "seed": 0, "tau": tau + p, "drafted": drafted}
+        for m, tau, drafted in (("few", 1.0, 2.0), ("more", 2.0, 4.0), ("worst", 1.5, 6.0))
+        for p in (0, 1)
+    ]
+    both = front(pd.DataFrame(rows), ["method"])
+    assert both.method.tolist() == ["few", "more", "worst"]  # by cost
+    assert both.front.tolist() == [True, True, False]
+    assert both.tau.tolist() == [1.5, 2.5, 2]
+    assert both[["tau_low", "tau_high"]].iloc[0].tolist() == [1, 2]
+    others, best = trade(both, ["method"], "tau", "drafted").data
+    assert (list(others.x), list(others.y), list(others.text)) == ([6], [2], ["method=worst"])
+    assert (list(best.x), list(best.y)) == ([2, 4], [1.5, 2.5])
+    assert list(best.error_y.array) == [0.5, 0.5]
+
+
+def test_what_is_drafted_and_what_a_step_costs(found, tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:  # of an earlier version, and of this one
+        for key, record in (("p", stored(8)), ("q", {**stored(8), "drafted": 12})):
+            store.add(store.add_settings({"method": "pld", **SHARED}, MADE_ON), key, record)
+        drafted = frame(store).set_index("prompt").drafted
+    assert np.isnan(drafted["p"])
+    assert drafted["q"] == 3
+    plain = found.method == "ar"
+    assert (found[plain].drafted == 0).all()
+    assert (found[plain].cost == 1).all()
+    assert (found[~plain].drafted <= 3).all()
+    assert (found[~plain].drafted >= found[~plain].accepted - 1e-9).all()
+    assert (found.cost * found.speedup).tolist() == pytest.approx(found.tau.tolist())
+
+
+def test_a_papers_grid_is_a_file_to_begin_with(monkeypatch, capsys, tmp_path):
+    code, out, err = call(monkeypatch, capsys, "sweep", "--paper", "kangaroo")
+    assert (code, err) == (0, "")
+    (tmp_path / "k.toml").write_text(out)
+    found = read(tmp_path / "k.toml").space.configurations()
+    cells = [c for c in study_of("kangaroo").cells({}) if c.kind != "ar"]
+    assert len(found) == len(cells)
+    for cell in cells:
+        pairs = [item.split("=") for item in cell.spec.partition(":")[2].split(",") if item]
+        options = {name: parse_value(value) for name, value in pairs}
+        assert checked({"method": cell.kind, "temperature": cell.temperature, **options}) in found
+    for wrong, message in (
+        (("--paper", "nope"), "--paper is one of mcsd"),
+        (("k.toml", "--paper", "mcsd"), "--paper measures nothing; leave file out"),
+        ((), "a sweep needs a FILE"),
+    ):
+        code, out, err = call(monkeypatch, capsys, "sweep", *wrong)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
 def test_the_commands(monkeypatch, capsys, tmp_path):
     model = tiny.build("llama", seed=0)
     model.save_pretrained(tmp_path / "target")
@@ -504,6 +573,7 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
     store = tmp_path / "s.sqlite"
     code, out, err = call(monkeypatch, capsys, "sweep", str(plan), "--out", str(store))
     assert code == 0, err
+    assert "9 runs, about " in err
     assert "9 runs of 3 configurations are in" in err
     csv, plot = tmp_path / "runs.csv", tmp_path / "p.html"
     code, out, err = call(
@@ -516,7 +586,18 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
     assert "tau less gamma=1" in out
     assert len(pd.read_csv(csv)) == 6
     assert "plotly" in plot.read_text()
+    more = ("results", str(store), "--by", "method,gamma", "--where", "method=pld")
+    code, out, err = call(monkeypatch, capsys, *more, "--pivot")
+    assert code == 0, err
+    assert "gamma 1" in out
+    code, out, err = call(monkeypatch, capsys, *more, "--cost", "drafted", "--plot", str(plot))
+    assert code == 0, err
+    assert "drafted: 95 %" in out.replace("\n", "")
+    assert "front" in out
+    assert "nothing is better" in plot.read_text()
     for arguments, message in (
+        ((*more, "--cost", "drafted", "--pivot"), "--cost goes with neither"),
+        (("results", str(store), "--by", "gamma", "--pivot"), "at least two parameters"),
         (("results", str(tmp_path / "no.sqlite")), "does not exist"),
         (("results", str(store), "--by", "eta"), "no column 'eta'"),
         (("results", str(store), "--where", "x"), "conditions are name=value"),

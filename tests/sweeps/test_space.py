@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from specwb.options import MethodError
-from specwb.sweeps.space import SHARED, Range, Space, SweepError, read
+from specwb.sweeps.space import (
+    SHARED,
+    Range,
+    Space,
+    SweepError,
+    blocks,
+    checked,
+    read,
+    shapes,
+    written,
+)
 
 FILE = """
 target = "lab"
@@ -33,6 +45,43 @@ def test_a_grid_has_every_combination_once():
     assert {(one["gamma"], one["temperature"], one["seed"]) for one in found} == {
         (gamma, t, seed) for gamma in (2, 3) for t in (0, 1) for seed in (0, 1)
     }
+
+
+def test_shapes_are_all_trees_within_a_budget():
+    assert shapes(5) == ["1", "1-1", "1-1-1", "1-1-1-1", "2", "2-1", "3", "4"]
+    assert shapes(5, least=5) == ["1-1-1-1", "2-1", "4"]
+    assert shapes(5, depth=1) == ["1", "2", "3", "4"]
+    found = [tuple(map(int, text.split("-"))) for text in shapes(24, 12, 3)]
+    falling = [ks for ks in itertools.product(range(1, 24), repeat=3) if ks[0] >= ks[1] >= ks[2]]
+    sizes = {ks: 1 + ks[0] * (1 + ks[1] * (1 + ks[2])) for ks in falling}
+    assert {ks for ks in found if len(ks) == 3} == {ks for ks, n in sizes.items() if 12 <= n <= 24}
+    with pytest.raises(SweepError, match=r"nodes must be an integer in 2\.\.1024, got 1"):
+        shapes(1)
+    with pytest.raises(SweepError, match="least must be an integer"):
+        shapes(4, least=5)
+
+
+def test_configurations_are_written_as_blocks_and_read_again(tmp_path):
+    grids = [
+        {"method": ["kangaroo"], "temperature": [0.0], "eta": [0, 0.5], "gamma": [4, 6]},
+        {"method": ["kangaroo"], "temperature": [0.5, 1.0], "eta": [0.6], "gamma": [6]},
+        {"method": ["kangaroo"], "temperature": [0.0], "tree": [True], "top": [2, 4]},
+        {"method": ["mcsd"], "temperature": [1.0], "tree": ["2-2", "4"], "draw": ["with"]},
+    ]
+    rows = [dict(zip(g, values)) for g in grids for values in itertools.product(*g.values())]
+    found = blocks(rows)
+    assert len(found) == len(grids)
+    path = tmp_path / "s.toml"
+    path.write_text(written(found))
+    again = read(path).space.configurations()
+    assert len(again) == len(rows)
+    assert all(checked(row) in again for row in rows)
+    path.write_text('[[methods]]\nmethod = "mcsd"\ntree = { nodes = 5, least = 5 }\n')
+    trees = {one["tree"] for one in read(path).space.configurations()}
+    assert trees == {"1-1-1-1", "2-1", "4"}
+    path.write_text('[[methods]]\nmethod = "mcsd"\ntree = { nodes = 1 }\n')
+    with pytest.raises(SweepError, match=r"line 3: tree: nodes must be .* got 1"):
+        read(path)
 
 
 def test_draws_are_different_and_repeatable():

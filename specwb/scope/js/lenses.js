@@ -279,7 +279,7 @@ function caches(lens, round, frame, word) {
   });
   return h("div", {}, h("p", {}, "The caches: keys and values of each token, by layers"), wide(svg),
     note("The first layers\u2019 entries are written while drafting, the others by the verification. ",
-      closing ? "\u2717: rejected; its slot is written again in the next round." : ""));
+      closing ? "\u2717: rejected; its slot is written again in the next step." : ""));
 }
 
 LENSES.lattice = (lens, round, frame, trace, width) => {
@@ -372,7 +372,7 @@ LENSES.easyspec = (lens, round, frame, trace, width) => {
     `Groups of layers: ${groups}. Orange: an attention; grey: an MLP; each counts one step, so ` +
     `this is how long the chain of waiting is, not a measured time. The attentions of a group all ` +
     `read the group\u2019s input.` + (lens.calibrate ? " The first draft step is exact: it repairs " +
-    "what the round before left in the cache." : ""))] };
+    "what the step before left in the cache." : ""))] };
 };
 
 LENSES.lookup = (lens, round, frame, trace, width) => {

@@ -60,10 +60,12 @@ export function mount(element, data, ask = null) {
     hosts.play.setAttribute("aria-pressed", String(Boolean(on)));
   }
 
-  function select(n) {
+  function select(n, like = null) {
     ui.trace = n;
     list = frames(current());
-    ui.frame = 0;
+    const last = current().rounds.length - 1;
+    ui.frame = like ? Math.max(0, list.findIndex((one) => one.r === Math.min(like.r, last)
+      && one.stage === like.stage)) : 0;
     ui.chosen = null;
     hosts.range.max = list.length - 1;
     draw();
@@ -83,8 +85,8 @@ export function mount(element, data, ask = null) {
     const panel = panelOf(trace, at, ui.chosen, Math.max(half[1], 280), id);
     const raced = race(trace, at, outer - 4);
     hosts.range.value = ui.frame;
-    hosts.range.setAttribute("aria-valuetext", `round ${at.r + 1}, ${STAGES[at.stage]}`);
-    hosts.where.textContent = `round ${at.r + 1} of ${trace.rounds.length}`;
+    hosts.range.setAttribute("aria-valuetext", `step ${at.r + 1}, ${STAGES[at.stage]}`);
+    hosts.where.textContent = `step ${at.r + 1} of ${trace.rounds.length}`;
     for (const [stage, item] of Object.entries(hosts.stages)) {
       if (stage === at.stage) item.setAttribute("aria-current", "step");
       else item.removeAttribute("aria-current");
@@ -97,12 +99,12 @@ export function mount(element, data, ask = null) {
     const lens = lensOf(trace, at, outer - 26, id);
     const text = prose(trace, at);
     hosts.stage.replaceChildren(...[
-      h("section", { "aria-label": "clock and text" }, raced.svg, text, h("p", { class: "soft" },
-        raced.line), clockNote(trace)),
       h("section", { class: two ? "panes" : "panes tall" },
         h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
           tree), legend(), treeNote(trace, at)),
         h("div", { class: "pane", "data-panel": "" }, panel.pane)),
+      h("section", { "aria-label": "clock and text" }, raced.svg, text, h("p", { class: "soft" },
+        raced.line), clockNote(trace)),
       lens,
     ].filter(Boolean));
     text.scrollTop = text.scrollHeight;
@@ -146,9 +148,12 @@ export function mount(element, data, ask = null) {
   function update(fresh) {
     data = { ...data, ...fresh };
     traces = data.traces || [];
+    const like = data.stage ? frame() ?? { r: 0, stage: data.stage } : null;
     ui.waiting = false;
     build();
-    if (traces.length) select(Math.max(0, traces.length - 1) && data.live ? traces.length - 1 : 0);
+    if (traces.length) {
+      select(Math.max(0, traces.length - 1) && data.live ? traces.length - 1 : 0, like);
+    }
     else draw();
   }
 
@@ -165,11 +170,11 @@ export function mount(element, data, ask = null) {
     hosts.says = h("p", { class: "says", role: "status", "data-says": "" });
     hosts.stage = h("div", { "data-stage-host": "" });
     const transport = h("div", { class: "row" }, hosts.play,
-      button(icon("M11,1 v10 l-7,-5 z M2,1 h2 v10 h-2 z"), "round before (shift + left)",
+      button(icon("M11,1 v10 l-7,-5 z M2,1 h2 v10 h-2 z"), "previous step (shift + left)",
         () => round(-1)),
-      button(icon("M10,1 v10 l-8,-5 z"), "a step back (left)", () => go(ui.frame - 1)),
-      button(icon("M2,1 v10 l8,-5 z"), "a step on (right)", () => go(ui.frame + 1)),
-      button(icon("M1,1 v10 l7,-5 z M8,1 h2 v10 h-2 z"), "next round (shift + right)",
+      button(icon("M10,1 v10 l-8,-5 z"), "back (left)", () => go(ui.frame - 1)),
+      button(icon("M2,1 v10 l8,-5 z"), "forward (right)", () => go(ui.frame + 1)),
+      button(icon("M1,1 v10 l7,-5 z M8,1 h2 v10 h-2 z"), "next step (shift + right)",
         () => round(1)), hosts.range, hosts.where,
       h("ol", { class: "stages", "aria-label": "stage" }, ...Object.values(hosts.stages)));
     root.replaceChildren(data.live ? controls() : chooser(), transport, hosts.says, hosts.stage);
@@ -186,19 +191,18 @@ export function mount(element, data, ask = null) {
       if (traces.length) about.textContent = aboutOf(current());
     };
     describe();
-    return h("div", { class: "row", style: "margin-bottom:8px" }, h("label", {}, "method", menu),
-      about);
+    return h("div", { class: "row", style: "margin-bottom:8px" },
+      traces.length > 1 ? h("label", {}, "method", menu) : null, about);
   }
 
   function controls() {
     const { methods, settings } = data.live;
+    let options = settings.options || "";
     const menu = h("select", { onchange: () => {
-      options.value = ""; // those of another method
+      options = ""; // those of another method
       run.textContent = `Record ${menu.value}`;
     } }, ...methods.map((key) => h("option", { value: key,
       selected: key === settings.method }, key)));
-    const options = h("input", { type: "text", value: settings.options || "", size: 14,
-      placeholder: "tree=4-2-2", "aria-label": "options" });
     const prompt = h("textarea", { rows: 2, "aria-label": "prompt", spellcheck: "false" });
     prompt.value = settings.prompt;
     const field = (name, low, high, step) => h("input", { type: "number", min: low, max: high,
@@ -211,14 +215,14 @@ export function mount(element, data, ask = null) {
       ui.waiting = true;
       run.disabled = true;
       run.textContent = "recording \u2026";
-      ask({ method: menu.value, options: options.value, prompt: prompt.value,
+      ask({ method: menu.value, options, prompt: prompt.value,
         temperature: Number(temperature.value), seed: Number(seed.value),
         max_new_tokens: Number(limit.value) });
     } }, "Record");
     const error = data.note ? h("p", { class: "says wrong", role: "alert", "data-error": "" },
       data.note) : null;
     return h("div", { style: "margin-bottom:8px" }, prompt, h("div", { class: "row",
-      style: "margin-top:6px" }, h("label", {}, "method", menu), h("label", {}, "options", options),
+      style: "margin-top:6px" }, h("label", {}, "method", menu),
       h("label", {}, "temperature", temperature), h("label", {}, "seed", seed),
       h("label", {}, "tokens", limit), run), error,
       traces.length ? h("p", { class: "soft" }, aboutOf(traces[traces.length - 1])) : null);
@@ -259,13 +263,13 @@ function aboutOf(trace) {
   const paper = trace.method.paper ? `${trace.method.paper} \u00b7 ` : "";
   return `${paper}${trace.target.name}, ${heat} \u00b7 rule ${trace.method.rule.name}, ` +
     `${trace.method.exactness} \u00b7 ${trace.tokens.length} tokens in ${trace.rounds.length} ` +
-    `rounds: ${tau.toFixed(2)} a round`;
+    `steps: ${tau.toFixed(2)} per step`;
 }
 
 function titleOf(trace, frame) {
   const round = trace.rounds[frame.r];
   const n = round.tokens.length - 1;
-  return `Round ${frame.r + 1}: ${n} draft token${n === 1 ? "" : "s"}`;
+  return `Step ${frame.r + 1}: ${n} draft token${n === 1 ? "" : "s"}`;
 }
 
 function treeNote(trace, frame) {
@@ -296,14 +300,14 @@ function sayOf(trace, frame) {
     `scores all of them at once, and the place after each, in ${milliseconds(seconds.score)}.`
     : `One forward of the target scores the next place, in ${milliseconds(seconds.score)}.` };
   return { kind: frame.stage === "bonus" ? "target" : "", says: frame.stage === "bonus"
-    ? `The round ends with the bonus token \u201c${visible(trace.words[round.bonus.token] ?? "")}` +
+    ? `The step ends with the bonus token \u201c${visible(trace.words[round.bonus.token] ?? "")}` +
     "\u201d, the target\u2019s own." : "" };
 }
 
 // what a notebook's widget manager calls
 function render({ model, el }) {
   const data = () => ({ traces: model.get("traces"), live: model.get("live"),
-    note: model.get("note") });
+    note: model.get("note"), stage: model.get("stage") });
   const player = mount(el, data(), (settings) => model.send({ kind: "record", settings }));
   const fresh = () => player.update(data());
   model.on("change:serial", fresh);

@@ -223,8 +223,8 @@ function explainTest(trace, round, found, word, width, id) {
 
 const ENDS = {
   argmax: "Temperature 0: it is the target's most probable token here.",
-  cut: "The text ends here (its end, or the limit): the last accepted token closes the round.",
-  root: "Several roots: the last token of the path that stays closes the round. LOSSY.",
+  cut: "The text ends here (its end, or the limit): the last accepted token closes the step.",
+  root: "Several roots: the last token of the path that stays closes the step. LOSSY.",
 };
 
 function bonusPanel(trace, round, word, width, id) {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from specwb.studies.curves import Curve, Ours, Picture, Point, how_sure
+from specwb.studies.curves import Curve, Ours, Picture, Point, Seen, how_sure, in_domain, share
 from specwb.studies.diffuspec.cells import (
     ARGMAX,
     BLOCKS,
@@ -20,7 +20,7 @@ from specwb.studies.diffuspec.cells import (
     rows_of,
     sweeps,
 )
-from specwb.studies.grid import PARTS, Cell
+from specwb.studies.grid import PARTS, Cell, values
 from specwb.studies.study import Document, published
 
 PANELS = (("MAT", "mat", "tau"), ("speedup", "speedup", "speedup"))
@@ -69,23 +69,23 @@ def _blocks(_: Document) -> Iterator[Curve]:
             )
 
 
-def _share(key: str, part: str) -> Ours:
+def _share(cell: Cell, part: str) -> Ours:
     """A part's share of the time of a cell's step."""
 
-    def ours(_: Document, rows: Any) -> float | None:
-        parts = rows.get(key, {}).get("parts") or {}
-        return parts[part] / sum(parts.values()) if parts else None
+    def ours(document: Document, _: Any) -> Seen | None:
+        a, ms = (values(document["cells"], cell, what) for what in (part, "ms"))
+        return share(list(zip(a, ms, strict=False)))
 
     return ours
 
 
 def _split(_: Document) -> Iterator[Curve]:
-    keys = {"SPS": Cell("sps").key, "DiffuSpec": diffuspec(LONG).key}
+    cells = {"SPS": Cell("sps"), "DiffuSpec": diffuspec(LONG)}
     for r in figure(6)["rows"]:
         total = sum(r[part] for part in PARTS[:3])
         points = (
             Point(
-                part, r[part] / total if part in r else None, ours=_share(keys[r["method"]], part)
+                part, r[part] / total if part in r else None, ours=_share(cells[r["method"]], part)
             )
             for part in PARTS
         )
@@ -117,31 +117,13 @@ def _parts(_: Document) -> Iterator[Curve]:
 def _tasks(_: Document) -> Iterator[Curve]:
     """Table 4: the whole method by task there, by domain here."""
     (both,) = (r for r in rows_of(4, "cps", "adl").values() if r["cps"] and r["adl"])
-    key = diffuspec(LONG).key
-
-    def ours(column: str, domain: str) -> Ours:
-        return lambda _, rows: (rows.get(key, {}).get(column) or {}).get(domain)
-
-    for panel, column, here, more in (
-        ("MAT", "mat", "by_domain", 1),
-        ("speedup", "speedup", "speedup_by_domain", 0),
-    ):
+    for panel, column, what in PANELS:
         known = [Point(task, value) for task, value in both[column].items()]
-        domains = ("code", "math", "prose")
         known += [
-            Point(f"{name}, here", None, ours=_plus(ours(here, name), more)) for name in domains
+            Point(f"{domain}, here", None, ours=in_domain(diffuspec(LONG), what, domain))
+            for domain in ("code", "math", "prose")
         ]
         yield Curve(panel, "by task", "", tuple(known))
-
-
-def _plus(ours: Ours, more: int) -> Ours:
-    """The same and so much more: what is accepted has no bonus token in it."""
-
-    def sum_(document: Document, rows: Any) -> float | None:
-        value = ours(document, rows)
-        return None if value is None else value + more
-
-    return sum_
 
 
 _sure = partial(how_sure, published("diffuspec"))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from statistics import fmean
 from typing import Any
 
-from specwb.studies.curves import Curve, Picture, Point, how_sure
-from specwb.studies.grid import Cell
+from specwb.studies.curves import (
+    THESE,
+    Curve,
+    Picture,
+    Point,
+    Seen,
+    how_sure,
+    in_domain,
+    over_prompts,
+    share,
+)
+from specwb.studies.grid import SHOWN, Cell, cell_record
 from specwb.studies.kangaroo.cells import (
     ABLATION_ETAS,
     ETAS,
@@ -27,6 +37,8 @@ PANELS = (("CR", "cr", "tau"), ("speedup", "speedup", "speedup"))
 """A panel, its column in the paper and in our rows."""
 SPECS = {**HERE, "Kangaroo, chain": chain(USUAL).spec, "Kangaroo": tree(10, 0.4).spec}
 """The paper's name of a method -> its spec here."""
+TASKS_HERE = {"Math": "math", "MT-Bench": ""}
+"""A task -> the domain of our prompts that is likest it, all of them for the mixed one."""
 BINS = 10
 """Of the densities of the top probability."""
 
@@ -66,35 +78,33 @@ def _ratios(document: Document) -> Iterator[Curve]:
     yield from _exits(document, "speedup", "speedup")
 
 
-def _share(key: str, w: int, _: Document, rows: Mapping[str, dict[str, Any]]) -> float | None:
-    """CTAR(w) of a cell."""
-    shares = rows.get(key, {}).get("ctar") or []
-    return shares[w - 1] if w <= len(shares) else None
+def _share(cell: Cell, w: int, document: Document, _: Any) -> Seen | None:
+    """CTAR(w) of a cell whose drafts may be so deep."""
+    if w > document["shapes"].get(cell.key, {}).get("depth", 0):
+        return None
+    accepted = cell_record(document["cells"], cell.key)["accepted"]
+    return over_prompts([fmean(a >= w for a in steps) for steps in accepted])
 
 
 def _ctars(_: Document) -> Iterator[Curve]:
     for r in published("kangaroo")["figures"]["ctar"]["rows"]:
         spec = SPECS.get(r["method"])
         points = (
-            Point(w, value, ours=partial(_share, Cell(spec).key, w) if spec else None)
+            Point(w, value, ours=partial(_share, Cell(spec), w) if spec else None)
             for w, value in enumerate(r["ctar"], 1)
         )
         yield Curve("share of rounds with at least w accepted", r["method"], "ctar", tuple(points))
 
 
-def _share_of_bin(
-    accepted: bool, index: int, document: Document, _: Mapping[str, Any]
-) -> float | None:
+def _share_of_bin(accepted: bool, index: int, document: Document, _: Any) -> Seen | None:
     """The share of a bin among the first draft tokens that are accepted, or among the others."""
-    trace = document.get("traces", {}).get("")
-    if not trace or not trace["sure"]:
-        return None
-    sure = [
-        row[0]
-        for row, kept in zip(trace["sure"], trace["kept"], strict=True)
-        if (kept > 0) == accepted
-    ]
-    return fmean(min(x * BINS // 1000, BINS - 1) == index for x in sure) if sure else None
+    trace = document.get("traces", {}).get("", {"text": (), "sure": (), "kept": ()})
+    pairs = dict.fromkeys(trace["text"], (0, 0))  # of every text, in the bin and in all
+    for text, sure, kept in zip(trace["text"], trace["sure"], trace["kept"], strict=True):
+        if (kept > 0) == accepted:
+            inside, all_ = pairs[text]
+            pairs[text] = inside + (min(sure[0] * BINS // 1000, BINS - 1) == index), all_ + 1
+    return share(list(pairs.values()))
 
 
 def _densities(_: Document) -> Iterator[Curve]:
@@ -125,7 +135,23 @@ def _methods(_: Document) -> Iterator[Curve]:
         yield Curve(panel, "T = 0", what, tuple(points))
 
 
+def _tasks(column: str, what: str, _: Document) -> Iterator[Curve]:
+    """The main table by task, a panel each."""
+    rows = published("kangaroo")["tables"]["main"]["rows"]
+    for task in rows[0][column]:
+        for target in dict.fromkeys(r["target"] for r in rows):
+            points = (Point(r["method"], r[column][task]) for r in rows if r["target"] == target)
+            yield Curve(task, target, what, tuple(points))
+        if task in TASKS_HERE:
+            here = (
+                Point(name, None, ours=in_domain(Cell(spec), what, TASKS_HERE[task]))
+                for name, spec in SPECS.items()
+            )
+            yield Curve(task, THESE, what, tuple(here))
+
+
 _sure = partial(how_sure, published("kangaroo"))
+BY_TASK = "here Math is our math, MT-Bench all prompts, and the other tasks are lacking"
 FIGURES = {
     "eta": Picture(
         "Kangaroo: threshold and steps, chains at T = 0", "eta", _etas, _sure("figures", "eta")
@@ -165,4 +191,18 @@ FIGURES = {
         bars=True,
         differs="there on a GPU",
     ),
+    **{
+        key: Picture(
+            f"Kangaroo: main table by task, {shown}",
+            "",
+            partial(_tasks, column, what),
+            _sure("tables", "main"),
+            bars=True,
+            differs=f"{BY_TASK}; there on a GPU",
+        )
+        for key, shown, column, what in (
+            ("tasks", SHOWN["speedup"], "speedup", "speedup"),
+            ("tasks_cr", "CR", "cr", "tau"),
+        )
+    },
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from specwb.bench.prompts import Question
 from specwb.evaluation import roots as root_shifts
+from specwb.studies import grid
 from specwb.studies.grid import Cell, Setting
 from specwb.studies.study import Document, Models, published
 
@@ -94,6 +95,20 @@ def mcsd(shape: Sequence[int], temperature: float = STATIC) -> Cell:
 def lossy(cell: Setting) -> bool:
     """Tell whether a cell's output is not the target's."""
     return "lossy=true" in cell.spec or "preset=" in cell.spec  # all presets have several roots
+
+
+def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
+    """Compute a figure for every prompt, see :func:`specwb.studies.grid.values`.
+
+    Of several roots the first level, the roots, is not drafted.
+    """
+    if not lossy(cell) or what not in ("levels", "depth_fraction"):
+        return grid.values(cells, cell, what)
+    levels = [n - 1 for n in grid.values(cells, cell, "levels")]
+    if what == "levels":
+        return levels
+    accepted = grid.values(cells, cell, "accepted")
+    return [a / n if n else 0.0 for a, n in zip(accepted, levels, strict=True)]
 
 
 def spelling(shape: Sequence[int]) -> str:

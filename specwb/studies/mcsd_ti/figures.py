@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from specwb.studies.curves import THESE, Curve, Ours, Picture, Point, over
+from specwb.studies.curves import THESE, Curve, Ours, Picture, Point, Seen, over
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti.cells import (
     MCSD,
@@ -19,6 +19,7 @@ from specwb.studies.mcsd_ti.cells import (
     rooted,
     spelling,
     static,
+    values,
     wide,
 )
 from specwb.studies.mcsd_ti.claims import PAIR, widths
@@ -80,12 +81,12 @@ def _bars(
 
 def _ratios(_: Document) -> Iterator[Curve]:
     """Acceptance over that of SD."""
-    base, cells = Cell("sps", temperature=STATIC).key, {"MCSD": mcsd(MCSD), "ours": as_published()}
+    base, cells = Cell("sps", temperature=STATIC), {"MCSD": mcsd(MCSD), "ours": as_published()}
     for r in published("mcsd_ti")["figures"]["ratio"]["rows"]:
         points = (Point(name, r[name]) for name in cells)
         yield Curve("acceptance over SD", r["pair"], "", tuple(points))
     here = (
-        Point(name, None, ours=over(cell.key, base, "depth_fraction"))
+        Point(name, None, ours=over(cell, base, "depth_fraction", values))
         for name, cell in cells.items()
     )
     yield Curve("acceptance over SD", THESE, "", tuple(here))
@@ -94,9 +95,9 @@ def _ratios(_: Document) -> Iterator[Curve]:
 def _moved(temperature: float, roots: int) -> Ours:
     """The share of tokens that are not the target's first choice."""
 
-    def ours(document: Document, _: Any) -> float | None:
-        moved = document.get("moved", {})
-        return moved.get(f"T={temperature:g} roots={roots}", {}).get("other")
+    def ours(document: Document, _: Any) -> Seen | None:
+        moved = document.get("moved", {}).get(f"T={temperature:g} roots={roots}")
+        return Seen(moved["other"]) if moved else None
 
     return ours
 

@@ -23,7 +23,7 @@ from specwb.methods import read_spec
 from specwb.options import spell
 from specwb.studies import grid
 from specwb.studies.clock import Clock
-from specwb.studies.grid import Cell, Setting
+from specwb.studies.grid import Cell, error_of
 from specwb.studies.mcsd_ti.cells import (
     DEPTH,
     EQUALS,
@@ -48,6 +48,7 @@ from specwb.studies.mcsd_ti.cells import (
     rooted,
     spelling,
     static,
+    values,
     wide,
 )
 from specwb.studies.mcsd_ti.claims import bars, claims, widths
@@ -63,20 +64,6 @@ OURS = (
 )
 
 
-def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
-    """Compute a figure for every prompt, see :func:`specwb.studies.grid.values`.
-
-    Of several roots the first level, the roots, is not drafted.
-    """
-    if not lossy(cell) or what not in ("levels", "depth_fraction"):
-        return grid.values(cells, cell, what)
-    levels = [n - 1 for n in grid.values(cells, cell, "levels")]
-    if what == "levels":
-        return levels
-    accepted = grid.values(cells, cell, "accepted")
-    return [a / n if n else 0.0 for a, n in zip(accepted, levels, strict=True)]
-
-
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
     """Compute one cell's figures.
 
@@ -85,7 +72,8 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
     """
     figures = grid.row(document, cell, values)
     for what in ("levels", "depth_fraction"):
-        figures[what] = round(fmean(values(document["cells"], cell, what)), 4)
+        by_prompt = values(document["cells"], cell, what)
+        figures[what], figures[f"{what}_error"] = round(fmean(by_prompt), 4), error_of(by_prompt)
     return {**figures, "lossy": lossy(cell)}
 
 
