@@ -26,7 +26,7 @@ import nbformat
 import numpy as np
 from nbclient import NotebookClient
 
-from specwb.course.predict import HOLE
+from specwb.course.question import HOLE
 from specwb.figures.style import DARK, INK
 from specwb.widgets.display import STILL
 

@@ -1,12 +1,12 @@
-"""What lessons are made of: predictions, drawings, measured figures, self-marking exercises.
+"""What lessons are made of: questions, drawings, measured figures, self-marking exercises.
 
 ```python
 from specwb import course
 
-course.predict("Which is faster?", ["one", "five"], answer=fastest)  # asks; answers when asked back
+course.ask("2.keep")  # a question of lesson 2; its answer opens at the first click
 course.measured(shipped, "speedup", measure=mine)  # what was measured in calm, and a button
 course.grade("residual", mine)  # right, or the smallest problem that it gets wrong
-course.score()  # of the predictions so far
+course.score()  # of the questions so far
 ```
 
 **Exercises.** A solution is run on all small problems and a few large ones, in exact fractions, and
@@ -24,7 +24,8 @@ from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
 from specwb.course.measure import Measured, calibration, measured, stored
-from specwb.course.predict import Prediction, Score, predict, score
+from specwb.course.predict import predict
+from specwb.course.question import Question, Score, ask, questions, score
 
 __all__ = [
     "EXERCISES",
@@ -34,9 +35,10 @@ __all__ = [
     "ExerciseError",
     "Grade",
     "Measured",
-    "Prediction",
+    "Question",
     "Score",
     "architecture",
+    "ask",
     "bars",
     "best",
     "calibration",
@@ -48,6 +50,7 @@ __all__ = [
     "nearest",
     "per_prompt",
     "predict",
+    "questions",
     "ratio",
     "scenes",
     "score",

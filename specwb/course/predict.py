@@ -9,11 +9,9 @@ from html import escape
 from typing import Any
 
 from specwb.course.drawing import Drawing
+from specwb.course.question import HOLE
 from specwb.errors import SpecwbError
 from specwb.extras import require
-
-HOLE = "<!--specwb-still-->"
-"""Where ``notebooks/execute.py`` puts the PNG of a figure into a folded answer."""
 
 
 class PredictionError(SpecwbError, ValueError):
