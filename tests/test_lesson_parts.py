@@ -158,14 +158,17 @@ def test_every_question_computes_its_answer(key):
         assert "\n" not in text
 
 
-def test_a_shown_score_follows(file, monkeypatch):
+def test_a_shown_score_follows_what_was_asked_before_it(file, monkeypatch):
     asked = course.ask("9.which")
     displayed(course.score(), monkeypatch)
     from specwb.course.question import _SCORES
 
-    assert "0 answered" in _SCORES[-1].value
+    later = course.ask("9.seeded")
+    assert "1 asked, 0 answered" in _SCORES[-1]._shown.value
+    later.guess("one")
     asked.guess("<yes>")
-    assert "1 answered, 1 right" in _SCORES[-1].value
+    assert "1 asked, 1 answered, 1 right" in _SCORES[-1]._shown.value
+    assert (course.score().asked, course.score().right) == (2, 2)
 
 
 def test_a_figure_in_a_folded_answer_becomes_a_picture(file, monkeypatch):

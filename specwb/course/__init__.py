@@ -24,7 +24,6 @@ from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
 from specwb.course.measure import Measured, calibration, measured, stored
-from specwb.course.predict import predict
 from specwb.course.question import Question, Score, ask, questions, score
 
 __all__ = [
@@ -49,7 +48,6 @@ __all__ = [
     "measured",
     "nearest",
     "per_prompt",
-    "predict",
     "questions",
     "ratio",
     "scenes",

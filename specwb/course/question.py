@@ -8,7 +8,6 @@ facts = '''                  # of the file: Python that runs before each of its 
 from specwb.verify import exact
 p, q = exact.norm([5, 3, 2]), exact.norm([2, 3, 5])
 '''
-
 [keep]
 question = "Token 2 was drawn. With which probability should it be kept?"
 choices = ["1/5", "2/5", "1/2"]
@@ -18,23 +17,23 @@ wrong."1/5" = "Then it would come out with probability 1/2 · 1/5, which is half
 wrong."1/2" = "That is how often it is drafted."
 ```
 
-- ``answer`` is a Python expression that *computes* the right choice, or a list of those that cannot
-  be told apart. Of measured things it calls ``course.best``, ``within`` or ``nearest``; for these
+- ``answer``, an expression, *computes* the right choice, or a list of those that cannot be told
+  apart. Of measured things it calls ``course.best``, ``within`` or ``nearest``; for these
   ``choices`` may be a table (choice = number), which the expression knows as ``choices``.
 - ``because`` says why the right choice is right, and ``wrong`` of each other choice why it is not.
-  The choices without a sentence in ``wrong`` must be the computed answer, so no sentence outlives
-  the number that it is about: :class:`QuestionError`, and a test asks every question.
-- ``facts`` of the question runs after that of the file. What it names can stand in the texts, as
-  ``{name:.2f}``, in ``answer``, and in ``show``, an expression for a drawing or plotly figure that
-  opens with the answer.
-- ``given = {seed = 2}`` are values that a lesson may replace, as in ``ask("7.bias", seed=3)``. The
-  answer varies with them, so each choice then has a sentence in ``wrong``.
+  The choices without a sentence must be the computed answer, so that no sentence outlives the
+  number that it is about: :class:`QuestionError`, and a test asks every question.
+- ``facts`` of the question run after those of the file. Their names can stand in the texts, as
+  ``{name:.2f}``, in ``answer``, and in ``show``, a drawing or plotly figure behind the answer.
+- ``given = {seed = 2}`` are values that a lesson may replace, as in ``ask("7.bias", seed=3)``.
+  Where the answer varies, with these or with the machine, each choice has a sentence in ``wrong``.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,10 @@ class QuestionError(SpecwbError, ValueError):
 
 
 _ASKED: dict[str, Question] = {}  # key -> the first one asked, whose guess counts
-_SCORES: list[Any] = []  # score displays that follow
+_SCORES: list[Score] = []  # those that are shown, and follow
 
 
+@dataclass(eq=False, repr=False)
 class Question:
     """A question and the guess at it; what :func:`ask` returns and a notebook shows.
 
@@ -63,17 +63,22 @@ class Question:
         key: lesson and name, as in ``"2.keep"``.
         question, because: its texts.
         choices: choice -> why it is wrong; empty for a right one.
-        answer: the right choices.
         given: the choice that was guessed, or None.
     """
 
-    def __init__(
-        self, key: str, question: str, choices: dict[str, str], because: str, show: Any, code: str
-    ) -> None:
-        self.key, self.question, self.choices, self.because = key, question, choices, because
-        self.answer = [choice for choice, wrong in choices.items() if not wrong]
-        self.given: str | None = None
-        self._show, self._code, self._box = show, code, None
+    key: str
+    question: str
+    choices: dict[str, str]
+    because: str
+    _show: Any
+    _code: str
+    given: str | None = None
+    _box: Any = None
+
+    @property
+    def answer(self) -> list[str]:
+        """The right choices."""
+        return [choice for choice, wrong in self.choices.items() if not wrong]
 
     @property
     def right(self) -> bool | None:
@@ -91,11 +96,9 @@ class Question:
             self.given = choice
             if self._box is not None:
                 self._open()
-            for shown in _SCORES:
-                shown.value = score()._html()
+            for one in _SCORES:
+                one._shown.value = one._html()
         return bool(self.right)
-
-    # ---------------------------------------------------------------------------- what is shown
 
     def __repr__(self) -> str:
         return f"Question {self.key}: {self.question} [{' / '.join(self.choices)}]"
@@ -115,9 +118,7 @@ class Question:
         wrong = "".join(
             f"<li><i>{escape(c)}</i>: {escape(why)}</li>" for c, why in self.choices.items() if why
         )
-        picture = HOLE if self._show is not None else ""
-        if isinstance(self._show, Drawing):
-            picture = self._show.svg
+        picture = getattr(self._show, "svg", HOLE if self._show is not None else "")
         return (
             f"<p><b>Question.</b> {escape(self.question)}</p><ul>{listed}</ul>"
             "<details><summary>I have made my guess: show the answer</summary>"
@@ -191,9 +192,8 @@ def questions() -> list[str]:
 def ask(key: str, **given: Any) -> Question:
     """Ask before showing: the only line of a cell.
 
-    In a notebook the choices are buttons, and the answer opens on the first click, right or wrong.
-    Without a kernel (GitHub, a page) the question stands there with its answer folded. The first
-    guess at every question counts towards :func:`score`.
+    In a notebook the choices are buttons, and the answer opens on the first click, which counts
+    towards :func:`score`. Without a kernel the question stands there with its answer folded.
 
     Args:
         key: lesson and name, as in ``"2.keep"``.
@@ -217,7 +217,7 @@ def ask(key: str, **given: Any) -> Question:
     right = list(answer) if isinstance(answer, list | tuple) else [str(answer)]
     if not set(right) < set(choices) or not right:
         raise QuestionError(f"{key}: the answer {right} is none, or all, of {list(choices)}")
-    if set(wrong) != (set(choices) if defaults else set(choices) - set(right)):
+    if set(wrong) not in (set(choices), set(choices) - set(right)):
         raise QuestionError(f"{key}: the answer is {right}, `wrong` has {list(wrong)}")
     reasons = {c: "" if c in right else wrong[c].format_map(facts) for c in choices}
     show = eval(row["show"], facts) if "show" in row else None
@@ -229,19 +229,15 @@ def ask(key: str, **given: Any) -> Question:
 
 
 class Score:
-    """How many of the questions so far were answered, and how many rightly."""
+    """How many of the questions that had been asked were answered, and how many rightly."""
 
-    @property
-    def asked(self) -> int:
-        return len(_ASKED)
+    def __init__(self) -> None:
+        self._keys = list(_ASKED)
 
-    @property
-    def answered(self) -> int:
-        return sum(one.given is not None for one in _ASKED.values())
-
-    @property
-    def right(self) -> int:
-        return sum(bool(one.right) for one in _ASKED.values())
+    _asked = property(lambda self: [_ASKED[key] for key in self._keys if key in _ASKED])
+    asked = property(lambda self: len(self._asked))
+    answered = property(lambda self: sum(one.given is not None for one in self._asked))
+    right = property(lambda self: sum(bool(one.right) for one in self._asked))
 
     def __repr__(self) -> str:
         return f"Questions: {self.asked} asked, {self.answered} answered, {self.right} right"
@@ -250,7 +246,7 @@ class Score:
         signs = {None: "○", True: "●", False: "✗"}
         row = " ".join(
             f'<span title="{escape(one.question, quote=True)}">{signs[one.right]}</span>'
-            for one in _ASKED.values()
+            for one in self._asked
         )
         return f'<div role="status">{escape(repr(self))} {row}</div>'
 
@@ -259,12 +255,12 @@ class Score:
         import ipywidgets as w
         from IPython.display import display
 
-        shown = w.HTML(self._html())
-        _SCORES.append(shown)
-        bundle = dict(shown._repr_mimebundle_())
-        display({**bundle, "text/html": self._html(), "text/plain": repr(self)}, raw=True)
+        self._shown = w.HTML(self._html())
+        _SCORES.append(self)
+        bundle = {**self._shown._repr_mimebundle_(), "text/html": self._html()}
+        display({**bundle, "text/plain": repr(self)}, raw=True)
 
 
 def score() -> Score:
-    """The score of this notebook's questions; shown, it follows every further guess."""
+    """The score of the questions asked so far; shown, it follows every further guess at them."""
     return Score()

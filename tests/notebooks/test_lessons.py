@@ -17,9 +17,10 @@ from specwb.course.problems import pairs
 from specwb.verify import exact, mutants
 
 ROOT = Path(__file__).parents[2]
-LESSONS = sorted((ROOT / "notebooks" / "lessons").glob("*.ipynb"))
-ASKING = [path for path in LESSONS if "course.ask(" in path.read_text("utf-8")]
-every_lesson = pytest.mark.parametrize("path", ASKING, ids=lambda path: path.stem)
+LESSONS = sorted(
+    (ROOT / "notebooks" / "lessons").glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0])
+)
+every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 LINES = 12  # of a cell at most
 MINUTES = 50
 
@@ -123,7 +124,7 @@ def value(choice: str) -> Fraction | str:
         return choice
 
 
-TIED = {"5.map": ["pld", "eagle"]}
+TIED = {"5.fastest": ["prompt lookup", "EAGLE"]}
 """Questions with more than one right answer."""
 
 
@@ -135,7 +136,16 @@ def test_distractors_are_wrong(key):
     assert len(asked.answer) == 1 or TIED[key] == asked.answer
 
 
-RIGHT: dict[str, list[str]] = {}
+RIGHT = {
+    "1.eight": ["slower"],
+    "3.same-p": ["token 2"],
+    "3.pays": ["a quarter to a half slower"],
+    "4.stop": ["3 to 12"],
+    "4.dynamic": ["up to a quarter more"],
+    "5.copy": ["in code"],
+    "5.fastest": TIED["5.fastest"],
+    "6.search": ["up to 1.5 times as many"],
+}
 
 
 def test_what_is_measured_is_answered_by_its_interval():
@@ -155,7 +165,7 @@ def test_what_is_measured_is_answered_by_its_interval():
 def test_what_lesson_5_says_of_the_results_is_so():
     """The lab's table has prompt lookup above EAGLE, the study has it the other way round."""
     (path,) = [path for path in LESSONS if path.stem.startswith("5_")]
-    (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "map-why"]
+    (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "fastest-text"]
     assert "(../../docs/results.md#all-methods-on-the-lab-family) is of another" in cell.source
     assert "prompt lookup above EAGLE" in cell.source
     page = (ROOT / "docs" / "results.md").read_text("utf-8").partition("on the lab family\n")[2]
@@ -215,7 +225,7 @@ def _scripts(monkeypatch):
 def test_one_exercise_and_more_as_homework_whose_answers_are_right(path):
     """What stands in the folded answers is graded; what stands in the cells is not yet right."""
     names = [ast.literal_eval(call.args[0]) for call in calls(path, "grade")]
-    assert len(names) == len(set(names)) >= 3
+    assert len(names) == len(set(names)) >= 2
     assert in_class(path, "grade") == 1
     answers = "\n\n".join(
         cell.source for cell in cells(path, "markdown") if "answer" in cell.metadata.get("tags", ())
