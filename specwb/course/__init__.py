@@ -7,6 +7,7 @@ course.ask("2.keep")  # a question of lesson 2; its answer opens at the first cl
 course.measured(shipped, "speedup", measure=mine)  # what was measured in calm, and a button
 course.grade("residual", mine)  # right, or the smallest problem that it gets wrong
 course.score()  # of the questions so far
+course.collect("Ada")  # what she guessed and solved, as one file for `specwb class`
 ```
 
 **Exercises.** A solution is run on all small problems and a few large ones, in exact fractions, and
@@ -20,6 +21,7 @@ exercise belongs to one of :data:`LESSONS`.
 from specwb.course import scenes
 from specwb.course.answers import best, nearest, per_prompt, ratio, with_intervals, within
 from specwb.course.architectures import architecture
+from specwb.course.classroom import ClassError, collect, seed
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
@@ -29,6 +31,7 @@ from specwb.course.question import Question, Score, ask, questions, score
 __all__ = [
     "EXERCISES",
     "LESSONS",
+    "ClassError",
     "Drawing",
     "Exercise",
     "ExerciseError",
@@ -42,6 +45,7 @@ __all__ = [
     "best",
     "calibration",
     "chain",
+    "collect",
     "flow",
     "grade",
     "lanes",
@@ -52,6 +56,7 @@ __all__ = [
     "ratio",
     "scenes",
     "score",
+    "seed",
     "stored",
     "task",
     "tree",

@@ -259,6 +259,8 @@ EXERCISES: dict[str, Exercise] = {
     )
 }
 """Name -> exercise, in the order of the lessons."""
+GRADES: dict[str, Grade] = {}
+"""Name -> the grade of the last solution that was handed in."""
 
 
 def grade(name: str, solution: Callable[..., Any]) -> Grade:
@@ -274,7 +276,8 @@ def grade(name: str, solution: Callable[..., Any]) -> Grade:
     exercise = _exercise(name)
     if not callable(solution):
         raise ExerciseError(f"{name}: hand in a function, got {solution!r}")
-    return run(exercise, solution)
+    GRADES[name] = run(exercise, solution)
+    return GRADES[name]
 
 
 def task(name: str) -> str:

@@ -259,30 +259,6 @@ def test_one_layout(path):
     assert text.count("<details>") == text.count("</details>") > 0
 
 
-def test_the_instructors_edition():
-    """From a lesson of two cells: answers are open, minutes are said, the buttons are gone."""
-    instructor = importlib.import_module("instructor")
-    new = nbformat.v4
-    out = new.new_output(
-        "display_data",
-        {"text/html": "<details>a</details>", "application/vnd.jupyter.widget-view+json": {}},
-    )
-    notebook = new.new_notebook(
-        cells=[
-            new.new_markdown_cell("## Why\n<details>b</details>", metadata={"tags": ["minutes-7"]}),
-            new.new_code_cell("1", outputs=[out]),
-            new.new_code_cell("2"),
-        ]
-    )
-    made = instructor.edition(notebook)
-    assert made.cells[0].source == "## Why *(7 min)*\n<details open>b</details>"
-    assert made.cells[1].outputs[0].data == {"text/html": "<details open>a</details>"}
-    kinds = [cell.metadata.slideshow.slide_type for cell in made.cells]
-    assert kinds == ["slide", "subslide", "-"]
-    assert "## one: 7 minutes\n\n- 7 min: Why\n" in instructor.plan({"one": notebook})
-    assert "<details>b" in notebook.cells[0].source  # the lesson itself stays as it was
-
-
 def test_no_term_before_its_definition():
     """Read in order, a lesson emphasises a word of the glossary where it explains it, and no prose
     has the word before. Left out are headings, links, code and what a lesson's first cell says one
