@@ -24,6 +24,8 @@ from specwb.analysis import best_gamma, expected_tokens, roofline, speedup
 from specwb.course import calibration
 from specwb.methods import METHODS
 from specwb.scope import checked
+from specwb.studies.ledger import HEADER
+from specwb.studies.verdicts import VERDICTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -318,3 +320,22 @@ def test_architecture_s_drawings_are_what_the_program_draws():
         assert re.sub(ids, "", draw().svg) == re.sub(ids, "", stored).strip()
     rooms = [set(rooms.split()) for rooms, _ in program["FLOORS"]]
     assert rooms == [set(rooms.split()) for rooms in reversed(FLOORS)]
+
+
+@pytest.mark.parametrize("verdict", VERDICTS[:-1])
+def test_a_claim_is_a_card_with_the_colour_of_its_verdict(verdict):
+    """And nothing of the row is lost."""
+    cards = site_program("cards")
+    row = ("A < B [table 1]", "2.91", "x0.42 (0.39-0.45); joint 2.6", f"{verdict} (why; then)")
+    text = cards.page([("one", "about", HEADER, [(*row, "1.12", "T=0 a / T=0 b")])])
+    wanted = {"reproduced": "yes", "contradicted": "no", "inconclusive": "open"}
+    assert f'<div class="{wanted.get(verdict, cards.tone(verdict))}"><p>A &lt; B</p>' in text
+    assert f"<strong>{verdict}</strong> why</p>" in text
+    shown, _, folded = text.partition("<details>")
+    assert all(part in shown for part in ("2.91", "x0.42 (0.39-0.45)"))
+    assert all(part in folded for part in ("table 1", "joint 2.6", "then", "1.12", "T=0 b"))
+
+
+def test_other_tables_of_the_ledger_stay_tables():
+    text = site_program("cards").page([("Predicted speeds", "", ("report", "rows"), [("a", "b")])])
+    assert text.endswith("## Predicted speeds\n\n| report | rows |\n| --- | --- |\n| a | b |\n")

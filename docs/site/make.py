@@ -34,7 +34,8 @@ from specwb.scope.pages import PACKED, section, unpacked
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import front  # noqa: E402, these lie beside this file
+import cards  # noqa: E402, these lie beside this file
+import front  # noqa: E402
 from record import stored  # noqa: E402
 
 ROOT = HERE.parents[1]
@@ -301,7 +302,7 @@ def ledger(staging: Staging) -> None:
             left_out[name] = "no shipped results"
         else:
             documents[name] = study_of(name).report(own, ablation)
-    staging.write("ledger.md", book.markdown(book.sections(documents, left_out)))
+    staging.write("ledger.md", cards.page(book.sections(documents, left_out)))
 
 
 def index(staging: Staging) -> None:
