@@ -259,7 +259,7 @@ def test_a_round_of_every_method_can_be_stepped_through(site):
             assert len(set(said)) >= 3, name
             player.press("Home")
             player.press("Shift+ArrowRight")
-            assert player.get_by_text("round 2 of").is_visible(), name
+            assert player.get_by_text("step 2 of").is_visible(), name
             tab.close()
         browser.close()
 

@@ -276,7 +276,7 @@ def gallery(staging: Staging) -> None:
         staging.write(
             f"gallery/{name}.md",
             f"# {name}\n\n{METHODS[name].paper}. {about}.\n\nOne decoding, recorded; step through"
-            " it with the arrow keys, with shift by rounds, and play it with space."
+            " it with the arrow keys, with shift by whole steps, and play it with space."
             f"\n\n```{{raw}} html\n{section(stored(name), name)}\n```\n",
         )
         rows.append(f"| [{name}]({name}.md) | {METHODS[name].needs} | {METHODS[name].paper} |")
