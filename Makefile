@@ -6,7 +6,8 @@
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make prove: the machine-checked proofs in theory/coq, where Coq is installed.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
-# make instructor: the lessons with answers, minutes and slides, in build/instructor.
+# make instructor: slides of the lessons, with answers and minutes, in build/instructor; it installs
+#   MathJax and reveal.js first, as make site does.
 # make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
 #   pages, build/site/index.html; it installs Sphinx first.
 # make matrix: docs/matrix.md, what works of every model type, method, number type and device.
@@ -53,7 +54,7 @@ mutants: $(STAMP)
 matrix: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/matrix.py --out docs/matrix.md
 
-instructor: $(STAMP)
+instructor: $(VENV)/.site
 	$(BIN)/python notebooks/instructor.py
 
 dry: $(STAMP)

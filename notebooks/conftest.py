@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml")
+from specwb.scope.pages import PACKED
+
+PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml", PACKED)
 # in make test; the others take longer and are marked slow
 QUICK = ("1_one_speculative_step", "3_many_candidates")
 CELL_TIMEOUT = 120  # seconds; nbval's own 2000 is how long a dead kernel would be waited for

@@ -1,4 +1,5 @@
-"""Execute notebooks for committing: all cells in order, and a PNG beside every figure and explorer.
+"""Execute notebooks for committing: all cells in order, a PNG beside every figure and explorer, and
+the traces of every microscope, packed.
 
     python notebooks/execute.py lessons/2_the_rejection_rule 02_multi_candidate_verification
 
@@ -26,8 +27,9 @@ import nbformat
 import numpy as np
 from nbclient import NotebookClient
 
-from specwb.course.predict import HOLE
+from specwb.course.question import HOLE
 from specwb.figures.style import DARK, INK
+from specwb.scope.pages import PACKED, packed
 from specwb.widgets.display import STILL
 
 FOLDER = Path(__file__).parent
@@ -164,6 +166,9 @@ def execute(path: Path, take: Any) -> None:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", ()):
             if parts := output.get("data", {}).pop(STILL, None):
+                # the site and slides play a microscope, which they show alone
+                if len(parts) == 1 and "traces" in parts[0]:
+                    output.data[PACKED] = packed(parts[0]["traces"])
                 picture = base64.b64encode(take(parts)).decode()
                 if HOLE in output.data.get("text/html", ""):  # a folded answer
                     image = f'<img alt="" src="data:image/png;base64,{picture}">'

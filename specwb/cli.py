@@ -20,6 +20,7 @@ from rich.progress import Progress
 from specwb import __version__
 from specwb.commands.certify import certify
 from specwb.commands.check import check
+from specwb.commands.classroom import classroom
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
 from specwb.commands.memory import memory
@@ -459,6 +460,7 @@ app.command()(results)
 app.command()(parallel)
 app.command()(serve)
 app.command()(memory)
+app.command("class")(classroom)
 app.add_typer(train, name="train")
 reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")

@@ -1,4 +1,4 @@
-"""Predictions, drawings and measured figures of the lessons."""
+"""Questions, drawings and measured figures of the lessons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from specwb import course
 from specwb.course.measure import HERE, SHIPPED, MeasuredError, origin, says
-from specwb.course.predict import _ASKED, PredictionError
+from specwb.course.question import _ASKED, HOLE, QuestionError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -36,32 +36,148 @@ def displayed(thing, monkeypatch) -> dict:
     return bundle
 
 
-# ----------------------------------------------------------------------------------- predictions
+# ------------------------------------------------------------------------------------- questions
+
+FILE = """
+facts = "two = 2"
+
+[which]
+question = "Is {two} < 3?"
+choices = ["<yes>", "no", "both"]
+answer = "'<yes>' if two < 3 else 'no'"
+because = "{half:.1f} is less."
+facts = "half = two / 4"
+wrong."no" = "It is {two}."
+wrong."both" = "It cannot be."
+
+[seeded]
+question = "What is {seed}?"
+choices = { one = 1, two = 2, three = 3 }
+given = { seed = 1 }
+answer = "course.nearest(choices, *ends)"
+facts = "from specwb import course; ends = (seed, seed + 0.6)"
+because = "So it is."
+show = "course.bars([1, 0], [0, 1], ['a', 'b'], 'Bars', 'Nothing shared')"
+wrong = { one = "not {seed}", two = "not {seed}", three = "not {seed}" }
+"""
 
 
-def test_the_first_guess_counts():
-    asked = course.predict("Which?", ["one", "two"], answer="two")
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Writes the questions of a lesson 9."""
+    monkeypatch.setattr("specwb.course.question.FOLDER", tmp_path)
+
+    def write(text: str) -> None:
+        (tmp_path / "9.toml").write_text(text, "utf-8")
+
+    write(FILE)
+    return write
+
+
+def test_the_first_guess_counts(file):
+    asked = course.ask("9.which")
     assert asked.right is None
-    assert str(course.score()) == "Predictions: 1 asked, 0 answered, 0 right"
-    assert not asked.guess("one")
-    assert not asked.guess("two")  # too late
-    assert asked.given == "one"
-    again = course.predict("Which?", ["one", "two"], answer="two")  # the cell is run again
-    assert again.guess("two")
-    assert str(course.score()) == "Predictions: 1 asked, 1 answered, 0 right"
+    assert str(course.score()) == "Questions: 1 asked, 0 answered, 0 right"
+    assert not asked.guess("no")
+    assert not asked.guess("both")
+    assert not asked.guess("<yes>")  # too late
+    assert asked.given == "no"
+    assert course.ask("9.which").guess("<yes>")  # the cell is run again
+    assert str(course.score()) == "Questions: 1 asked, 1 answered, 0 right"
+    with pytest.raises(QuestionError, match="'maybe' is none of '<yes>', 'no', 'both'"):
+        asked.guess("maybe")
 
 
-def test_several_answers_may_be_right(monkeypatch):
-    for given, right in (("<a>", True), ("b", False), ("c", True)):
-        asked = course.predict("Which?", ["<a>", "b", "c"], answer=["c", "<a>"])
-        assert asked.answer == ("<a>", "c")  # in the order of the choices
-        bundle = displayed(asked, monkeypatch)
-        assert "<b>&lt;a&gt;</b> or <b>c</b>" in bundle["text/html"]
-        assert asked.guess(given) is right
-        assert ("Right. " if right else "Not so. ") in asked._line.value
-        styles = [button.button_style for button in asked._controls]
-        assert styles == ["success", "" if right else "danger", "success"]
-        _ASKED.clear()
+def test_the_answer_is_folded_until_one_has_guessed(file, monkeypatch):
+    asked = course.ask("9.which")
+    bundle = displayed(asked, monkeypatch)
+    assert bundle["text/plain"] == "Question 9.which: Is 2 < 3? [<yes> / no / both]"
+    before, folded = bundle["text/html"].split("<details>")
+    assert "Is 2 &lt; 3?" in before
+    assert "<li>&lt;yes&gt;</li>" in before
+    assert "It " not in before
+    assert folded.startswith("<summary>")
+    assert "<b>&lt;yes&gt;</b>. 0.5 is less." in folded
+    assert "<li><i>no</i>: It is 2.</li><li><i>both</i>: It cannot be.</li>" in folded
+    assert "half = two / 4" in folded
+    # the live one: nothing of the answer is in any control
+    assert asked._line.value == ""
+    assert all(button.button_style == "" for button in asked._buttons)
+    asked._buttons[1].click()
+    assert asked.given == "no"
+    assert "Not so.</b> It is 2." in asked._line.value
+    assert "It cannot be" not in asked._line.value
+    assert "0.5 is less" in asked._line.value
+    assert [button.button_style for button in asked._buttons] == ["success", "danger", ""]
+    assert all(button.disabled for button in asked._buttons)
+
+
+def test_the_answer_varies_with_what_is_given(file, monkeypatch):
+    """Several may be right; then each is."""
+    assert course.ask("9.seeded").answer == ["one", "two"]
+    asked = course.ask("9.seeded", seed=2)
+    assert asked.answer == ["two", "three"]
+    assert asked.choices == {"one": "not 2", "two": "", "three": ""}
+    bundle = displayed(asked, monkeypatch)
+    assert "<b>two</b> or <b>three</b>" in bundle["text/html"]
+    assert "<svg" in bundle["text/html"].split("<details>")[1]
+    asked._buttons[2].click()
+    assert "Right." in asked._line.value
+    assert [button.button_style for button in asked._buttons] == ["", "success", "success"]
+    assert len(asked._box.children) == 4  # and the drawing
+    with pytest.raises(QuestionError, match="has no sed; it has seed"):
+        course.ask("9.seeded", sed=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("two < 3 else", "two < 2 else", r"the answer is \['no'\], `wrong` has \['no', 'both'\]"),
+        ("'<yes>' if", "'yes' if", r"\['yes'\] is none, or all, of"),
+        ("'<yes>' if", "choices if", "is none, or all, of"),
+        ("'<yes>' if", "[] if", "is none, or all, of"),
+        ('wrong."both" = "It cannot be."', "", r"`wrong` has \['no'\]"),
+        ("[which]", "[what]", "no question '9.which'; there are 9.what, 9.seeded"),
+    ],
+)
+def test_what_cannot_be_asked(file, before, after, fault):
+    assert before in FILE
+    file(FILE.replace(before, after))
+    with pytest.raises(QuestionError, match=fault):
+        course.ask("9.which")
+    assert course.score().asked == 0
+
+
+@pytest.mark.parametrize("key", course.questions())
+def test_every_question_computes_its_answer(key):
+    """:func:`course.ask` refuses a file whose sentences do not fit the answer that it computes."""
+    asked = course.ask(key)
+    assert set(map(type, asked.choices.values())) == {str}
+    for text in (asked.question, asked.because, *filter(None, asked.choices.values())):
+        assert text[-1] in ".?!:", text
+        assert "\n" not in text
+
+
+def test_a_shown_score_follows_what_was_asked_before_it(file, monkeypatch):
+    asked = course.ask("9.which")
+    displayed(course.score(), monkeypatch)
+    from specwb.course.question import _SCORES
+
+    later = course.ask("9.seeded")
+    assert "1 asked, 0 answered" in _SCORES[-1]._shown.value
+    later.guess("one")
+    asked.guess("<yes>")
+    assert "1 asked, 1 answered, 1 right" in _SCORES[-1]._shown.value
+    assert (course.score().asked, course.score().right) == (2, 2)
+
+
+def test_a_figure_in_a_folded_answer_becomes_a_picture(file, monkeypatch):
+    pytest.importorskip("plotly.graph_objects")
+    monkeypatch.setenv("SPECWB_STILLS", "1")
+    file(FILE.replace("[which]", "[which]\nshow = '__import__(\"plotly\").graph_objects.Figure()'"))
+    bundle = displayed(course.ask("9.which"), monkeypatch)
+    assert bundle["text/html"].split("<details>")[1].count(HOLE) == 1
+    assert [list(part) for part in bundle["application/vnd.specwb.still+json"]] == [["figure"]]
 
 
 def test_the_best_and_what_cannot_be_told_from_it():
@@ -120,91 +236,6 @@ def test_figures_of_every_prompt_of_a_shipped_study():
         "a: 2.00x (2.00-2.00), b: 2.00x (1.8"
     )
     assert course.ratio([2, 4, 6], [1, 2, 3]) == (2.0, 2.0, 2.0)
-
-
-@pytest.mark.parametrize(("given", "right"), [(2.0, True), (2.19, True), (2.3, False), (-2, False)])
-def test_a_number_is_right_nearby(given, right):
-    assert course.predict("How many?", answer=2.0).guess(given) is right
-
-
-def test_what_cannot_be_asked():
-    for settings in (
-        {"choices": ["one"], "answer": "one"},
-        {"choices": ["one", "one"], "answer": "one"},
-        {"choices": ["one", "two"], "answer": "three"},
-        {"choices": ["one", "two"], "answer": []},
-        {"choices": ["one", "two"], "answer": ["one", "three"]},
-        {"choices": ["one", "two"], "answer": ["two", "one"]},  # nothing to ask
-        {"choices": ["1", "2"], "answer": 1},
-        {"answer": "one"},
-        {"answer": ["one"]},
-    ):
-        with pytest.raises(PredictionError):
-            course.predict("Which?", **settings)
-    with pytest.raises(PredictionError, match="one line"):
-        course.predict("two\nlines", answer=1)
-    with pytest.raises(PredictionError, match="'three' is none of 'one', 'two'"):
-        course.predict("Which?", ["one", "two"], answer="two").guess("three")
-    for no_number in ("2", True, float("nan")):
-        with pytest.raises(PredictionError, match="a number"):
-            course.predict("How many?", answer=2).guess(no_number)
-    assert course.score().answered == 0
-
-
-def test_the_answer_is_folded_until_one_has_guessed(monkeypatch):
-    why = course.bars([1, 0], [0, 1], ["a", "b"], "Bars", "Nothing shared")
-    asked = course.predict(
-        "Is 1 < 2?", ["<yes>", "no"], answer="<yes>", because="It is less", show=why
-    )
-    bundle = displayed(asked, monkeypatch)
-    assert bundle["text/plain"] == "Predict: Is 1 < 2? [<yes> / no]"
-    before, folded = bundle["text/html"].split("<details>")
-    assert "Is 1 &lt; 2?" in before
-    assert "&lt;yes&gt;</li>" in before
-    assert "It is less" not in before
-    assert folded.startswith("<summary>")
-    assert "It is less" in folded
-    assert "<svg" in folded
-    # the live one: nothing of the answer is in any control
-    assert asked._line.value == ""
-    assert all(button.button_style == "" for button in asked._controls)
-    asked._controls[1].click()
-    assert asked.given == "no"
-    assert "Not so" in asked._line.value
-    assert "It is less" in asked._line.value
-    assert [button.button_style for button in asked._controls] == ["success", "danger"]
-    assert all(button.disabled for button in asked._controls)
-    assert len(asked._box.children) == 4  # and the drawing
-
-
-def test_a_number_is_typed(monkeypatch):
-    asked = course.predict("How many?", answer=4)
-    assert "<li>" not in displayed(asked, monkeypatch)["text/html"]
-    asked._controls[0].value = 4.1
-    asked._controls[1].click()
-    assert asked.right
-    assert "Right. You said 4.1" in asked._line.value
-
-
-def test_a_shown_score_follows(monkeypatch):
-    asked = course.predict("How many?", answer=4)
-    displayed(course.score(), monkeypatch)
-    from specwb.course.predict import _SCORES
-
-    assert "0 answered" in _SCORES[-1].value
-    asked.guess(4)
-    assert "1 answered, 1 right" in _SCORES[-1].value
-
-
-def test_a_figure_in_a_folded_answer_becomes_a_picture(monkeypatch):
-    go = pytest.importorskip("plotly.graph_objects")
-    from specwb.course.predict import HOLE
-
-    monkeypatch.setenv("SPECWB_STILLS", "1")
-    asked = course.predict("How many?", answer=4, show=go.Figure())
-    bundle = displayed(asked, monkeypatch)
-    assert bundle["text/html"].split("<details>")[1].count(HOLE) == 1
-    assert [list(part) for part in bundle["application/vnd.specwb.still+json"]] == [["figure"]]
 
 
 # -------------------------------------------------------------------------------------- drawings

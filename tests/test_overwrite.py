@@ -15,7 +15,7 @@ from specwb import cli
 from specwb.bench.store import Store
 from specwb.commands.shared import careful, file_parameters
 
-READ = {"FILE", "--merge", "--corpus", "--recipe"}
+READ = {"FILE", "FOLDER", "--merge", "--corpus", "--recipe"}
 """The paths that are read and not written; all others must be declared writable."""
 
 

@@ -1,5 +1,5 @@
-"""The drawings that lessons 4 to 6 begin with: whole SVGs whose parts lie inside them, and whose
-numbers are computed."""
+"""The drawings that lessons 4, 5 and 7 begin with: whole SVGs whose parts lie inside them, and
+whose numbers are computed."""
 
 from __future__ import annotations
 

@@ -4,8 +4,13 @@ network."""
 from __future__ import annotations
 
 import ast
+import importlib
+import json
 import re
 import runpy
+import shutil
+import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +20,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from test_layers import FLOORS
 
+from specwb.analysis import best_gamma, expected_tokens, roofline, speedup
+from specwb.course import calibration
 from specwb.methods import METHODS
+from specwb.scope import checked
+from specwb.studies.ledger import HEADER
+from specwb.studies.verdicts import VERDICTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,6 +96,79 @@ def test_every_module_has_a_page_of_its_source():
                 assert not inside, f"{path}, line {node.lineno}"
 
 
+def front_page_computes(expression: str) -> Any:
+    """What JavaScript makes of an expression of the first page's functions."""
+    text = (ROOT / "docs" / "site" / "front.js").read_text("utf-8")
+    if node := shutil.which("node"):
+        program = f"{text}\nconsole.log(JSON.stringify({expression}));"
+        command = [node, "--input-type=module", "-"]
+        done = subprocess.run(command, input=program, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+    program = browser_program()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=program["chromium"](), args=program["FLAGS"]
+        )
+        found = browser.new_page().evaluate(
+            f"(() => {{ {text.replace('export ', '')}\nreturn {expression}; }})()"
+        )
+        browser.close()
+    return found
+
+
+def test_the_first_page_computes_what_python_computes():
+    alphas, gammas, prices = (0.0, 0.3, 0.75, 1.0), (0, 1, 4, 12), (0.0, 0.05, 0.224, 1.0)
+    rows, balances = (1, 16, 256), (4.0, 56.9, 221.4)
+    table = sorted(calibration().target.items())
+    grid = json.dumps([alphas, gammas, prices, rows, balances, table])
+    expected, fast, best, roof, at = front_page_computes(
+        "(([A, G, C, B, N, T]) => [A.map((a) => G.map((g) => expectedTokens(a, g))),"
+        " A.map((a) => G.map((g) => C.map((c) => speedup(a, g, c, 1 + g / 7)))),"
+        " A.map((a) => C.map((c) => bestGamma(a, c, (g) => 1 + g / 30, 12))),"
+        " G.map((g) => B.map((b) => N.map((n) => scoring({balance: n}, g, b)))),"
+        f" G.map((g) => scoring({{seconds: T}}, g, 1))])({grid})"
+    )
+    for a, tokens, ratios, gamma in zip(alphas, expected, fast, best, strict=True):
+        assert tokens == pytest.approx([expected_tokens(a, g) for g in gammas], rel=1e-12)
+        for g, row in zip(gammas, ratios, strict=True):
+            wanted = [speedup(a, g, c, 1 + g / 7) for c in prices]
+            assert row == pytest.approx(wanted, rel=1e-12)
+        assert gamma == [best_gamma(a, c, lambda g: 1 + g / 30, 12) for c in prices]
+    for g, by_rows in zip(gammas, roof, strict=True):
+        for b, row in zip(rows, by_rows, strict=True):
+            assert row == pytest.approx([roofline(g, b, n) for n in balances], rel=1e-12)
+    assert at == pytest.approx([calibration().v(g) for g in gammas], rel=1e-12)
+
+
+def site_program(name: str) -> Any:
+    """A module of docs/site."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs" / "site"))
+        return importlib.import_module(name)
+
+
+def test_a_method_that_nobody_can_choose_stops_the_site(monkeypatch):
+    entry = replace(METHODS["sps"], key="new", needs="a crystal ball")
+    monkeypatch.setitem(METHODS, "new", entry)
+    with pytest.raises(ValueError, match="a crystal ball"):
+        site_program("front").methods()
+
+
+def test_every_method_has_a_recording_that_plays():
+    record = site_program("record")
+    for name in ("front", *METHODS):
+        trace = checked(record.stored(name))
+        assert trace["method"]["key"] == record.RECORDINGS[name][1].partition(":")[0]
+        assert trace["tokens"] == [token for one in trace["rounds"] for token, _ in one["text"]]
+        assert len(trace["plain"]["seconds"]) == len(trace["tokens"])  # the race has one end
+        if name != "ar":  # something happens
+            levels = [level for one in trace["rounds"] for level in one["levels"]]
+            made = {test["decision"] for level in levels for test in level["tests"]}
+            assert {"accepted", "rejected"} <= made, name
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The whole site, built once for the slow tests."""
@@ -128,6 +211,33 @@ def test_a_page_fits_its_window_and_asks_nothing(site, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_first_page_plays_at_once_and_is_small(site, motion):
+    program = browser_program()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=program["chromium"](), args=program["FLAGS"]
+        )
+        tab = browser.new_page(reduced_motion=motion)
+        loaded = []
+        tab.on("request", lambda request: loaded.append(request.url))
+        tab.goto((site / "index.html").as_uri())
+        frame = tab.get_by_label("frame", exact=True)
+        tab.wait_for_timeout(500)
+        assert (int(frame.input_value()) > 0) == (motion == "no-preference")
+        files = {Path(unquote(urlsplit(url).path)) for url in loaded if url.startswith("file:")}
+        assert sum(path.stat().st_size for path in files) < 1.5e6
+        tab.get_by_label("hardware and models").select_option("1")
+        tab.locator("[name=alpha]").fill("0.9")
+        tab.locator("[name=gamma]").fill("6")
+        c = float(tab.locator("[name=c]").input_value())
+        assert f"{speedup(0.9, 6, c):.2f}x" in tab.locator("#speed .said").inner_text()
+        browser.close()
+
+
+@pytest.mark.slow
 def test_a_round_of_every_method_can_be_stepped_through(site):
     """From the static pages alone."""
     program = browser_program()
@@ -149,7 +259,7 @@ def test_a_round_of_every_method_can_be_stepped_through(site):
             assert len(set(said)) >= 3, name
             player.press("Home")
             player.press("Shift+ArrowRight")
-            assert player.get_by_text("round 2 of").is_visible(), name
+            assert player.get_by_text("step 2 of").is_visible(), name
             tab.close()
         browser.close()
 
@@ -211,3 +321,22 @@ def test_architecture_s_drawings_are_what_the_program_draws():
         assert re.sub(ids, "", draw().svg) == re.sub(ids, "", stored).strip()
     rooms = [set(rooms.split()) for rooms, _ in program["FLOORS"]]
     assert rooms == [set(rooms.split()) for rooms in reversed(FLOORS)]
+
+
+@pytest.mark.parametrize("verdict", VERDICTS[:-1])
+def test_a_claim_is_a_card_with_the_colour_of_its_verdict(verdict):
+    """And nothing of the row is lost."""
+    cards = site_program("cards")
+    row = ("A < B [table 1]", "2.91", "x0.42 (0.39-0.45); joint 2.6", f"{verdict} (why; then)")
+    text = cards.page([("one", "about", HEADER, [(*row, "1.12", "T=0 a / T=0 b")])])
+    wanted = {"reproduced": "yes", "contradicted": "no", "inconclusive": "open"}
+    assert f'<div class="{wanted.get(verdict, cards.tone(verdict))}"><p>A &lt; B</p>' in text
+    assert f"<strong>{verdict}</strong> why</p>" in text
+    shown, _, folded = text.partition("<details>")
+    assert all(part in shown for part in ("2.91", "x0.42 (0.39-0.45)"))
+    assert all(part in folded for part in ("table 1", "joint 2.6", "then", "1.12", "T=0 b"))
+
+
+def test_other_tables_of_the_ledger_stay_tables():
+    text = site_program("cards").page([("Predicted speeds", "", ("report", "rows"), [("a", "b")])])
+    assert text.endswith("## Predicted speeds\n\n| report | rows |\n| --- | --- |\n| a | b |\n")

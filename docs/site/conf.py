@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import plotly
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 
@@ -17,7 +14,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
-from docstrings import rewritten  # noqa: E402, it lies beside this file
+import libraries  # noqa: E402, these lie beside this file
+from docstrings import rewritten  # noqa: E402
 
 project = "specwb"
 author = "The specwb authors"
@@ -81,13 +79,8 @@ def copy_libraries(app: Sphinx, failure: Exception | None) -> None:
     if failure:
         return
     static = Path(app.outdir) / "_static"
-    (mathjax,) = find_spec("sphinx-mathjax-offline").submodule_search_locations
-    source = Path(mathjax) / "static" / "mathjax"
-    fonts = Path("output", "chtml", "fonts", "woff-v2")
-    shutil.copytree(source / fonts, static / "mathjax" / fonts, dirs_exist_ok=True)
-    shutil.copy(source / "tex-chtml.js", static / "mathjax")
-    bundle = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-    shutil.copy(bundle, static)
+    libraries.mathjax(static)
+    libraries.plotly(static)
 
 
 def setup(app: Sphinx) -> None:

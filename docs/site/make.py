@@ -3,9 +3,9 @@
     python docs/site/make.py [FOLDER] [--pages]
 
 writes them to ``build/site`` or the folder named; they are read from there without a server,
-without Python and without a network; with ``--pages`` without reference and gallery, which take
-most of the time. Nothing is executed but the gallery's recordings, which are kept in
-``FOLDER/.traces`` as long as the models are the same.
+without Python and without a network; with ``--pages`` without the reference, which takes most of
+the time. Nothing is executed: the first page and the gallery play what ``docs/site/record.py``
+recorded.
 
 Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only
 the site can have: a theorem that is named is a link to it, a function to the reference, a test to
@@ -15,7 +15,6 @@ its source, a notebook's cell to the cell.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import json
 import pkgutil
@@ -29,8 +28,17 @@ from typing import Any
 from sphinx.cmd.build import build_main
 
 import specwb
+from specwb.methods import METHODS
+from specwb.scope.pages import PACKED, section, unpacked
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import cards  # noqa: E402, these lie beside this file
+import front  # noqa: E402
+from record import stored  # noqa: E402
+
+ROOT = HERE.parents[1]
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -119,9 +127,6 @@ class Staging:
             if readme is None:
                 return f"{tick}{text}{tick}"
             return f"[{tick}{text}{tick}]({address.rstrip('/')}/README.md)"
-        if target == ROOT / "README.md":  # the site's first page
-            address = re.sub(r"README\.md", "index.md", address)
-            return f"[{tick}{text}{tick}]({address})"
         if target in self.pages or target.suffix in (".svg", ".png"):
             return match.group()
         if target.suffix == ".py" and target.is_relative_to(ROOT / "specwb"):
@@ -168,18 +173,24 @@ def drawn(cell: dict[str, Any]) -> dict[str, Any]:
     """A code cell as a page can show it: a picture has its summary as its text, and below that of a
     widget stands what it is."""
     outputs, summary = [], ""
-    for output in cell.get("outputs", []):
+    for i, output in enumerate(cell.get("outputs", [])):
         data = output.get("data", {})
+        if PACKED in data:  # a microscope plays without Python
+            name = re.sub(r"\W", "_", f"scope_{cell.get('id', '')}_{i}")
+            outputs.append(html_output(section(unpacked(data[PACKED]), name)))
+            continue
         outputs.append(shown(output))
         if "image/png" in data or "image/svg+xml" in data:
             summary = "".join(data.get("text/plain", ""))
             if WIDGET in data:
                 below = f'<p class="specwb-still">{escape(summary)} · {STILL}</p>'
-                outputs.append(
-                    {"output_type": "display_data", "metadata": {}, "data": {"text/html": below}}
-                )
+                outputs.append(html_output(below))
     image = {"image": {"alt": " ".join(summary.split())}} if summary else {}
     return {**cell, "outputs": outputs, "metadata": {**cell["metadata"], "mystnb": image}}
+
+
+def html_output(html: str) -> dict[str, Any]:
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}
 
 
 def shown(output: dict[str, Any]) -> dict[str, Any]:
@@ -254,32 +265,10 @@ def code(lines: list[str]) -> str:
     return f"````python\n{text}\n````\n" if text else ""
 
 
-def disturbed(trace: dict[str, Any]) -> float:
-    """How far a recording's times are off; above 1 the microscope says not to trust them."""
-    plain = trace["plain"]
-    return max(plain["spread"] / 1.25, (plain["load"] or 0.0) / (plain["cores"] or 1))
-
-
-def gallery(staging: Staging, kept: Path) -> None:
+def gallery(staging: Staging) -> None:
     """A page for every method with a recorded decoding that plays in the browser."""
-    from specwb import load
-    from specwb.commands.trace import PROMPT
-    from specwb.methods import METHODS
-    from specwb.models.load import data_dir
-    from specwb.scope.pages import section
-
-    weights = sorted((data_dir() / "lab").rglob("*.safetensors"))
-    state = hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()[:12]
-    kept.mkdir(parents=True, exist_ok=True)
-    target, rows = None, []
+    rows = []
     for name in METHODS:  # in the order of docs/methods.md
-        place = kept / f"{name}-{state}.json"
-        trace = json.loads(place.read_text("utf-8")) if place.exists() else None
-        if trace is None or disturbed(trace) > 1:
-            target = target or load("lab")
-            anew = specwb.record(target, PROMPT, name, temperature=1.0, repeats=3)
-            trace = min(filter(None, (anew, trace)), key=disturbed)
-            place.write_text(json.dumps(trace), "utf-8")
         about = f"[What it is, its options](../docs/methods.md#{name})"
         paper = ROOT / "notebooks" / "papers" / f"{name}.ipynb"
         if paper in staging.pages:
@@ -287,15 +276,15 @@ def gallery(staging: Staging, kept: Path) -> None:
         staging.write(
             f"gallery/{name}.md",
             f"# {name}\n\n{METHODS[name].paper}. {about}.\n\nOne decoding, recorded; step through"
-            " it with the arrow keys, with shift by rounds, and play it with space."
-            f"\n\n```{{raw}} html\n{section(trace, name)}\n```\n",
+            " it with the arrow keys, with shift by whole steps, and play it with space."
+            f"\n\n```{{raw}} html\n{section(stored(name), name)}\n```\n",
         )
         rows.append(f"| [{name}]({name}.md) | {METHODS[name].needs} | {METHODS[name].paper} |")
     listed = "\n".join(METHODS)
     staging.write(
         "gallery/index.md",
-        "# Gallery\n\nEvery method under the microscope: one recorded decoding each, of the same"
-        " prompt, which plays without Python.\n\n| method | needs | source |\n|---|---|---|\n"
+        "# Gallery\n\nEvery method under the microscope: one recorded decoding each, which plays"
+        " without Python.\n\n| method | needs | source |\n|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listed}\n```\n",
     )
@@ -313,7 +302,7 @@ def ledger(staging: Staging) -> None:
             left_out[name] = "no shipped results"
         else:
             documents[name] = study_of(name).report(own, ablation)
-    staging.write("ledger.md", book.markdown(book.sections(documents, left_out)))
+    staging.write("ledger.md", cards.page(book.sections(documents, left_out)))
 
 
 def index(staging: Staging) -> None:
@@ -332,8 +321,8 @@ def index(staging: Staging) -> None:
     groups = {
         "Course": [name for name in notebooks if "/papers/" not in name],
         "Papers": [*(name for name in notebooks if "/papers/" in name), "ledger"],
-        "Look up": [*["gallery/index", "reference/index"] * bool(staging.modules), "theory/README"],
-        "Guide": [*guide, *others, *named("data/*/README.md")],
+        "Look up": ["gallery/index", *["reference/index"] * bool(staging.modules), "theory/README"],
+        "Guide": ["README", *guide, *others, *named("data/*/README.md")],
         "Project": last,
     }
     trees = [
@@ -343,10 +332,7 @@ def index(staging: Staging) -> None:
         for title, names in groups.items()
         if names
     ]
-    text = (ROOT / "README.md").read_text("utf-8")
-    staging.write(
-        "index.md", staging.markdown(text, ROOT / "README.md") + "\n" + "\n\n".join(trees)
-    )
+    staging.write("index.md", front.page() + "\n" + "\n\n".join(trees))
     page = ROOT / "theory" / "README.md"  # its pages fold below it
     listed = [Path(n).name for n in named("theory/notation.md", "theory/[0-9]*.md", "theory/c*.md")]
     text = staging.markdown(page.read_text("utf-8"), page)
@@ -373,22 +359,22 @@ def build(folder: Path, only_pages: bool = False) -> int:
 
     Args:
         folder: of the site; ``index.html`` is its first page.
-        only_pages: without reference and gallery, which take most of the time.
+        only_pages: without the reference, which takes most of the time.
     """
     staging = Staging(folder / ".source", reference=not only_pages)
     for page in sorted(staging.pages):
         name = page.relative_to(ROOT)
         if page.suffix == ".ipynb":
             staging.write(name, staging.notebook(page))
-        elif page not in (ROOT / "README.md", ROOT / "theory" / "README.md"):  # by index
+        elif page != ROOT / "theory" / "README.md":  # by index
             staging.write(name, staging.markdown(page.read_text("utf-8"), page))
     for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("theory/pictures/*.svg")]:
         staging.write(picture.relative_to(ROOT), picture.read_text("utf-8"))
     index(staging)
     ledger(staging)
+    gallery(staging)
     if not only_pages:
         reference(staging)
-        gallery(staging, folder / ".traces")
     sources(staging)
     settings = ["-c", str(Path(__file__).parent), "-d", str(folder / ".doctrees")]
     return build_main(["-q", "-b", "html", *settings, str(staging.folder), str(folder)])

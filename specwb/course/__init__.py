@@ -1,12 +1,13 @@
-"""What lessons are made of: predictions, drawings, measured figures, self-marking exercises.
+"""What lessons are made of: questions, drawings, measured figures, self-marking exercises.
 
 ```python
 from specwb import course
 
-course.predict("Which is faster?", ["one", "five"], answer=fastest)  # asks; answers when asked back
+course.ask("2.keep")  # a question of lesson 2; its answer opens at the first click
 course.measured(shipped, "speedup", measure=mine)  # what was measured in calm, and a button
 course.grade("residual", mine)  # right, or the smallest problem that it gets wrong
-course.score()  # of the predictions so far
+course.score()  # of the questions so far
+course.collect("Ada")  # what she guessed and solved, as one file for `specwb class`
 ```
 
 **Exercises.** A solution is run on all small problems and a few large ones, in exact fractions, and
@@ -20,37 +21,42 @@ exercise belongs to one of :data:`LESSONS`.
 from specwb.course import scenes
 from specwb.course.answers import best, nearest, per_prompt, ratio, with_intervals, within
 from specwb.course.architectures import architecture
+from specwb.course.classroom import ClassError, collect, seed
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
 from specwb.course.measure import Measured, calibration, measured, stored
-from specwb.course.predict import Prediction, Score, predict, score
+from specwb.course.question import Question, Score, ask, questions, score
 
 __all__ = [
     "EXERCISES",
     "LESSONS",
+    "ClassError",
     "Drawing",
     "Exercise",
     "ExerciseError",
     "Grade",
     "Measured",
-    "Prediction",
+    "Question",
     "Score",
     "architecture",
+    "ask",
     "bars",
     "best",
     "calibration",
     "chain",
+    "collect",
     "flow",
     "grade",
     "lanes",
     "measured",
     "nearest",
     "per_prompt",
-    "predict",
+    "questions",
     "ratio",
     "scenes",
     "score",
+    "seed",
     "stored",
     "task",
     "tree",

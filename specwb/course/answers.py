@@ -1,11 +1,5 @@
 """Which choices of a question are right, each judged by itself: what cannot be told from the right
-answer is right too.
-
-```python
-speeds = {name: course.per_prompt(document, rows[name]["cell"]) for name in names}
-course.predict("Which is fastest?", names, answer=course.best(speeds))
-```
-"""
+answer is right too."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from itertools import permutations, product
 from typing import Any
 
 from specwb.course.grading import Exercise
+from specwb.course.problems import rounds
 from specwb.verify import exact
 from specwb.verify.mutants import MUTANTS
 
@@ -129,12 +130,20 @@ DRAFTERS = (
     ),
     Exercise(
         "kept",
-        "drafters",
+        "blocks",
         "kept(joint, path): how many tokens of a drafted path of one or two are accepted on"
         " average, if a token is accepted when it is what the target draws. joint[a][b] is the"
         " target's probability of a, then b.",
         drafted,
         _kept,
+    ),
+    Exercise(
+        "ctar",
+        "blocks",
+        "ctar(accepted, w): the share of the steps that keep at least w draft tokens, from the"
+        " accepted draft tokens of every step.",
+        lambda: ({**steps, "w": w} for steps in rounds() for w in (1, 2, 3)),
+        lambda accepted, w: Fraction(sum(a >= w for a in accepted), len(accepted)),
     ),
 )
 MEASURING = (

@@ -30,7 +30,7 @@ from specwb.course.problems import (
 )
 from specwb.verify import exact
 
-LESSONS = ("step", "rejection", "candidates", "trees", "drafters", "measuring")
+LESSONS = ("step", "rejection", "candidates", "trees", "drafters", "blocks", "measuring")
 """What the lessons' exercises go by, in their order."""
 
 
@@ -65,14 +65,6 @@ def _lossless(k: int, scheme: Callable) -> Callable[[dict[str, Any], Any], str |
         return None
 
     return judge
-
-
-def _rejection(p: list[Fraction], q: list[Fraction]) -> Callable:
-    return lambda tokens: exact.rejection(p, q, tuple(tokens))
-
-
-def _rrs(p: list[Fraction], q: list[Fraction]) -> Callable:
-    return lambda tokens: exact.rrs(p, q, tuple(tokens))
 
 
 def _most(p: list[Fraction], q: list[Fraction]) -> Fraction:
@@ -114,11 +106,8 @@ def _tokens(alpha: Fraction, gamma: int) -> Fraction:
 
 
 def _by_depth(accepted: list[int], tested: list[int]) -> list[Fraction]:
-    deepest = max(tested)
-    return [
-        Fraction(sum(a >= d for a in accepted), sum(t >= d for t in tested))
-        for d in range(1, deepest + 1)
-    ]
+    depths = range(1, max(tested) + 1)
+    return [Fraction(sum(a >= d for a in accepted), sum(t >= d for t in tested)) for d in depths]
 
 
 EXERCISES: dict[str, Exercise] = {
@@ -127,17 +116,17 @@ EXERCISES: dict[str, Exercise] = {
         Exercise(
             "step_time",
             "step",
-            "step_time(n, read, compute): the time of one forward over n tokens, on a machine that"
-            " needs `read` to read the weights once and `compute` for the arithmetic of one token,"
-            " and does both at the same time.",
+            "step_time(n, read, compute): the time of one forward pass over n tokens, on a machine"
+            " that needs `read` to read the weights once and `compute` for the arithmetic of one"
+            " token, and does both at the same time.",
             machines,
             lambda n, read, compute: max(read, n * compute),
         ),
         Exercise(
             "tau",
             "step",
-            "tau(accepted): tokens a step, the bonus token counted, from the accepted draft tokens"
-            " of every step.",
+            "tau(accepted): tokens per step, the bonus token counted, from the accepted draft"
+            " tokens of every step.",
             rounds,
             lambda accepted: Fraction(sum(accepted) + len(accepted), len(accepted)),
         ),
@@ -179,7 +168,7 @@ EXERCISES: dict[str, Exercise] = {
             " ([probability that x is accepted], residual). Any rule whose output has distribution"
             " p is right.",
             pairs,
-            _rejection,
+            lambda p, q: lambda tokens: exact.rejection(p, q, tuple(tokens)),
             _lossless(1, exact.iid),
         ),
         Exercise(
@@ -212,7 +201,7 @@ EXERCISES: dict[str, Exercise] = {
             " independently, that returns ([probability that x1, that x2 is the accepted one],"
             " residual). Any rule whose output has distribution p is right.",
             lambda: pairs(parts=3),
-            _rrs,
+            lambda p, q: lambda tokens: exact.rrs(p, q, tuple(tokens)),
             _lossless(2, exact.iid),
         ),
         Exercise(
@@ -270,6 +259,8 @@ EXERCISES: dict[str, Exercise] = {
     )
 }
 """Name -> exercise, in the order of the lessons."""
+GRADES: dict[str, Grade] = {}
+"""Name -> the grade of the last solution that was handed in."""
 
 
 def grade(name: str, solution: Callable[..., Any]) -> Grade:
@@ -285,7 +276,8 @@ def grade(name: str, solution: Callable[..., Any]) -> Grade:
     exercise = _exercise(name)
     if not callable(solution):
         raise ExerciseError(f"{name}: hand in a function, got {solution!r}")
-    return run(exercise, solution)
+    GRADES[name] = run(exercise, solution)
+    return GRADES[name]
 
 
 def task(name: str) -> str:

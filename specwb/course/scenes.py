@@ -1,4 +1,4 @@
-"""The drawings that lessons 4 to 6 begin with."""
+"""The drawings that lessons 4, 5 and 7 begin with."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ def _timed(
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
     """Seconds of the parts of each step, and of plain decoding by token."""
     plain = make_method("ar", target)
-    sampled = {**settings, "max_new_tokens": new}
+    # as many tokens, wherever its own text would end
+    sampled = {**settings, "max_new_tokens": new, "eos": ()}
     mine: list[list[dict[str, float]]] = []
     theirs: list[list[float]] = []
     for _ in range(repeats):

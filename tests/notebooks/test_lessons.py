@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import tomllib
 from fractions import Fraction
-from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -17,7 +17,9 @@ from specwb.course.problems import pairs
 from specwb.verify import exact, mutants
 
 ROOT = Path(__file__).parents[2]
-LESSONS = sorted((ROOT / "notebooks" / "lessons").glob("*.ipynb"))
+LESSONS = sorted(
+    (ROOT / "notebooks" / "lessons").glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0])
+)
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 LINES = 12  # of a cell at most
 MINUTES = 50
@@ -56,25 +58,32 @@ def test_a_drawing_comes_first(path):
     assert "image/svg+xml" in outputs[0].data
 
 
+def number(path: Path) -> str:
+    return path.stem.partition("_")[0]
+
+
+def in_class(path: Path, name: str) -> int:
+    """Calls of ``course.NAME`` before the homework."""
+    sources = [cell.source for cell in nbformat.read(path, 4).cells]
+    (end,) = [at for at, source in enumerate(sources) if source.startswith("## Homework")]
+    return sum(f"course.{name}(" in source for source in sources[:end])
+
+
 @every_lesson
 def test_asks_before_it_shows(path):
-    """Five predictions or more, whose answers are computed and not written into the cell."""
-    asked = calls(path, "predict")
-    assert len(asked) >= 5
-    for call in asked:
-        (answer,) = [keyword.value for keyword in call.keywords if keyword.arg == "answer"]
-        assert not isinstance(answer, ast.Constant), ast.unparse(call)
-    assert len(calls(path, "score")) == 1
-
-
-@every_lesson
-def test_a_folded_answer_is_not_open_in_the_same_cell(path):
+    """Four to six questions in fifty minutes, further ones as homework, each alone in its cell;
+    and no question of the lesson's file is left out."""
+    asked = [ast.literal_eval(call.args[0]) for call in calls(path, "ask")]
+    mine = [key for key in course.questions() if key.startswith(f"{number(path)}.")]
+    assert sorted(asked) == sorted(mine)
+    assert 4 <= in_class(path, "ask") <= 6
+    assert in_class(path, "score") == len(calls(path, "score")) == 1
     for cell in cells(path, "code"):
-        if "course.predict(" not in cell.source:
-            continue
-        (output,) = cell.outputs  # nothing beside the question
-        assert "<details>" in output.data["text/html"]
-        assert output.data["text/plain"].startswith("Predict: ")
+        if "course.ask(" in cell.source:
+            assert re.fullmatch(r'course\.ask\("\d+\.[\w-]+"(, \w+=\w+)*\)', cell.source), cell.id
+            (output,) = cell.outputs  # nothing beside the question
+            assert "<details>" in output.data["text/html"]
+            assert output.data["text/plain"].startswith("Question ")
 
 
 JUDGES = ("course.best", "course.within", "course.nearest")
@@ -86,17 +95,18 @@ def picks(answer: str) -> list[str]:
     names = [ast.unparse(node.func) for node in called]  # the outermost first
     if names and names[0] in JUDGES:
         return []
-    return [name for name in names if name in ("max", "min", "next", "sorted")]
+    return [name for name in names if name in ("max", "next", "sorted")]
 
 
-@every_lesson
-def test_every_choice_is_judged_by_itself(path):
+def test_every_choice_is_judged_by_itself():
     """What is best, or where a number lies, is answered by ``best``, ``within`` or ``nearest``:
-    they name everything that is right, and what cannot be told from it."""
-    for call in calls(path, "predict"):
-        (answer,) = [keyword.value for keyword in call.keywords if keyword.arg == "answer"]
-        if len(call.args) > 1:
-            assert picks(ast.unparse(answer)) == [], ast.unparse(answer)
+    they name everything that is right, and what cannot be told from it. No answer is a constant."""
+    for file in (ROOT / "specwb" / "course" / "questions").glob("*.toml"):
+        for name, row in tomllib.loads(file.read_text("utf-8")).items():
+            if isinstance(row, dict):
+                assert picks(row["answer"]) == [], (file.stem, name)
+                tree = ast.parse(row["answer"], mode="eval")
+                assert any(isinstance(node, ast.Name) for node in ast.walk(tree)), (file.stem, name)
 
 
 def test_an_answer_that_picks_is_seen():
@@ -104,19 +114,6 @@ def test_an_answer_that_picks_is_seen():
     assert picks("next(name for name, most in ranges.items() if x <= most)") == ["next"]
     assert picks("course.nearest(rates, 1 / max(seconds))") == []
     assert picks("max(course.best(speed))") == ["max"]
-
-
-def questions(path: Path) -> dict[str, tuple[list[str], list[str], str]]:
-    """Of every question in a lesson: its choices, the right ones, and what opens with them."""
-    found = {}
-    for cell in cells(path, "code"):
-        if "course.predict(" in cell.source:
-            before, folded = cell.outputs[0].data["text/html"].split("</summary>")
-            choices = [unescape(choice) for choice in re.findall("<li>(.*?)</li>", before)]
-            head, _, because = folded.partition("</b>. ")
-            right = [unescape(answer) for answer in re.findall("<b>(.*?)</b>", head + "</b>")]
-            found[cell.id] = choices, right, unescape(because.partition("</p>")[0])
-    return found
 
 
 def value(choice: str) -> Fraction | str:
@@ -127,36 +124,36 @@ def value(choice: str) -> Fraction | str:
         return choice
 
 
-TIED = {"map": ["pld", "eagle"]}
+TIED = {"5.fastest": ["prompt lookup", "EAGLE"]}
 """Questions with more than one right answer."""
 
 
-@every_lesson
-def test_distractors_are_wrong(path):
+@pytest.mark.parametrize("key", course.questions())
+def test_distractors_are_wrong(key):
     """No two choices are the same number, and only what is known to be tied has two answers."""
-    for name, (choices, right, _) in questions(path).items():
-        if choices:
-            assert len({value(choice) for choice in choices}) == len(choices), name
-            assert set(right) <= set(choices), name
-            assert len(right) == 1 or TIED[name] == right, name
+    asked = course.ask(key)
+    assert len(set(map(value, asked.choices))) == len(asked.choices)
+    assert len(asked.answer) == 1 or TIED[key] == asked.answer
+
+
+RIGHT = {
+    "1.eight": ["slower"],
+    "3.same-p": ["token 2"],
+    "3.pays": ["a quarter to a half slower"],
+    "4.stop": ["3 to 12"],
+    "4.dynamic": ["up to a quarter more"],
+    "5.copy": ["in code"],
+    "5.fastest": TIED["5.fastest"],
+    "6.search": ["up to 1.5 times as many"],
+}
 
 
 def test_what_is_measured_is_answered_by_its_interval():
     """Each by the shipped measurements: EAGLE over prompt lookup is 1.01 (0.92 to 1.12), over the
     draft model 1.10 (1.04 to 1.16); the search writes 1.20 (1.15 to 1.25) times as many tokens; of
     two candidates tested against p itself, token 2 gains 1/10 and token 1 half of that."""
-    asked = {name: question for path in LESSONS for name, question in questions(path).items()}
-    right = {name: answer for name, (_, answer, _) in asked.items()}
-    assert right["map"] == TIED["map"]
-    assert right["search"] == ["up to 1.5 times as many"]
-    assert right["same-p"] == ["2"]
-    assert right["pays"] == ["a quarter to a half slower"]
-    assert right["best-gamma"] == ["more slowly than one"]
-    assert right["stop"] == ["3 to 12"]
-    assert right["dynamic"] == ["a quarter more at most"]
-    assert right["copy-where"] == ["code"]
-    assert asked["map"][2].startswith("pld: 1.16x (1.07-1.26), sps: 1.07x (1.00-1.14), ")
-    assert asked["search"][2].startswith("1.20 times as many (1.15 to 1.25)")
+    for key, right in RIGHT.items():
+        assert course.ask(key).answer == right, key
     stored = course.stored("diffuspec-lab-cpu")
     rows = {row["spec"]: row["cell"] for row in stored["rows"] if row["temperature"] == 0}
     speed = {name: course.per_prompt(stored, rows[name]) for name in ("eagle", "pld", "sps")}
@@ -168,7 +165,7 @@ def test_what_is_measured_is_answered_by_its_interval():
 def test_what_lesson_5_says_of_the_results_is_so():
     """The lab's table has prompt lookup above EAGLE, the study has it the other way round."""
     (path,) = [path for path in LESSONS if path.stem.startswith("5_")]
-    (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "map-why"]
+    (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "fastest-text"]
     assert "(../../docs/results.md#all-methods-on-the-lab-family) is of another" in cell.source
     assert "prompt lookup above EAGLE" in cell.source
     page = (ROOT / "docs" / "results.md").read_text("utf-8").partition("on the lab family\n")[2]
@@ -215,7 +212,8 @@ def test_fifty_minutes(path):
     assert sum(map(instructor.minutes, notebook.cells)) == MINUTES
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("## "):
-            assert instructor.minutes(cell) or "next" in cell.source, cell.source.splitlines()[0]
+            later = cell.source.startswith(("## Homework", "## What next"))
+            assert bool(instructor.minutes(cell)) != later, cell.source.splitlines()[0]
 
 
 @pytest.fixture(autouse=True)
@@ -224,10 +222,11 @@ def _scripts(monkeypatch):
 
 
 @every_lesson
-def test_three_exercises_whose_answers_are_right(path):
+def test_one_exercise_and_more_as_homework_whose_answers_are_right(path):
     """What stands in the folded answers is graded; what stands in the cells is not yet right."""
     names = [ast.literal_eval(call.args[0]) for call in calls(path, "grade")]
-    assert len(names) == len(set(names)) >= 3
+    assert len(names) == len(set(names)) >= 2
+    assert in_class(path, "grade") == 1
     answers = "\n\n".join(
         cell.source for cell in cells(path, "markdown") if "answer" in cell.metadata.get("tags", ())
     )
@@ -246,37 +245,18 @@ def test_three_exercises_whose_answers_are_right(path):
 
 
 @every_lesson
-def test_recap_of_five_sentences_and_the_way_on(path):
+def test_one_layout(path):
+    """What one needs, how it works, how long; at the end five things that one can do, homework, and
+    the way on."""
     text = prose(path)
-    recap = text.split("## Recap")[1].split("\n## ")[0]
-    assert len(re.findall(r"^\d\. ", recap, re.MULTILINE)) == 5
+    opening, can = text.split("\n## ")[0], text.split("## You can now")[1].split("\n## ")[0]
+    for words in ("**You need** ", "**How it works** ", "**Fifty minutes.**"):
+        assert opening.count(words) == 1, words
+    assert len(re.findall(r"^\d\. ", can, re.MULTILINE)) == 5
+    assert text.index("## Exercise\n") < text.index("## You can now") < text.index("## Homework")
     assert "**Next:**" in text
     assert "specwb.citation(" in "\n".join(cell.source for cell in cells(path, "code"))
     assert text.count("<details>") == text.count("</details>") > 0
-
-
-def test_the_instructors_edition():
-    """From a lesson of two cells: answers are open, minutes are said, the buttons are gone."""
-    instructor = importlib.import_module("instructor")
-    new = nbformat.v4
-    out = new.new_output(
-        "display_data",
-        {"text/html": "<details>a</details>", "application/vnd.jupyter.widget-view+json": {}},
-    )
-    notebook = new.new_notebook(
-        cells=[
-            new.new_markdown_cell("## Why\n<details>b</details>", metadata={"tags": ["minutes-7"]}),
-            new.new_code_cell("1", outputs=[out]),
-            new.new_code_cell("2"),
-        ]
-    )
-    made = instructor.edition(notebook)
-    assert made.cells[0].source == "## Why *(7 min)*\n<details open>b</details>"
-    assert made.cells[1].outputs[0].data == {"text/html": "<details open>a</details>"}
-    kinds = [cell.metadata.slideshow.slide_type for cell in made.cells]
-    assert kinds == ["slide", "subslide", "-"]
-    assert "## one: 7 minutes\n\n- 7 min: Why\n" in instructor.plan({"one": notebook})
-    assert "<details>b" in notebook.cells[0].source  # the lesson itself stays as it was
 
 
 def test_no_term_before_its_definition():

@@ -18,7 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LESSONS = sorted((ROOT / "notebooks" / "lessons").glob("*.ipynb"))
+LESSONS = sorted(
+    (ROOT / "notebooks" / "lessons").glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0])
+)
 TAG = re.compile(r"nbval-ignore-output|answer|minutes-\d+")  # what notebooks/instructor.py reads
 PAPERS = sorted((ROOT / "notebooks" / "papers").glob("*.ipynb"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS + LESSONS + PAPERS, ids=lambda p: p.stem)

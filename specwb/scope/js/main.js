@@ -20,7 +20,8 @@ function themeOf(node) {
     && matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-/* data: {traces, live: null or {methods, settings}, note}; ask(settings): a new recording. */
+/* data: {traces, live: null or {methods, settings}, note, play: whether it plays by itself while it
+is in view}; ask(settings): a new recording. */
 export function mount(element, data, ask = null) {
   const id = `sw${++instances}`;
   // JupyterLab's own keys are not for what happens in here
@@ -108,6 +109,8 @@ export function mount(element, data, ask = null) {
       lens,
     ].filter(Boolean));
     text.scrollTop = text.scrollHeight;
+    // what stands below must not jump while it plays
+    if (ui.playing) root.style.minHeight = `${root.offsetHeight}px`;
     const marked = hosts.stage.querySelector("g.node.chosen rect.box");
     const box = hosts.stage.querySelector(".scroll");
     if (marked && box) {
@@ -242,13 +245,29 @@ export function mount(element, data, ask = null) {
     dark();
     if (Math.abs(root.clientWidth - last) < 2) return;
     last = root.clientWidth;
+    root.style.minHeight = "";
     if (hosts.stage) draw();
   });
   size.observe(root);
   update(data);
   dark();
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const view = new IntersectionObserver(([seen]) => {
+    if (ui.playing && !seen.isIntersecting) play(false);
+    else if (!ui.playing && seen.isIntersecting && ui.frame < list.length - 1) {
+      go(ui.frame + 1);
+      play(true);
+    }
+  });
+  const touched = () => view.disconnect();
+  if (data.play && !still) {
+    view.observe(root);
+    root.addEventListener("pointerdown", touched, { once: true });
+    root.addEventListener("keydown", touched, { once: true });
+  }
   return { update, destroy() {
     play(false);
+    view.disconnect();
     watch.disconnect();
     size.disconnect();
     media.removeEventListener("change", dark);
