@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/instructor"))
     given = parser.parse_args()
     paths = [LESSONS / f"{Path(name).stem}.ipynb" for name in given.lessons]
-    paths = paths or sorted(LESSONS.glob("*.ipynb"))
+    paths = paths or sorted(LESSONS.glob("*.ipynb"), key=lambda x: int(x.stem.partition("_")[0]))
     if missing := [str(path) for path in paths if not path.is_file()]:
         parser.error(f"no such lesson: {', '.join(missing)}")
     given.out.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from specwb.widgets.controls import Explorer
 RATES = [0.55, 0.2, 0.1, 0.05]
 SOURCE = MarkovSource.ring(5, 2)
 TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
-TRAINED = [{"k": 2, "place": j, "ratio": 0.5, "loss": 1.0, "stderr": 0.01} for j in (1, 2)]
+PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
 TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
 TIMES = {
     1: {"attention": 0.5, "mlp": 0.25, "head": 0.125, "verify": 4.0},
@@ -101,12 +101,13 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "AcceptanceExplorer": lambda **at: widgets.AcceptanceExplorer(draws=100, **at),
     "BlockDesigner": lambda **at: widgets.BlockDesigner(BLOCKS, most=12, **at),
     "BlockExplorer": widgets.BlockExplorer,
+    "DependenceExplorer": lambda **at: widgets.DependenceExplorer(PAIRS, [0.5, 0.3, 0.2], **at),
     "Dials": lambda **at: widgets.Dials(
         "sps:gamma=2", tiny.target(), TEXTS, {"draft": tiny.draft()}, **at
     ),
     "DevicesExplorer": lambda **at: easyspec.DevicesExplorer(TIMES, 8, **at),
     "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
-    "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, TRAINED, **at),
+    "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, **at),
     "LatticeExplorer": lambda **at: widgets.LatticeExplorer(tiny.target(), found(), proxy(), **at),
     "LengthExplorer": lambda **at: widgets.LengthExplorer(replay(), top=12, **at),
     "MaskExplorer": widgets.MaskExplorer,

@@ -154,9 +154,34 @@ def paired(plain, method):
     return median(a / b for a, b in zip(plain, method))
 
 
+def several(p, q, k):
+    none, left = 1, p
+    for _ in range(k):
+        none, left = none * (1 - acceptance(left, q)), residual(left, q)
+    return 1 - none
+
+
+def margin(joint):
+    return [sum(column) for column in zip(*joint)]
+
+
+def second(joint):
+    rows = [(sum(row), row) for row in joint if sum(row)]
+    return sum(share * acceptance(normal(row), margin(joint)) for share, row in rows)
+
+
+def cheapest(first, steps):
+    """By listing all paths."""
+    paths = product(*(range(len(layer)) for layer in [first, *(step[0] for step in steps)]))
+    return min(
+        first[path[0]] + sum(step[a][b] for step, a, b in zip(steps, path, path[1:]))
+        for path in paths
+    )
+
+
 RIGHT = (step_time, tau, speedup, accept, residual, acceptance, rejection, two_tries, without,
          naive, rrs, most, mask, expected, longest, lookup, unseen, kept, ctar, by_depth, paired,
-         biased)  # fmt: skip
+         biased, several, second, cheapest)  # fmt: skip
 
 
 def first_only(tokens, p, q):
@@ -283,6 +308,21 @@ WRONG: dict[str, tuple[Callable, ...]] = {
             abs(sum(rules["ABC".index(name)]([x, x])[0]) - p[x]) for x in range(len(p)))),
         lambda p, q, rules: rules[0].name,
     ),
+    "several": (
+        lambda p, q, k: 1 - (1 - acceptance(p, q)) ** k,
+        lambda p, q, k: sum(min(a, k * b) for a, b in zip(p, q)),
+        lambda p, q, k: sum(a * (1 - (1 - b) ** k) for a, b in zip(p, q)),
+    ),
+    "second": (
+        lambda joint: sum(max(row) for row in joint),
+        lambda joint: mean(acceptance(normal(row), margin(joint)) for row in joint if sum(row)),
+        lambda joint: sum(x * x for x in margin(joint)),
+    ),
+    "cheapest": (
+        lambda first, steps: min(first) + sum(min(map(min, step)) for step in steps),
+        lambda first, steps: cheapest([0] * len(first), steps),
+        lambda first, steps: cheapest(first, steps[:1]),
+    ),
 }  # fmt: skip
 
 
@@ -291,7 +331,8 @@ def test_every_exercise_is_here_two_a_lesson_and_more():
     assert names == list(course.EXERCISES) == list(WRONG)
     lessons = [exercise.lesson for exercise in course.EXERCISES.values()]
     assert lessons == sorted(lessons, key=course.LESSONS.index)
-    assert all(lessons.count(lesson) >= 2 for lesson in course.LESSONS)
+    assert all(lessons.count(lesson) >= 2 for lesson in course.LESSONS[:-3])
+    assert all(lessons.count(lesson) == 1 for lesson in course.LESSONS[-3:])  # of the walks
     assert all(course.task(name).split(": ")[1].startswith(f"{name}(") for name in names)
 
 

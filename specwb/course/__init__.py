@@ -27,6 +27,7 @@ from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
 from specwb.course.measure import Measured, calibration, measured, stored
 from specwb.course.question import Question, Score, ask, questions, score
+from specwb.course.walks import lattices
 
 __all__ = [
     "EXERCISES",
@@ -49,6 +50,7 @@ __all__ = [
     "flow",
     "grade",
     "lanes",
+    "lattices",
     "measured",
     "nearest",
     "per_prompt",

@@ -28,9 +28,13 @@ from specwb.course.problems import (
     seconds,
     walks,
 )
+from specwb.course.walks import WALKS
 from specwb.verify import exact
 
-LESSONS = ("step", "rejection", "candidates", "trees", "drafters", "blocks", "measuring")
+LESSONS = (
+    *("step", "rejection", "candidates", "trees", "drafters", "blocks", "measuring"),
+    *("residuals", "dependence", "paths"),
+)
 """What the lessons' exercises go by, in their order."""
 
 
@@ -256,6 +260,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
         ),
         *MEASURING,
+        *WALKS,
     )
 }
 """Name -> exercise, in the order of the lessons."""

@@ -12,6 +12,7 @@ from specwb.figures.falcon import (
     block_sight,
     block_tree,
     by_dependence,
+    dependence,
     glancing,
     ratios,
 )
@@ -28,7 +29,7 @@ from specwb.figures.methods import (
     time_split,
     tried,
 )
-from specwb.figures.rules import acceptance, output, residuals, rule_rates
+from specwb.figures.rules import acceptance, output, rule_rates, slices
 from specwb.figures.tree import by_nodes, designer, draft_tree, tree_mask, value_tree
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "calibration",
     "comparison",
     "densities",
+    "dependence",
     "designer",
     "draft_tree",
     "estimates",
@@ -58,9 +60,9 @@ __all__ = [
     "output",
     "price_and_tokens",
     "ratios",
-    "residuals",
     "round_lengths",
     "rule_rates",
+    "slices",
     "speedup",
     "stopping",
     "time_split",

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
 
 from specwb.figures.kit import BARE, Panel, axis, draw
-from specwb.palette import ACCEPTED, DARK, DRAFT, FIRST, INK, MARK, OTHER, PALETTE
+from specwb.palette import (
+    ACCEPTED,
+    CLEAR,
+    DARK,
+    DRAFT,
+    INK,
+    OTHER,
+    PALETTE,
+    REJECTED,
+    TARGET,
+)
 
 SHADES = [
     [0, "#F1F7FB"],
@@ -16,71 +27,102 @@ SHADES = [
     [0.4, "#9CCDE8"],
     [1, "#56B4E9"],
 ]  # light enough for dark words
-LOOKS = (
-    (MARK, "solid", "circle-open"),
-    (FIRST, "dash", "square-open"),
-    (PALETTE[6][0], "dot", "diamond-open"),
-)
+READER = PALETTE[6][0]  # the proxy, which reads from left to right
+HALF = 0.34  # of the width of a cell; paths run between the columns, where there are no words
 
 
 def lattice(
     words: Sequence[Sequence[str]],
     chances: Sequence[Sequence[float]],
-    paths: Mapping[str, Sequence[int | None]],
+    target: Sequence[tuple[int | None, str]],
+    paths: Sequence[Sequence[int]],
+    costs: Mapping[str, tuple[float, float, str]],
     *,
-    kept: Sequence[int] | None = None,
-    below: Sequence[str] = (),
+    stay: Sequence[int] | None = None,
+    kept: int | None = None,
     title: str = "",
 ) -> go.Figure:
-    """A lattice as columns of candidates, the likeliest on top, and paths through it.
+    """A lattice as columns of candidates, the likeliest on top; the paths that a search has so far;
+    and what they cost, less being better.
 
     Args:
         words, chances: ``[k][M]`` tokens and their probabilities, best first.
-        kept: how many of each column are left after pruning, default all; the others are empty.
-        paths: name -> the row of its token in each column from the first on, None where it is not
-            among them; at most three.
-        below: the words of the first path's tokens that are not among the candidates, by column
-            ("" elsewhere).
+        target: of the target's own tokens, the rank from 0 (None: not among the M) and the word.
+        paths: the ranks of each path's tokens from the first place on, the best path first.
+        costs: name -> of a path, the drafter's and the proxy's part of what a token costs, in nats,
+            and its words.
+        stay: how many of each column are left after pruning, default all.
+        kept: how many tokens of the best path are kept; None as long as the search goes on.
         title: of the figure.
     """
     k, m = len(words), len(words[0])
-    kept = kept or [m] * k
-    columns, ranks = list(range(1, k + 1)), list(range(1, m + 1))
-    one = Panel(title, axis("place ahead", 0.5, k + 0.5, tickvals=columns, **BARE))
-    one.y = axis("rank", m + 1.6, 0.4, tickvals=[*ranks, m + 1], **BARE)
-    one.y = {**one.y, "ticktext": [*map(str, ranks), "not here"]}
+    stay = stay or [m] * k
+    ranks, rows = list(range(1, m + 1)), [m + 1.4, m + 2.4]
+    one = Panel(title, axis("place ahead", 0.5, k + 0.5, tickvals=list(range(1, k + 1)), **BARE))
+    one.y = axis("rank", m + 3, 0.4, tickvals=[*ranks, *rows], **BARE)
+    one.y = {**one.y, "ticktext": [*map(str, ranks), "target", "path"]}
+    cells = [[chances[i][r] if r < stay[i] else None for i in range(k)] for r in range(m)]
+    edges = [i + half for i in range(1, k + 1) for half in (-HALF, HALF)]
     one.cells(
-        columns,
+        edges,
         ranks,
-        [[chances[i][r] if r < kept[i] else None for i in range(k)] for r in range(m)],
+        [[z for cell in row for z in (cell, None)][:-1] for row in cells],
         SHADES,
-        [[column[r] for column in words] for r in range(m)],
-        hover="place %{x}, rank %{y}: %{text} %{customdata}",
-        customdata=[
-            [f"{chances[i][r]:.3f}" + ("" if r < kept[i] else ", left out") for i in range(k)]
-            for r in range(m)
-        ],
-        xgap=2,
+        [[word for column in words for word in (column[r], "")][:-1] for r in range(m)],
+        hover="rank %{y}: %{text} %{z}",
         ygap=2,
         showscale=True,
-        colorbar={"title": {"text": "q", "side": "top"}, "thickness": 12, "len": 0.8},
+        colorbar={"title": {"text": "q", "side": "top"}, "thickness": 12, "len": 0.4, "y": 0.8},
     )
-    for at, (name, path) in enumerate(paths.items()):
-        rows, more = [(m if r is None else r) + 1 for r in path], {"hoverinfo": "skip"}
-        size, ring = [26 - 6 * at] * len(path), {"marker_line_width": 2.5, "opacity": 0.85}
-        one.line(name, columns[: len(path)], rows, LOOKS[at], size=size, width=2.5, **ring, **more)
-    # of the cells that are empty too, which a matrix's own words would leave out
-    cells = [(i + 1, r + 1, words[i][r], r < kept[i]) for i in range(k) for r in range(m)]
-    outside = [(i + 1, m + 1, word) for i, word in enumerate(below) if word]
-    for colour, named in (
-        (DARK, [cell[:3] for cell in cells if cell[3]]),
-        (OTHER, [cell[:3] for cell in cells if not cell[3]]),
-        (MARK, outside),
+    best, *others = paths or [()]
+    for name, some, width, dash in (
+        ("the beam's best path", [best], 3, "solid"),
+        ("its other paths", others, 1.5, "dot"),
     ):
-        x, y, text = zip(*named, strict=True) if named else ((), (), ())
+        x, y = [], []
+        for path in some:
+            for i, (a, b) in enumerate(pairwise(path), 1):
+                x += [i + HALF, i + 1 - HALF, None]
+                y += [a + 1, b + 1, None]
+        one.line(name, x, y, (DRAFT, dash, ""), 0, width, hoverinfo="skip")
+    of_target = [(i, r + 1) for i, (r, _) in enumerate(target, 1) if r is not None]
+    of_path = [(i, r + 1) for i, r in enumerate(best, 1)]
+    for marked, colour, grown in ((of_target, TARGET, 0.04), (of_path, DRAFT, -0.02)):
+        for i, r in marked:
+            wide, high = HALF + grown, 0.44 + grown
+            ends = ((i - wide, i + wide), (r - high, r + high), (colour, "solid", 2.5))
+            one.rule(*ends, type="rect", fillcolor=CLEAR)
+    said = [(i, rows[1], words[i - 1][r]) for i, r in enumerate(best, 1)]
+    stays = len(best) if kept is None else kept
+    signs = ("", "") if kept is None else ("✓ ", "✗ ")
+    named = [
+        (i, r + 1, words[i - 1][r], r < stay[i - 1]) for i in range(1, k + 1) for r in range(m)
+    ]
+    for colour, some in (
+        (DARK, [cell[:3] for cell in named if cell[3]]),
+        (OTHER, [cell[:3] for cell in named if not cell[3]]),
+        (TARGET, [(i, rows[0], word) for i, (_, word) in enumerate(target, 1)]),
+        (DRAFT if kept is None else ACCEPTED, [(x, y, signs[0] + w) for x, y, w in said[:stays]]),
+        (REJECTED, [(x, y, signs[1] + w) for x, y, w in said[stays:]]),
+    ):
+        x, y, text = zip(*some, strict=True) if some else ((), (), ())
         font = {"size": 12 if k <= 10 else 9, "color": colour}
-        one.line("", x, y, LOOKS[0], mode="text", text=text, textfont=font)
-    return draw(one, 160 + 27 * (m + 1))
+        one.points("", x, y, (colour, "", "circle"), mode="text", text=text, textfont=font)
+    drafter, reader, texts = zip(*costs.values(), strict=True)
+    most = max(a + b for a, b in zip(drafter, reader, strict=True))
+    ends = {"textposition": "outside", "cliponaxis": False}
+    bars = Panel("what a token of a path costs: less is better", axis("nats", 0, 1.8 * most))
+    bars.y = {"autorange": "reversed", "type": "category"}
+    for name, x, colour, hatch, words in (
+        ("drafter, −λ log q", drafter, DRAFT, "", []),
+        ("trigrams, −(1 − λ) log r", reader, READER, "/", texts),
+    ):
+        more = {"text": words, **ends, "orientation": "h", "hover": "%{x:.2f} nats"}
+        bars.bars(name, x, list(costs), colour, hatch, **more)
+    high = 30 * len(costs) + 40
+    heights = (27 * (m + 3), high)
+    shares = [height / sum(heights) for height in heights]
+    return draw([[one], [bars]], sum(heights) + 190, heights=shares, barmode="stack")
 
 
 def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:

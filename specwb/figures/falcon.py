@@ -6,13 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 
 from specwb.blocks import BlockTree
 from specwb.errors import ArgumentError
 from specwb.figures.kit import BARE, Panel, axis, draw, errors, steps
 from specwb.figures.tree import NODES, edges_of, leaves_of
-from specwb.palette import EDGE, FAINT, FIRST, INK, OTHER, PALETTE, Look, looks
+from specwb.palette import (
+    ACCEPTED,
+    DRAFT,
+    EDGE,
+    FAINT,
+    FIRST,
+    INK,
+    OTHER,
+    PALETTE,
+    REJECTED,
+    looks,
+)
 
 MARKED = 24  # pairs that can have numbers in their cells
 
@@ -43,12 +55,54 @@ def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure
     return draw(one, max(260, 110 + 26 * n))
 
 
+def dependence(
+    joint: Sequence[Sequence[float]], firsts: Sequence[str], seconds: Sequence[str], g: float = 0
+) -> go.Figure:
+    """The joint distribution of two tokens, the product of its margins, and two areas over the
+    first token: the information on the second that the product lacks, and what is kept of it.
+
+    Args:
+        joint: ``[X][Y]``, every first token with a probability above 0.
+        firsts, seconds: the tokens.
+        g: the share of blocks that glance, which take that part of the information out of the
+            training loss.
+    """
+    table = np.asarray(joint, dtype=float)
+    chance, second = table.sum(1), table.sum(0)
+    product, rows = np.outer(chance, second), table / chance[:, None]
+    panels = []
+    for title, cells, light, colour in (
+        ("the target: p(x, y)", table, "#F1F7FB", "#56B4E9"),  # light enough for dark words
+        ("the nearest product: p(x) p(y)", product, "#FDF6E9", DRAFT),
+    ):
+        one = Panel(title, axis("", **BARE), axis("", autorange="reversed", **BARE))
+        scale = [[0, light], [1, colour]]
+        words = [[f"{v:.3f}" for v in row] for row in cells]
+        hover = "%{y} %{x}: %{text}"
+        top = {"zmax": 1.2 * float(chance.max()), "written": True, "hover": hover}
+        panels.append(one.cells(seconds, firsts, cells.tolist(), scale, words, **top))
+    at, ticks = np.cumsum(chance) - chance / 2, {"ticktext": list(firsts)}
+    x = axis("first token, as wide as it is likely", 0, 1, tickvals=at.tolist(), **ticks, **BARE)
+    away = (rows * np.log(np.where(rows > 0, rows / second, 1))).sum(1)
+    stays = np.minimum(rows, second).sum(1)
+    information = float(chance @ away)
+    area = Panel(f"lacking: area I(X; Y) = {information:.3f} nats", x)
+    area.y = axis("nats", 0, -1.05 * float(np.log(chance.min())))
+    more = {"width": chance.tolist(), "customdata": list(firsts)}
+    line = {"hover": "after %{customdata}: %{y:.3f}", **more}
+    area.bars("lacking in training too", at, (1 - g) * away, OTHER, "x", **line)
+    area.bars("shown in training", at, g * away, OTHER, "/", hollow=True, **line)
+    kept = Panel(f"second token kept: {float(chance @ stays):.3f}", x, axis("probability", 0, 1))
+    kept.bars("kept", at, stays, ACCEPTED, **line)
+    kept.bars("lost", at, 1 - stays, REJECTED, ".", hollow=True, **line)
+    return draw([panels, [area, kept]], 560, barmode="stack", gaps=(0.16, 0.16))
+
+
 def glancing(
     replaced: Sequence[Sequence[bool]],
     k: int,
     curves: Mapping[str, Sequence[float]],
     here: tuple[float, float],
-    measured: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> go.Figure:
     """Which pairs of some texts are replaced, and what the loss of a block is above autoregression
     as more blocks glance.
@@ -58,8 +112,6 @@ def glancing(
         k: size of a block.
         curves: name -> prediction at evenly spaced shares 0..1 of blocks that glance.
         here: share and excess of the texts shown.
-        measured: name -> (share, value, standard error) of trainings; names of curves. Bars are two
-            standard errors.
     """
     rows = [list(map(bool, row)) for row in replaced]
     width, down = len(rows[0]), list(range(1, len(rows) + 1))
@@ -84,7 +136,6 @@ def glancing(
     for (name, curve), look in zip(curves.items(), looks(curves).values(), strict=True):
         shares = [i / (len(curve) - 1) for i in range(len(curve))]
         loss.line(name, shares, curve, look, size=0)
-        _trained(loss, measured or {}, name, "trained", look)
     loss.here("these texts", *here)
     return draw([[texts], [loss]], 620, heights=(0.4, 0.6), gaps=(0.1, 0.2))
 
@@ -105,7 +156,9 @@ def ratios(
     one.y = axis("nats a token", rangemode="tozero")
     for (name, curve), look in zip(curves.items(), looks(curves).values(), strict=True):
         x, y = zip(*curve, strict=True)
-        _trained(one.line(name, x, y, look, size=0), measured, name, "measured", look)
+        one.line(name, x, y, look, size=0)
+        x, y, e = zip(*measured[name], strict=True)
+        one.points(f"{name}, measured", x, y, look, error_y=errors(2 * v for v in e))
     return draw(one, 460)
 
 
@@ -184,19 +237,6 @@ def by_dependence(
 
 
 # ------------------------------------------------------------------------------------------- parts
-
-
-def _trained(
-    panel: Panel,
-    measured: Mapping[str, Sequence[tuple[float, float, float]]],
-    name: str,
-    what: str,
-    look: Look,
-) -> None:
-    """Trainings with their two standard errors, where some were measured."""
-    if points := measured.get(name):
-        x, y, e = zip(*points, strict=True)
-        panel.points(f"{name}, {what}", x, y, look, error_y=errors(2 * v for v in e))
 
 
 def _by_pass(title: str, tree: BlockTree) -> Panel:

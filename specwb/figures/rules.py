@@ -4,7 +4,9 @@ on, what distribution comes out."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -25,8 +27,8 @@ from specwb.palette import (
     TARGET,
 )
 
-HATCHES = ("/", "x", "-", "|", "+", "\\")
-"""Of the residuals, in order of rejections; no more are told apart."""
+HATCHES = ("", "/", "x", "-", "|", "+", "\\")
+"""Of the candidates, in their order; no more are told apart."""
 DRAWN = {
     "single": "one",
     "iid": "independent",
@@ -83,23 +85,34 @@ def acceptance(
     return draw(one, 420, below=True, barmode="stack")
 
 
-def residuals(p: Distribution, q: Distribution, after: Sequence[Distribution]) -> go.Figure:
-    """Bars of p, of q, and of what rejections leave of p: ``after[j - 1]`` is the distribution
-    after j of them. ``2 + len(HATCHES)`` traces.
+def slices(p: Distribution, q: Distribution, levels: Sequence[Any]) -> go.Figure:
+    """A bar of p a token, cut at multiples of q: slice j of all bars is what recursive rejection
+    accepts of the j-th candidate, and what is above the last level the bonus token is drawn from.
 
     Args:
         p, q: distributions ``[V]``.
-        after: at most ``len(HATCHES)`` of them ``[V]``.
+        levels: the multiples of q, rising; at most ``len(HATCHES)`` of them.
     """
-    one = Panel("p, q, and what rejections leave of p", TOKENS, axis("probability", 0, 1.05))
-    tokens = list(map(str, range(len(p))))
-    one.bars("p", tokens, p, TARGET, hollow=True, hover=HOVER)
-    one.bars("q", tokens, q, DRAFT, ".", hollow=True, hover=HOVER)
-    for j, hatch in enumerate(HATCHES):
-        left, name = after[j] if j < len(after) else (), f"after {j + 1} rejection{'s' * bool(j)}"
-        more = {"hollow": True, "hover": HOVER, "visible": j < len(after)}
-        one.bars(name, tokens[: len(left)], left, RESIDUAL, hatch, marker_pattern_size=7, **more)
-    return draw(one, 270, barmode="group")
+    tokens, ends = list(map(str, range(len(p)))), [0, *levels]
+    below = [[min(a, c * b) for a, b in zip(p, q, strict=True)] for c in ends]
+    one = Panel(f"p, cut at {', '.join(f'{_multiple(c)}q' for c in levels)}", TOKENS)
+    one.y = axis("probability", 0, 1.1 * float(max(p)))
+    for j, (low, high, hatch) in enumerate(zip(below, below[1:], HATCHES), 1):
+        heights = [b - a for a, b in zip(low, high, strict=True)]
+        one.bars(f"candidate {j}", tokens, heights, ACCEPTED, hatch, hollow=j > 1, hover=HOVER)
+    left = [a - b for a, b in zip(p, below[-1], strict=True)]
+    one.bars("bonus token", tokens, left, RESIDUAL, ".", hollow=True, hover=HOVER)
+    x, y = tokens * len(levels), [c * b for c in levels for b in q]
+    lines = {"marker_line": {"width": 3, "color": DRAFT}, "hover": HOVER}
+    one.points("these lines", x, y, (DRAFT, "", "line-ew"), size=34, **lines)
+    return draw(one, 340, below=True, barmode="stack")
+
+
+def _multiple(c: Any) -> str:
+    """A factor as it stands before q."""
+    if c == 1:
+        return ""
+    return f"{c} " if isinstance(c, Fraction) and c.denominator < 100 else f"{float(c):.2f} "
 
 
 def _wrapped(rule: str) -> str:

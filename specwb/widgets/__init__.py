@@ -9,7 +9,7 @@ from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.dials import Dials
 from specwb.widgets.diffuspec import LatticeExplorer, LengthExplorer
 from specwb.widgets.display import show
-from specwb.widgets.falcon import BlockDesigner, BlockExplorer, GlancingExplorer
+from specwb.widgets.falcon import BlockDesigner, BlockExplorer, DependenceExplorer, GlancingExplorer
 from specwb.widgets.kangaroo import StopExplorer
 from specwb.widgets.mcsd_ti import MaskExplorer, RootsExplorer
 from specwb.widgets.microscope import Microscope
@@ -20,6 +20,7 @@ __all__ = [
     "AcceptanceExplorer",
     "BlockDesigner",
     "BlockExplorer",
+    "DependenceExplorer",
     "Dials",
     "GlancingExplorer",
     "LatticeExplorer",

@@ -5,6 +5,7 @@ on a text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -22,67 +23,79 @@ from specwb.widgets.controls import Control, Drawn, Explorer
 
 
 class LatticeExplorer(Explorer):
-    """Choose a place of a text and the search's settings, and see the lattice there, the target's
-    greedy path through it, the beam's path and the path of the best score; what they keep at T = 0,
-    and on average at T = 1.
+    """Choose a text and the search's settings, and grow the beam place by place: its paths through
+    the lattice, and what a token of them costs, next to the first choices and the path of the best
+    score. At the last place: what they keep of the target's greedy path at T = 0, and on average at
+    T = 1.
 
     Args:
         target, found, proxy: of :func:`specwb.evaluation.lattices.places`.
         temperature: of what is expected.
     Attributes:
-        paths: the beam's, best first.
-        best: of all paths.
+        paths: name -> path up to the place that was reached: "first choices", the beam's from
+            "beam 1" on, best first, and "best score" where no path of the beam has it.
     """
 
     target: Target
     found: Sequence[Place]
     proxy: Proxy
     temperature: float = 1.0
-    place: Any = Control(1, low=1, high=lambda self: len(self.found))
+    text: Any = Control(1, low=1, high=lambda self: len(self.found))
+    reached: Any = Control(8, low=1, high=lambda self: self._longest, label="places")
     lam: Any = Control(0.5, step=0.05, label="lambda", row=1)
-    mass: Any = Control(0.8, low=0.05, step=0.05, row=1)
+    beams: Any = Control(3, low=1, high=10, label="B paths", row=1)
+    mass: Any = Control(0.8, low=0.05, step=0.05, row=2)
     top: Any = Control(15, low=1, high=lambda self: self._most, label="M tokens", row=2)
-    beams: Any = Control(3, low=1, high=10, label="B paths", row=2)
 
     def prepare(self) -> None:
         if not self.found:
             raise ArgumentError("there is no place to look at")
         self._most = min(one.ids.shape[1] for one in self.found)
+        self._longest = max(one.ids.shape[0] for one in self.found)
         self._expected = cache(self._kept)
 
-    def _kept(self, place: int, path: tuple[int, ...]) -> float:
-        """What the point-mass rule keeps of a path at a place, on average."""
-        text = self.found[place - 1].text
-        return expected_length(self.target, text, [path], self.temperature)[0]
+    def _kept(self, text: int, path: tuple[int, ...]) -> float:
+        """What the point-mass rule keeps of a path behind a text, on average."""
+        ids = self.found[text - 1].text
+        return expected_length(self.target, ids, [path], self.temperature)[0]
 
-    def draw(self, place: int, lam: float, mass: float, top: int, beams: int) -> Drawn:
-        at, name = self.found[place - 1], partial(label, self.target.tokenizer)
-        lattice, context = at.lattice(mass, top), at.text
-        self.paths = beam(lattice, self.proxy, context, lam, beams)
-        self.best = viterbi(lattice, self.proxy, context, lam)
-        chosen, row = self.paths[0], lattice.row
+    def draw(self, text: int, reached: int, lam: float, beams: int, mass: float, top: int) -> Drawn:
+        at, name = self.found[text - 1], partial(label, self.target.tokenizer)
+        whole, search = at.lattice(mass, top), (self.proxy, at.text, lam)
+        part = replace(whole, ids=whole.ids[:reached], logq=whole.logq[:reached])
+        n = len(part.row)  # up to an end of text
+        alone = {"ids": [x[:1] for x in part.ids[:n]], "logq": [x[:1] for x in part.logq[:n]]}
+        found, best = beam(part, *search, beams), viterbi(part, *search)
+        self.paths = {"first choices": viterbi(replace(part, **alone), *search)}
+        self.paths |= {f"beam {i}": path for i, path in enumerate(found, 1)}
+        if best.mean - found[0].mean > 1e-12:
+            self.paths["best score"] = best
+        done = reached >= whole.depth
         ranks = [rank if rank < top else None for rank in at.ranks.tolist()]
+        costs = {}
+        for kind, path in self.paths.items():
+            drafter = -lam * sum(path.logq) / len(path.tokens)
+            costs[kind] = drafter, -path.mean - drafter, "".join(map(name, path.tokens))
         drawn = figures.lattice(
             [[name(x) for x in column] for column in at.ids[:, :top].tolist()],
             np.exp(at.logq[:, :top]).round(4).tolist(),
-            {"target": ranks, "beam": chosen.ranks, "best score": self.best.ranks},
-            kept=[*map(len, lattice.ids), *[0] * (len(at.ids) - lattice.depth)],
-            below=["" if r is not None else name(x) for r, x in zip(ranks, at.greedy.tolist())],
-            title=f"behind: …{''.join(map(name, context[-2:]))}" if len(context) > 1 else "",
+            list(zip(ranks, map(name, at.greedy.tolist()))),
+            [path.ranks for path in found],
+            costs,
+            stay=[*map(len, whole.ids), *[0] * (len(at.ids) - whole.depth)],
+            kept=at.kept(found[0].tokens) if done else None,
+            title=f"behind: …{''.join(map(name, at.text[-8:]))}",
         )
-        paths = (row, chosen.tokens, self.best.tokens)
-        kept = [at.kept(path) for path in paths]
-        hot = ", ".join(f"{self._expected(place, tuple(path)):.2f}" for path in paths)
-        lower = abs(chosen.mean - self.best.mean) > 1e-12
-        same = f"the best of all{f' has {self.best.mean:.3f}' * lower}"
         line = (
-            f"place {place}, lambda {lam:.2f}, mass {mass:.2f}, M = {top}, B = {beams}: "
-            f"{sum(map(len, lattice.ids))} candidates in {lattice.depth} places; the target's "
-            f"path stays in the lattice for {at.reach(lattice)} of {len(at.greedy)} tokens; T = 0 "
-            f"keeps {kept[0]} of the first choices, {kept[1]} of the beam's path, {kept[2]} of the "
-            f"best score's; T = {self.temperature:g} is expected to keep {hot}; the beam's score "
-            f"a token is {chosen.mean:.3f}, {same}"
+            f"text {text}, {reached} of {whole.depth} places, lambda {lam:.2f}, B = {beams}, mass "
+            f"{mass:.2f}, M = {top}: {sum(map(len, part.ids))} candidates; a token costs "
+            f"{-found[0].mean:.3f} on the beam's best path, {-best.mean:.3f} on the best of all"
         )
+        if done:
+            named = {"first choices": self.paths["first choices"], "beam": found[0], "best": best}
+            cold = ", ".join(f"{at.kept(x.tokens)} of the {kind}" for kind, x in named.items())
+            hot = ", ".join(f"{self._expected(text, x.tokens):.2f}" for x in named.values())
+            line += f"; T = 0 keeps {cold}; T = {self.temperature:g} is expected to keep {hot}"
         return line, drawn
 
 

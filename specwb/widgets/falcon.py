@@ -53,6 +53,39 @@ class BlockExplorer(Explorer):
         return line, figures.block_sight(ends, starts, k)
 
 
+class DependenceExplorer(Explorer):
+    """Choose how much the second of two tokens depends on the first, at the same margins, and what
+    share of blocks glances; see what a block lacks, and what is kept of its second token.
+
+    The joint distribution is ``p(x) ((1 - d) p(y) + d [y belongs to x])``.
+
+    Args:
+        names: pairs of a first and a second token that belong together.
+        chances: their probabilities.
+    Attributes:
+        joint: ``[X, Y]``.
+    """
+
+    names: Sequence[tuple[str, str]]
+    chances: Sequence[float]
+    d: Any = Control(1.0, step=0.05, label="dependence")
+    g: Any = Control(0.0, step=0.05, label="glancing")
+    continuous = True
+
+    def draw(self, d: float, g: float) -> Drawn:
+        chances = np.array(self.chances)
+        self.joint = (1 - d) * np.outer(chances, chances) + d * np.diag(chances)
+        lacks = dependence.mutual_information(self.joint, (1,), (2,))
+        kept = float(np.minimum(self.joint, np.outer(chances, chances)).sum())
+        line = (
+            f"dependence {d:.2f}, {g:.0%} of blocks glance: I(X; Y) = {lacks:.3f} of H(Y) = "
+            f"{dependence.entropy(self.joint, (2,)):.3f} nats; the least loss of the second token "
+            f"is above autoregression by {(1 - g) * lacks:.3f} in training, by {lacks:.3f} in "
+            f"drafting, where {kept:.3f} of the second tokens are kept"
+        )
+        return line, figures.dependence(self.joint.tolist(), *zip(*self.names), g)
+
+
 class GlancingExplorer(Explorer):
     """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer
     would replace (:func:`specwb.training.falcon.glance_mask`), and what the least loss is then
@@ -64,7 +97,6 @@ class GlancingExplorer(Explorer):
     Args:
         tables: k -> (joint, weights) as in :mod:`specwb.analysis.dependence`: the source whose
             losses are predicted.
-        measured: what :func:`specwb.training.markov.run` gave on that source, for any k.
     Attributes:
         replaced: ``[texts][pairs]``.
         share: of blocks that glance.
@@ -72,7 +104,6 @@ class GlancingExplorer(Explorer):
     """
 
     tables: Mapping[int, tuple[Any, Any]]
-    measured: Sequence[Mapping[str, Any]] = ()
     k: Any = Control(of=lambda self: sorted(self.tables))
     ratio: Any = Control(0.4, step=0.05, label="lambda")
     wrong: Any = Control(0.5, step=0.05)
@@ -97,15 +128,6 @@ class GlancingExplorer(Explorer):
         places = np.diff(block, axis=0).tolist()
         return {f"place {j}": p for j, p in enumerate(places, 2)} | {"the block": block[-1]}
 
-    def _trained(self, k: int) -> dict[str, list[tuple[float, float, float]]]:
-        joint, weights = self.tables[k]
-        points: dict[str, list[tuple[float, float, float]]] = {}
-        for one in self.measured:
-            if one["k"] == k and (j := one["place"]) > 1:
-                above = one["loss"] - dependence.entropy(joint, (j,), range(1, j), weights)
-                points.setdefault(f"place {j}", []).append((one["ratio"], above, one["stderr"]))
-        return points
-
     def draw(self, k: int, ratio: float, wrong: float, seed: int) -> Drawn:
         made, pairs = np.random.default_rng(seed), k * self.BLOCKS
         order, lengths = torch.from_numpy(made.random((2, self.TEXTS, self.BLOCKS)))
@@ -126,8 +148,8 @@ class GlancingExplorer(Explorer):
             f"{self.share:.0%} of blocks glance; least loss {self.excess:.3f} nats a block above "
             f"autoregression, {floor:.3f} with nothing shown"
         )
-        here, trained = (self.share, self.excess), self._trained(k)
-        return line, figures.glancing(self.replaced, k, self._curves(k), here, trained)
+        here = self.share, self.excess
+        return line, figures.glancing(self.replaced, k, self._curves(k), here)
 
 
 class BlockDesigner(Explorer):

@@ -9,9 +9,8 @@ import numpy as np
 from scipy.special import softmax
 
 from specwb import figures
-from specwb.analysis import DRAWN, RATES, optimum, residual
+from specwb.analysis import DRAWN, RATES, optimum
 from specwb.verify import exact
-from specwb.verify.exact import Dist
 from specwb.verify.mutants import MUTANTS
 from specwb.widgets.controls import Control, Explorer
 
@@ -76,10 +75,7 @@ class RulesExplorer(Explorer):
     def draw(
         self, temperature: float, mismatch: float, vocabulary: int, k: int, seed: int, chosen: str
     ) -> tuple[Any, ...]:
-        self.p, self.q = left, _ = pair(temperature, mismatch, vocabulary, seed)
-        after: list[Dist] = []
-        while len(after) < k and exact.overlap(left, self.q) < 1:  # beyond, nothing is rejected
-            after.append(left := list(residual(left, self.q)))
+        self.p, self.q = pair(temperature, mismatch, vocabulary, seed)
         p, q = (np.array(distribution, dtype=float) for distribution in (self.p, self.q))
         self.rates = {_name(rule): float(rate(p, q, k)) for rule, rate in RATES.items()}
         schemes = {_name(rule): scheme for rule, scheme in DRAWN.items()}
@@ -96,5 +92,5 @@ class RulesExplorer(Explorer):
             f"{self.rates[most]:.3f}. {name}: the output {claim}"
         )
         rates = figures.rule_rates(self.rates, self.optima, schemes)
-        output = figures.output(self.p, self.out, name)
-        return line, figures.residuals(self.p, self.q, after), rates, output
+        cut = figures.slices(self.p, self.q, exact.rrs_levels(self.p, self.q, k))
+        return line, cut, rates, figures.output(self.p, self.out, name)

@@ -6,7 +6,7 @@ from mutants.patch import killed_by
 from specwb.evaluation.exits import Simulation
 from specwb.figures.diffuspec import adaptive
 from specwb.figures.easyspec import round_on_devices
-from specwb.figures.falcon import _trained, block_designer
+from specwb.figures.falcon import block_designer, ratios
 from specwb.figures.kangaroo import densities
 from specwb.figures.kit import whiskers
 from specwb.figures.mcsd_ti import bin_of
@@ -196,7 +196,7 @@ def block_trees_from_0_nodes(patch):
 @killed_by("notebooks/test_figures.py: blocks_by_their_passes")
 def one_error_for_two(patch):
     """The bars of trainings are one standard error, not two."""
-    patch.edit(_trained, "2 * v", "v")
+    patch.edit(ratios, "2 * v", "v")
 
 
 @killed_by("notebooks/test_falcon_widgets.py: pairs_glance")

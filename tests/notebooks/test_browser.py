@@ -26,13 +26,25 @@ LESSONS = MANY, DRAFTERS, HONEST = (
     "lessons/5_drafters.ipynb",
     "lessons/7_measuring_honestly.ipynb",
 )
-STEP, REJECTION, SHAPES, RULES, TREES, HEADS, FALCON, KANGAROO, MCSD_TI, DIFFUSPEC, EASYSPEC = (
-    NOTEBOOKS
-) = (
+(
+    STEP,
+    REJECTION,
+    SHAPES,
+    RULES,
+    PATHS,
+    TREES,
+    HEADS,
+    FALCON,
+    KANGAROO,
+    MCSD_TI,
+    DIFFUSPEC,
+    EASYSPEC,
+) = NOTEBOOKS = (
     "lessons/1_one_speculative_step.ipynb",
     "lessons/2_the_rejection_rule.ipynb",
     "lessons/4_draft_trees.ipynb",
-    "papers/mcsd.ipynb",
+    "lessons/8_the_residual_k_times.ipynb",
+    "lessons/10_a_path_through_the_lattice.ipynb",
     "papers/trees.ipynb",
     "papers/heads.ipynb",
     "papers/falcon.ipynb",
@@ -53,14 +65,15 @@ ONLY = {  # cells that are run here; nbval runs them all
         "stop",
         "designer",
     ),
-    RULES: ("laws", "explorer"),
+    RULES: ("imports", "pair", "lines", "slices", "explorer"),
+    PATHS: ("imports", "lattices", "explorer"),
     TREES: ("tree", "predicted-tau", "costs", "designer"),
     HEADS: ("setup", "lm-head", "explorer"),
     KANGAROO: ("setup", "densities", "explorer"),
     MCSD_TI: ("setup", "masks", "places", "room", "roots"),
-    DIFFUSPEC: ("setup", "masks", "texts", "exact", "explorer", "replay"),
+    DIFFUSPEC: ("setup", "masks", "texts", "replay"),
     EASYSPEC: ("setup", "texts", "explorer", "times", "timeline", "implied", "cost"),
-    FALCON: ("setup", "mask", "markov", "glancing", "texts", "designer"),
+    FALCON: ("setup", "mask", "glancing", "designer"),
     MANY: ("imports", "pair", "two-candidates", "by-hand", "same-p", "score"),
     DRAFTERS: ("setup", "copy-where", "copy-scope", "model", "blind", "score"),
     HONEST: ("setup", "tau-run", "tau", "base", "score"),
@@ -258,9 +271,8 @@ def opened(name: str):
     return notebook
 
 
-page, rejection, shapes, rules, trees, heads, falcon, kangaroo, mcsd_ti, diffuspec, easyspec = map(
-    opened, NOTEBOOKS
-)
+page, rejection, shapes, rules, paths, trees, heads, *papers = map(opened, NOTEBOOKS)
+falcon, kangaroo, mcsd_ti, diffuspec, easyspec = papers
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 MODEL = (
     "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => "
@@ -605,10 +617,10 @@ def test_rules_are_compared_in_the_page(rules):
         )
 
     rules.locator(".specwb-summary").first.wait_for(timeout=60_000)
-    settings = {"temperature": 1.0, "mismatch": 1.0, "vocabulary": 5, "k": 2, "seed": 0}
-    labels = {"temperature": 0.1, "mismatch": 0.1, "vocabulary": 1, "candidates": 1, "seed": 1}
+    settings = {"temperature": 1.0, "mismatch": 1.0, "vocabulary": 5, "k": 3, "seed": 0}
+    labels = {"temperature": 0.1, "mismatch": 0.1, "vocabulary": 1, "candidates": -1, "seed": 1}
     for (label, step), name in zip(labels.items(), settings, strict=True):
-        text = moved(rules, 0, label, "ArrowRight")
+        text = moved(rules, 0, label, "ArrowLeft" if step < 0 else "ArrowRight")
         settings[name] += step
         assert text == said("rrsw", "has distribution p, TV = 0 in fractions")
     rules.get_by_label("verifier").select_option(
@@ -617,7 +629,7 @@ def test_rules_are_compared_in_the_page(rules):
     p, q = pair(
         settings["temperature"], settings["mismatch"], settings["vocabulary"], settings["seed"]
     )
-    off = exact.tv(exact.output_distribution(no_residual_update, exact.iid, p, q, 3), p)
+    off = exact.tv(exact.output_distribution(no_residual_update, exact.iid, p, q, 2), p)
     assert off > 0
     line = rules.locator(".specwb-summary").first
     playwright.expect(line).to_have_text(
@@ -812,53 +824,39 @@ def test_masks_dials_and_roots_in_the_page(mcsd_ti):
     assert mcsd_ti.uncaught == []
 
 
-def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
-    from specwb.evaluation import lattices
-    from specwb.lattice import beam, viterbi
+def test_a_beam_grows_in_the_page(paths):
+    from specwb import course
+    from specwb.lattice import Lattice, beam, viterbi
 
-    sources, scope = sources_of(diffuspec), {}
-    for cell in ("setup", "masks", "texts", "exact"):
-        exec(sources[cell], scope)
-    found, proxy, target = scope["places"], scope["proxy"], scope["lab"]
-    now = {
-        "place": found.index(scope["at"]) + 1,
-        "lambda": 0.5,
-        "mass": 0.8,
-        "M tokens": 15,
-        "B paths": 3,
-    }
-    steps = {
-        "lambda": ("ArrowRight", 0.05),
-        "mass": ("ArrowLeft", -0.05),
-        "M tokens": ("ArrowLeft", -1),
-        "B paths": ("ArrowRight", 1),
-    }
-    steps["place"] = ("ArrowLeft", -1) if now["place"] == len(found) else ("ArrowRight", 1)
-    diffuspec.locator(".specwb-summary").nth(1).wait_for(timeout=60_000)
-    for slider, (key, step) in steps.items():
-        text = moved(diffuspec, 0, slider, key)
+    _, found, proxy = course.lattices()
+    now = {"text": 3, "places": 2, "lambda": 0.5, "B paths": 3, "mass": 0.8, "M tokens": 8}
+    paths.locator(".specwb-summary").first.wait_for(timeout=60_000)
+    right = {"places": 1, "lambda": 0.05, "B paths": 1, "M tokens": 1, "text": 1}
+    for slider, step in [*([("places", 1)] * 5), *right.items()]:
+        text = moved(paths, 0, slider, "ArrowRight")
         now[slider] += step
-        at = found[now["place"] - 1]
-        lattice = at.lattice(now["mass"], now["M tokens"])
-        paths = [
-            lattice.row,
-            beam(lattice, proxy, at.text, now["lambda"], now["B paths"])[0].tokens,
-            viterbi(lattice, proxy, at.text, now["lambda"]).tokens,
-        ]
-        kept, hot = (
-            [at.kept(path) for path in paths],
-            lattices.expected_length(target, at.text, paths),
-        )
+        at = found[now["text"] - 1]
+        whole = at.lattice(now["mass"], now["M tokens"])
+        part = Lattice(whole.ids[: now["places"]], whole.logq[: now["places"]], whole.ends)
+        search = (proxy, at.text, now["lambda"])
+        ours, best = beam(part, *search, now["B paths"])[0], viterbi(part, *search)
         assert text.startswith(
-            "place {place}, lambda {lambda:.2f}, mass {mass:.2f}, M = {M tokens}, B = {B "
-            "paths}: ".format(**now)
+            "text {text}, {places} of 8 places, lambda {lambda:.2f}, B = {B paths}, mass "
+            "{mass:.2f}, M = {M tokens}: ".format(**now)
         )
-        assert (
-            f"for {at.reach(lattice)} of {len(at.greedy)} tokens; T = 0 keeps {kept[0]} of the "
-            f"first choices, {kept[1]} of the beam's path" in text
-        )
-        assert "T = 1 is expected to keep {:.2f}, {:.2f}, {:.2f}".format(*hot) in text
+        assert f"{-ours.mean:.3f} on the beam's best path, {-best.mean:.3f} on the best of" in text
+        if now["places"] == 8:
+            kept = [at.kept(path) for path in (part.row, ours.tokens, best.tokens)]
+            said = "keeps {} of the first choices, {} of the beam, {} of the best"
+            assert said.format(*kept) in text
+    assert paths.uncaught == []
 
+
+def test_draft_lengths_adapt_in_the_page(diffuspec):
+    sources, scope = sources_of(diffuspec), {}
+    for cell in ("setup", "masks", "texts"):
+        exec(sources[cell], scope)
+    diffuspec.locator(".specwb-summary").first.wait_for(timeout=60_000)
     exec(sources["replay"], scope)
     constants = {"least": 4, "most": 8, "delta": 2, "rho": 0.5, "share": 1.0}
     for slider, name, key, step in (
@@ -868,7 +866,7 @@ def test_a_lattice_and_its_lengths_in_the_page(diffuspec):
         ("rho", "rho", "ArrowLeft", -0.05),
         ("share", "share", "ArrowLeft", -0.05),
     ):
-        text = moved(diffuspec, 1, slider, key)
+        text = moved(diffuspec, 0, slider, key)
         constants[name] += step
         rounds = scope["replay"].rounds(**constants)
         assert (

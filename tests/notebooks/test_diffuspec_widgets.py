@@ -12,49 +12,50 @@ from explorers import EXPLORERS, found, proxy, replay
 from specwb import analysis, figures
 from specwb.analysis.diffusion import AdlRound
 from specwb.evaluation import lattices
-from specwb.lattice import beam, viterbi
+from specwb.lattice import Lattice, beam, viterbi
 from specwb.widgets import LatticeExplorer, LengthExplorer
 
 
 @pytest.mark.parametrize(
-    ("place", "lam", "mass", "top", "beams"),
-    [(1, 0.5, 0.8, 8, 3), (2, 1.0, 0.3, 8, 1), (3, 0.0, 0.95, 4, 5), (3, 0.3, 1.0, 2, 2)],
+    ("text", "reached", "lam", "mass", "top", "beams"),
+    [
+        (1, 5, 0.5, 0.8, 8, 3),
+        (2, 2, 1.0, 0.3, 8, 1),
+        (3, 1, 0.0, 0.95, 4, 5),
+        (3, 5, 0.3, 1.0, 2, 2),
+    ],
 )
-def test_the_lattice_shown_is_the_one_searched(place, lam, mass, top, beams):
-    view = EXPLORERS["LatticeExplorer"]()
-    view.place.value, view.lam.value, view.mass.value, view.top.value, view.beams.value = (
-        place,
-        lam,
-        mass,
-        top,
-        beams,
-    )
-    at = found()[place - 1]
-    lattice = at.lattice(mass, top)
-    chosen, best = (
-        beam(lattice, proxy(), at.text, lam, beams)[0],
-        viterbi(lattice, proxy(), at.text, lam),
-    )
-    assert (view.paths[0], view.best) == (chosen, best)
+def test_the_lattice_shown_is_the_one_searched(text, reached, lam, mass, top, beams):
+    settings = {"text": text, "lam": lam, "mass": mass, "top": top, "beams": beams}
+    view = EXPLORERS["LatticeExplorer"](reached=reached, **settings)
+    at = found()[text - 1]
+    whole = at.lattice(mass, top)
+    part = Lattice(whole.ids[:reached], whole.logq[:reached], whole.ends)
+    paths, best = beam(part, proxy(), at.text, lam, beams), viterbi(part, proxy(), at.text, lam)
+    assert [path for name, path in view.paths.items() if name.startswith("beam")] == paths
+    assert view.paths["first choices"].tokens == tuple(part.row)
+    assert view.paths.get("best score", paths[0]).mean == pytest.approx(best.mean)
     drawn = {t.get("name"): t for t in shown(view)["data"]}
     (cells,) = [t for t in shown(view)["data"] if t["type"] == "heatmap"]
-    assert cells["text"] == [[str(at.ids[i, r]) for i in range(5)] for r in range(top)]
-    assert [[v is not None for v in row] for row in cells["z"]] == [
-        [r < len(lattice.ids[i]) for i in range(lattice.depth)] for r in range(top)
+    assert [row[::2] for row in cells["text"]] == [
+        [str(at.ids[i, r]) for i in range(5)] for r in range(top)
     ]
-    assert drawn["beam"]["y"] == [r + 1 for r in chosen.ranks]
-    assert drawn["best score"]["y"] == [r + 1 for r in best.ranks]
-    assert drawn["target"]["y"] == [r + 1 if r < top else top + 1 for r in at.ranks.tolist()]
-    kept = [at.kept(path) for path in (lattice.row, chosen.tokens, best.tokens)]
-    hot = lattices.expected_length(
-        tiny.target(), at.text, [lattice.row, chosen.tokens, best.tokens]
-    )
-    settings = [str(place), f"{lam:.2f}", f"{mass:.2f}", str(top), str(beams)]
-    assert numbers(view)[:6] == [*settings, str(sum(map(len, lattice.ids)))]
-    # places, reach, tokens; T = 0, kept, T = 1, kept
-    reach = [lattice.depth, at.reach(lattice), 5]
-    assert numbers(view)[6:17] == [*map(str, [*reach, 0, *kept, 1]), *(f"{x:.2f}" for x in hot)]
-    assert ("the best of all has" in view.summary) == (best.mean > chosen.mean + 1e-12)
+    assert [[v is not None for v in row[::2]] for row in cells["z"]] == [
+        [i < whole.depth and r < len(whole.ids[i]) for i in range(5)] for r in range(top)
+    ]
+    drafter, reader = drawn["drafter, −λ log q"], drawn["trigrams, −(1 − λ) log r"]
+    for cost, r, path in zip(drafter["x"], reader["x"], view.paths.values(), strict=True):
+        assert cost == pytest.approx(-lam * sum(path.logq) / len(path.tokens), abs=1e-4)
+        assert cost + r == pytest.approx(-path.mean, abs=2e-4)
+    said = [str(text), str(reached), str(whole.depth), f"{lam:.2f}", str(beams), f"{mass:.2f}"]
+    said += [str(top), str(sum(map(len, part.ids))), f"{-paths[0].mean:.3f}", f"{-best.mean:.3f}"]
+    words = "".join("".join(t["text"]) for t in shown(view)["data"] if t.get("mode") == "text")
+    assert ("✓" in words or "✗" in words) == (reached >= whole.depth)
+    if reached >= whole.depth:
+        three = [part.row, paths[0].tokens, best.tokens]
+        hot = lattices.expected_length(tiny.target(), at.text, three)
+        said += ["0", *(str(at.kept(path)) for path in three), "1", *(f"{x:.2f}" for x in hot)]
+    assert numbers(view) == said
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import numbers, picture, shown
-from explorers import BLOCKS, SOURCE, TABLES, TRAINED
+from explorers import BLOCKS, PAIRS, TABLES
 
 from specwb import analysis, figures
 from specwb.analysis import dependence
@@ -14,7 +14,7 @@ from specwb.blocks import BlockTree
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.mask import sight_mask
 from specwb.training.falcon import glance_mask
-from specwb.widgets import BlockDesigner, BlockExplorer, GlancingExplorer
+from specwb.widgets import BlockDesigner, BlockExplorer, DependenceExplorer, GlancingExplorer
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,27 @@ def test_who_sees_whom(k, pairs, align):
     assert own == [ends.count(end) for end in ends]
 
 
+@pytest.mark.parametrize(("d", "g"), [(0.0, 0.5), (0.35, 0.2), (1.0, 1.0)])
+def test_dependence_at_the_same_margins(d, g):
+    chances = np.array([0.5, 0.3, 0.2])
+    view = DependenceExplorer(PAIRS, chances.tolist(), d=d, g=g)
+    assert view.joint.sum(0) == pytest.approx(chances) == view.joint.sum(1)
+    assert np.diag(view.joint) == pytest.approx(chances * (chances + d * (1 - chances)))
+    assert shown(view) == picture(figures.dependence(view.joint.tolist(), "ace", "bdf", g))
+    lacking = dependence.total_correlation(view.joint)
+    training = dependence.excess(view.joint, dependence.prefix_reveal(2, g))
+    kept = 1 - d * (1 - chances @ chances)
+    entropy = dependence.entropy(np.diag(chances))
+    said = (d, 100 * g, lacking, entropy, training, lacking, kept)
+    assert list(map(float, numbers(view))) == pytest.approx(said, abs=6e-4)
+
+
 @pytest.mark.parametrize(
     ("k", "ratio", "wrong", "seed"),
     [(2, 0.4, 0.5, 0), (3, 1.0, 0.6, 4), (3, 0.0, 1.0, 0), (2, 1.0, 1.0, 1)],
 )
 def test_which_pairs_glance(k, ratio, wrong, seed):
-    explorer = GlancingExplorer(TABLES, TRAINED)
+    explorer = GlancingExplorer(TABLES)
     explorer.k.value, explorer.ratio.value, explorer.wrong.value, explorer.seed.value = (
         k,
         ratio,
@@ -80,10 +95,6 @@ def test_which_pairs_glance(k, ratio, wrong, seed):
         assert block["y"][g] == pytest.approx(
             dependence.excess(joint, dependence.prefix_reveal(k, g / 20), weights), abs=1e-4
         )
-    dots = [t for t in drawn if "trained" in t.get("name", "")]
-    assert [t["y"] for t in dots] == (
-        [[pytest.approx(1 - SOURCE.entropy(2, 1), abs=1e-4)]] if k == 2 else []
-    )
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from specwb.bench.runs import PARTS
 from specwb.blocks import BlockTree
 from specwb.flow import Draft, Step, Verdict
 from specwb.tree import Tree
+from specwb.verify import exact
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly")
@@ -109,6 +110,10 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
     ),
     "comparison": (lambda: figures.comparison(COMPARED), set()),
     "densities": (lambda: figures.densities([0.9, 0.6], [0.1]), {"kept, 2", "rejected, 1"}),
+    "dependence": (
+        lambda: figures.dependence([[0.5, 0], [0.25, 0.25]], "ab", "cd", 0.5),
+        {"lacking in training too", "shown in training", "kept", "lost"},
+    ),
     "designer": (
         lambda: figures.designer([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
         {"this tree"},
@@ -116,14 +121,21 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
     "draft_tree": (lambda: figures.draft_tree(decoded().steps[0]), {"accepted ✓"}),
     "estimates": (lambda: figures.estimates({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"), set()),
     "glancing": (
-        lambda: figures.glancing([[True, False]], 2, CURVES, (0.5, 1.0), {"a": [(0, 1.0, 0.1)]}),
-        {"a", "a, trained", "b", "these texts"},
+        lambda: figures.glancing([[True, False]], 2, CURVES, (0.5, 1.0)),
+        {"a", "b", "these texts"},
     ),
     "head_accuracy": (lambda: figures.head_accuracy(RANK, "eagle"), set()),
     "kept_roots": (lambda: figures.kept_roots("xyz", {"p": P, "q": Q}, "t"), {"p", "q"}),
     "lattice": (
-        lambda: figures.lattice(["ab", "cd"], [P[:2], Q[:2]], {"t": [0, None], "s": [1]}),
-        {"t", "s"},
+        lambda: figures.lattice(
+            ["ab", "cd"], [P[:2], Q[:2]], [(0, "a"), (None, "e")], [[0, 1]], {"s": (1, 2, "ad")}
+        ),
+        {
+            "the beam's best path",
+            "its other paths",
+            "drafter, −λ log q",
+            "trigrams, −(1 − λ) log r",
+        },
     ),
     "mask_slices": (lambda: figures.mask_slices(Tree.branching(2, 1), 1), set()),
     "output": (lambda: figures.output(P, Q, "it"), {"p", "output"}),
@@ -132,14 +144,17 @@ EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
         {"a", "b"},
     ),
     "ratios": (
-        lambda: figures.ratios(PAIRS, {"a": [(0.5, 0.7, 0.01)]}, "t"),
-        {"a", "b", "a, measured"},
+        lambda: figures.ratios(PAIRS, {name: [(0.5, 0.7, 0.01)] for name in "ab"}, "t"),
+        {"a", "b", "a, measured", "b, measured"},
     ),
-    "residuals": (lambda: figures.residuals(P, Q, [Q]), {"p", "q", "after 1 rejection"}),
     "round_lengths": (lambda: figures.round_lengths(dict.fromkeys("abcd", (0, 1))), set("abcd")),
     "rule_rates": (
         lambda: figures.rule_rates({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
         {"acceptance", "optimum of these candidates"},
+    ),
+    "slices": (
+        lambda: figures.slices(P, Q, [1, 1.5]),
+        {"candidate 1", "candidate 2", "bonus token", "these lines"},
     ),
     "speedup": (
         lambda: figures.speedup(CURVES, {2: 2.5}, gamma=1),
@@ -544,15 +559,46 @@ def test_blocks_by_their_passes():
     assert (list(line.y), list(dots.y), list(dots.error_y.array)) == ([1.0, 0.5], [0.7], [0.02])
 
 
+def test_p_cut_at_lines():
+    """Slice j of a column is between the lines; all of them together are p."""
+    p, q = [F(1, 2), F(3, 10), F(1, 5), F(0)], [F(1, 10), F(1, 5), F(3, 10), F(2, 5)]
+    drawn = figures.slices(p, q, exact.rrs_levels(p, q, 2))
+    one, two, bonus, lines = drawn.data
+    assert list(one.y) == [0.1, 0.2, 0.2, 0]
+    assert list(two.y) == [0.05, 0.1, 0, 0]
+    assert list(bonus.y) == [0.35, 0, 0, 0]
+    assert list(lines.y) == [0.1, 0.2, 0.3, 0.4, 0.15, 0.3, 0.45, 0.6]
+    assert drawn.layout.title.text == "p, cut at q, 3/2 q"
+
+
+def test_information_and_acceptance_are_areas():
+    """Of two tables with the same margins; the second is their product."""
+    for joint, lacking, kept in (
+        ([[0.5, 0], [0, 0.5]], math.log(2), 0.5),
+        ([[0.25, 0.25], [0.25, 0.25]], 0, 1),
+    ):
+        table, product, never, shown, stays, lost = figures.dependence(joint, "ab", "cd", 0.25).data
+        assert [list(row) for row in table.z] == joint
+        assert [list(row) for row in product.z] == [[0.25] * 2] * 2
+        area = [sum(w * y for w, y in zip(bar.width, bar.y)) for bar in (never, shown, stays, lost)]
+        assert area == pytest.approx([0.75 * lacking, 0.25 * lacking, kept, 1 - kept], abs=1e-4)
+
+
 def test_a_lattice_and_the_lengths_drafted():
     words, chances = [["a", "b", "c"], ["d", "e", "f"]], [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]]
-    paths = {"t": [0, None], "s": [1]}
-    drawn = figures.lattice(words, chances, paths, kept=[2, 3], below=["", "g"])
-    cells, first, second, left, out, below = drawn.data
-    assert [list(row) for row in cells.z] == [[0.6, 0.5], [0.3, 0.4], [None, 0.1]]
-    assert (list(first.x), list(first.y), list(second.y)) == ([1, 2], [1, 4], [2])
-    assert (sorted(left.text), list(out.text)) == (["a", "b", "d", "e", "f"], ["c"])
-    assert (list(below.x), list(below.y), list(below.text)) == ([2], [4], ["g"])
+    target, costs = [(0, "a"), (None, "g")], {"x": (1, 2, "ae"), "y": (2, 2, "bd")}
+    given = words, chances, target, [[0, 1], [1, 0]], costs
+    drawn = figures.lattice(*given, stay=[2, 3], kept=1)
+    cells, best, others, inside, outside, of_target, kept, lost, drafter, reader = drawn.data
+    assert [[z for z in row if z is not None] for row in cells.z] == [[0.6, 0.5], [0.3, 0.4], [0.1]]
+    assert [list(line.y) for line in (best, others)] == [[1, 2, None], [2, 1, None]]
+    assert (sorted(inside.text), list(outside.text)) == (["a", "b", "d", "e", "f"], ["c"])
+    assert [list(words.text) for words in (of_target, kept, lost)] == [["a", "g"], ["✓ a"], ["✗ e"]]
+    assert (list(drafter.x), list(reader.x), list(reader.text)) == ([1, 2], [2, 2], ["ae", "bd"])
+    frames = [(shape.x0 + shape.x1) / 2 for shape in drawn.layout.shapes]
+    assert frames == pytest.approx([1, 1, 2])  # of the target's first token, and of the path
+    searching = figures.lattice(*given).data
+    assert (list(searching[6].text), list(searching[7].text)) == (["a", "e"], [])
     rounds = adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1)
     bars, k, generated, a, b, grows = figures.adaptive(rounds, 2, 4).data
     assert (list(bars.y), list(k.y), list(generated.y)) == ([4, 1, 3], [4, 3, 3], [4, 3, 3])

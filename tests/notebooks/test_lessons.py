@@ -58,10 +58,6 @@ def test_a_drawing_comes_first(path):
     assert "image/svg+xml" in outputs[0].data
 
 
-def number(path: Path) -> str:
-    return path.stem.partition("_")[0]
-
-
 def in_class(path: Path, name: str) -> int:
     """Calls of ``course.NAME`` before the homework."""
     sources = [cell.source for cell in nbformat.read(path, 4).cells]
@@ -225,7 +221,8 @@ def _scripts(monkeypatch):
 def test_one_exercise_and_more_as_homework_whose_answers_are_right(path):
     """What stands in the folded answers is graded; what stands in the cells is not yet right."""
     names = [ast.literal_eval(call.args[0]) for call in calls(path, "grade")]
-    assert len(names) == len(set(names)) >= 2
+    walk = int(number(path)) >= 8  # their homework is on paper
+    assert len(names) == len(set(names)) >= (1 if walk else 2)
     assert in_class(path, "grade") == 1
     answers = "\n\n".join(
         cell.source for cell in cells(path, "markdown") if "answer" in cell.metadata.get("tags", ())

@@ -7,7 +7,6 @@ import pytest
 from drawn import every_figure, numbers, picture
 
 from specwb import analysis, figures
-from specwb.figures.rules import HATCHES
 from specwb.verify import exact
 from specwb.verify.mutants import MUTANTS
 from specwb.widgets import RulesExplorer
@@ -39,9 +38,6 @@ def expected(
 ) -> list[dict]:
     """The three figures, from direct calls."""
     p, q = pair(temperature, mismatch, vocabulary, seed)
-    after = [exact.norm(exact.minus(p, q))]
-    for _ in range(k - 1):
-        after.append(exact.norm(exact.minus(after[-1], q)))
     drawn = {NAMES.get(name, name): scheme for name, scheme in analysis.DRAWN.items()}
     a, b = np.array(p, dtype=float), np.array(q, dtype=float)
     rates = {NAMES.get(name, name): float(rate(a, b, k)) for name, rate in analysis.RATES.items()}
@@ -58,7 +54,7 @@ def expected(
     return [
         picture(f)
         for f in (
-            figures.residuals(p, q, after),
+            figures.slices(p, q, exact.rrs_levels(p, q, k)),
             figures.rule_rates(rates, optima, drawn),
             figures.output(p, out, name),
         )
@@ -119,10 +115,9 @@ def test_no_bar_is_above_its_line(explorer):
 def test_equal_distributions_have_no_residual(explorer):
     explorer.mismatch.value = 0
     assert explorer.p == explorer.q
-    assert [trace.get("visible", True) for trace in every_figure(explorer)[0]["data"]] == [
-        True,
-        True,
-    ] + [False] * len(HATCHES)
+    names = [trace["name"] for trace in every_figure(explorer)[0]["data"]]
+    assert names == ["candidate 1", "bonus token", "these lines"]
+    assert not any(every_figure(explorer)[0]["data"][1]["y"])
 
 
 def test_pairs_are_distributions_in_small_fractions():

@@ -125,6 +125,12 @@ def test_acceptance_closed_forms() -> None:
         for k in (1, 2, 3):
             rrs = E.acceptance(E.rrs, E.iid, p, q, k)
             assert rrs == E.rrs_acceptance(p, q, k) == E.rrs_acceptance_scalar(p, q, k)
+            left = p
+            for level in E.rrs_levels(p, q, k):
+                rest, left = E.minus(p, q, level), E.minus(left, q)
+                assert bool(sum(rest)) == bool(sum(left))
+                left = E.norm(left) if sum(left) else left
+                assert not sum(rest) or E.norm(rest) == left
             rrsw = E.acceptance(E.rrsw, E.without_replacement, p, q, k)
             assert rrsw == E.rrsw_acceptance(p, q, k)
             naive = E.acceptance(E.naive, E.iid, p, q, k)

@@ -39,6 +39,7 @@ from specwb.verify.exact.acceptance import (
     rejection_acceptance,
     rrs_acceptance,
     rrs_acceptance_scalar,
+    rrs_levels,
     rrsw_acceptance,
     top_and_sample_acceptance,
 )
@@ -192,6 +193,7 @@ __all__ = [
     "rrs",
     "rrs_acceptance",
     "rrs_acceptance_scalar",
+    "rrs_levels",
     "rrs_scalar",
     "rrsw",
     "rrsw_acceptance",

@@ -108,18 +108,25 @@ def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     return table_total(rrs_table(p, q, k))
 
 
-def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection with replacement accepts with ``1 - m_{k+1}``.
+def rrs_levels(p: Dist, q: Dist, k: int) -> list[Fraction]:
+    """After j rejections recursive rejection with replacement draws from ``norm((p - M_j q)+)``.
 
-    ``m_1 = 1`` and ``m_{j+1} = R(m_1 + .. + m_j)``, with ``R(c) = sum (p - c q)+``.
+    Returns ``M_1 .. M_k``, fewer where nothing is left to reject: ``M_1 = 1`` and
+    ``M_{j+1} = M_j + R(M_j)``, with ``R(c) = sum (p - c q)+``.
 
-    Source: derived in theory/.
+    Source: derived in theory/ (theorem 4.3).
     """
-    c, m = _0, _1
-    for _ in range(k):
-        c += m
-        m = sum(minus(p, q, c), _0)
-    return 1 - m
+    levels: list[Fraction] = []
+    c, left = _0, _1
+    while left and len(levels) < k:
+        levels.append(c := c + left)
+        left = sum(minus(p, q, c), _0)
+    return levels
+
+
+def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
+    """Recursive rejection with replacement accepts with ``1 - R(M_k)`` (:func:`rrs_levels`)."""
+    return 1 - sum(minus(p, q, [_0, *rrs_levels(p, q, k)][-1]), _0)
 
 
 def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
