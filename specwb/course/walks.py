@@ -29,15 +29,16 @@ def lattices() -> tuple[Any, list[Any], Any]:
     from specwb.decoding import decode
     from specwb.evaluation.lattices import places
     from specwb.models.diffusion import load_diffusion
-    from specwb.models.load import load
+    from specwb.models.load import data_dir, load
     from specwb.ngram import NGram
 
     lab = load("lab", dtype="float64", device="cpu")
     begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:TEXTS]]
     written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS, eos=()).tokens
     texts = [first + rest[: 4 + i] for i, (first, rest) in enumerate(zip(begun, written))]
-    model = load_diffusion(lab.heads / "diffusion", lab)
-    return lab, places(lab, model, texts), NGram.load(lab.heads / "ngram" / "ngram.npz")
+    model = load_diffusion(data_dir() / "lab" / "diffusion", lab)
+    trigrams = NGram.load(data_dir() / "lab" / "ngram" / "ngram.npz")
+    return lab, places(lab, model, texts), trigrams
 
 
 def candidates() -> Iterator[dict[str, Any]]:

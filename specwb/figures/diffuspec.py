@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specwb.figures.kit import BARE, Panel, axis, draw
+from specwb.figures.kit import BARE, Dict, Panel, axis, draw
 from specwb.palette import (
     ACCEPTED,
     CLEAR,
@@ -75,54 +75,46 @@ def lattice(
         colorbar={"title": {"text": "q", "side": "top"}, "thickness": 12, "len": 0.4, "y": 0.8},
     )
     best, *others = paths or [()]
-    for name, some, width, dash in (
+    for name, joined, width, dash in (
         ("the beam's best path", [best], 3, "solid"),
         ("its other paths", others, 1.5, "dot"),
     ):
-        x, y = [], []
-        for path in some:
-            for i, (a, b) in enumerate(pairwise(path), 1):
-                x += [i + HALF, i + 1 - HALF, None]
-                y += [a + 1, b + 1, None]
-        one.line(name, x, y, (DRAFT, dash, ""), 0, width, hoverinfo="skip")
+        links = [(i, a, b) for path in joined for i, (a, b) in enumerate(pairwise(path), 1)]
+        xs = [x for i, _, _ in links for x in (i + HALF, i + 1 - HALF, None)]
+        ys = [y for _, a, b in links for y in (a + 1, b + 1, None)]
+        one.line(name, xs, ys, (DRAFT, dash, ""), 0, width, hoverinfo="skip")
     of_target = [(i, r + 1) for i, (r, _) in enumerate(target, 1) if r is not None]
     of_path = [(i, r + 1) for i, r in enumerate(best, 1)]
     for marked, colour, grown in ((of_target, TARGET, 0.04), (of_path, DRAFT, -0.02)):
         for i, r in marked:
             wide, high = HALF + grown, 0.44 + grown
-            ends = ((i - wide, i + wide), (r - high, r + high), (colour, "solid", 2.5))
-            one.rule(*ends, type="rect", fillcolor=CLEAR)
+            across, down = (i - wide, i + wide), (r - high, r + high)
+            one.rule(across, down, (colour, "solid", 2.5), type="rect", fillcolor=CLEAR)
     said = [(i, rows[1], words[i - 1][r]) for i, r in enumerate(best, 1)]
     stays = len(best) if kept is None else kept
     signs = ("", "") if kept is None else ("✓ ", "✗ ")
-    named = [
-        (i, r + 1, words[i - 1][r], r < stay[i - 1]) for i in range(1, k + 1) for r in range(m)
-    ]
-    for colour, some in (
-        (DARK, [cell[:3] for cell in named if cell[3]]),
-        (OTHER, [cell[:3] for cell in named if not cell[3]]),
+    places = [(i, r) for i in range(k) for r in range(m)]
+    for colour, texts in (
+        (DARK, [(i + 1, r + 1, words[i][r]) for i, r in places if r < stay[i]]),
+        (OTHER, [(i + 1, r + 1, words[i][r]) for i, r in places if r >= stay[i]]),
         (TARGET, [(i, rows[0], word) for i, (_, word) in enumerate(target, 1)]),
-        (DRAFT if kept is None else ACCEPTED, [(x, y, signs[0] + w) for x, y, w in said[:stays]]),
-        (REJECTED, [(x, y, signs[1] + w) for x, y, w in said[stays:]]),
+        (DRAFT if kept is None else ACCEPTED, [(i, y, signs[0] + w) for i, y, w in said[:stays]]),
+        (REJECTED, [(i, y, signs[1] + w) for i, y, w in said[stays:]]),
     ):
-        x, y, text = zip(*some, strict=True) if some else ((), (), ())
+        at, heights, named = ([text[part] for text in texts] for part in range(3))
         font = {"size": 12 if k <= 10 else 9, "color": colour}
-        one.points("", x, y, (colour, "", "circle"), mode="text", text=text, textfont=font)
-    drafter, reader, texts = zip(*costs.values(), strict=True)
+        one.points("", at, heights, (colour, "", "circle"), mode="text", text=named, textfont=font)
+    drafter, reader, paths_words = zip(*costs.values(), strict=True)
     most = max(a + b for a, b in zip(drafter, reader, strict=True))
-    ends = {"textposition": "outside", "cliponaxis": False}
     bars = Panel("what a token of a path costs: less is better", axis("nats", 0, 1.8 * most))
     bars.y = {"autorange": "reversed", "type": "category"}
-    for name, x, colour, hatch, words in (
-        ("drafter, −λ log q", drafter, DRAFT, "", []),
-        ("trigrams, −(1 − λ) log r", reader, READER, "/", texts),
-    ):
-        more = {"text": words, **ends, "orientation": "h", "hover": "%{x:.2f} nats"}
-        bars.bars(name, x, list(costs), colour, hatch, **more)
-    high = 30 * len(costs) + 40
-    heights = (27 * (m + 3), high)
-    shares = [height / sum(heights) for height in heights]
-    return draw([[one], [bars]], sum(heights) + 190, heights=shares, barmode="stack")
+    more: Dict = {"orientation": "h", "hover": "%{x:.2f} nats"}
+    bars.bars("drafter, −λ log q", drafter, list(costs), DRAFT, **more)
+    more |= {"text": paths_words, "textposition": "outside", "cliponaxis": False}
+    bars.bars("trigrams, −(1 − λ) log r", reader, list(costs), READER, "/", **more)
+    sizes = 27 * (m + 3), 30 * len(costs) + 40  # pixels
+    shares = [size / sum(sizes) for size in sizes]
+    return draw([[one], [bars]], sum(sizes) + 190, heights=shares, barmode="stack")
 
 
 def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:

@@ -16,7 +16,7 @@ from specwb.errors import ArgumentError
 from specwb.evaluation.lattices import Place, Replay, expected_length
 from specwb.figures.style import label
 from specwb.inputs import integer
-from specwb.lattice import beam, viterbi
+from specwb.lattice import Lattice, beam, viterbi
 from specwb.models.target import Target
 from specwb.proxy import Proxy
 from specwb.widgets.controls import Control, Drawn, Explorer
@@ -63,10 +63,10 @@ class LatticeExplorer(Explorer):
         at, name = self.found[text - 1], partial(label, self.target.tokenizer)
         whole, search = at.lattice(mass, top), (self.proxy, at.text, lam)
         part = replace(whole, ids=whole.ids[:reached], logq=whole.logq[:reached])
-        n = len(part.row)  # up to an end of text
-        alone = {"ids": [x[:1] for x in part.ids[:n]], "logq": [x[:1] for x in part.logq[:n]]}
+        row = part.row  # up to an end of text
+        first = Lattice([[x] for x in row], [x[:1] for x in part.logq[: len(row)]], part.ends)
         found, best = beam(part, *search, beams), viterbi(part, *search)
-        self.paths = {"first choices": viterbi(replace(part, **alone), *search)}
+        self.paths = {"first choices": viterbi(first, *search)}
         self.paths |= {f"beam {i}": path for i, path in enumerate(found, 1)}
         if best.mean - found[0].mean > 1e-12:
             self.paths["best score"] = best

@@ -83,7 +83,8 @@ class DependenceExplorer(Explorer):
             f"is above autoregression by {(1 - g) * lacks:.3f} in training, by {lacks:.3f} in "
             f"drafting, where {kept:.3f} of the second tokens are kept"
         )
-        return line, figures.dependence(self.joint.tolist(), *zip(*self.names), g)
+        firsts, seconds = zip(*self.names, strict=True)
+        return line, figures.dependence(self.joint.tolist(), firsts, seconds, g)
 
 
 class GlancingExplorer(Explorer):
