@@ -25,6 +25,10 @@ LINES = 12  # of a cell at most
 MINUTES = 50
 
 
+def number(path: Path) -> str:
+    return path.stem.partition("_")[0]
+
+
 def cells(path: Path, kind: str) -> list[nbformat.NotebookNode]:
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
 
