@@ -59,7 +59,7 @@ def diffusion_blocks(target: specwb.Target, prompts: list[list[int]]) -> list[Bl
         n = len(prompt)
         tokens, length = torch.tensor([prompt]), torch.tensor([n])
         start, sizes = torch.zeros_like(length), torch.tensor([K])
-        logits = Blocks(model, 1, n + K).say(tokens, length, n, start, n, sizes, K)
+        logits, _ = Blocks(model, 1, n + K).say(tokens, length, n, start, n, sizes, K)
         best = candidates(logits, TOP, target.vocabulary, banned)
         blocks.append((best[:, 0].tolist(), prompt))
     return blocks

@@ -697,3 +697,64 @@ def test_choosing_against_drawing_a_block(v):
     assert not ahead[0]
     assert ahead[-1]
     assert v != 4 or ahead.index(True) + 1 == 6
+
+
+# ---------------------------------------------------------------------- 11.8, walks over candidates
+
+
+def walk(rng: random.Random, v: int, k: int, sparse: bool = True) -> E.Model:
+    """A sampled walk as a draft: a distribution for every place and token before it, zero outside
+    the place's candidates."""
+    chosen = [rng.sample(range(v), rng.randint(1, v) if sparse else v) for _ in range(k)]
+    tables = [
+        [E.norm([F(rng.randint(1, 6)) if b in kept else F(0) for b in range(v)]) for _ in range(v)]
+        for kept in chosen
+    ]
+    return lambda prefix: tables[len(prefix)][prefix[-1] if prefix else 0]
+
+
+@every_model
+def test_sampled_walks_are_lossless(v, kind):
+    for seed in range(4):
+        target, _ = two(seed, v, kind)
+        draft = walk(random.Random(seed), v, 3)
+        assert lossless(E.walks(E.rejection, E.iid, target, draft, CHAIN), target, 4)
+        assert lossless(E.TREE_RULES["block"].outcomes("IID", target, draft, CHAIN), target, 4)
+        parents = (-1, 0, 0, 1, 2)
+        assert lossless(E.paths_outcomes(E.rrs, target, draft, parents), target, 3)
+
+
+def test_candidates_limit_a_walk():
+    """The bound, its equality for the scores of a Markov chain, and that others stay below it."""
+    rng, below = random.Random(3), 0
+    for _ in range(60):
+        v = rng.choice([3, 4])
+        p = drawn(rng, v, 0)
+        kept = rng.sample(range(v), rng.randint(1, v))
+        mass = sum(p[b] for b in kept)
+        if not mass:
+            continue
+        best = E.norm([p[b] if b in kept else F(0) for b in range(v)])
+        assert E.rejection_acceptance(p, best) == mass
+        other = E.norm([F(rng.randint(1, 6)) if b in kept else F(0) for b in range(v)])
+        assert E.rejection_acceptance(p, other) <= mass
+        below += E.rejection_acceptance(p, other) < mass
+    assert below > 20
+
+
+def test_a_greedy_walk_tested_as_a_drawn_one():
+    """Biased where the walk is not sure, by more than nothing."""
+    p = [F(3, 5), F(2, 5)]
+    always = min(F(1), p[0] / p[0])
+    assert always - p[0] == F(2, 5)
+    target, _ = two(1, 2, "dense")
+    draft = walk(random.Random(1), 2, 3, sparse=False)
+    path: E.Tokens = ()
+    for _ in range(3):
+        q = draft(path)
+        path = (*path, max(range(2), key=q.__getitem__))
+    # a node rule that takes the path for a draw
+    found = E.walked(E.rejection, target, draft, [path], F(1))
+    assert not lossless(found, target, 4)
+    point = E.walks(E.point, E.top, target, path_as_draft(path, 2), CHAIN)
+    assert lossless(point, target, 4)

@@ -68,6 +68,14 @@ class Head:
         return self.kind
 
 
+@dataclass(frozen=True)
+class Scorer(Head):
+    """A path scorer over a pair's diffusion model, with random weights."""
+
+    def of(self, pair: Pair):
+        return tiny.scorer(self.kind, pair.target)
+
+
 EVERYTHING, LLAMA, QWEN2 = PAIRS = [
     Pair("everything", 0.02),
     Pair("llama", 0.02),
@@ -127,6 +135,10 @@ VARIANTS: dict[str, list[dict]] = {
         {"k": 4, "draw": "sample"},
         {"k": 3, "draw": "sample", "paths": 2},
         {"k": 4, "steps": 2, "lam": 1.0},
+        {"k": 4, "score": Scorer("pair")},
+        {"k": 4, "score": Scorer("corr"), "draw": "sample"},
+        {"k": 3, "score": Scorer("markov"), "draw": "sample", "paths": 2},
+        {"k": 3, "score": Scorer("pair"), "tree": True},
     ],
     "kangaroo": [
         {"gamma": 4, "eta": 0.15},

@@ -50,6 +50,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
+from specwb.models.path import PathScorer
 from specwb.models.place import Place
 from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import Moment
@@ -204,6 +205,18 @@ def trained(
             _train(made, recipe, learnt, ids, steps, temperature, rate)
             _keep(made, place)
     return cast(made, target.dtype).requires_grad_(False).eval()
+
+
+@cache
+def scorer(kind: str, target: specwb.Target, top: int = 15) -> PathScorer:
+    """A path scorer over the diffusion model of :func:`head`, with random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        made = PathScorer(target, kind, 32, places=8, top=top, rank=8, width=16)
+        for weight in made.parameters():
+            weight.data.add_(0.3 * torch.randn_like(weight))
+    dtype = torch.promote_types(target.dtype, torch.float32)
+    return made.to(target.device, dtype).requires_grad_(False).eval()
 
 
 def _in_float32(device: torch.device) -> nullcontext:

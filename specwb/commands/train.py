@@ -51,6 +51,7 @@ KINDS = {
     "kangaroo": ("adapter", "kangaroo"),
     "deep": ("draft model", "easyspec"),
     "draft": ("draft model", "sps"),
+    "path": ("path scorer", "diffuspec"),
 }
 """Heads that are called something else, and the method that takes them."""
 
@@ -135,12 +136,14 @@ def _add_command(kind: str) -> None:
         if seeds > 1:
             return
         name, key = KINDS.get(kind, ("head", kind))
-        option = "draft" if kind in ("deep", "draft") else "head"
+        option = {"deep": "draft", "draft": "draft", "path": "score"}.get(kind, "head")
         say(f"the {name} is in {folder}; use it with {key}:{option}={folder}")
 
     model = f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
     if kind in ("diffusion", "decision", "deep"):
         model = f"a {KINDS[kind][0]} beside"
+    elif kind == "path":
+        model = "a path scorer over the diffusion model of"
     elif kind == "draft":
         model = "a draft model of some layers of"
     command.__doc__ = (
@@ -151,7 +154,7 @@ def _add_command(kind: str) -> None:
 
 
 _LAB = ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision", "deep")
-for _kind in (*_LAB, "draft"):
+for _kind in (*_LAB, "draft", "path"):
     _add_command(_kind)
 
 

@@ -18,7 +18,9 @@ from specwb.drafters.length import Length
 from specwb.flow import Draft, Scheme, Scores, State, Verdict
 from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
+from specwb.models.layers import rms
 from specwb.models.masked import Blocks
+from specwb.models.path import PathScorer, best_walks, greedy_walk, sampled_walk
 from specwb.models.target import Target, prefill
 from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
@@ -42,6 +44,12 @@ class DiffusionDrafter(Drafter):
     Given the text, what one forward predicts for a place does not depend on the tokens drawn at
     others, so that distribution is the q of the ratio rule; ``paths`` such sequences are K
     independent paths. At T = 0 it is the argmax row.
+
+    With a ``scorer`` (:mod:`specwb.models.path`) the path is a walk by its scores through the
+    ``top`` best tokens of every place: with "search" the greedy walk, a point mass, or with
+    ``as_tree`` the ``beams`` most probable walks; with "sample" ``paths`` walks that are drawn,
+    each token from a known distribution given the ones before. At T = 0 a drawn walk is the greedy
+    one. All of it stays on the device, but for a tree.
 
     The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, so
     many tokens come from a forward: a row goes on behind them while the length allows and it is
@@ -67,6 +75,7 @@ class DiffusionDrafter(Drafter):
         as_tree: all the beam's paths are verified, as one tree.
         chunk: so many tokens a forward; 0: all of them.
         refresh: of a model that sees both ways, whole forwards only every so many steps.
+        scorer: of neighbouring candidates, in the place of proxy, mass and lam.
 
     Attributes:
         spent: seconds that all decodings of this description searched (``search``) and drafted in
@@ -95,11 +104,12 @@ class DiffusionDrafter(Drafter):
         as_tree: bool = False,
         chunk: int = 0,
         refresh: int = 1,
+        scorer: PathScorer | None = None,
     ) -> None:
         self.model, self.length, self.proxy, self.ends = model, length, proxy, frozenset(ends)
         self.steps, self.top, self.mass, self.beams, self.lam = steps, top, mass, beams, lam
         self.draw, self.paths, self.as_tree = draw, paths, as_tree
-        self.chunk, self.refresh = chunk, refresh
+        self.chunk, self.refresh, self.scorer = chunk, refresh, scorer
         most = length.most
         wide = beams if as_tree and draw == "search" else paths
         self.tree = sequences(wide, most)
@@ -110,6 +120,8 @@ class DiffusionDrafter(Drafter):
         self.spent = {"search": 0.0, "draft": 0.0}
         # of the last step: row, lattice, text before it, paths found
         self.searched: list[tuple[int, Lattice, tuple[int, ...], list[Path]]] = []
+        # of the last step that was not recorded: ids, log q and scores of the candidates
+        self.walked: tuple[Tensor, Tensor, Tensor] | None = None
 
     def scheme(self, sampling: Sampling) -> Scheme:
         if sampling.greedy or self.draw == "search":
@@ -156,7 +168,10 @@ class DiffusionDrafter(Drafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         began = time.perf_counter()
-        if self.scheme(state.sampling) is Scheme.POINT:
+        point = self.scheme(state.sampling) is Scheme.POINT
+        if self.scorer is not None and point and self.as_tree:
+            draft = self._best_walks(state)
+        elif point and self.scorer is None:
             draft = self._search(state)
         else:
             draft = self._sample(state, noise)
@@ -195,7 +210,7 @@ class DiffusionDrafter(Drafter):
 
     def _forward(
         self, state: State, tokens: Tensor, drafted: int, k: Tensor, most: int, fresh: int
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """What the model predicts behind the text.
 
         Args:
@@ -207,16 +222,17 @@ class DiffusionDrafter(Drafter):
             fresh: at most so many places before these the model has not seen.
 
         Returns:
-            ``[B,most,V]`` logits, or of the model's words.
+            ``[B,most,V]`` logits, or of the model's words, and the states ``[B,most,H]`` before the
+            final norm that they are read from.
         """
         fed = state.length + (drafted - self.chunk) if drafted else self.fed
         place = (state.length + drafted, state.horizon + drafted)
-        logits = self.blocks.say(
+        said = self.blocks.say(
             tokens, *place, fed, fresh, k, most, self.steps, self._anew, padded=state.static
         )
         if not drafted:
             self.fed.copy_(state.length)
-        return logits
+        return said
 
     def _numbers(
         self,
@@ -237,7 +253,7 @@ class DiffusionDrafter(Drafter):
             tokens of it, ids and log-probabilities of the candidates at ``most`` places.
         """
         asked = self._asked(state) if asked is None else asked
-        logits = self._forward(state, tokens, drafted, asked.clamp_max(most), most, fresh)
+        logits, _ = self._forward(state, tokens, drafted, asked.clamp_max(most), most, fresh)
         banned, words = self.blocks.banned, self.model.words
         best = candidates(logits, self.top, self.vocabulary, banned, words)
         place = state.length[:, None] + torch.arange(-fresh, 0, device=asked.device)
@@ -350,12 +366,15 @@ class DiffusionDrafter(Drafter):
         return self.candidates(state, tokens, valid, GrownTree(parent, depth, deepest, wide))
 
     def _sample(self, state: State, noise: Noise) -> Draft:
-        """``paths`` sequences of as many tokens as each row asks for, drawn from one forward."""
+        """``paths`` sequences of as many tokens as each row asks for, from one forward and on the
+        device: independent draws, drawn walks, or (one) the greedy walk."""
         asked, most, fresh = self._sizes(state)
         if most <= 0:
             return self._chain(state, [()] * state.rows, [0] * state.rows)
-        tree = sequences(self.paths, most, state.tokens.device)
-        draw = partial(self._drawn, state, noise, asked, most, fresh, tree)
+        point = self.scheme(state.sampling) is Scheme.POINT
+        tree = sequences(1 if point else self.paths, most, state.tokens.device)
+        body = self._drawn if self.scorer is None else self._walked
+        draw = partial(body, state, noise, asked, most, fresh, tree)
         return state.stage(("sample", self._anew), draw)
 
     def _drawn(
@@ -368,12 +387,10 @@ class DiffusionDrafter(Drafter):
         tree: Tree,
     ) -> Draft:
         asked = self._asked(state) if asked is None else asked
-        logits = self._forward(state, state.tokens, 0, asked, most, fresh)
+        logits, _ = self._forward(state, state.tokens, 0, asked, most, fresh)
         logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)
         logits = self.model.spread(logits, self.vocabulary)
-        stop = (logits.argmax(-1, keepdim=True) == self.stops).any(-1)
-        first = torch.where(stop.any(-1), stop.int().argmax(-1), most)
-        self.drafted.copy_(torch.minimum(first, asked))
+        self._count(logits.argmax(-1), asked)
         q = state.sampling.probabilities(logits)
         u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
         # [B,k,K]: by level, path by path
@@ -383,6 +400,96 @@ class DiffusionDrafter(Drafter):
         draft = self.candidates(state, tokens.flatten(1), valid, tree)
         q_row = torch.where(tree.depth < most, tree.depth, -1)
         return Draft(tree, draft.tokens, draft.valid, self.scheme(state.sampling), q, q_row)
+
+    def _count(self, path: Tensor, asked: Tensor) -> None:
+        """Notes how much of a path ``[B,k]`` is drafted, up to an end of text."""
+        stop = (path[:, :, None] == self.stops).any(-1)
+        first = torch.where(stop.any(-1), stop.int().argmax(-1), path.shape[1])
+        self.drafted.copy_(torch.minimum(first, asked))
+
+    def _scored(
+        self, state: State, asked: Tensor, most: int, fresh: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The candidates of every place, ids and log-probabilities ``[B,most,M]``, and the scores
+        ``[B,most,M,M]`` of each behind each candidate of the place before."""
+        assert self.scorer is not None
+        logits, states = self._forward(state, state.tokens, 0, asked, most, fresh)
+        banned, words = self.blocks.banned, self.model.words
+        best = candidates(logits, self.top, self.vocabulary, banned, words)
+        ids, logq = best[0].long(), best[1]
+        anchor = state.tokens.gather(1, state.length[:, None] - 1)[:, 0]
+        scores = self.scorer(anchor, ids, logq, rms(states, self.backbone.norm))
+        if not state.static:
+            self.walked = ids, logq, scores
+        return ids, logq, scores
+
+    def _walked(
+        self,
+        state: State,
+        noise: Noise,
+        asked: Tensor | None,
+        most: int,
+        fresh: int,
+        tree: Tree,
+    ) -> Draft:
+        asked = self._asked(state) if asked is None else asked
+        ids, _, scores = self._scored(state, asked, most, fresh)
+        scheme = self.scheme(state.sampling)
+        if scheme is Scheme.POINT:
+            ranks = greedy_walk(scores)[:, :, None]
+        else:
+            u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
+            walks = [sampled_walk(scores, state.sampling, u[..., j]) for j in range(self.paths)]
+            ranks = torch.stack([ranks for ranks, _ in walks], -1)
+            by_place = torch.stack([q for _, q in walks], 2)  # [B,k,K,M]
+        tokens = ids.gather(2, ranks)  # [B,k,K], by level, path by path
+        self._count(tokens[:, :, 0], asked)
+        within = torch.arange(most, device=ids.device) < asked[:, None]
+        valid = within[:, :, None].expand_as(tokens).flatten(1)
+        draft = self.candidates(state, tokens.flatten(1), valid, tree)
+        if scheme is Scheme.POINT:
+            return draft
+        # the row of q at a node is that of the place below it; of the root there is one
+        small = torch.cat([by_place[:, 0, :1], by_place[:, 1:].flatten(1, 2)], 1)
+        at = ids[:, :, None].expand_as(by_place)
+        at = torch.cat([at[:, 0, :1], at[:, 1:].flatten(1, 2)], 1)
+        q = small.new_zeros(*small.shape[:2], self.vocabulary).scatter_(2, at, small)
+        nodes = torch.arange(tree.n, device=ids.device)
+        q_row = torch.where(tree.depth < most, nodes, -1)
+        return Draft(tree, draft.tokens, draft.valid, scheme, q, q_row)
+
+    def _best_walks(self, state: State) -> Draft:
+        """The most probable walks as one tree."""
+        asked, most, fresh = self._sizes(state)
+        if most <= 0:
+            return self._chain(state, [()] * state.rows, [0] * state.rows)
+        assert asked is not None  # what is verified as a tree is never recorded
+        ids, _, scores = self._scored(state, asked, most, fresh)
+        ranks, logq = best_walks(scores, self.beams)
+        at = ids[:, None].expand(-1, ranks.shape[1], -1, -1)
+        tokens = at.gather(3, ranks[..., None])[..., 0]
+        self._count(tokens[:, 0], asked)
+        found = torch.cat([tokens.double(), logq[..., None].double()], 2)
+        wishes = torch.cat([asked, self.drafted]).view(2, -1).double()
+        packed = torch.cat([wishes.t(), found.flatten(1)], 1).tolist()
+        beams: list[list[Path]] = []
+        generated = []
+        for wish, drafted, *numbers in packed:
+            generated.append(int(drafted))
+            walks = [numbers[i : i + most + 1] for i in range(0, len(numbers), most + 1)]
+            kept = [self._cut(walk, int(wish)) for walk in walks if walk[-1] > -math.inf]
+            beams.append([path for path in kept if path.tokens])
+        return self._tree(state, beams, generated)
+
+    def _cut(self, walk: Sequence[float], wish: int) -> Path:
+        """A walk's tokens, and last its log-probability, as a path up to an end of text."""
+        tokens: list[int] = []
+        for x in walk[:wish]:
+            tokens.append(int(x))
+            if tokens[-1] in self.ends:
+                break
+        ends_text = bool(tokens) and tokens[-1] in self.ends
+        return Path(tuple(tokens), (), (), float(walk[-1]), ends_text)
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
 from specwb.files import home
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
+from specwb.models.path import KINDS, PathScorer, load_path
 from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.options import MethodError, Option, spell
@@ -58,6 +59,15 @@ class Options:
     ] = 0.8
     beams: Annotated[int, Option("beam width of the path search", low=1)] = 3
     lam: Annotated[float, Option("weight of the drafter against the proxy", within="[0, 1]")] = 0.5
+    score: Annotated[
+        Any,
+        Option(
+            "what chooses the path: cps, the search with n-grams (the paper's); none, the best "
+            "token of each place; or a learned score of neighbouring candidates, of which a walk "
+            "takes one after another: markov, pair, corr (the target's own), or a folder",
+            kind="cps, none, markov, pair, corr, a folder or a scorer",
+        ),
+    ] = "cps"
     ngram: Annotated[
         str | Path,
         Option(
@@ -106,6 +116,7 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     _check_together(key, options)
     model = _diffusion(key, target, options.head)
     _check_effects(key, options, model.causal)
+    scorer, scored_by = _scorer(key, target, model, options)
     length = Length(o.k or o.k_max, confidence=o.confidence)
     if not (o.k or o.chunk):
         length = Adaptive(o.k_min, o.k_max, o.delta, o.rho, o.share)
@@ -114,16 +125,15 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     if length.most * wide + 1 > MOST:
         many = f"{wide} paths of {length.most} tokens have more than the {MOST} nodes"
         raise MethodError(f"{key}: {many} a tree may have")
-    place = ngram_file(key, target, o.ngram)
-    proxy = proxy_for(key, target, o.ngram, place, o.order, o.smoothing)
     # at T = 0 a sampled draft is the argmax row
-    beams, lam = (1, 1.0) if sampled else (o.beams, o.lam)
-    if lam == 1:  # nobody is asked
-        proxy, place = proxy_for(key, target, "none", None, 0, "backoff"), None
+    beams, lam = (1, 1.0) if sampled or o.score == "none" else (o.beams, o.lam)
+    place, ngram = ngram_file(key, target, o.ngram), o.ngram
+    if lam == 1 or scorer is not None:  # nobody is asked
+        place, ngram = None, "none"
     drafter = DiffusionDrafter(
         model,
         length,
-        proxy,
+        proxy_for(key, target, ngram, place, o.order, o.smoothing),
         {*model.ends, *target.eos},
         steps=o.steps,
         top=o.top,
@@ -135,8 +145,9 @@ def diffuspec(target: Target, options: Options) -> Drafter:
         as_tree=o.tree,
         chunk=o.chunk,
         refresh=o.refresh,
+        scorer=scorer,
     )
-    drafter.files = () if place is None else (place,)
+    drafter.files = tuple(file for file in (place, scored_by) if file is not None)
     return drafter
 
 
@@ -152,6 +163,10 @@ def _check_together(key: str, o: Options) -> None:
         kind = "draw=sample" if sampled else "tree=true"
         how = f"one forward with steps=1{' and without tree' if sampled else ''}"
         raise MethodError(f"{key}: {kind} is for {how}; leave out chunk, steps or tree")
+    if _learned(o) and o.chunk:
+        raise MethodError(f"{key}: score={o.score} walks through one block; leave out chunk")
+    if o.score == "none" and o.tree:
+        raise MethodError(f"{key}: score=none has one path; leave out tree")
     if bool(o.chunk) != bool(o.confidence):
         example = "k=12,chunk=4,confidence=0.5 goes on while every token's probability is at least"
         raise MethodError(f"{key}: chunk and confidence belong together: {example} .5")
@@ -161,8 +176,12 @@ def _check_effects(key: str, o: Options, causal: bool) -> None:
     """Raises MethodError where an option was changed that others leave without effect."""
     length = ("delta", "rho", "share", "k_min")
     files = str(o.ngram).endswith((".arpa", ".bin"))
+    search = ("mass", "lam", "ngram", "order", "smoothing")
+    walk = search if o.tree else (*search, "beams")
     without_effect = [
-        ("draw=sample", o.draw == "sample", ("top", "mass", "beams", "lam", "ngram")),
+        (f"score={o.score}", _learned(o), walk),
+        ("score=none", o.score == "none", (*search[1:], "beams")),
+        ("draw=sample", o.draw == "sample" and not _learned(o), ("top", "beams", *search[:3])),
         ("k or chunk", o.k or o.chunk, length),
         ("k", o.k, ("k_max",)),
         (f"ngram={o.ngram}", o.ngram == "none" or files, ("order", "smoothing")),
@@ -200,6 +219,43 @@ def ngram_file(key: str, target: Target, ngram: str | Path) -> Path | None:
         wanted = "ngram must be both, own, online, none or a file"
         raise MethodError(f"{key}: {wanted}, and there is no file {ngram}")
     return place / "ngram.npz" if place.is_dir() else place
+
+
+def _learned(o: Options) -> bool:
+    """Whether a learned score chooses the path."""
+    return not isinstance(o.score, str) or o.score not in ("cps", "none")
+
+
+def _scorer(
+    key: str, target: Target, model: DiffusionModel, o: Options
+) -> tuple[PathScorer | None, Path | None]:
+    """The path scorer that is named, or lies next to the target, checked against the lattices, and
+    its folder."""
+    if not _learned(o):
+        return None, None
+    scorer, place = o.score, None
+    if not isinstance(scorer, PathScorer):
+        place = target.own_head(f"path/{scorer}") if scorer in KINDS else home(scorer)
+        if place is None:
+            problem = f"{target.name!r} has no path scorer {scorer} of its own"
+            way_out = f"specwb train path --set score={scorer} makes one, score=FOLDER names it"
+            raise MethodError(f"{key}: {problem}; {way_out}")
+        if not place.is_dir():
+            wanted = "score must be cps, none, markov, pair, corr or a folder"
+            raise MethodError(f"{key}: {wanted}, and there is no folder {scorer}")
+        kind = "path", model
+        scorer = target.loaded(kind, place, lambda: load_path(place, target, model))
+    elif scorer.hidden != model.net.config.hidden_size:
+        its = f"{scorer.hidden} numbers, the diffusion model's have {model.net.config.hidden_size}"
+        raise MethodError(f"{key}: the path scorer reads states of {its}")
+    most = o.k or o.k_max
+    if most > scorer.places:
+        what = f"the path scorer is for blocks of up to {scorer.places} tokens, this has {most}"
+        raise MethodError(f"{key}: {what}; take a smaller k or k_max")
+    if o.top > scorer.top:
+        what = f"the path scorer is for up to {scorer.top} candidates per place, top is {o.top}"
+        raise MethodError(f"{key}: {what}; take a smaller top")
+    return scorer, place
 
 
 def proxy_for(

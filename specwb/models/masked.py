@@ -61,9 +61,10 @@ class Blocks:
         steps: int = 1,
         anew: bool = True,
         padded: bool = False,
-    ) -> Tensor:
-        """The logits of the tokens that follow every text, ``[B,most,V]``, or of the model's words;
-        a row's first k are meant.
+    ) -> tuple[Tensor, Tensor]:
+        """The logits of the tokens that follow every text, ``[B,most,V]``, or of the model's words,
+        and the states ``[B,most,H]`` that they are read from, before the final norm; a row's first
+        k are meant.
 
         Args:
             tokens: the texts, ``[B,T]``.
@@ -86,18 +87,25 @@ class Blocks:
         fed = torch.zeros_like(fed) if everything else fed
         block = torch.full((rows, m), model.mask_id, device=device)
         place = torch.arange(most, device=device)
-        masked, out = place < k[:, None], None
+        masked = place < k[:, None]
+        out: tuple[Tensor, Tensor] | None = None
         for step in range(steps):
             hidden = self._run(tokens, length, horizon, fed, width, k, block, padded)
-            logits = self.backbone.head(hidden[:, width + model.first :][:, :most])
+            states = hidden[:, width + model.first :][:, :most]
+            logits = self.backbone.head(states)
             if steps == 1:
-                return logits
+                return logits, states
             sayable = logits.float().index_fill(-1, self.banned, -torch.inf)
             value, best = sayable[..., : self.vocabulary].softmax(-1).max(-1)
             surest = value.masked_fill(~masked, -1).argsort(dim=-1, descending=True, stable=True)
             count = (k[:, None] + steps - 1).div(steps, rounding_mode="floor")
             now = masked if step + 1 == steps else masked & (surest.argsort(-1) < count)
-            out = logits if out is None else torch.where(now[:, :, None], logits, out)
+            if out is not None:
+                logits, states = (
+                    torch.where(now[:, :, None], *pair)
+                    for pair in zip((logits, states), out, strict=True)
+                )
+            out = logits, states
             masked = masked & ~now
             block = torch.where(now[:, :m], model.tokens(best[:, :m]), block)
             if not everything:  # of the text only its last place is asked again
@@ -145,4 +153,4 @@ def block(model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1) ->
     length = torch.tensor([len(text)], device=device)
     blocks = Blocks(model, 1, tokens.shape[1] + 1)
     fed, count = torch.zeros_like(length), torch.tensor([k], device=device)
-    return blocks.say(tokens, length, len(text), fed, len(text), count, k, steps)[0]
+    return blocks.say(tokens, length, len(text), fed, len(text), count, k, steps)[0][0]

@@ -273,8 +273,9 @@ class DiffusionRecipe(Recipe):
         depth = torch.arange(1, slots + 1, device=masked.device)
         return weights * self.settings["decay"] ** depth
 
+    @staticmethod
     def states(
-        self, head: DiffusionModel, ids: Tensor, first: int, k: int, masked: Tensor
+        head: DiffusionModel, ids: Tensor, first: int, k: int, masked: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Computes the states of a text and of its blocks in one forward.
 

@@ -25,6 +25,7 @@ from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import autocast
 from specwb.training.losses import loss_by_position, output_loss
+from specwb.training.path import PathRecipe
 from specwb.training.recipe import (
     DraftRecipe,
     Eagle3Recipe,
@@ -53,6 +54,7 @@ RECIPES: dict[str, type[Recipe]] = {
         DraftRecipe,
         DecisionRecipe,
         DeepRecipe,
+        PathRecipe,
     )
 }
 

@@ -250,7 +250,7 @@ class Recipe:
     """
 
     name = ""
-    options: dict[str, int | float | tuple[str, ...]] = {}  # noqa: RUF012
+    options: dict[str, int | float | str | tuple[str, ...]] = {}  # noqa: RUF012
     depth_option = "unroll"
     may_be_zero: tuple[str, ...] = ()
     measured_levels = 6

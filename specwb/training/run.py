@@ -496,6 +496,9 @@ def _check_setting(kind: str, name: str, value: object) -> None:
         if value not in default:
             words = ", ".join(default)
             raise TrainingError(f"{kind}: {name} must be {words}, got {value!r}")
+    elif isinstance(default, str):
+        if not isinstance(value, str):
+            raise TrainingError(f"{kind}: {name} must be a text, got {value!r}")
     elif isinstance(default, int):
         may_be_zero = not default or name in RECIPES[kind].may_be_zero
         whole(f"{kind}: {name}", value, 0 if may_be_zero else 1)

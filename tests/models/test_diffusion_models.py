@@ -151,7 +151,7 @@ class Decoding:
         length, anew = torch.tensor(lengths), self.index % self.blocks.refresh == 0
         fresh = max(1, max((length - self.fed).tolist()))
         with torch.inference_mode():
-            out = self.blocks.say(
+            out, _ = self.blocks.say(
                 tokens, length, max(lengths), self.fed, fresh, torch.tensor(k), max(k), steps, anew
             )
         self.fed, self.index = length, self.index + 1

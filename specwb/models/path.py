@@ -1,0 +1,258 @@
+"""Learned scores of neighbouring candidates in a diffusion drafter's lattice, and walks through it.
+
+A diffusion model predicts each place of a block by itself (theorem 11.1). A *path scorer* adds what
+the places do not know of each other: to candidate b of place i, behind candidate a of place i - 1,
+
+    S_i(a, b) = w_i log q_i(b) + u(b) + < A_{i-1}(a), B_i(b) >
+
+with vectors of ``rank`` numbers for both candidates. Place 0 is the anchor, the text's last token.
+Of the three kinds
+
+- ``markov``: A and B are projections of the tokens' embeddings, the same at all places (the Markov
+  head of DSpark);
+- ``pair``: A is multiplied by a function of the diffusion model's state at place i, so that the
+  text decides which dimensions of a transition count (the bilinear selector of DFlash 2);
+- ``corr``: A and B are projections of the states of a small transformer that sees all candidates of
+  all places, with their probabilities (after LiLiCorr).
+
+A *walk* goes from place to place by the scores of the candidates behind the one chosen before. The
+greedy walk takes the best. The sampled walk draws b with ``softmax_b S_i(a, b)``, after temperature
+and filters; this is the q of its tokens, so the ordinary rules are exact for it (theorem 11.8).
+
+Source: the three are known from descriptions in public threads (vLLM #52816, Model-Optimizer #2342)
+and not from papers. Chosen here: embeddings are the target's, frozen and divided by their root mean
+square; the gate is ``1 + H h``; the transformer has pre-norms, one token per candidate, and full
+attention.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.target import Target
+from specwb.probability import Sampling, inverse_cdf
+
+KINDS = ("markov", "pair", "corr")
+FLOOR = -20.0  # log q of a candidate that may not be drafted, as a scorer reads it
+
+
+class PathScorer(nn.Module):
+    """The scores of all neighbouring candidates of a lattice; the module has the formula.
+
+    Args:
+        target: whose embeddings the scorer reads; they are no part of the module.
+        kind: one of ``KINDS``.
+        hidden: size of the diffusion model's states.
+        places: k, the longest block that it scores.
+        top: M, the most candidates of a place.
+        rank: of the scores.
+        width: of the transformer of ``corr``, a multiple of 4.
+    """
+
+    features = ()  # it reads none of the target's states
+
+    def __init__(
+        self,
+        target: Target,
+        kind: str,
+        hidden: int,
+        places: int,
+        top: int,
+        rank: int = 64,
+        width: int = 96,
+    ) -> None:
+        super().__init__()
+        self.kind, self.hidden, self.places, self.top = kind, hidden, places, top
+        self.rank, self.width = rank, width
+        self.card: dict[str, Any] = {}
+        table = target.backbone.embed
+        object.__setattr__(self, "table", table)  # not trained, moved or stored
+        self.scale = 1 / float(table.weight.detach().float().square().mean().sqrt())
+        size = table.weight.shape[1]
+        self.weight = nn.Parameter(torch.ones(places))
+        reads = size
+        if kind == "corr":
+            reads = width
+            self.embed = nn.Linear(size, width, bias=False)
+            self.state = nn.Linear(hidden, width, bias=False)
+            self.place = nn.Embedding(places + 1, width)
+            self.chance = nn.Linear(2, width)
+            layer = nn.TransformerEncoderLayer(
+                width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+            )
+            self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.norm = nn.LayerNorm(width)
+        elif kind == "pair":
+            self.gate = nn.Linear(hidden, rank, bias=False)
+            nn.init.zeros_(self.gate.weight)
+        self.before, self.after = nn.Linear(reads, rank, bias=False), nn.Linear(reads, rank)
+        self.own = nn.Linear(reads, 1, bias=False)
+        for part in (self.before, self.after):
+            nn.init.normal_(part.weight, 0, reads**-0.5 * rank**-0.25 / 2)
+        nn.init.zeros_(self.own.weight)
+        nn.init.zeros_(self.after.bias)
+
+    def forward(self, anchor: Tensor, ids: Tensor, logq: Tensor, states: Tensor) -> Tensor:
+        """The scores ``[B, k, M, M]`` of candidate b (last) behind candidate a of the place before.
+
+        Args:
+            anchor: ``[B]``, the tokens before the block. Behind them all a are the same.
+            ids: ``[B, k, M]``, the candidates.
+            logq: ``[B, k, M]``, their log-probabilities; -inf may not be drafted, nor walked to.
+            states: ``[B, k, H]``, the diffusion model's, which its output layer reads.
+        """
+        dtype = self.weight.dtype
+        rows, k, m = ids.shape
+        known = logq.clamp_min(FLOOR).to(dtype)
+        states = states.to(dtype)
+        # the anchor stands in every column of place 0
+        tokens = torch.cat([anchor[:, None, None].expand(rows, 1, m), ids], 1)
+        x = self.table(tokens).detach().to(dtype) * self.scale
+        if self.kind == "corr":
+            x = self._mixed(x, known, states)
+        a, b = self.before(x[:, :-1]), self.after(x[:, 1:])
+        if self.kind == "pair":
+            a = a * (1 + self.gate(_normed(states)))[:, :, None]
+        own = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
+        scores = a @ b.transpose(-1, -2) + own[:, :, None]
+        scores = scores.to(
+            torch.promote_types(scores.dtype, torch.float32)
+        )  # of autocast's bfloat16
+        return scores.masked_fill((logq == -torch.inf)[:, :, None], -torch.inf)
+
+    def _mixed(self, x: Tensor, logq: Tensor, states: Tensor) -> Tensor:
+        """``[B, k + 1, M, width]``: the candidates after the transformer, the anchor's in all
+        columns of place 0."""
+        rows, k, m = logq.shape
+        place = self.place.weight[: k + 1, None]
+        state = nn.functional.pad(self.state(_normed(states)), (0, 0, 1, 0))[:, :, None]
+        chance = self.chance(torch.stack([logq / 4, logq.exp()], -1))
+        x = self.embed(x) + place + state + nn.functional.pad(chance, (0, 0, 0, 0, 1, 0))
+        flat = torch.cat([x[:, 0, :1], x[:, 1:].flatten(1, 2)], 1)
+        flat = self.norm(self.layers(flat))
+        first = flat[:, :1, None].expand(rows, 1, m, flat.shape[-1])
+        return torch.cat([first, flat[:, 1:].view(rows, k, m, -1)], 1)
+
+    def save(self, folder: Path, card: dict[str, Any] | None = None) -> None:
+        """Writes ``config.json``, fp16 ``model.safetensors`` and ``card.json``."""
+        names = ("kind", "hidden", "places", "top", "rank", "width")
+        config = {name: getattr(self, name) for name in names}
+        write(folder, {"specwb_path": config}, self.state_dict(), "model", card)
+
+
+def _normed(states: Tensor) -> Tensor:
+    return nn.functional.rms_norm(states, states.shape[-1:])
+
+
+def load_path(source: str | Path, target: Target, diffusion: Any = None) -> PathScorer:
+    """Loads a path scorer from a folder that ``specwb train path`` wrote.
+
+    Args:
+        source: the folder.
+        target: whose embeddings it reads.
+        diffusion: the diffusion model whose lattices it is to score, None for any.
+
+    Raises:
+        HeadError: it is no such folder, or trained for another target or diffusion model.
+    """
+    stored = Stored.read(source, target, ("model.safetensors",))
+    where, config = stored.where, stored.config.get("specwb_path")
+    sizes = ("hidden", "places", "top", "rank", "width")
+    if not isinstance(config, dict) or config.get("kind") not in KINDS:
+        raise HeadError(f"{where} is no path scorer; its config.json has no specwb_path")
+    for name in sizes:
+        if type(config.get(name)) is not int or config[name] < 1:
+            raise HeadError(f"{where}: {name} in config.json must be a whole number above 0")
+    if diffusion is not None:
+        wanted = stored.card.get("diffusion_sha256")
+        own, hidden = diffusion.card.get("sha256"), diffusion.net.config.hidden_size
+        if wanted and own and wanted != own:
+            raise HeadError(
+                f"{where}: trained for the diffusion model with sha256 {wanted[:12]}..., this one "
+                f"is {own[:12]}...; train it anew"
+            )
+        if config["hidden"] != hidden:
+            its = f"states of {config['hidden']} numbers, the diffusion model's have {hidden}"
+            raise HeadError(f"{where}: reads {its}")
+    scorer = PathScorer(target, config["kind"], **{name: config[name] for name in sizes})
+    fill(scorer, stored.weights, where, target)
+    scorer.card = stored.card
+    # as exact as the target where that is more exact than float32, never less
+    dtype = torch.promote_types(target.dtype, torch.float32)
+    return scorer.to(target.device, dtype).requires_grad_(False).eval()
+
+
+def greedy_walk(scores: Tensor) -> Tensor:
+    """The ranks ``[B, k]`` of the walk that always takes the best candidate, of equals the first.
+
+    Args:
+        scores: ``[B, k, M, M]`` of :class:`PathScorer`.
+    """
+    ranks = []
+    row = scores[:, 0, 0]
+    for i in range(scores.shape[1]):
+        if i:
+            row = _behind(scores[:, i], ranks[-1])
+        ranks.append(row.argmax(-1))
+    return torch.stack(ranks, 1)
+
+
+def sampled_walk(scores: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws a walk, and returns what it was drawn from.
+
+    Args:
+        scores: ``[B, k, M, M]`` of :class:`PathScorer`.
+        sampling: temperature and filters, which act on each place's candidates.
+        u: ``[B, k]``, uniforms.
+
+    Returns:
+        The ranks ``[B, k]``, and ``[B, k, M]``: the distributions over the candidates from which
+        they were drawn, each given the ranks before.
+    """
+    ranks: list[Tensor] = []
+    drawn_from = []
+    row = scores[:, 0, 0]
+    for i in range(scores.shape[1]):
+        if i:
+            row = _behind(scores[:, i], ranks[-1])
+        q = sampling.probabilities(row)
+        drawn_from.append(q)
+        ranks.append(inverse_cdf(q, u[:, i]))
+    return torch.stack(ranks, 1), torch.stack(drawn_from, 1)
+
+
+def best_walks(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The most probable walks that a beam finds, all different.
+
+    Args:
+        scores: ``[B, k, M, M]`` of :class:`PathScorer`.
+        width: W, of the beam.
+
+    Returns:
+        The ranks ``[B, W', k]``, best first, with W' = W or as many as there are, and their summed
+        log-probabilities ``[B, W']``; -inf where there are fewer.
+    """
+    steps = scores.log_softmax(-1)
+    k, m = scores.shape[1:3]
+    total, ranks = steps[:, 0, 0].topk(min(width, m), -1)
+    paths = ranks[:, :, None]
+    for i in range(1, k):
+        grown = total[:, :, None] + _behind(steps[:, i], ranks)
+        total, index = grown.flatten(1).topk(min(width, grown[0].numel()), -1)
+        parent, ranks = index // m, index % m
+        before = paths.gather(1, parent[:, :, None].expand(-1, -1, i))
+        paths = torch.cat([before, ranks[:, :, None]], 2)
+    return paths, total
+
+
+def _behind(scores: Tensor, ranks: Tensor) -> Tensor:
+    """``[B, M, M]`` scores of a place, and ``[B]`` or ``[B, W]`` ranks before it: their rows,
+    ``[B, M]`` or ``[B, W, M]``."""
+    index = ranks if ranks.ndim == 2 else ranks[:, None]
+    rows = scores.gather(1, index[:, :, None].expand(-1, -1, scores.shape[-1]))
+    return rows if ranks.ndim == 2 else rows[:, 0]

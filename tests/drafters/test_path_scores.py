@@ -1,0 +1,284 @@
+"""Learned walks through a diffusion drafter's lattice: what is chosen, what it was drawn from, that
+decoding keeps the distribution, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from contextlib import nullcontext
+
+import pytest
+import test_decoding_distribution as decoding
+import tiny
+import torch
+from test_diffuspec_drafts import little
+
+import specwb
+from specwb.flow import Scheme
+from specwb.models.checkpoint import HeadError
+from specwb.models.path import (
+    KINDS,
+    PathScorer,
+    best_walks,
+    greedy_walk,
+    load_path,
+    sampled_walk,
+)
+from specwb.options import MethodError
+from specwb.probability import Sampling
+from specwb.training.heads import RECIPES, step_loss, target_outputs
+from specwb.training.recipe import Moment
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def scores(rows: int = 2, k: int = 3, m: int = 3) -> torch.Tensor:
+    return torch.randn(rows, k, m, m, generator=torch.Generator().manual_seed(0)).double()
+
+
+def probability(table: torch.Tensor, walk: tuple[int, ...]) -> float:
+    """Of a walk through ``table [k, M, M]``, by its definition."""
+    q, before = table.softmax(-1), 0
+    total = 1.0
+    for i, rank in enumerate(walk):
+        total *= float(q[i, before, rank])
+        before = rank
+    return total
+
+
+# ------------------------------------------------------------------------------------------- walks
+
+
+def test_the_greedy_walk_takes_the_best_candidate_behind_the_one_before():
+    table = torch.zeros(1, 3, 2, 2)
+    table[0, 0, 0] = torch.tensor([0.0, 1.0])  # 1 first
+    table[0, 1, 0] = torch.tensor([9.0, 0.0])  # is not looked at
+    table[0, 1, 1] = torch.tensor([0.0, 2.0])  # 1 again
+    table[0, 2, 1] = torch.tensor([3.0, 3.0])  # of equals the first
+    assert greedy_walk(table).tolist() == [[1, 1, 0]]
+
+
+def test_the_best_walks_are_the_most_probable_ones():
+    """A beam as wide as there are walks finds all of them, in order."""
+    table = scores()
+    ranks, logs = best_walks(table, 27)
+    for row in range(2):
+        walks = sorted(
+            itertools.product(range(3), repeat=3), key=lambda w: -probability(table[row], w)
+        )
+        assert [tuple(walk) for walk in ranks[row].tolist()] == walks
+        wanted = [math.log(probability(table[row], walk)) for walk in walks]
+        assert torch.allclose(logs[row], torch.tensor(wanted).double())
+    narrow, _ = best_walks(table, 1)
+    assert torch.equal(narrow[:, 0], greedy_walk(table))
+
+
+def test_a_walk_is_drawn_from_what_it_says():
+    """Shares of 40,000 draws against the walks' own probabilities (chi-square), and the returned
+    rows are those probabilities."""
+    n, table = 40_000, scores(1)
+    u = torch.rand(n, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ranks, q = sampled_walk(table.expand(n, -1, -1, -1), Sampling(1.0), u)
+    said = q.gather(2, ranks[..., None]).prod(1)[:, 0]
+    counts = torch.zeros(27)
+    wanted = torch.zeros(27)
+    for walk in itertools.product(range(3), repeat=3):
+        code = walk[0] * 9 + walk[1] * 3 + walk[2]
+        here = (ranks == torch.tensor(walk)).all(1)
+        counts[code], wanted[code] = here.sum(), probability(table[0], walk)
+        assert torch.allclose(said[here], wanted[code].double(), atol=1e-6)
+    x = float(((counts - n * wanted) ** 2 / (n * wanted)).sum())
+    assert x < 65, "chi-square with 26 degrees of freedom; 65 has p = 3e-5"
+
+
+@every_kind
+def test_what_may_not_be_drafted_is_not_walked_to(kind):
+    scorer = tiny.scorer(kind, tiny.target(dtype=tiny.EXACT))
+    ids = torch.tensor([[[3, 9, 5], [4, 8, 2]]])
+    logq = torch.tensor([[[-0.5, -1.5, -torch.inf], [-torch.inf, -0.1, -3.0]]]).double()
+    states = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2)).double()
+    found = scorer(torch.tensor([1]), ids, logq, states)
+    assert found.shape == (1, 2, 3, 3)
+    assert torch.equal(found == -torch.inf, (logq == -torch.inf)[:, :, None].expand_as(found))
+    assert (found[0, 0] == found[0, 0, 0]).all(), "behind the anchor all rows are the same"
+    # one candidate changed in the place before changes what is said behind it
+    other = scorer(torch.tensor([1]), torch.tensor([[[3, 7, 5], [4, 8, 2]]]), logq, states)
+    assert not torch.allclose(found[0, 1, 1, 1:], other[0, 1, 1, 1:])
+
+
+# ----------------------------------------------------------------------------------------- decoding
+
+
+def method(kind: str, **options) -> specwb.Method:
+    target, _ = decoding.models()
+    scorer = PathScorer(target, kind, 16, places=4, top=4, rank=4, width=8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        for weight in scorer.parameters():
+            weight.data.add_(0.3 * torch.randn_like(weight))
+    model = little(7)
+    scorer = scorer.requires_grad_(False).eval()
+    return specwb.method("diffuspec", target, head=model, k=2, top=4, score=scorer, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "name"),
+    [
+        ("pair", {"draw": "sample"}, "plain"),
+        ("markov", {"draw": "sample"}, "top_p"),
+        pytest.param("corr", {"draw": "sample"}, "top_k", marks=pytest.mark.slow),
+        ("corr", {"draw": "sample", "paths": 2}, "plain"),
+        pytest.param("pair", {}, "plain", marks=pytest.mark.slow),
+        pytest.param("pair", {"tree": True, "beams": 3}, "plain", marks=pytest.mark.slow),
+    ],
+)
+def test_the_distribution_of_the_text_is_the_targets(kind, options, name):
+    """Theorem 11.8, on whole texts."""
+    counts, tau = decoding.sampled(method(kind, **options), name)
+    assert decoding.chi_square(counts, decoding.enumerated(name)) > 1e-4
+    assert 1.05 < tau < decoding.LENGTH, "drafts that are never accepted prove nothing"
+
+
+def test_independent_draws_as_the_q_of_a_walk_would_be_noticed(monkeypatch):
+    """The same decoding with the q of the first place everywhere is biased."""
+    import specwb.drafters.diffusion as module
+
+    def wrong(table, sampling, u):
+        ranks, q = sampled_walk(table, sampling, u)
+        return ranks, q[:, :1].expand_as(q)
+
+    monkeypatch.setattr(module, "sampled_walk", wrong)
+    counts, _ = decoding.sampled(method("pair", draw="sample"), "plain")
+    assert decoding.chi_square(counts, decoding.enumerated("plain")) < 1e-6
+
+
+def test_schemes():
+    greedy, warm = Sampling(0.0), Sampling(1.0)
+    assert method("pair").drafter.scheme(warm) is Scheme.POINT
+    assert method("pair", draw="sample").drafter.scheme(warm) is Scheme.IID
+    assert method("pair", draw="sample", paths=2).drafter.scheme(warm) is Scheme.IID_PATHS
+    assert method("pair", draw="sample", paths=2).drafter.scheme(greedy) is Scheme.POINT
+
+
+# ------------------------------------------------------------------------------- training and files
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    """Over the tiny diffusion model, everything in float32, of a target that is surer than most."""
+    monkeypatch.setattr("specwb.training.heads.autocast", lambda device: nullcontext())
+    target = tiny.with_mask(tiny.target())
+    made = RECIPES["path"].__new__(RECIPES["path"])
+    made.target = target
+    made.settings = {**RECIPES["path"].defaults(), "block": 4, "top": 6}
+    made.diffusion = tiny.head("diffusion")
+    return made
+
+
+@every_kind
+def test_training_learns_what_follows_what(recipe, kind):
+    """The loss falls, and behind the text's tokens the best candidates are right more often than
+    the model's own first choices."""
+    recipe.settings["score"] = kind
+    ids = torch.tensor([tiny.plain("llama", (i, i + 1), 48) for i in range(8)])
+
+    def seen():
+        outputs = target_outputs(recipe.target, ids, ())
+        head = outputs.head
+        outputs.head = lambda states: head(states) / 0.25
+        return outputs
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        head = recipe.make(None, {})
+        optimiser = torch.optim.AdamW(head.parameters(), 5e-3)
+        losses = []
+        for step in range(40):
+            loss = step_loss(recipe, head, seen(), Moment(step / 40, 0, step, len(ids)))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
+    head.eval()
+    found = recipe.measure(head, seen())
+    right = [row[0] for row in found["rank"]]
+    assert sum(right) > sum(found["row"])
+    assert all(0 <= x <= 1 for x in [*right, *found["row"], *found["sampled"]])
+
+
+def test_lattices_are_those_of_drafting(recipe):
+    """Ids, log-probabilities, states and the target's say of one block, computed by themselves."""
+    from specwb.lattice import candidates
+    from specwb.models.layers import rms
+    from specwb.models.masked import Blocks
+
+    target, model = recipe.target, recipe.diffusion
+    ids = torch.tensor([tiny.plain("llama", (3, 4), 24)])
+    found = recipe.lattices(target_outputs(target, ids, ()), 3, 4)
+    text = ids[0, : 3 + 4].tolist()  # the second block begins behind it
+    n = len(text)
+    tokens = torch.tensor([[*text, 0, 0, 0, 0]])
+    length, k = torch.tensor([n]), torch.tensor([4])
+    with torch.inference_mode():
+        blocks = Blocks(model, 1, n + 5)
+        said = blocks.say(tokens, length, n, torch.zeros_like(length), n, k, 4)
+        states = rms(said[1], blocks.backbone.norm)
+    best = candidates(said[0], 6, target.vocabulary, model.banned, None)
+    assert torch.equal(found.ids[1], best[0, 0].long())
+    assert torch.allclose(found.logq[1].double(), best[1, 0], atol=1e-4)
+    assert torch.allclose(found.states[1], states[0], atol=1e-3)
+    assert found.anchor[1] == text[-1]
+    with torch.no_grad():
+        p = target.model(ids).logits[0, n - 1 : n + 3].softmax(-1)
+    assert torch.allclose(found.p[1], p.gather(1, found.ids[1]), atol=1e-4)
+    assert torch.equal(found.best[1], p.argmax(-1))
+    ranks = [row.index(x) if x in row else -1 for row, x in zip(found.ids[1].tolist(), ids[0, n:])]
+    assert found.rank[1].tolist() == ranks
+
+
+@every_kind
+def test_a_saved_scorer_scores_the_same(kind, tmp_path):
+    target = tiny.target()
+    made = tiny.scorer(kind, target)
+    made.save(tmp_path / "path", {"target_sha256": target.sha256})
+    read = load_path(tmp_path / "path", target)
+    ids = torch.randint(64, (2, 3, 4), generator=torch.Generator().manual_seed(0))
+    logq = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
+    states = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(2))
+    inputs = torch.tensor([1, 2]), ids, logq, states
+    assert torch.allclose(made(*inputs), read(*inputs), atol=0.05)  # files are in fp16
+
+
+def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
+    target, model = tiny.target(), tiny.head("diffusion")
+    made = tiny.scorer("pair", target)
+    made.save(tmp_path / "path", {"diffusion_sha256": "0" * 64})
+
+    def build(**options):
+        return specwb.method("diffuspec", target, head=model, **options)
+
+    with pytest.raises(MethodError, match="blocks of up to 8 tokens, this has 9"):
+        build(k=9, score=made)
+    with pytest.raises(MethodError, match="up to 15 candidates per place, top is 16"):
+        build(k=4, top=16, score=made)
+    with pytest.raises(MethodError, match="no path scorer pair of its own; specwb train path"):
+        build(k=4, score="pair")
+    with pytest.raises(MethodError, match="there is no folder nowhere"):
+        build(k=4, score="nowhere")
+    with pytest.raises(MethodError, match=r"lam=0\.3 has no effect"):
+        build(k=4, score=made, lam=0.3)
+    with pytest.raises(MethodError, match="leave out chunk"):
+        build(k=4, score=made, chunk=2, confidence=0.5)
+    narrow = PathScorer(target, "pair", 16, places=8, top=15)
+    with pytest.raises(MethodError, match="reads states of 16 numbers"):
+        build(k=4, score=narrow)
+    model.card = {"sha256": "1" * 64}
+    try:
+        with pytest.raises(HeadError, match="trained for the diffusion model with sha256 0000"):
+            build(k=4, score=tmp_path / "path")
+    finally:
+        model.card = {}
+    (tmp_path / "path" / "config.json").write_text("{}")
+    with pytest.raises(HeadError, match="is no path scorer"):
+        build(k=4, score=tmp_path / "path")
