@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -106,7 +107,7 @@ def lens(
     if isinstance(drafter, KangarooDrafter):
         return _kangaroo(drafter, draft, target, sure)
     if isinstance(drafter, DiffusionDrafter):
-        return _lattice(drafter)
+        return _lattice(drafter) if drafter.scorer is None else _walks(drafter, state, draft)
     if isinstance(drafter, EasyDrafter):
         return _easyspec(drafter, draft)
     if isinstance(drafter, PromptLookup):
@@ -231,6 +232,56 @@ def _lattice(drafter: DiffusionDrafter) -> Lens | None:
         "lam": drafter.lam,
         "order": proxy.order,
         "text": list(context),
+        "places": places,
+        "paths": along,
+        "forwards": drafter.steps,
+    }
+
+
+def _walks(drafter: DiffusionDrafter, state: State, draft: Draft) -> Lens | None:
+    """As :func:`_lattice`, of walks by learned scores: r of a candidate is its probability behind
+    the token that the first walk took before it."""
+    if drafter.walked is None or not draft.tree.D:
+        return None
+    assert drafter.scorer is not None
+    ids, logq = (x[0].tolist() for x in drafter.walked[:2])
+    logr = drafter.walked[2][0].double().log_softmax(-1).tolist()
+    parents, tokens, valid = draft.tree.host[0], draft.tokens[0].tolist(), draft.valid[0].tolist()
+    inner = {parents[i] for i in range(1, draft.tree.n) if valid[i]}
+    along = []
+    for leaf in (i for i in range(1, draft.tree.n) if valid[i] and i not in inner):
+        path, node = [], leaf
+        while node > 0:
+            path.insert(0, tokens[node])
+            node = parents[node]
+        ranks = [row.index(token) for row, token in zip(ids, path, strict=False)]
+        steps = [logr[i][a][b] for i, (a, b) in enumerate(pairwise([0, *ranks]))]
+        along.append({
+            "tokens": path,
+            "ranks": ranks,
+            "logq": [short(logq[i][rank]) for i, rank in enumerate(ranks)],
+            "logr": [short(x) for x in steps],
+            "score": short(sum(steps) / len(steps)),
+        })  # fmt: skip
+    if not along:
+        return None
+    places = []
+    for i, before in enumerate([0, *along[0]["ranks"][:-1]]):
+        on = {path["ranks"][i] for path in along if i < len(path["ranks"])}
+        kept = sorted({*range(min(CHOICES, len(ids[i]))), *on})
+        places.append({
+            "ranks": kept,
+            "tokens": [ids[i][rank] for rank in kept],
+            "logq": [short(logq[i][rank]) for rank in kept],
+            "logr": [short(logr[i][before][rank]) for rank in kept],
+            "more": len(ids[i]) - len(kept),
+        })  # fmt: skip
+    return {
+        "kind": "lattice",
+        "learned": drafter.scorer.kind,
+        "lam": 0.0,
+        "order": 2,
+        "text": _words(state, 1),
         "places": places,
         "paths": along,
         "forwards": drafter.steps,

@@ -39,7 +39,7 @@ from specwb.training.settings import Batch, Objective
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
 # the others read none of the target's states and have tests of their own
-KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep"))
+KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep", "path"))
 CPU = torch.device("cpu")
 SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabulary=40"}
 OWN = {
