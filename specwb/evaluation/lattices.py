@@ -22,7 +22,8 @@ from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
-from specwb.models.masked import block
+from specwb.models.masked import block, block_states
+from specwb.models.path import PathScorer, greedy_walk
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.options import whole
@@ -43,6 +44,7 @@ class Place:
         greedy: ``[n]``, what the target writes, up to an end of text, n <= k.
         ranks: ``[n]``, of the greedy tokens among all that may be drafted there, from 0.
         q: ``[n]``, the diffusion model's probabilities of the greedy tokens.
+        states: ``[k,H]``, the diffusion model's, which path scorers read.
         ends: ids that end a text.
     """
 
@@ -52,6 +54,7 @@ class Place:
     greedy: np.ndarray
     ranks: np.ndarray
     q: np.ndarray
+    states: np.ndarray
     ends: frozenset[int]
 
     def lattice(self, mass: float = 0.8, top: int | None = None) -> Lattice:
@@ -84,6 +87,19 @@ class Place:
     def kept(self, path: Sequence[int]) -> int:
         """Count the tokens that a draft has in common with the greedy path from the first on."""
         return _common(path, self.greedy.tolist())
+
+    @torch.inference_mode()
+    def walk(self, scorer: PathScorer, top: int | None = None) -> list[int]:
+        """The tokens of a learned score's greedy walk through the ``top`` best candidates, by
+        default all M, of which the scorer may take fewer."""
+        m = min(top or self.ids.shape[1], scorer.top)
+        ids, logq, states = (
+            torch.from_numpy(x)[None].to(scorer.weight.device)
+            for x in (self.ids[:, :m], self.logq[:, :m], self.states)
+        )
+        anchor = torch.tensor([self.text[-1]], device=ids.device)
+        ranks = greedy_walk(scorer(anchor, ids, logq, states))
+        return ids.gather(2, ranks[:, :, None])[0, :, 0].tolist()
 
     def reach(self, lattice: Lattice) -> int:
         """Count the tokens of the greedy path that the lattice has from the first position on.
@@ -119,7 +135,7 @@ def places(
     paths = decode(target, rows, "ar", max_new_tokens=k).tokens
     sample = []
     for text, path in zip(rows, paths, strict=True):
-        logits, known = block(model, text, k, steps), target.vocabulary
+        (logits, states), known = block_states(model, text, k, steps), target.vocabulary
         best = candidates(logits[None], top, known, model.banned, model.words)
         ids, logq = best[:, 0].cpu().numpy()
         logits = logits.double().index_fill(-1, model.banned, -torch.inf)
@@ -132,6 +148,7 @@ def places(
                 greedy=np.array(path),
                 ranks=ranks,
                 q=q,
+                states=states.to(torch.promote_types(states.dtype, torch.float32)).cpu().numpy(),
                 ends=_ends(target, model),
             )
         )
@@ -192,6 +209,7 @@ def lengths(
     top: int | None = None,
     beams: int = 3,
     exact: bool = True,
+    scorers: Sequence[PathScorer] = (),
 ) -> pd.DataFrame:
     """Count the tokens that are kept of the path that each way of choosing takes from one lattice.
 
@@ -203,12 +221,14 @@ def lengths(
         top: of the lattice.
         beams: of the search.
         exact: also find the path of the best score. Its time grows with M to the proxy's order.
+        scorers: learned scores, each by the name of its kind.
     Returns:
         One row for each place, with tokens kept of
 
         - row: the first choices.
         - beam: the path of :func:`specwb.lattice.beam`.
         - viterbi: the path of the best score, with ``exact``.
+        - markov, pair, corr: the greedy walk of a learned score, through the lattice unpruned.
         - lattice: the most that any path of the lattice keeps.
         - top: the same of the lattice that was not pruned.
 
@@ -223,6 +243,7 @@ def lengths(
         paths = {"row": lattice.row, "beam": beam(lattice, proxy, place.text, lam, beams)[0].tokens}
         if exact:
             paths["viterbi"] = viterbi(lattice, proxy, place.text, lam).tokens
+        paths |= {scorer.kind: place.walk(scorer, top) for scorer in scorers}
         rows.append(
             {
                 **{name: place.kept(path) for name, path in paths.items()},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specwb.mask import sight_mask
 from specwb.models.diffusion import DiffusionModel
+from specwb.models.layers import rms
 from specwb.models.place import Place
 
 
@@ -143,14 +144,22 @@ class Blocks:
         return self.backbone.run(self.backbone.embed(ids), where, self.cache)[0]
 
 
-@torch.inference_mode()
 def block(model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1) -> Tensor:
     """The logits of the k tokens behind a text, ``[k,V]`` or of the model's words, without a
     decoding around it.
     """
+    return block_states(model, text, k, steps)[0]
+
+
+@torch.inference_mode()
+def block_states(
+    model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1
+) -> tuple[Tensor, Tensor]:
+    """:func:`block`, and the states ``[k,H]`` behind the final norm that the logits are of."""
     device = model.backbone.device
     tokens = torch.tensor([[*text, *[0] * k]], device=device)
     length = torch.tensor([len(text)], device=device)
     blocks = Blocks(model, 1, tokens.shape[1] + 1)
     fed, count = torch.zeros_like(length), torch.tensor([k], device=device)
-    return blocks.say(tokens, length, len(text), fed, len(text), count, k, steps)[0][0]
+    logits, states = blocks.say(tokens, length, len(text), fed, len(text), count, k, steps)
+    return logits[0], rms(states, model.backbone.norm)[0]

@@ -46,6 +46,7 @@ def place(greedy: list[int], ids: list[list[int]], q: list[list[float]], ends=()
         np.array(greedy),
         np.array(ranks),
         np.array(chances),
+        np.zeros((len(ids), 32)),
         frozenset(ends),
     )
 
@@ -54,6 +55,19 @@ HAND = (
     place([4, 7, 1], [[4, 5], [6, 7], [1, 2]], [[0.9, 0.05], [0.5, 0.4], [0.6, 0.3]]),
     place([5, 6], [[4, 5], [6, 7], [1, 2]], [[0.6, 0.35], [0.5, 0.4], [0.6, 0.3]]),
 )
+
+
+def test_a_learned_walk_keeps_what_drafting_with_it_keeps():
+    """The walk is that of a decoding with the same scorer, at every place of a text."""
+    target, scorer = tiny.target(), tiny.scorer("pair", tiny.target())
+    places = sample(top=15)
+    table = lattices.lengths(places, proxy(), exact=False, scorers=[scorer])
+    method = specwb.method("diffuspec", target, head=head(), k=K, score=scorer)
+    for row, place in enumerate(places):
+        step = next(iter(specwb.rounds(target, [place.text], method, max_new_tokens=K + 1)))
+        drafted = step.draft.tokens[0, 1:].tolist()
+        assert place.walk(scorer) == drafted
+        assert table["pair"][row] == place.kept(drafted)
 
 
 def test_by_hand():
