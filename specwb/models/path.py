@@ -55,6 +55,7 @@ class PathScorer(nn.Module):
     """
 
     features = ()  # it reads none of the target's states
+    table: Any
 
     def __init__(
         self,
@@ -193,7 +194,7 @@ def greedy_walk(scores: Tensor) -> Tensor:
     Args:
         scores: ``[B, k, M, M]`` of :class:`PathScorer`.
     """
-    ranks = []
+    ranks: list[Tensor] = []
     row = scores[:, 0, 0]
     for i in range(scores.shape[1]):
         if i:

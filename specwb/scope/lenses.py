@@ -248,9 +248,10 @@ def _walks(drafter: DiffusionDrafter, state: State, draft: Draft) -> Lens | None
     logr = drafter.walked[2][0].double().log_softmax(-1).tolist()
     parents, tokens, valid = draft.tree.host[0], draft.tokens[0].tolist(), draft.valid[0].tolist()
     inner = {parents[i] for i in range(1, draft.tree.n) if valid[i]}
-    along = []
+    along: list[dict[str, Any]] = []
     for leaf in (i for i in range(1, draft.tree.n) if valid[i] and i not in inner):
-        path, node = [], leaf
+        path: list[int] = []
+        node = leaf
         while node > 0:
             path.insert(0, tokens[node])
             node = parents[node]

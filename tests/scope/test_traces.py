@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 from jsonschema import Draft202012Validator
-from test_protocol import EVERYTHING, FIRST, made
+from test_protocol import EVERYTHING, FIRST, Scorer, made
 
 import specwb
 from specwb.flow import Draft, Scheme, Scores
@@ -208,3 +208,34 @@ def test_the_module_parses_no_text_as_html_and_has_the_colours():
     for name, colour in VOCABULARY.items():
         assert f'"{name}": "{colour}"' in code
     assert "#0072B2" not in code.split("\n", 1)[1]  # nowhere but in the first line
+
+
+@pytest.mark.parametrize("more", [{}, {"draw": "sample", "paths": 2}, {"tree": True}], ids=str)
+def test_a_learned_walk_shows_what_it_went_by(more):
+    """The scores of the drafted tokens are the walk's own, behind the tokens before them."""
+    target = EVERYTHING.target
+    options = {"k": 3, "score": Scorer("pair"), **more}
+    trace = specwb.record(
+        target, PROMPT, made("diffuspec", options, EVERYTHING), max_new_tokens=6, temperature=1.0,
+        seed=5, repeats=1,
+    )  # fmt: skip
+    Draft202012Validator(schema()).validate(trace)
+    one = trace["rounds"][0]
+    lens = one["lens"]
+    assert (lens["kind"], lens["learned"]) == ("lattice", "pair")
+    for path in lens["paths"]:
+        for i, rank in enumerate(path["ranks"]):
+            place = lens["places"][i]
+            at = place["ranks"].index(rank)
+            assert place["tokens"][at] == path["tokens"][i]
+            assert place["logq"][at] == path["logq"][i]
+            if path is lens["paths"][0]:
+                assert place["logr"][at] == path["logr"][i]
+    node, drafted = 0, set()
+    for path in lens["paths"]:
+        node = 0
+        for token in path["tokens"]:
+            below = [i for i, parent in enumerate(one["parents"]) if parent == node]
+            node = next(i for i in below if one["tokens"][i] == token)
+            drafted.add(node)
+    assert drafted == set(range(1, len(one["tokens"]))), "every drafted token is on a walk"

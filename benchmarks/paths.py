@@ -1,0 +1,158 @@
+"""What chooses a path through a diffusion drafter's lattice: n-grams or learned scores.
+
+    python benchmarks/paths.py [--target lab] [--texts 120] [--tokens 64] [--out FILE]
+
+First the tokens kept at T = 0 of the k that one pass drafts, behind ``--texts`` places of the
+target's own greedy text: ``row`` takes the best token of each place, ``cps`` is the paper's search
+(own n-grams and those of the text), the others are greedy walks by learned scores, and ``lattice``
+is the most that any path through the M candidates keeps. Then tau of whole decodings at T = 0 (one
+path) and T = 1 (row and walks are drawn, cps is a point mass). Ratios are to cps, with 95 %
+intervals over texts (bootstrap). Last the time of a walk next to a plain step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import specwb
+from specwb.bench.prompts import interleave, load_prompts
+from specwb.bench.results import resampled
+from specwb.evaluation import lattices
+from specwb.models.diffusion import load_diffusion
+from specwb.models.path import KINDS, greedy_walk, load_path
+from specwb.proxy import read_along
+
+
+def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
+    """The ratio of two means over the same texts, and its 95 % interval."""
+    index = resampled(len(ours))
+    drawn = ours[index].mean(1) / np.maximum(theirs[index].mean(1), 1e-9)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(ours.mean() / theirs.mean()), float(low), float(high)
+
+
+def cell(record: list[dict], values: np.ndarray, reference: np.ndarray, **what: object) -> str:
+    """Notes a mean and its ratio to the reference's, and writes them."""
+    found = ratio(values, reference)
+    record.append({**what, "mean": values.mean(), "ratio": found})
+    same = values is reference
+    return f"{values.mean():.2f}" + ("" if same else " x{:.2f} ({:.2f}-{:.2f})".format(*found))
+
+
+def places_along(target: specwb.Target, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """Texts that end at places spread over the target's greedy continuations."""
+    each = -(-count // len(prompts))
+    written = specwb.decode(target, prompts, "ar", max_new_tokens=12 * each, eos=()).tokens
+    texts = [
+        [*prompt, *row[: 1 + (i + 12 * j) % (12 * each)]]
+        for j in range(each)
+        for i, (prompt, row) in enumerate(zip(prompts, written, strict=True))
+    ]
+    return texts[:count]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--target", default="lab")
+    parser.add_argument("--texts", type=int, default=120)
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--k", type=int, nargs="*", default=[4, 8, 16])
+    parser.add_argument("--top", type=int, nargs="*", default=[4, 15])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    target, console = specwb.load(options.target), Console(width=130)
+    folder = target.own_head("diffusion")
+    assert folder is not None, f"{options.target} has no diffusion model"
+    model = load_diffusion(folder, target)
+    scorers = {}
+    for kind in KINDS:
+        if (place := target.own_head(f"path/{kind}")) is not None:
+            scorers[kind] = load_path(place, target, model)
+    questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
+    prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
+    record: dict = {"kept": [], "tau": [], "walk": {}}
+    built = specwb.method("diffuspec", target, k=max(options.k))
+
+    table = Table("k", "M", "row", "cps", *scorers, "lattice", title="tokens kept, T = 0")
+    texts = places_along(target, prompts, options.texts)
+    for k in options.k:
+        sample = lattices.places(target, model, texts, k=k, top=max(options.top))
+        for top in options.top:
+            kept: dict[str, list[int]] = {name: [] for name in ("row", "cps", *scorers, "lattice")}
+            for place in sample:
+                proxy = built.drafter.proxy()
+                read_along(proxy, place.text)
+                row = lattices.lengths([place], proxy, top=top, exact=False).iloc[0]
+                kept["row"].append(row["row"])
+                kept["cps"].append(row["beam"])
+                kept["lattice"].append(row["top"])
+                for kind, scorer in scorers.items():
+                    kept[kind].append(place.kept(place.walk(scorer, top)))
+            arrays = {name: np.array(values, dtype=float) for name, values in kept.items()}
+            cells = [
+                cell(record["kept"], values, arrays["cps"], k=k, M=top, score=name)
+                for name, values in arrays.items()
+            ]
+            table.add_row(str(k), str(top), *cells)
+    console.print(table)
+
+    table = Table("T", "k", "row", "cps", *scorers, title="tau of whole decodings")
+    for temperature in (0.0, 1.0):
+        for k in options.k:
+            taus = {}
+            for name in ("none", "cps", *scorers):
+                draw = "" if name == "cps" or not temperature else ",draw=sample"
+                score = "" if draw and name == "none" else f",score={name}"
+                out = specwb.decode(
+                    target,
+                    prompts,
+                    f"diffuspec:k={k}{draw}{score}",
+                    max_new_tokens=options.tokens,
+                    temperature=temperature,
+                    seed=list(range(len(prompts))),
+                    eos=(),
+                )
+                taus[name] = options.tokens / np.array(out.step_counts, dtype=float)
+            cells = [
+                cell(record["tau"], values, taus["cps"], T=temperature, k=k, score=name)
+                for name, values in taus.items()
+            ]
+            table.add_row(f"{temperature:g}", str(k), *cells)
+    console.print(table)
+
+    place = lattices.places(target, model, texts[:1], k=8, top=max(options.top))[0]
+    anchor = torch.tensor([place.text[-1]])
+    given = [torch.from_numpy(x)[None] for x in (place.ids, place.logq, place.states)]
+    with torch.inference_mode():
+        for kind, scorer in scorers.items():
+            record["walk"][kind] = timed(lambda s=scorer: greedy_walk(s(anchor, *given)))
+    began = time.perf_counter()
+    specwb.decode(target, prompts[:1], "ar", max_new_tokens=options.tokens, eos=())
+    record["walk"]["plain step"] = (time.perf_counter() - began) / options.tokens
+    console.print({name: f"{1e3 * seconds:.2f} ms" for name, seconds in record["walk"].items()})
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def timed(work) -> float:
+    """The median seconds of 50 calls, after 5."""
+    seconds = []
+    for _ in range(55):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return median(seconds[5:])
+
+
+if __name__ == "__main__":
+    main()
