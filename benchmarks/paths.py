@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +27,7 @@ from specwb.bench.prompts import interleave, load_prompts
 from specwb.bench.results import resampled
 from specwb.evaluation import lattices
 from specwb.models.diffusion import load_diffusion
-from specwb.models.path import KINDS, greedy_walk, load_path
+from specwb.models.path import KINDS, load_path
 from specwb.proxy import read_along
 
 
@@ -131,11 +130,8 @@ def main() -> None:
     console.print(table)
 
     place = lattices.places(target, model, texts[:1], k=8, top=max(options.top))[0]
-    anchor = torch.tensor([place.text[-1]])
-    given = [torch.from_numpy(x)[None] for x in (place.ids, place.logq, place.states)]
-    with torch.inference_mode():
-        for kind, scorer in scorers.items():
-            record["walk"][kind] = timed(lambda s=scorer: greedy_walk(s(anchor, *given)))
+    for kind, scorer in scorers.items():
+        record["walk"][kind] = timed(lambda s=scorer: place.walk(s))
     began = time.perf_counter()
     specwb.decode(target, prompts[:1], "ar", max_new_tokens=options.tokens, eos=())
     record["walk"]["plain step"] = (time.perf_counter() - began) / options.tokens

@@ -20,7 +20,13 @@ from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
 from specwb.models.masked import Blocks
-from specwb.models.path import PathScorer, best_walks, greedy_walk, sampled_walk
+from specwb.models.path import (
+    PathScorer,
+    best_walks,
+    follows_in,
+    greedy_walk,
+    sampled_walk,
+)
 from specwb.models.target import Target, prefill
 from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
@@ -410,18 +416,19 @@ class DiffusionDrafter(Drafter):
     def _scored(
         self, state: State, asked: Tensor, most: int, fresh: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The candidates of every place, ids and log-probabilities ``[B,most,M]``, and the scores
-        ``[B,most,M,M]`` of each behind each candidate of the place before."""
+        """The model's logits, the candidates' ids ``[B,most,M]``, and the scores ``[B,most,M,M]``
+        of each behind each candidate of the place before."""
         assert self.scorer is not None
         logits, states = self._forward(state, state.tokens, 0, asked, most, fresh)
         banned, words = self.blocks.banned, self.model.words
         best = candidates(logits, self.top, self.vocabulary, banned, words)
         ids, logq = best[0].long(), best[1]
         anchor = state.tokens.gather(1, state.length[:, None] - 1)[:, 0]
-        scores = self.scorer(anchor, ids, logq, rms(states, self.backbone.norm))
+        follows = follows_in(state.tokens[:, : state.horizon], state.length, anchor, ids)
+        scores = self.scorer(anchor, ids, logq, rms(states, self.backbone.norm), follows)
         if not state.static:
             self.walked = ids, logq, scores
-        return ids, logq, scores
+        return logits, ids, scores
 
     def _walked(
         self,
@@ -433,16 +440,22 @@ class DiffusionDrafter(Drafter):
         tree: Tree,
     ) -> Draft:
         asked = self._asked(state) if asked is None else asked
-        ids, _, scores = self._scored(state, asked, most, fresh)
+        logits, ids, scores = self._scored(state, asked, most, fresh)
         scheme = self.scheme(state.sampling)
         if scheme is Scheme.POINT:
-            ranks = greedy_walk(scores)[:, :, None]
+            tokens = ids.gather(2, greedy_walk(scores)[:, :, None])
         else:
+            x = logits if logits.dtype == torch.float64 else logits.float()
+            x = x.index_fill(-1, self.blocks.banned, -torch.inf)
+            logq = self.model.spread(x, self.vocabulary).log_softmax(-1)
             u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
-            walks = [sampled_walk(scores, state.sampling, u[..., j]) for j in range(self.paths)]
-            ranks = torch.stack([ranks for ranks, _ in walks], -1)
-            by_place = torch.stack([q for _, q in walks], 2)  # [B,k,K,M]
-        tokens = ids.gather(2, ranks)  # [B,k,K], by level, path by path
+            walks = [
+                sampled_walk(scores, ids, logq, state.sampling, u[..., j])
+                for j in range(self.paths)
+            ]
+            # [B,k,K], by level, path by path, and [B,k,K,V]
+            tokens = torch.stack([walk for walk, _ in walks], -1)
+            by_place = torch.stack([q for _, q in walks], 2)
         self._count(tokens[:, :, 0], asked)
         within = torch.arange(most, device=ids.device) < asked[:, None]
         valid = within[:, :, None].expand_as(tokens).flatten(1)
@@ -450,10 +463,7 @@ class DiffusionDrafter(Drafter):
         if scheme is Scheme.POINT:
             return draft
         # the row of q at a node is that of the place below it; of the root there is one
-        small = torch.cat([by_place[:, 0, :1], by_place[:, 1:].flatten(1, 2)], 1)
-        at = ids[:, :, None].expand_as(by_place)
-        at = torch.cat([at[:, 0, :1], at[:, 1:].flatten(1, 2)], 1)
-        q = small.new_zeros(*small.shape[:2], self.vocabulary).scatter_(2, at, small)
+        q = torch.cat([by_place[:, 0, :1], by_place[:, 1:].flatten(1, 2)], 1)
         nodes = torch.arange(tree.n, device=ids.device)
         q_row = torch.where(tree.depth < most, nodes, -1)
         return Draft(tree, draft.tokens, draft.valid, scheme, q, q_row)
@@ -464,7 +474,7 @@ class DiffusionDrafter(Drafter):
         if most <= 0:
             return self._chain(state, [()] * state.rows, [0] * state.rows)
         assert asked is not None  # what is verified as a tree is never recorded
-        ids, _, scores = self._scored(state, asked, most, fresh)
+        _, ids, scores = self._scored(state, asked, most, fresh)
         ranks, logq = best_walks(scores, self.beams)
         at = ids[:, None].expand(-1, ranks.shape[1], -1, -1)
         tokens = at.gather(3, ranks[..., None])[..., 0]

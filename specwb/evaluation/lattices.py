@@ -23,7 +23,7 @@ from specwb.flow import Draft, Scheme
 from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block, block_states
-from specwb.models.path import PathScorer, greedy_walk
+from specwb.models.path import PathScorer, follows_in, greedy_walk
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.options import whole
@@ -97,8 +97,10 @@ class Place:
             torch.from_numpy(x)[None].to(scorer.weight.device)
             for x in (self.ids[:, :m], self.logq[:, :m], self.states)
         )
-        anchor = torch.tensor([self.text[-1]], device=ids.device)
-        ranks = greedy_walk(scorer(anchor, ids, logq, states))
+        text = torch.tensor([self.text], device=ids.device)
+        anchor, length = text[:, -1], torch.tensor([len(self.text)], device=ids.device)
+        follows = follows_in(text, length, anchor, ids)
+        ranks = greedy_walk(scorer(anchor, ids, logq, states, follows))
         return ids.gather(2, ranks[:, :, None])[0, :, 0].tolist()
 
     def reach(self, lattice: Lattice) -> int:

@@ -3,10 +3,10 @@
 A diffusion model predicts each place of a block by itself (theorem 11.1). A *path scorer* adds what
 the places do not know of each other: to candidate b of place i, behind candidate a of place i - 1,
 
-    S_i(a, b) = w_i log q_i(b) + u(b) + < A_{i-1}(a), B_i(b) >
+    S_i(a, b) = w_i log q_i(b) + u(b) + < A_{i-1}(a), B_i(b) > + v_i f(a, b)
 
-with vectors of ``rank`` numbers for both candidates. Place 0 is the anchor, the text's last token.
-Of the three kinds
+with vectors of ``rank`` numbers for both candidates, and f(a, b) the share of a's occurrences in
+the text so far that b follows. Place 0 is the anchor, the text's last token. Of the three kinds
 
 - ``markov``: A and B are projections of the tokens' embeddings, the same at all places (the Markov
   head of DSpark);
@@ -16,13 +16,16 @@ Of the three kinds
   all places, with their probabilities (after LiLiCorr).
 
 A *walk* goes from place to place by the scores of the candidates behind the one chosen before. The
-greedy walk takes the best. The sampled walk draws b with ``softmax_b S_i(a, b)``, after temperature
-and filters; this is the q of its tokens, so the ordinary rules are exact for it (theorem 11.8).
+greedy walk takes the best. The sampled walk draws from all tokens: with the scores as logits for
+the candidates, and the diffusion model's own log-probabilities for all others. Behind a token that
+was no candidate all logits are the model's own. After temperature and filters this is the q of the
+drawn token, so the ordinary rules are exact for it (theorem 11.8).
 
 Source: the three are known from descriptions in public threads (vLLM #52816, Model-Optimizer #2342)
-and not from papers. Chosen here: embeddings are the target's, frozen and divided by their root mean
-square; the gate is ``1 + H h``; the transformer has pre-norms, one token per candidate, and full
-attention.
+and not from papers. Chosen here: f, which does what the search's n-grams of the text do; tokens
+outside the candidates, which those walks never draw; embeddings are the target's, frozen and
+divided by their root mean square; the gate is ``1 + H h``; the transformer has pre-norms, one token
+per candidate, and full attention.
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ class PathScorer(nn.Module):
         self.scale = 1 / float(table.weight.detach().float().square().mean().sqrt())
         size = table.weight.shape[1]
         self.weight = nn.Parameter(torch.ones(places))
+        self.copies = nn.Parameter(torch.zeros(places))
         reads = size
         if kind == "corr":
             reads = width
@@ -98,7 +102,9 @@ class PathScorer(nn.Module):
         nn.init.zeros_(self.own.weight)
         nn.init.zeros_(self.after.bias)
 
-    def forward(self, anchor: Tensor, ids: Tensor, logq: Tensor, states: Tensor) -> Tensor:
+    def forward(
+        self, anchor: Tensor, ids: Tensor, logq: Tensor, states: Tensor, follows: Tensor
+    ) -> Tensor:
         """The scores ``[B, k, M, M]`` of candidate b (last) behind candidate a of the place before.
 
         Args:
@@ -106,6 +112,7 @@ class PathScorer(nn.Module):
             ids: ``[B, k, M]``, the candidates.
             logq: ``[B, k, M]``, their log-probabilities; -inf may not be drafted, nor walked to.
             states: ``[B, k, H]``, the diffusion model's, which its output layer reads.
+            follows: ``[B, k, M, M]``, :func:`follows_in` of the text.
         """
         dtype = self.weight.dtype
         rows, k, m = ids.shape
@@ -121,6 +128,7 @@ class PathScorer(nn.Module):
             a = a * (1 + self.gate(_normed(states)))[:, :, None]
         own = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
         scores = a @ b.transpose(-1, -2) + own[:, :, None]
+        scores = scores + self.copies[:k, None, None] * follows.to(dtype)
         scores = scores.to(
             torch.promote_types(scores.dtype, torch.float32)
         )  # of autocast's bfloat16
@@ -188,6 +196,23 @@ def load_path(source: str | Path, target: Target, diffusion: Any = None) -> Path
     return scorer.to(target.device, dtype).requires_grad_(False).eval()
 
 
+def follows_in(text: Tensor, length: Tensor, anchor: Tensor, ids: Tensor) -> Tensor:
+    """``[B, k, M, M]``: of the occurrences of candidate a of the place before in a text, the share
+    that candidate b follows; 0 where there are none.
+
+    Args:
+        text: ``[B, T]``, tokens.
+        length: ``[B]``, how many of them count.
+        anchor, ids: of :class:`PathScorer`.
+    """
+    before = torch.cat([anchor[:, None, None].expand(-1, 1, ids.shape[2]), ids[:, :-1]], 1)
+    counts = torch.arange(1, text.shape[1], device=text.device) < length[:, None]
+    is_a = (before[..., None] == text[:, None, None, :-1]) & counts[:, None, None]
+    is_b = ids[..., None] == text[:, None, None, 1:]
+    both = is_a.float() @ is_b.float().transpose(-1, -2)
+    return both / is_a.sum(-1, keepdim=True).clamp_min(1)
+
+
 def greedy_walk(scores: Tensor) -> Tensor:
     """The ranks ``[B, k]`` of the walk that always takes the best candidate, of equals the first.
 
@@ -203,28 +228,34 @@ def greedy_walk(scores: Tensor) -> Tensor:
     return torch.stack(ranks, 1)
 
 
-def sampled_walk(scores: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
+def sampled_walk(
+    scores: Tensor, ids: Tensor, logq: Tensor, sampling: Sampling, u: Tensor
+) -> tuple[Tensor, Tensor]:
     """Draws a walk, and returns what it was drawn from.
 
     Args:
         scores: ``[B, k, M, M]`` of :class:`PathScorer`.
-        sampling: temperature and filters, which act on each place's candidates.
+        ids: ``[B, k, M]``, the candidates.
+        logq: ``[B, k, V]``, the diffusion model's log-probabilities of all tokens.
+        sampling: temperature and filters.
         u: ``[B, k]``, uniforms.
 
     Returns:
-        The ranks ``[B, k]``, and ``[B, k, M]``: the distributions over the candidates from which
-        they were drawn, each given the ranks before.
+        The tokens ``[B, k]``, and ``[B, k, V]``: the distributions from which they were drawn, each
+        given the tokens before.
     """
-    ranks: list[Tensor] = []
+    tokens: list[Tensor] = []
     drawn_from = []
-    row = scores[:, 0, 0]
     for i in range(scores.shape[1]):
+        row, own = scores[:, i, 0], logq[:, i]
         if i:
-            row = _behind(scores[:, i], ranks[-1])
-        q = sampling.probabilities(row)
+            is_before = ids[:, i - 1] == tokens[-1][:, None]
+            row = _behind(scores[:, i], is_before.int().argmax(-1))
+            row = torch.where(is_before.any(-1, keepdim=True), row, own.gather(1, ids[:, i]))
+        q = sampling.probabilities(own.scatter(1, ids[:, i], row.to(own.dtype)))
         drawn_from.append(q)
-        ranks.append(inverse_cdf(q, u[:, i]))
-    return torch.stack(ranks, 1), torch.stack(drawn_from, 1)
+        tokens.append(inverse_cdf(q, u[:, i]))
+    return torch.stack(tokens, 1), torch.stack(drawn_from, 1)
 
 
 def best_walks(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:

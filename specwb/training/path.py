@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specwb.lattice import candidates
 from specwb.models.diffusion import DiffusionModel, load_diffusion
-from specwb.models.path import KINDS, PathScorer
+from specwb.models.path import KINDS, PathScorer, follows_in
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.diffusion import DiffusionRecipe, fill_after_end
@@ -31,6 +31,7 @@ class Lattices:
         rank: ``[N, k]``, the rank of the text's token among the candidates of its place, -1 where
             it is none of them.
         counted: ``[N, k]``, which places count.
+        follows: ``[N, k, M, M]``, which candidate follows which in the text before the block.
     """
 
     anchor: Tensor
@@ -41,6 +42,11 @@ class Lattices:
     best: Tensor
     rank: Tensor
     counted: Tensor
+    follows: Tensor
+
+    def scores(self, head: PathScorer) -> Tensor:
+        """``[N, k, M, M]``."""
+        return head(self.anchor, self.ids, self.logq, self.states, self.follows)
 
     def behind_the_text(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The scores ``[N, k, M]`` behind the text's token of the place before, and where there are
@@ -54,13 +60,14 @@ class PathRecipe(Recipe):
     """A path scorer over the target's frozen diffusion model.
 
     Every text is cut into blocks that are fully masked, as one pass of drafting sees them. At each
-    place the scorer learns the target's distribution over the candidates, given the text's own
-    token of the place before: ``- sum_b p(b) log softmax_b S_i(a, b)``, times ``decay**i``. Places
+    place the scorer learns the target's distribution given the text's own token a of the place
+    before: ``- sum_b p(b) log q_i(b | a)``, times ``decay**i``, with q that of a sampled walk. All
+    tokens outside the candidates count as one, with the diffusion model's probability. Places
     before which the text's token is no candidate are left out; so is what follows an end of text.
 
     Measured are ``rank``, the share of held-out places at which the best candidate is the target's
     best token, ``row``, the same of the diffusion model's own first choices, and ``sampled``, the
-    mean of sum min(p, q) at T = 1; all by place, after the text's own tokens.
+    mean of sum min(p, q) over the candidates at T = 1; all by place, after the text's own tokens.
 
     Settings: score (markov, pair or corr), rank, width (of corr), block (the longest that is
     scored; k is log-uniform in 2..block), top (candidates of a place), decay, diffusion (a folder;
@@ -138,8 +145,12 @@ class PathRecipe(Recipe):
         found = best[0].long()
         p, likeliest = self._target_says(outputs, found.view(rows, blocks * k, -1), first - 1)
         is_text = found == tokens.flatten(0, 1)[:, :, None]
+        anchor = ids[:, before].view(rows, blocks, k)[:, :, 0].flatten()
+        begins = (first + k * torch.arange(blocks, device=device)).repeat(rows)
+        texts = ids.repeat_interleave(blocks, 0)
         return Lattices(
-            anchor=ids[:, before].view(rows, blocks, k)[:, :, 0].flatten(),
+            anchor=anchor,
+            follows=follows_in(texts, begins, anchor, found),
             ids=found,
             logq=best[1].float(),
             states=states.float(),
@@ -170,11 +181,10 @@ class PathRecipe(Recipe):
     def loss(self, head: PathScorer, outputs: TargetOutputs, moment: Moment) -> Tensor:
         k = int(2 * (self.settings["block"] / 2) ** moment.number(0) + 0.5)
         found = self.lattices(outputs, 1 + int(moment.number(1) * k), k)
-        scores = head(found.anchor, found.ids, found.logq, found.states)
-        rows, is_known = found.behind_the_text(scores)
+        rows, is_known = found.behind_the_text(found.scores(head))
+        p, logits = with_the_rest(found.p, found.logq, rows)
         # a candidate that may not be drafted has -inf, and costs nothing
-        logs = rows.log_softmax(-1).masked_fill(found.logq == -torch.inf, 0.0)
-        cost = -(found.p * logs).sum(-1)
+        cost = -(p * logits.log_softmax(-1).masked_fill(logits == -torch.inf, 0.0)).sum(-1)
         weight = self.settings["decay"] ** torch.arange(k, device=cost.device)
         counts = (is_known & found.counted) * weight
         return (cost * counts).sum() / counts.sum().clamp_min(1)
@@ -182,11 +192,11 @@ class PathRecipe(Recipe):
     @torch.no_grad()
     def measure(self, head: PathScorer, outputs: TargetOutputs) -> dict[str, Any]:
         found = self.lattices(outputs, 1, min(self.measured_levels, head.places))
-        scores = head(found.anchor, found.ids, found.logq, found.states)
-        rows, is_known = found.behind_the_text(scores)
+        rows, is_known = found.behind_the_text(found.scores(head))
         rows = torch.where(is_known[..., None], rows, found.logq)
         chosen = found.ids.gather(-1, rows.argmax(-1, keepdim=True))[..., 0]
-        overlap = torch.minimum(found.p, rows.softmax(-1)).sum(-1)
+        p, logits = with_the_rest(found.p, found.logq, rows)
+        overlap = torch.minimum(p, logits.softmax(-1))[..., :-1].sum(-1)
         counted = found.counted.float()
 
         def by_place(values: Tensor) -> list[float]:
@@ -198,3 +208,11 @@ class PathRecipe(Recipe):
             "row": by_place(found.ids[..., 0] == found.best),
             "sampled": by_place(overlap),
         }
+
+
+def with_the_rest(p: Tensor, logq: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The candidates' probabilities and scores ``[N, k, M]``, and last those of all other tokens
+    together ``[N, k, M + 1]``: the target's, and the diffusion model's log-probability."""
+    rest = (1 - logq.exp().sum(-1, keepdim=True)).clamp_min(1e-6).log()
+    others = (1 - p.sum(-1, keepdim=True)).clamp_min(0)
+    return torch.cat([p, others], -1), torch.cat([scores, rest], -1)

@@ -20,6 +20,7 @@ from specwb.models.path import (
     KINDS,
     PathScorer,
     best_walks,
+    follows_in,
     greedy_walk,
     load_path,
     sampled_walk,
@@ -74,21 +75,40 @@ def test_the_best_walks_are_the_most_probable_ones():
 
 
 def test_a_walk_is_drawn_from_what_it_says():
-    """Shares of 40,000 draws against the walks' own probabilities (chi-square), and the returned
-    rows are those probabilities."""
-    n, table = 40_000, scores(1)
-    u = torch.rand(n, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ranks, q = sampled_walk(table.expand(n, -1, -1, -1), Sampling(1.0), u)
-    said = q.gather(2, ranks[..., None]).prod(1)[:, 0]
-    counts = torch.zeros(27)
-    wanted = torch.zeros(27)
-    for walk in itertools.product(range(3), repeat=3):
-        code = walk[0] * 9 + walk[1] * 3 + walk[2]
-        here = (ranks == torch.tensor(walk)).all(1)
-        counts[code], wanted[code] = here.sum(), probability(table[0], walk)
-        assert torch.allclose(said[here], wanted[code].double(), atol=1e-6)
-    x = float(((counts - n * wanted) ** 2 / (n * wanted)).sum())
-    assert x < 65, "chi-square with 26 degrees of freedom; 65 has p = 3e-5"
+    """Shares of 40,000 draws against the walks' probabilities (chi-square), by the definition:
+    scores for candidates, the model's own log-probabilities for others and behind them."""
+    n, table = 40_000, scores(1, 2, 2)
+    ids = torch.tensor([[[2, 0], [1, 2]]])
+    logq = torch.randn(1, 2, 3, generator=torch.Generator().manual_seed(3)).double().log_softmax(-1)
+
+    def row(i: int, before: int | None) -> torch.Tensor:
+        logits = logq[0, i].clone()
+        if before is None or before in ids[0, 0].tolist():
+            a = 0 if before is None else ids[0, 0].tolist().index(before)
+            logits[ids[0, i]] = table[0, i, a]
+        return logits.softmax(-1)
+
+    u = torch.rand(n, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    given = table.expand(n, -1, -1, -1), ids.expand(n, -1, -1), logq.expand(n, -1, -1)
+    tokens, q = sampled_walk(*given, Sampling(1.0), u)
+    x = 0.0
+    for first, second in itertools.product(range(3), repeat=2):
+        wanted = float(row(0, None)[first] * row(1, first)[second])
+        here = (tokens == torch.tensor([first, second])).all(1)
+        said = q[here, 0, first] * q[here, 1, second]
+        assert torch.allclose(said, torch.full_like(said, wanted), atol=1e-6)
+        x += (int(here.sum()) - n * wanted) ** 2 / (n * wanted)
+    assert x < 37, "chi-square with 8 degrees of freedom; 37 has p = 1e-5"
+
+
+def test_what_followed_what_in_the_text():
+    text = torch.tensor([[4, 5, 4, 6, 4, 5, 4, 9], [1, 1, 1, 1, 1, 1, 1, 1]])
+    ids = torch.tensor([[[5, 6], [4, 9]], [[1, 2], [1, 2]]])
+    found = follows_in(text, torch.tensor([7, 3]), torch.tensor([4, 1]), ids)
+    # the 4 at the end of the seven tokens has no successor yet
+    assert found[0, 0].tolist() == [pytest.approx([2 / 3, 1 / 3])] * 2
+    assert found[0, 1].tolist() == [[1.0, 0.0], [1.0, 0.0]]
+    assert found[1].tolist() == [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]]
 
 
 @every_kind
@@ -97,12 +117,13 @@ def test_what_may_not_be_drafted_is_not_walked_to(kind):
     ids = torch.tensor([[[3, 9, 5], [4, 8, 2]]])
     logq = torch.tensor([[[-0.5, -1.5, -torch.inf], [-torch.inf, -0.1, -3.0]]]).double()
     states = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2)).double()
-    found = scorer(torch.tensor([1]), ids, logq, states)
+    more = logq, states, torch.zeros(1, 2, 3, 3).double()
+    found = scorer(torch.tensor([1]), ids, *more)
     assert found.shape == (1, 2, 3, 3)
     assert torch.equal(found == -torch.inf, (logq == -torch.inf)[:, :, None].expand_as(found))
     assert (found[0, 0] == found[0, 0, 0]).all(), "behind the anchor all rows are the same"
     # one candidate changed in the place before changes what is said behind it
-    other = scorer(torch.tensor([1]), torch.tensor([[[3, 7, 5], [4, 8, 2]]]), logq, states)
+    other = scorer(torch.tensor([1]), torch.tensor([[[3, 7, 5], [4, 8, 2]]]), *more)
     assert not torch.allclose(found[0, 1, 1, 1:], other[0, 1, 1, 1:])
 
 
@@ -143,9 +164,9 @@ def test_independent_draws_as_the_q_of_a_walk_would_be_noticed(monkeypatch):
     """The same decoding with the q of the first place everywhere is biased."""
     import specwb.drafters.diffusion as module
 
-    def wrong(table, sampling, u):
-        ranks, q = sampled_walk(table, sampling, u)
-        return ranks, q[:, :1].expand_as(q)
+    def wrong(*given):
+        tokens, q = sampled_walk(*given)
+        return tokens, q[:, :1].expand_as(q)
 
     monkeypatch.setattr(module, "sampled_walk", wrong)
     counts, _ = decoding.sampled(method("pair", draw="sample"), "plain")
@@ -246,7 +267,8 @@ def test_a_saved_scorer_scores_the_same(kind, tmp_path):
     ids = torch.randint(64, (2, 3, 4), generator=torch.Generator().manual_seed(0))
     logq = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
     states = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(2))
-    inputs = torch.tensor([1, 2]), ids, logq, states
+    follows = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    inputs = torch.tensor([1, 2]), ids, logq, states, follows
     assert torch.allclose(made(*inputs), read(*inputs), atol=0.05)  # files are in fp16
 
 

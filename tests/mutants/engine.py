@@ -16,7 +16,7 @@ from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.drafters.length import Heuristic
 from specwb.drafters.level import LevelDrafter, Levels
 from specwb.flow import Scores, State
-from specwb.models import layout
+from specwb.models import layout, path
 from specwb.models.cache import KVCache
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -387,3 +387,19 @@ def eagle_pairs_off_by_one(patch):
 def kangaroo_runs_a_layer_twice(patch):
     """The layers before the exit are counted from 1, those behind it from 0."""
     patch.edit(KangarooDrafter.shallow, "last=self.exit", "last=self.exit + 1")
+
+
+@killed_by("drafters/test_path_scores.py: distribution_of_the_text pair-options0-plain")
+def walk_tested_with_the_place_before(patch):
+    """A drawn walk's token is tested with the distribution of the place before its own."""
+    patch.edit(
+        DiffusionDrafter._walked,
+        "tree.depth < most, nodes, -1",
+        "tree.depth < most, (nodes - 1).clamp_min(0), -1",
+    )
+
+
+@killed_by("drafters/test_path_scores.py: walk_is_drawn_from_what_it_says")
+def walk_ignores_its_last_token(patch):
+    """A drawn walk always goes on behind the first candidate."""
+    patch.edit(path.sampled_walk, "is_before.int().argmax(-1))", "0 * is_before.int().argmax(-1))")

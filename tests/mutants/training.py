@@ -30,6 +30,7 @@ from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import Log, Plan, Training
 from specwb.training.markov import MarkovSource
 from specwb.training.optim import Muon
+from specwb.training.path import PathRecipe
 from specwb.training.recipe import Moment
 
 # ----------------------------------------------------------------------- the loop and what it saves
@@ -389,3 +390,9 @@ def agreement_of_products(patch):
 def tokens_of_the_last_run_only(patch):
     """Weights that were trained on twice count the tokens of the second training only."""
     patch.edit(lab._tokens_before, ' + card.get("tokens_before", 0)', "")
+
+
+@killed_by("drafters/test_path_scores.py: lattices_are_those_of_drafting")
+def lattices_a_place_late(patch):
+    """A path scorer learns the target's distribution of the place behind its own."""
+    patch.edit(PathRecipe.lattices, "-1), first - 1)", "-1), first)")
