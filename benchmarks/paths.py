@@ -3,11 +3,12 @@
     python benchmarks/paths.py [--target lab] [--texts 120] [--tokens 64] [--out FILE]
 
 First the tokens kept at T = 0 of the k that one pass drafts, behind ``--texts`` places of the
-target's own greedy text: ``row`` takes the best token of each place, ``cps`` is the paper's search
-(own n-grams and those of the text), the others are greedy walks by learned scores, and ``lattice``
-is the most that any path through the M candidates keeps. Then tau of whole decodings at T = 0 (one
-path) and T = 1 (row and walks are drawn, cps is a point mass). Ratios are to cps, with 95 %
-intervals over texts (bootstrap). Last the time of a walk next to a plain step.
+target's own greedy text: ``row`` takes the best token of each place, ``own`` is the paper's search
+with n-grams that were counted beforehand, ``cps`` the same with those of the text as well (the
+default), the others are greedy walks by learned scores, and ``lattice`` is the most that any path
+through the M candidates keeps. Then tau of whole decodings at T = 0 (one path) and T = 1 (row and
+walks are drawn, own and cps are point masses). Ratios are to cps, with 95 % intervals over texts
+(bootstrap). Last the time of a walk next to a plain step.
 """
 
 from __future__ import annotations
@@ -80,20 +81,26 @@ def main() -> None:
     questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
     prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
     record: dict = {"kept": [], "tau": [], "walk": {}}
-    built = specwb.method("diffuspec", target, k=max(options.k))
+    searches = {
+        "own": specwb.method("diffuspec", target, k=max(options.k), ngram="own"),
+        "cps": specwb.method("diffuspec", target, k=max(options.k)),
+    }
 
-    table = Table("k", "M", "row", "cps", *scorers, "lattice", title="tokens kept, T = 0")
+    table = Table("k", "M", "row", *searches, *scorers, "lattice", title="tokens kept, T = 0")
     texts = places_along(target, prompts, options.texts)
     for k in options.k:
         sample = lattices.places(target, model, texts, k=k, top=max(options.top))
         for top in options.top:
-            kept: dict[str, list[int]] = {name: [] for name in ("row", "cps", *scorers, "lattice")}
+            kept: dict[str, list[int]] = {
+                name: [] for name in ("row", *searches, *scorers, "lattice")
+            }
             for place in sample:
-                proxy = built.drafter.proxy()
-                read_along(proxy, place.text)
-                row = lattices.lengths([place], proxy, top=top, exact=False).iloc[0]
+                for name, method in searches.items():
+                    proxy = method.drafter.proxy()
+                    read_along(proxy, place.text)
+                    row = lattices.lengths([place], proxy, top=top, exact=False).iloc[0]
+                    kept[name].append(row["beam"])
                 kept["row"].append(row["row"])
-                kept["cps"].append(row["beam"])
                 kept["lattice"].append(row["top"])
                 for kind, scorer in scorers.items():
                     kept[kind].append(place.kept(place.walk(scorer, top)))
@@ -105,13 +112,14 @@ def main() -> None:
             table.add_row(str(k), str(top), *cells)
     console.print(table)
 
-    table = Table("T", "k", "row", "cps", *scorers, title="tau of whole decodings")
+    table = Table("T", "k", "row", *searches, *scorers, title="tau of whole decodings")
     for temperature in (0.0, 1.0):
         for k in options.k:
             taus = {}
-            for name in ("none", "cps", *scorers):
-                draw = "" if name == "cps" or not temperature else ",draw=sample"
+            for name in ("none", *searches, *scorers):
+                draw = "" if name in searches or not temperature else ",draw=sample"
                 score = "" if draw and name == "none" else f",score={name}"
+                score = ",ngram=own" if name == "own" else score
                 out = specwb.decode(
                     target,
                     prompts,
