@@ -14,6 +14,7 @@ import torch
 from test_diffuspec_drafts import little
 
 import specwb
+from specwb.bench.prompts import load_prompts
 from specwb.flow import Scheme
 from specwb.models.checkpoint import HeadError
 from specwb.models.path import (
@@ -304,3 +305,18 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
     (tmp_path / "path" / "config.json").write_text("{}")
     with pytest.raises(HeadError, match="is no path scorer"):
         build(k=4, score=tmp_path / "path")
+
+
+@pytest.mark.slow
+@every_kind
+def test_the_shipped_scorers_decode_what_plain_decoding_does_and_keep_more(kind):
+    """On the lab family: the text is the target's, and more is accepted than of the first
+    choices."""
+    lab = specwb.load("lab", dtype=torch.float64)
+    prompts = [q.ids(lab.tokenizer) for q in load_prompts("lab")[:6]]
+    run = {"max_new_tokens": 48, "eos": ()}
+    plain = specwb.decode(lab, prompts, "ar", **run)
+    walk = specwb.decode(lab, prompts, f"diffuspec:k=8,score={kind}", **run)
+    row = specwb.decode(lab, prompts, "diffuspec:k=8,score=none", **run)
+    assert walk.tokens == row.tokens == plain.tokens
+    assert sum(walk.step_counts) < sum(row.step_counts)
