@@ -117,7 +117,7 @@ def test_every_benchmark_is_a_part_or_measures_the_cpu():
     folder = Path(gpu.__file__).parent
     files = {file.stem for file in folder.glob("*.py")} - {"gpu", "preflight"}
     parts = {word.removesuffix(".py") for words in gpu.PARTS.values() for word in words}
-    assert files - parts == {"models", "search", "sizes", "trees", "ways"}
+    assert files - parts == {"models", "paths", "search", "sizes", "trees", "ways"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a device")

@@ -370,8 +370,8 @@ def results_of_other_arguments_continued(patch):
     """A run goes on from a file that lacks one of its arguments."""
     patch.edit(
         store.Store._read,
-        "if now.get(name) != before.get(name):",
-        "if name in before and now.get(name) != before[name]:",
+        "differing and now.get(name) != before.get(name):",
+        "differing and name in before and now.get(name) != before[name]:",
     )
 
 

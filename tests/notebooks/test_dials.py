@@ -27,6 +27,7 @@ from specwb.widgets import Dials, Microscope
 from specwb.widgets import dials as module
 from specwb.widgets.dials import BY_LEVEL, HERE, dial
 
+FILES = ("draft", "head", "groups", "ngram", "score")  # models and files have no control
 TEXTS, TOKENS = [[1, 2, 3], [5, 9], [7, 8, 9, 10]], 10
 
 
@@ -65,7 +66,7 @@ def somewhere_else(widget: Any) -> Any:
 def test_every_method_has_its_options_as_controls(key):
     view = room(key)
     options, controls = METHODS[key].options, view.settings()
-    plain = {n for n, o in options.items() if n not in ("draft", "head", "groups", "ngram")}
+    plain = {n for n, o in options.items() if n not in FILES}
     assert plain <= {name.removesuffix(" levels") for name in controls}
     for name in plain & set(controls):
         assert view[name].tooltip == options[name].help

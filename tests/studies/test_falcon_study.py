@@ -206,7 +206,7 @@ def test_the_shipped_results_are_those_of_the_shipped_family():
 
 
 def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
-    few = replace(STUDY, cells=lambda _: [Cell("ar"), Cell("eagle"), Cell("falcon")])
+    few = replace(STUDY, cells=lambda _: [Cell("ar"), *map(Cell, falcon.SPECS.values())])
     monkeypatch.setattr(falcon, "STUDY", few)
     path = tmp_path / "falcon.json"
     options = ["reproduce", "falcon", "--out", str(path), "--seconds", "0", "--rounds", "2"]
