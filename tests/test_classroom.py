@@ -76,6 +76,7 @@ def test_a_seed_of_one_s_own():
         "[]",
         "{",
         '{"format": "specwb-class", "version": 1}',
+        '{"format": "specwb-class", "version": 1, "name": "", "guesses": {}, "grades": {}}',
         '{"format": "other", "version": 1}',
         '{"format": "specwb-class", "version": 1, "name": "A", "guesses": {"2.keep": 3},'
         ' "grades": {}}',

@@ -380,9 +380,11 @@ def _elsewhere(
     """Build the plain decodings of the same model in other number types."""
     rows: dict[str, tuple[Method | Library, Target]] = {}
     for other in others:
+        if not isinstance(other, Target):
+            raise ArgumentError(f"others are models, as specwb.load returns them, got {other!r}")
         kind, name = str(other.dtype).removeprefix("torch."), plain_row(sampling)
         if other.dtype == target.dtype or f"{kind} ar" in rows:
-            raise ArgumentError(f"others: {kind} is there already; name other number types")
+            raise ArgumentError(f"plain decoding in {kind} is there already; name another type")
         if describe(other) != describe(target):
             models = f"{describe(other)}, not {describe(target)}"
             raise ArgumentError(f"others are the same model in other number types, got {models}")

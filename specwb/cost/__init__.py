@@ -5,7 +5,8 @@
     acceptance            ->  tokens a step, speedup                             (forecast)
     published rows        ->  the error of each, and with it every interval      (ledger)
 
-Nothing is measured here, and no card has been fitted to a published row.
+None of these measures this machine (``calibrate``, ``head_cost``, ``passes`` and ``tune`` do), and
+no card has been fitted to a published row.
 """
 
 from specwb.cost.cards import Card, Machine, card

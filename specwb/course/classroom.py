@@ -85,7 +85,7 @@ def read(folder: str | Path) -> list[dict[str, Any]]:
 def histogram(sheets: Sequence[dict[str, Any]]) -> str:
     """Who guessed what: of every question its choices, each with how many chose it; a right one
     has a tick. Where a lesson draws the question, the right choice differs by student."""
-    lines = [f"{len(sheets)} students"]
+    lines = [f"{len(sheets)} student" + "s" * (len(sheets) != 1)]
     asked = {key for one in sheets for key in one["guesses"]}
     for key in (key for key in questions() if key in asked):
         given = [one["guesses"][key] for one in sheets if key in one["guesses"]]
@@ -126,11 +126,11 @@ def sheet(sheets: Sequence[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _plain(name: str) -> str:
+def _plain(name: str, where: str = "") -> str:
     """A name on one line, without what a terminal would carry out."""
     text = "".join(c for c in name if c.isprintable()).strip() if isinstance(name, str) else ""
     if not text:
-        raise ClassError(f"a student's name is a text of one line, got {name!r}")
+        raise ClassError(f"{where}a student's name is a text of one line, got {name!r}")
     return " ".join(text.split())
 
 
@@ -140,7 +140,7 @@ def _checked(path: Path) -> dict[str, Any]:
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             raise ClassError(f"{path} is of another version: collect it again")
         return {
-            "name": _plain(content["name"]),
+            "name": _plain(content["name"], f"{path}: "),
             "guesses": {
                 str(key): {"guess": str(one["guess"]), "right": one["right"] is True}
                 for key, one in content["guesses"].items()

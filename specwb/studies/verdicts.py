@@ -33,8 +33,6 @@ VERDICTS = (
     "not claimed",
 )
 """What a verdict may be; of what no paper claims it is the last."""
-DECIDED = VERDICTS[:6]
-"""Those that say yes or no."""
 ENOUGH = 48
 """With fewer prompts a claim is inconclusive."""
 SEEDS = 2

@@ -180,7 +180,7 @@ def _sweep(
 def workload(target: Target, work: Sequence[tuple[Task, Item]], jobs: int = 1) -> str:
     """Says how many runs there are, and how long they take if all are as fast as plain decoding.
 
-    A plain step's time is measured, three times; prompts are left out.
+    A plain step is timed four times, and the second shortest counts; prompts are left out.
     """
     step = one_step(target)
     tokens = sum(task.configuration["max_new_tokens"] for task, _ in work)
