@@ -379,9 +379,9 @@ def _elsewhere(
 ) -> dict[str, tuple[Method | Library, Target]]:
     """Build the plain decodings of the same model in other number types."""
     rows: dict[str, tuple[Method | Library, Target]] = {}
+    if not (is_many(others) and all(isinstance(other, Target) for other in others)):
+        raise ArgumentError(f"others are models, as specwb.load returns them, got {others!r}")
     for other in others:
-        if not isinstance(other, Target):
-            raise ArgumentError(f"others are models, as specwb.load returns them, got {other!r}")
         kind, name = str(other.dtype).removeprefix("torch."), plain_row(sampling)
         if other.dtype == target.dtype or f"{kind} ar" in rows:
             raise ArgumentError(f"plain decoding in {kind} is there already; name another type")

@@ -220,7 +220,8 @@ def ask(key: str, **given: Any) -> Question:
     row, code = rows[name], rows[name].get("facts", "")
     defaults, choices, wrong = row.get("given", {}), row["choices"], row["wrong"]
     if unknown := given.keys() - defaults.keys():
-        raise QuestionError(f"{key} has no {', '.join(unknown)}; it has {', '.join(defaults)}")
+        known = ", ".join(defaults) or "none"
+        raise QuestionError(f"{key} has no {', '.join(unknown)}; it has {known}")
     facts = {**defaults, **given, "choices": choices}
     for part in (rows.get("facts", ""), code):
         exec(compile(part, f"{key}, facts", "exec"), facts)

@@ -247,8 +247,10 @@ def front(
         in one of them.
 
     Raises:
-        SweepError: as :func:`summary`.
+        SweepError: as :func:`summary`, or both are one column.
     """
+    if value == cost:
+        raise SweepError(f"value and cost are two columns, got {value} twice")
     parts = [
         summary(found, by, name)
         .rename(columns={middle_of(name): name, "low": f"{name}_low", "high": f"{name}_high"})

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from specwb.errors import ArgumentError
+from specwb.inputs import real
 from specwb.probability import Sampling
 from specwb.tree import Tree
 from specwb.verify.exact import Model, norm, target_distribution
@@ -219,6 +220,8 @@ def certify(
         raise ArgumentError("a rule names its sampling schemes itself: give no draw, logits, cases")
     if not (is_rule or callable(verifier)):
         raise ArgumentError(f"verifier must be a function (p, q, drafts), got {verifier!r}")
+    if real("seconds", seconds) <= 0:
+        raise ArgumentError(f"seconds must be above 0, got {seconds!r}")
     if draw not in DRAWS:
         raise ArgumentError(f"draw must be {', '.join(DRAWS[:-1])} or {DRAWS[-1]}, got {draw!r}")
     if temperatures is None:

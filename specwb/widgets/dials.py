@@ -130,7 +130,7 @@ class Dials(Explorer):
         words = self.target.tokenizer
         if self.texts is None:
             self.texts = [question.ids(words)[:PROMPT] for question in load_prompts("lab")[:TEXTS]]
-        self._ids = token_rows(self.target, list(self.texts))
+        self._ids = token_rows(self.target, self.texts)
         if len(self._ids) < 2:
             raise ArgumentError("texts must be two at least, for an interval of tau")
         shown = [str(ids) if words is None else words.decode(ids) for ids in self._ids[:FEW]]

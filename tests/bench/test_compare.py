@@ -542,6 +542,7 @@ def test_speedups_are_over_plain_decoding_in_another_number_type_where_that_is_f
     for wrong, message in (
         ([target], "float32 is there already"),
         (["float64"], "others are models"),
+        (double, "others are models"),
         ([double] * 2, "float64 is there already"),
         ([tiny.target("qwen2", torch.float64)], "others are the same model"),
     ):

@@ -597,6 +597,7 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
     assert "nothing is better" in plot.read_text()
     for arguments, message in (
         ((*more, "--cost", "drafted", "--pivot"), "--cost goes with neither"),
+        ((*more, "--cost", "tau"), "two columns"),
         (("results", str(store), "--by", "gamma", "--pivot"), "at least two parameters"),
         (("results", str(tmp_path / "no.sqlite")), "does not exist"),
         (("results", str(store), "--by", "eta"), "no column 'eta'"),

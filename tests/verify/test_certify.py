@@ -699,7 +699,7 @@ def test_a_bias_beside_what_cannot_be_followed_is_a_bias():
     assert certify(verify).verdict == BIASED
 
 
-@pytest.mark.parametrize("wrong", [{"draw": "beams"}, {"verifier": 3}])
+@pytest.mark.parametrize("wrong", [{"draw": "beams"}, {"verifier": 3}, {"seconds": "9"}])
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(specwb.ArgumentError):
         specwb.certify(**{"verifier": token_rejection, **wrong})
