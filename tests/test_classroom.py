@@ -55,6 +55,25 @@ def test_a_class_of_three(tmp_path, monkeypatch, capsys):
     assert not any(name.startswith("=") for name in rows)  # no spreadsheet computes a name
 
 
+def test_a_file_keeps_other_lessons_and_first_guesses(tmp_path):
+    one = course.ask(KEY)
+    right, wrong = one.answer[0], next(c for c, why in one.choices.items() if why)
+    student("Ada", wrong, tmp_path, solves=False)
+    question._ASKED.clear()
+    GRADES.clear()
+    other = course.ask("2.bonus")
+    other.guess(other.answer[0])
+    content = json.loads(course.collect("Ada", tmp_path).read_text("utf-8"))
+    assert set(content["guesses"]) == {KEY, "2.bonus"}
+    assert set(content["grades"]) == {"residual"}
+    student("Ada", right, tmp_path, solves=True)
+    content = json.loads((tmp_path / "ada.json").read_text("utf-8"))
+    assert content["guesses"][KEY] == {"guess": wrong, "right": False}
+    assert content["grades"]["residual"]["right"]
+    with pytest.raises(classroom.ClassError, match="is of 'Ada'; take a longer name"):
+        student("ADA", right, tmp_path, solves=True)
+
+
 def test_what_was_not_guessed_is_not_handed_in(tmp_path):
     course.ask(KEY)
     content = json.loads(course.collect("Ada", tmp_path).read_text("utf-8"))

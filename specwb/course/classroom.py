@@ -42,7 +42,8 @@ def collect(name: str, folder: str | Path = ".") -> Path:
     """Write what was guessed and solved in this notebook so far as one JSON file, to hand in.
 
     It holds the name, its :func:`seed`, the first guess at every question with whether it was
-    right, and of every exercise whether the last solution was right. Whoever writes the file can
+    right, and of every exercise whether the last solution was right. What the same student's file
+    has of other lessons stays in it. Whoever writes the file can
     write anything into it: it is a count for the class, not an examination.
 
     Args:
@@ -51,10 +52,10 @@ def collect(name: str, folder: str | Path = ".") -> Path:
     Returns:
         the file.
     Raises:
-        ClassError: the name is empty or no text.
+        ClassError: the name is empty or no text, or the file is another student's or no such file.
     """
     name = _plain(name)
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "name": name,
@@ -66,6 +67,12 @@ def collect(name: str, folder: str | Path = ".") -> Path:
     }
     stem = re.sub(r"\W+", "-", name.casefold()).strip("-") or str(seed(name))
     path = Path(folder) / f"{stem}.json"
+    if path.exists():
+        before = _checked(path)
+        if before["name"] != name:
+            raise ClassError(f"{path} is of {before['name']!r}; take a longer name")
+        content["guesses"] |= before["guesses"]  # the first guess counts
+        content["grades"] = {**before["grades"], **content["grades"]}
     write_all({path: lambda: json.dumps(content, ensure_ascii=False, indent=1) + "\n"})
     return path
 
