@@ -127,7 +127,7 @@ def test_the_answer_varies_with_what_is_given(file, monkeypatch):
     assert len(asked._box.children) == 4  # and the drawing
     with pytest.raises(QuestionError, match="has no sed; it has seed"):
         course.ask("9.seeded", sed=2)
-    with pytest.raises(QuestionError, match="9.which has no seed; it takes no values"):
+    with pytest.raises(QuestionError, match="which has no seed; it takes no values"):
         course.ask("9.which", seed=2)
 
 

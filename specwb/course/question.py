@@ -220,8 +220,8 @@ def ask(key: str, **given: Any) -> Question:
     row, code = rows[name], rows[name].get("facts", "")
     defaults, choices, wrong = row.get("given", {}), row["choices"], row["wrong"]
     if unknown := given.keys() - defaults.keys():
-        known = ", ".join(defaults) or "none"
-        raise QuestionError(f"{key} has no {', '.join(unknown)}; it has {known}")
+        has = f"it has {', '.join(defaults)}" if defaults else "it takes no values"
+        raise QuestionError(f"{key} has no {', '.join(unknown)}; {has}")
     facts = {**defaults, **given, "choices": choices}
     for part in (rows.get("facts", ""), code):
         exec(compile(part, f"{key}, facts", "exec"), facts)
