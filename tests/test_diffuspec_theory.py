@@ -10,9 +10,12 @@ from fractions import Fraction as F
 from itertools import combinations, pairwise, permutations, product
 
 import pytest
+import torch
 
 from specwb.analysis import diffusion as d
 from specwb.lattice import Lattice, beam, exhaustive, viterbi
+from specwb.models.path import sampled_walk
+from specwb.probability import Sampling
 from specwb.verify import exact as E
 from specwb.verify.instances import models
 from specwb.verify.tree_mutants import TREE_MUTANTS
@@ -702,29 +705,71 @@ def test_choosing_against_drawing_a_block(v):
 # ---------------------------------------------------------------------- 11.8, walks over candidates
 
 
-def walk(rng: random.Random, v: int, k: int, sparse: bool = True) -> E.Model:
-    """A sampled walk as a draft: a distribution for every place and token before it, zero outside
-    the place's candidates."""
-    chosen = [rng.sample(range(v), rng.randint(1, v) if sparse else v) for _ in range(k)]
-    tables = [
-        [E.norm([F(rng.randint(1, 6)) if b in kept else F(0) for b in range(v)]) for _ in range(v)]
-        for kept in chosen
-    ]
-    return lambda prefix: tables[len(prefix)][prefix[-1] if prefix else 0]
+def a_walk(rng: random.Random, v: int, k: int, restricted: bool = False) -> E.Model:
+    """A sampled walk as a draft: at every place random weights of candidates behind the candidates
+    of the place before, and the model's own probabilities of all others and behind all others."""
+    kept = [rng.sample(range(v), rng.randint(1, v)) for _ in range(k)]
+    own = [E.norm([F(rng.randint(0, 3)) for _ in range(v - 1)] + [F(1)]) for _ in range(k)]
+    scores = [[[F(rng.randint(1, 6), 4) for _ in range(v)] for _ in range(v)] for _ in range(k)]
+
+    def draft(prefix: E.Tokens) -> E.Dist:
+        i = len(prefix)
+        if i and prefix[-1] not in kept[i - 1] and not restricted:
+            return own[i]
+        row = scores[i][prefix[-1] if prefix else 0]
+        other = [F(0)] * v if restricted else own[i]
+        return E.norm([row[b] if b in kept[i] else other[b] for b in range(v)])
+
+    return draft
 
 
 @every_model
-def test_sampled_walks_are_lossless(v, kind):
-    for seed in range(4):
+@pytest.mark.parametrize("restricted", [False, True])
+def test_sampled_walks_are_lossless(v, kind, restricted):
+    for seed in range(3):
         target, _ = two(seed, v, kind)
-        draft = walk(random.Random(seed), v, 3)
+        draft = a_walk(random.Random(seed), v, 3, restricted)
         assert lossless(E.walks(E.rejection, E.iid, target, draft, CHAIN), target, 4)
         assert lossless(E.TREE_RULES["block"].outcomes("IID", target, draft, CHAIN), target, 4)
         parents = (-1, 0, 0, 1, 2)
         assert lossless(E.paths_outcomes(E.rrs, target, draft, parents), target, 3)
 
 
-def test_candidates_limit_a_walk():
+def test_walks_are_drawn_as_in_the_theorem():
+    """What the drafter calls the q of a node, against the theorem's weights: behind a candidate and
+    behind another token, also with a temperature."""
+    rng, behind_others = random.Random(5), 0
+    for _ in range(40):
+        kept = [rng.sample(range(4), 2) for _ in range(2)]
+        own = [E.norm([F(rng.randint(1, 5)) for _ in range(4)]) for _ in range(2)]
+        weights = [
+            [[F(rng.randint(1, 6), 4) for _ in range(2)] for _ in range(2)] for _ in range(2)
+        ]
+        weights[0][1] = weights[0][0]  # behind the anchor
+        t = rng.choice([1.0, 0.5])
+        tokens, q = sampled_walk(
+            torch.tensor([[[[float(x) for x in b] for b in a] for a in weights]]).double().log(),
+            torch.tensor([kept]),
+            torch.tensor([[[float(x) for x in row] for row in own]]).double().log(),
+            Sampling(t),
+            torch.tensor([[rng.random(), rng.random()]]).double(),
+        )
+        first = int(tokens[0, 0])
+        behind_others += first not in kept[0]
+        for i in range(2):
+            wanted = list(own[i])
+            if not i or first in kept[0]:
+                rank = kept[0].index(first) if i else 0
+                for b, x in zip(kept[i], weights[i][rank], strict=True):
+                    wanted[b] = x
+            if t == 0.5:
+                wanted = [x * x for x in wanted]
+            exact = torch.tensor([float(x) for x in E.norm(wanted)]).double()
+            assert torch.allclose(q[0, i], exact, atol=1e-7)
+    assert 5 < behind_others < 35
+
+
+def test_candidates_limit_a_restricted_walk():
     """The bound, its equality for the scores of a Markov chain, and that others stay below it."""
     rng, below = random.Random(3), 0
     for _ in range(60):
@@ -742,13 +787,41 @@ def test_candidates_limit_a_walk():
     assert below > 20
 
 
+def test_what_other_tokens_add_to_a_walk():
+    """The formula and its bounds for the scores of a Markov chain: more or less than the mass of
+    the candidates; and the two instances."""
+
+    def accepted(p: E.Dist, m: E.Dist, kept: list[int]) -> tuple[F, F, F]:
+        others = [b for b in range(len(p)) if b not in kept]
+        q = E.norm([p[b] if b in kept else m[b] for b in range(len(p))])
+        mass, rest = sum((p[b] for b in kept), F(0)), sum((m[b] for b in others), F(0))
+        z = mass + rest
+        found = E.rejection_acceptance(p, q)
+        assert found == mass / max(F(1), z) + sum(min(p[b], m[b] / z) for b in others)
+        assert (found == 1) == all(m[b] == p[b] for b in others)
+        return found, mass, rest
+
+    rng, more, less = random.Random(4), 0, 0
+    for _ in range(80):
+        v = rng.choice([3, 4])
+        p, m = (E.norm([F(rng.choice([1, 1, 2, 9])) for _ in range(v)]) for _ in range(2))
+        found, mass, rest = accepted(p, m, rng.sample(range(v), rng.randint(1, v - 1)))
+        assert found >= mass / (1 + rest)
+        more, less = more + (found > mass), less + (found < mass)
+    assert more > 20
+    assert less > 2
+    m = [F(2, 5), F(2, 5), F(1, 5)]
+    assert accepted([F(2, 5), F(2, 5), F(1, 5)], m, [0, 1])[:2] == (1, F(4, 5))
+    assert accepted([F(1, 2), F(1, 2), F(0)], m, [0, 1])[:2] == (F(5, 6), 1)
+
+
 def test_a_greedy_walk_tested_as_a_drawn_one():
     """Biased where the walk is not sure, by more than nothing."""
     p = [F(3, 5), F(2, 5)]
     always = min(F(1), p[0] / p[0])
     assert always - p[0] == F(2, 5)
     target, _ = two(1, 2, "dense")
-    draft = walk(random.Random(1), 2, 3, sparse=False)
+    draft = a_walk(random.Random(1), 2, 3)
     path: E.Tokens = ()
     for _ in range(3):
         q = draft(path)

@@ -53,9 +53,9 @@ class DiffusionDrafter(Drafter):
 
     With a ``scorer`` (:mod:`specwb.models.path`) the path is a walk by its scores through the
     ``top`` best tokens of every place: with "search" the greedy walk, a point mass, or with
-    ``as_tree`` the ``beams`` most probable walks; with "sample" ``paths`` walks that are drawn,
-    each token from a known distribution given the ones before. At T = 0 a drawn walk is the greedy
-    one. All of it stays on the device, but for a tree.
+    ``as_tree`` the ``beams`` most probable walks; with "sample" ``paths`` walks that are drawn from
+    all tokens, each from a known distribution given the one before. At T = 0 a drawn walk is the
+    greedy one. All of it stays on the device, but for a tree.
 
     The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, so
     many tokens come from a forward: a row goes on behind them while the length allows and it is
