@@ -72,9 +72,11 @@ MEANINGS = {
         "another speed of other hardware, predicted from our tokens and from the time of a step on "
         "the paper's machine and shapes (specwb predict). The paper's ratio lies in the "
         f"{1 - PREDICTED:.0%} interval, whose error is that of predictions of all other papers' "
-        "rows, and at least half of the effect is predicted (not as predicted: outside). Where the "
-        "interval has 1 in it too, that is said: then the prediction agrees and proves no effect. "
-        "Where our drafter is below the bar, the tokens are the paper's."
+        "rows, the interval lies above 1, and at least half of the effect is predicted (not as "
+        "predicted: the paper's ratio lies outside, or the interval below 1). An interval that has "
+        "both the paper's ratio and 1 in it is inconclusive: the prediction agrees and shows no "
+        "effect. Where our drafter is below the bar, the tokens are the paper's, and the verdict "
+        "says nothing of our drafter."
     ),
     "inconclusive": (
         f"none of these, or nothing varies; always with fewer than {ENOUGH} prompts. Under seen "
@@ -428,9 +430,9 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
 
 
 BOTH = VERDICTS[0], VERDICTS[3]
-HOLDS_NONE = "the interval has 1 in it too"
-"""Beside a prediction that agrees and proves no effect."""
-HOLDS_MORE = "the interval is wider than even"
+HOLDS_NONE = "the prediction agrees, but its interval has 1 in it too"
+"""Why a prediction is inconclusive that agrees and shows no effect."""
+HOLDS_MORE = "the prediction agrees, but its interval is wider than even"
 """The same of two settings that are claimed to be even."""
 
 
@@ -449,14 +451,14 @@ def _against(claim: Claim, predicted: dict[str, Any]) -> tuple[str, str]:
             return given(no, "not even")
         if not 1 / EVEN < ratio < EVEN:
             return given(open_)
-        return given(yes, "" if low > 1 / EVEN and high < EVEN else HOLDS_MORE)
+        return given(yes) if low > 1 / EVEN and high < EVEN else given(open_, HOLDS_MORE)
     paper = None if claim.sign else claim.paper
     if high < 1:
         return given(no, "the other one is faster")
     if paper is not None and not low <= paper <= high:
         return given(no, "the paper's ratio lies outside")
     if ratio > max(1.0, (paper or 1) ** 0.5):
-        return given(yes, HOLDS_NONE if low <= 1 else "")
+        return given(yes) if low > 1 else given(open_, HOLDS_NONE)
     return given(open_, "less than half of the effect is predicted")
 
 
