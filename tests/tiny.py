@@ -214,7 +214,7 @@ def scorer(kind: str, target: specwb.Target, top: int = 15) -> PathScorer:
         torch.manual_seed(3)
         made = PathScorer(target, kind, 32, places=8, top=top, rank=8, width=16)
         for weight in made.parameters():
-            weight.data.add_(0.05 * torch.randn_like(weight))
+            weight.data.add_(0.02 * torch.randn_like(weight))
     dtype = torch.promote_types(target.dtype, torch.float32)
     return made.to(target.device, dtype).requires_grad_(False).eval()
 

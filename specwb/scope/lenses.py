@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from torch import Tensor
@@ -255,7 +255,12 @@ def _walks(drafter: DiffusionDrafter, state: State, draft: Draft) -> Lens | None
         while node > 0:
             path.insert(0, tokens[node])
             node = parents[node]
-        ranks = [row.index(token) for row, token in zip(ids, path, strict=False)]
+        # a drawn token may be none of the candidates: the walk is shown up to it
+        known = takewhile(lambda one: one[1] in one[0], zip(ids, path, strict=False))
+        ranks = [row.index(token) for row, token in known]
+        if not ranks:
+            continue
+        path = path[: len(ranks)]
         steps = [logr[i][a][b] for i, (a, b) in enumerate(pairwise([0, *ranks]))]
         along.append({
             "tokens": path,

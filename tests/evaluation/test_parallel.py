@@ -130,9 +130,9 @@ def test_the_command(monkeypatch, capsys):
     lab = specwb.load("lab")
     text = specwb.decode(lab, "It was", "easyspec:n=3,gamma=2", max_new_tokens=6)
     first = out.splitlines()[0]
-    assert first.startswith("round 1: drafted ")
+    assert first.startswith("step 1: drafted ")
     assert (
-        len([line for line in out.splitlines() if line.startswith("round ")]) == text.step_counts[0]
+        len([line for line in out.splitlines() if line.startswith("step ")]) == text.step_counts[0]
     )
 
 

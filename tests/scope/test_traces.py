@@ -238,4 +238,7 @@ def test_a_learned_walk_shows_what_it_went_by(more):
             below = [i for i, parent in enumerate(one["parents"]) if parent == node]
             node = next(i for i in below if one["tokens"][i] == token)
             drafted.add(node)
-    assert drafted == set(range(1, len(one["tokens"]))), "every drafted token is on a walk"
+    every = set(range(1, len(one["tokens"])))
+    assert drafted <= every
+    if more.get("draw") != "sample":  # a drawn walk is shown up to a token that is no candidate
+        assert drafted == every, "every drafted token is on a walk"
