@@ -495,7 +495,7 @@ def test_every_question_of_a_lesson_is_answered_by_a_click(browser, lab, name):
     score = page.locator("[role=status]", has_text="Questions:").first
     asked = int(re.match(r"Questions: (\d+) asked, 0 answered", score.inner_text())[1])
     every = sum("course.ask(" in c["source"] for c in page.evaluate(MODEL))
-    assert 2 <= asked <= every
+    assert 1 <= asked <= every
     right = 0
     for i in range(every):
         label = page.locator(".widget-html", has_text="Question.").nth(i)
@@ -682,8 +682,8 @@ def test_dials_follow_in_the_page(heads):
     assert moved(heads, 0, "nodes", "ArrowRight").startswith("medusa:nodes=11")
     playwright.expect(line).to_contain_text("on 12 texts", timeout=120_000)
     playwright.expect(nodes).to_have_count(before + 1)
-    row = room.locator(".ytick text").first
-    playwright.expect(row).to_have_text("medusa:nodes=11, T = 0", timeout=30_000)
+    row = room.locator(".ytick text", has_text="medusa:nodes=11, T = 0").first
+    playwright.expect(row).to_be_visible(timeout=30_000)
     level = room.get_by_text("tree, level 1", exact=True)
     assert not level.is_visible()
     room.get_by_label("tree", exact=True).select_option("by level")
