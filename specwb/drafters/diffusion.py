@@ -379,8 +379,7 @@ class DiffusionDrafter(Drafter):
             return self._chain(state, [()] * state.rows, [0] * state.rows)
         point = self.scheme(state.sampling) is Scheme.POINT
         tree = sequences(1 if point else self.paths, most, state.tokens.device)
-        body = self._drawn if self.scorer is None else self._walked
-        draw = partial(body, state, noise, asked, most, fresh, tree)
+        draw = partial(self._drawn, state, noise, asked, most, fresh, tree)
         return state.stage(("sample", self._anew), draw)
 
     def _drawn(
@@ -393,19 +392,44 @@ class DiffusionDrafter(Drafter):
         tree: Tree,
     ) -> Draft:
         asked = self._asked(state) if asked is None else asked
-        logits, _ = self._forward(state, state.tokens, 0, asked, most, fresh)
-        logits = logits.index_fill(-1, self.blocks.banned, -torch.inf)
-        logits = self.model.spread(logits, self.vocabulary)
-        self._count(logits.argmax(-1), asked)
-        q = state.sampling.probabilities(logits)
-        u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
-        # [B,k,K]: by level, path by path
-        tokens = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)
-        within = torch.arange(most, device=q.device) < asked[:, None]
-        valid = within[:, :, None].expand(-1, -1, self.paths).flatten(1)
-        draft = self.candidates(state, tokens.flatten(1), valid, tree)
-        q_row = torch.where(tree.depth < most, tree.depth, -1)
-        return Draft(tree, draft.tokens, draft.valid, self.scheme(state.sampling), q, q_row)
+        logits, states = self._forward(state, state.tokens, 0, asked, most, fresh)
+        scheme, q, row = self.scheme(state.sampling), None, tree.depth
+        if scheme is Scheme.POINT:
+            ids, scores = self._scored(state, logits, states)
+            tokens = ids.gather(2, greedy_walk(scores)[:, :, None])  # [B,k,K]
+            self._count(tokens[..., 0], asked)
+        else:
+            said = self.model.spread(
+                logits.index_fill(-1, self.blocks.banned, -torch.inf), self.vocabulary
+            )
+            u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
+            if self.scorer is None:
+                self._count(said.argmax(-1), asked)
+                q = state.sampling.probabilities(said)
+                tokens = torch.stack([inverse_cdf(q, u[..., j]) for j in range(self.paths)], -1)
+            else:
+                tokens, q = self._walks(state, said, *self._scored(state, logits, states), u)
+                self._count(tokens[..., 0], asked)
+                row = torch.arange(tree.n, device=tokens.device)
+        within = torch.arange(most, device=tokens.device) < asked[:, None]
+        valid = within[:, :, None].expand_as(tokens).flatten(1)
+        draft = self.candidates(state, tokens.flatten(1), valid, tree)  # by level, path by path
+        if q is None:
+            return draft
+        q_row = torch.where(tree.depth < most, row, -1)
+        return Draft(tree, draft.tokens, draft.valid, scheme, q, q_row)
+
+    def _walks(
+        self, state: State, said: Tensor, ids: Tensor, scores: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """``paths`` drawn walks ``[B,k,K]``, and what they were drawn from ``[B,1+(k-1)K,V]``: the
+        root's distribution, and one for every node with a place below it."""
+        exact = said if said.dtype == torch.float64 else said.float()
+        given = scores, ids, exact.log_softmax(-1), state.sampling
+        walks = [sampled_walk(*given, u[..., j]) for j in range(self.paths)]
+        q = torch.stack([q for _, q in walks], 2)  # [B,k,K,V]
+        q = torch.cat([q[:, 0, :1], q[:, 1:].flatten(1, 2)], 1)
+        return torch.stack([tokens for tokens, _ in walks], -1), q
 
     def _count(self, path: Tensor, asked: Tensor) -> None:
         """Notes how much of a path ``[B,k]`` is drafted, up to an end of text."""
@@ -413,13 +437,10 @@ class DiffusionDrafter(Drafter):
         first = torch.where(stop.any(-1), stop.int().argmax(-1), path.shape[1])
         self.drafted.copy_(torch.minimum(first, asked))
 
-    def _scored(
-        self, state: State, asked: Tensor, most: int, fresh: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The model's logits, the candidates' ids ``[B,most,M]``, and the scores ``[B,most,M,M]``
-        of each behind each candidate of the place before."""
+    def _scored(self, state: State, logits: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The candidates' ids ``[B,most,M]``, and the scores ``[B,most,M,M]`` of each behind each
+        candidate of the place before."""
         assert self.scorer is not None
-        logits, states = self._forward(state, state.tokens, 0, asked, most, fresh)
         banned, words = self.blocks.banned, self.model.words
         best = candidates(logits, self.top, self.vocabulary, banned, words)
         ids, logq = best[0].long(), best[1]
@@ -428,45 +449,7 @@ class DiffusionDrafter(Drafter):
         scores = self.scorer(anchor, ids, logq, rms(states, self.backbone.norm), follows)
         if not state.static:
             self.walked = ids, logq, scores
-        return logits, ids, scores
-
-    def _walked(
-        self,
-        state: State,
-        noise: Noise,
-        asked: Tensor | None,
-        most: int,
-        fresh: int,
-        tree: Tree,
-    ) -> Draft:
-        asked = self._asked(state) if asked is None else asked
-        logits, ids, scores = self._scored(state, asked, most, fresh)
-        scheme = self.scheme(state.sampling)
-        if scheme is Scheme.POINT:
-            tokens = ids.gather(2, greedy_walk(scores)[:, :, None])
-        else:
-            x = logits if logits.dtype == torch.float64 else logits.float()
-            x = x.index_fill(-1, self.blocks.banned, -torch.inf)
-            logq = self.model.spread(x, self.vocabulary).log_softmax(-1)
-            u = noise.u(DRAFT)[:, : most * self.paths].view(state.rows, most, self.paths)
-            walks = [
-                sampled_walk(scores, ids, logq, state.sampling, u[..., j])
-                for j in range(self.paths)
-            ]
-            # [B,k,K], by level, path by path, and [B,k,K,V]
-            tokens = torch.stack([walk for walk, _ in walks], -1)
-            by_place = torch.stack([q for _, q in walks], 2)
-        self._count(tokens[:, :, 0], asked)
-        within = torch.arange(most, device=ids.device) < asked[:, None]
-        valid = within[:, :, None].expand_as(tokens).flatten(1)
-        draft = self.candidates(state, tokens.flatten(1), valid, tree)
-        if scheme is Scheme.POINT:
-            return draft
-        # the row of q at a node is that of the place below it; of the root there is one
-        q = torch.cat([by_place[:, 0, :1], by_place[:, 1:].flatten(1, 2)], 1)
-        nodes = torch.arange(tree.n, device=ids.device)
-        q_row = torch.where(tree.depth < most, nodes, -1)
-        return Draft(tree, draft.tokens, draft.valid, scheme, q, q_row)
+        return ids, scores
 
     def _best_walks(self, state: State) -> Draft:
         """The most probable walks as one tree."""
@@ -474,7 +457,8 @@ class DiffusionDrafter(Drafter):
         if most <= 0:
             return self._chain(state, [()] * state.rows, [0] * state.rows)
         assert asked is not None  # what is verified as a tree is never recorded
-        _, ids, scores = self._scored(state, asked, most, fresh)
+        said = self._forward(state, state.tokens, 0, asked, most, fresh)
+        ids, scores = self._scored(state, *said)
         ranks, logq = best_walks(scores, self.beams)
         at = ids[:, None].expand(-1, ranks.shape[1], -1, -1)
         tokens = at.gather(3, ranks[..., None])[..., 0]

@@ -392,11 +392,8 @@ def kangaroo_runs_a_layer_twice(patch):
 @killed_by("drafters/test_path_scores.py: distribution_of_the_text pair-options0-plain")
 def walk_tested_with_the_place_before(patch):
     """A drawn walk's token is tested with the distribution of the place before its own."""
-    patch.edit(
-        DiffusionDrafter._walked,
-        "tree.depth < most, nodes, -1",
-        "tree.depth < most, (nodes - 1).clamp_min(0), -1",
-    )
+    old = "row = torch.arange(tree.n, device=tokens.device)"
+    patch.edit(DiffusionDrafter._drawn, old, f"{old}.sub(1).clamp_min(0)")
 
 
 @killed_by("drafters/test_path_scores.py: walk_is_drawn_from_what_it_says")
