@@ -84,7 +84,7 @@ class LatticeExplorer(Explorer):
             costs,
             stay=[*map(len, whole.ids), *[0] * (len(at.ids) - whole.depth)],
             kept=at.kept(found[0].tokens) if done else None,
-            title=f"behind: …{''.join(map(name, at.text[-8:]))}",
+            title=f"after: …{''.join(map(name, at.text[-8:]))}",
         )
         line = (
             f"text {text}, {reached} of {whole.depth} places, lambda {lam:.2f}, B = {beams}, mass "
