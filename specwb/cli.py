@@ -206,8 +206,8 @@ def generate(
         steps = sum(stream.rounds for stream in streams)
         tau = count / steps
         summary = (
-            f"{count} tokens in {steps} rounds, tau {tau:.2f} "
-            f"({tau - 1:.2f} accepted/round), {count / seconds:.1f} tokens/s from a cold start"
+            f"{count} tokens in {steps} steps, tau {tau:.2f} "
+            f"({tau - 1:.2f} accepted/step), {count / seconds:.1f} tokens/s from a cold start"
         )
     note(f"{chosen.key}{lossy}: {summary}")
     if interrupted:

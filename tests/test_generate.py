@@ -128,8 +128,8 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     assert code == 0
     assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
     tau = wanted.mean_tokens_per_step
-    count = f"{len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} rounds"
-    assert f"mcsd: {count}, tau {tau:.2f} ({tau - 1:.2f} accepted/round)" in err
+    count = f"{len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} steps"
+    assert f"mcsd: {count}, tau {tau:.2f} ({tau - 1:.2f} accepted/step)" in err
     assert "speedup" not in err  # nothing was measured against
 
 
@@ -224,7 +224,7 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
     code, out, err = call(monkeypatch, capsys, PROMPT)
     assert code == 130
     assert out.strip()
-    assert "tokens in 3 rounds" in err
+    assert "tokens in 3 steps" in err
     assert err.rstrip().endswith("interrupted")
 
 

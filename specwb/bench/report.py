@@ -339,7 +339,7 @@ def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ())
         "</dl></body></html>",
         "",
     ]
-    rounds = ["<h2>Round by round</h2>", scope.section(traces)] if traces else []
+    rounds = ["<h2>Step by step</h2>", scope.section(traces)] if traces else []
     return "\n".join([*head, *results, *rounds, *measurement])
 
 

@@ -240,7 +240,7 @@ def _scorer(
             problem = f"{target.name!r} has no path scorer {scorer} of its own"
             way_out = f"specwb train path --set score={scorer} makes one, score=FOLDER names it"
             raise MethodError(f"{key}: {problem}; {way_out}")
-        if not place.is_dir():
+        if not str(scorer) or not place.is_dir():
             wanted = "score must be cps, none, markov, pair, corr or a folder"
             raise MethodError(f"{key}: {wanted}, and there is no folder {scorer}")
         kind = "path", model

@@ -251,7 +251,7 @@ def test_rounds_are_played_in_the_page(frame):
     trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2, repeats=1)
     text = report.html(frame, traces=[trace])
     assert text.count('id="specwb-microscope"') == 1
-    assert text.index("Round by round") < text.index("How it was measured")
+    assert text.index("Step by step") < text.index("How it was measured")
     assert "specwb-microscope" not in report.html(frame)
 
 
