@@ -163,8 +163,9 @@ def _check_together(key: str, o: Options) -> None:
         kind = "draw=sample" if sampled else "tree=true"
         how = f"one forward with steps=1{' and without tree' if sampled else ''}"
         raise MethodError(f"{key}: {kind} is for {how}; leave out chunk, steps or tree")
-    if _learned(o) and o.chunk:
-        raise MethodError(f"{key}: score={o.score} walks through one block; leave out chunk")
+    if _learned(o) and (o.chunk or o.steps > 1):
+        how = "walks through what one forward says; leave out chunk or steps"
+        raise MethodError(f"{key}: score={o.score} {how}")
     if o.score == "none" and o.tree:
         raise MethodError(f"{key}: score=none has one path; leave out tree")
     if bool(o.chunk) != bool(o.confidence):

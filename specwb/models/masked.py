@@ -64,8 +64,8 @@ class Blocks:
         padded: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The logits of the tokens that follow every text, ``[B,most,V]``, or of the model's words,
-        and the states ``[B,most,H]`` that they are read from, before the final norm; a row's first
-        k are meant.
+        and the states ``[B,most,H]`` of the last denoising step, before the final norm; a row's
+        first k are meant.
 
         Args:
             tokens: the texts, ``[B,T]``.
@@ -89,7 +89,7 @@ class Blocks:
         block = torch.full((rows, m), model.mask_id, device=device)
         place = torch.arange(most, device=device)
         masked = place < k[:, None]
-        out: tuple[Tensor, Tensor] | None = None
+        out: Tensor | None = None
         for step in range(steps):
             hidden = self._run(tokens, length, horizon, fed, width, k, block, padded)
             states = hidden[:, width + model.first :][:, :most]
@@ -101,18 +101,13 @@ class Blocks:
             surest = value.masked_fill(~masked, -1).argsort(dim=-1, descending=True, stable=True)
             count = (k[:, None] + steps - 1).div(steps, rounding_mode="floor")
             now = masked if step + 1 == steps else masked & (surest.argsort(-1) < count)
-            if out is not None:
-                logits, states = (
-                    torch.where(now[:, :, None], *pair)
-                    for pair in zip((logits, states), out, strict=True)
-                )
-            out = logits, states
+            out = logits if out is None else torch.where(now[:, :, None], logits, out)
             masked = masked & ~now
             block = torch.where(now[:, :m], model.tokens(best[:, :m]), block)
             if not everything:  # of the text only its last place is asked again
                 fed, width = length - 1, 1
         assert out is not None
-        return out
+        return out, states
 
     def _run(
         self,

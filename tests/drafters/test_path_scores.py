@@ -293,6 +293,8 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
         build(k=4, score=made, lam=0.3)
     with pytest.raises(MethodError, match="leave out chunk"):
         build(k=4, score=made, chunk=2, confidence=0.5)
+    with pytest.raises(MethodError, match="what one forward says; leave out chunk or steps"):
+        build(k=4, score=made, steps=2)
     narrow = PathScorer(target, "pair", 16, places=8, top=15)
     with pytest.raises(MethodError, match="reads states of 16 numbers"):
         build(k=4, score=narrow)

@@ -90,11 +90,18 @@ class Tiny:
                 values = {**options, **extra}
                 yield protocol.named(key, values), key, lambda k=key, v=values: self.made(k, v)
 
+    def scorer(self, kind: str) -> nn.Module:
+        made = copy.deepcopy(tiny.scorer(kind, self.host)).to("cuda")
+        object.__setattr__(made, "table", self.target.backbone.embed)
+        return made
+
     def made(self, key: str, options: dict) -> specwb.Method:
-        given = {
-            name: self.head(value.kind) if isinstance(value, protocol.Head) else value
-            for name, value in {**protocol.NEEDS.get(key, {}), **options}.items()
-        }
+        given = {**protocol.NEEDS.get(key, {}), **options}
+        for name, value in given.items():
+            if isinstance(value, protocol.Scorer):
+                given[name] = self.scorer(value.kind)
+            elif isinstance(value, protocol.Head):
+                given[name] = self.head(value.kind)
         if "draft" in specwb.METHODS[key].options:
             given["draft"] = self.draft
         return specwb.method(key, self.target, **given)
