@@ -206,7 +206,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
 )
 def test_a_page_fits_its_window_and_asks_nothing(site, name):
     program = browser_program()
-    ((_, wrong),) = program["look"](site, [f"{name}.html"], widths=(420, 1000, 1400))
+    ((_, wrong),) = program["look"](site, [f"{name}.html"], widths=(420, 1000, 1200, 1400))
     assert wrong == []
 
 

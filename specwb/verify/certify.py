@@ -7,7 +7,7 @@ given a draft comes from :func:`specwb.verify.forking.distribution`. A text that
 draft's length and one token is continued by the target. The distribution of the whole text is
 compared with the target's:
 
-    TV = 1/2 sum over texts x of |P(x) - p(x)|.
+    ``TV = 1/2 sum over texts x of |P(x) - p(x)|``.
 
 TV is exact up to the rounding of the verifier's own arithmetic (``ROUNDING``), so that "biased"
 always has a text that comes out with another probability than it should, and "lossless" is a

@@ -57,7 +57,7 @@ export function mount(element, data, ask = null) {
       else go(ui.frame + 1);
     }, BEAT) : null;
     if (on && ui.frame >= list.length - 1) go(0);
-    hosts.play.textContent = on ? "\u23f8 pause" : "\u25b6 play";
+    hosts.play.textContent = on ? "\u275a\u275a pause" : "\u25b6 play";
     hosts.play.setAttribute("aria-pressed", String(Boolean(on)));
   }
 
