@@ -157,7 +157,7 @@ def notes(told: Forecast) -> list[str]:
 
     out = [
         f"{told.spec}, {told.mode}: a step takes {1e3 * told.step:.2f} ms "
-        f"({between(told.step_interval, 1e3)}), plain decoding {1e3 * told.plain:.2f} ms a token "
+        f"({between(told.step_interval, 1e3)}), plain decoding {1e3 * told.plain:.2f} ms per token "
         f"({between(told.plain_interval, 1e3)}); {told.memory:.1f} GiB a device",
         f"its draft is {told.depth} deep, the target scores {told.nodes} tokens a row; it is "
         f"faster than plain decoding from tau {told.needed:.2f} on "

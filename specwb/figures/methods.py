@@ -229,7 +229,7 @@ def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, 
             shape,
             orientation="h",
             customdata=[v / w for v, w in zip(each[part], whole, strict=True)],
-            hover="%{y}: %{x:.2f} ms a token, %{customdata:.0%}",
+            hover="%{y}: %{x:.2f} ms per token, %{customdata:.0%}",
         )
     for w, name in zip(whole, names, strict=True):
         one.note(w, name, f"{w:.2f} ms", xanchor="left", xshift=6)
