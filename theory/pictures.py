@@ -80,7 +80,7 @@ def overlap() -> Figure:
 
 
 def tokens_a_round() -> Figure:
-    """Theorem 3.1: tokens a round against the acceptance rate, for several lengths of draft."""
+    """Theorem 3.1: tokens per step against the acceptance rate, for several lengths of draft."""
     figure, (left, right) = sheet(2, 3.0)
     alphas = np.linspace(0, 0.99, 100)
     styles = [(1, OTHER, ":"), (2, RESIDUAL, "-."), (4, DRAFT, "--"), (8, TARGET, "-")]
@@ -88,7 +88,7 @@ def tokens_a_round() -> Figure:
         tau = [analysis.expected_tokens(a, gamma) for a in alphas]
         left.plot(alphas, tau, line, color=colour, label=f"γ = {gamma}")
     left.plot(alphas, 1 / (1 - alphas), color=INK, linewidth=0.8, label="no end: 1/(1 − α)")
-    left.set(xlabel="acceptance rate α", ylabel="tokens a round τ", ylim=(0.8, 9.2))
+    left.set(xlabel="acceptance rate α", ylabel="tokens per step τ", ylim=(0.8, 9.2))
     left.set_title("Tokens against acceptance")
     left.legend()
     gammas = range(13)
@@ -96,7 +96,7 @@ def tokens_a_round() -> Figure:
         tau = [analysis.expected_tokens(alpha, g) if g else 1.0 for g in gammas]
         right.plot(gammas, tau, line, color=colour, marker="o", markersize=3, label=f"α = {alpha}")
         right.axhline(1 / (1 - alpha), color=colour, linewidth=0.6)
-    right.set(xlabel="draft tokens a round γ", ylabel="tokens a round τ", ylim=(0.8, 10.4))
+    right.set(xlabel="draft tokens per step γ", ylabel="tokens per step τ", ylim=(0.8, 10.4))
     right.set_title("Tokens against γ: each adds less")
     right.legend(loc="upper left")
     return figure
@@ -112,7 +112,7 @@ def speedup() -> Figure:
         best = analysis.best_gamma(0.8, c)
         left.plot(best, analysis.speedup(0.8, best, c), "o", color=colour)
     left.axhline(1, color=INK, linewidth=0.6)
-    left.set(xlabel="draft tokens a round γ", ylabel="speedup S", ylim=(0, None))
+    left.set(xlabel="draft tokens per step γ", ylabel="speedup S", ylim=(0, None))
     left.set_title("α = 0.8, v = 1: the best γ is marked")
     left.legend(loc="lower left", ncols=3)
     rows, balance = np.unique(np.geomspace(1, 256, 60).astype(int)), 64

@@ -100,7 +100,7 @@ def lattice() -> Figure:
 
 
 def caches() -> Figure:
-    """Theorem 12.1: which entries Kangaroo's three caches hold in a round."""
+    """Theorem 12.1: which entries Kangaroo's three caches hold in a step."""
     figure, (axes,) = sheet(1, 3.2)
     n, drafted, kept = 4, 3, 2
     diagram(axes, 14, 6.4)
@@ -167,7 +167,7 @@ def slices() -> Figure:
 
 
 def timeline() -> Figure:
-    """Theorem 14.6: a round of EasySpec on two devices, beside layers in order."""
+    """Theorem 14.6: a step of EasySpec on two devices, next to layers in order."""
     figure, row = sheet(1, 3.4)
     axes = row[0]
     layers, depth = 4, 3
@@ -198,7 +198,7 @@ def timeline() -> Figure:
     axes.invert_yaxis()
     axes.set_xlabel("time, an attention = 1")
     axes.set_title(
-        f"A round of {depth} draft steps: {ends[0]:.1f} in order, {ends[1]:.1f} side by side"
+        f"A decoding step with {depth} draft steps: {ends[0]:.1f} in order, {ends[1]:.1f} side by side"
     )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)
     return figure
