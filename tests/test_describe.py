@@ -29,7 +29,6 @@ def test_the_page_has_every_method_and_option():
     for section, entry in zip(sections[1:], specwb.METHODS.values(), strict=True):
         rows = [line for line in section.splitlines() if line.startswith("| `")]
         assert [row.split("`")[1] for row in rows] == list(entry.options)
-        assert entry.bibtex in section
         assert "``" not in section.replace("```", "")
 
 

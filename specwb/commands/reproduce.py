@@ -116,7 +116,10 @@ def mcsd(
     restart: RESTART = False,
     tokens_only: TOKENS = False,
 ) -> None:
-    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts."""
+    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts.
+
+    The tree layout is compared with the batch layout.
+    """
     _reproduce(**locals())
 
 
@@ -140,9 +143,10 @@ def acceptance(
     seed: SEED = 0,
     restart: RESTART = False,
 ) -> None:
-    """Acceptance of every rule beside the optimum: which rule wins where.
+    """Acceptance of every rule compared with the optimum: which rule wins where.
 
-    It is computed from both models' exact distributions along the target's own texts.
+    It is computed from both models' exact distributions along the target's own texts, by domain,
+    temperature and number of candidates.
     """
     _reproduce(**locals())
 
@@ -167,10 +171,11 @@ def falcon(
     restart: RESTART = False,
     tokens_only: TOKENS = False,
 ) -> None:
-    """Falcon: its tables 1, 4 and 5 beside the same comparisons here, with verdicts.
+    """Falcon: its tables 1, 4 and 5 next to the same comparisons here, with verdicts.
 
-    Comparisons that the paper lacks are measured too. --seed is of decoding; the ablation's heads
-    are trained with seeds 1, 2, .. of --runs.
+    Comparisons that the paper lacks are measured too: equal verified tokens, equal heads, fusion,
+    alignment, T = 1. --seed is for decoding; the ablation's heads are trained with seeds 1, 2, ..
+    of --runs.
     """
     _reproduce(**locals())
 
@@ -198,9 +203,10 @@ def diffuspec(
     restart: RESTART = False,
     tokens_only: TOKENS = False,
 ) -> None:
-    """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 beside the same comparisons here.
+    """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 next to the same comparisons here.
 
-    Comparisons that the paper lacks are measured too, and verdicts given.
+    Comparisons that the paper lacks (lambda, n-grams, sampling) and the parts of the time are
+    measured too, and verdicts given.
     """
     _reproduce(**locals())
 
@@ -228,8 +234,9 @@ def kangaroo(
 ) -> None:
     """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures.
 
-    They stand beside the paper's, with verdicts, and measured speedups beside predicted ones.
-    --seed is of decoding; the ablation's heads are trained with seeds 1, 2, .. of --runs.
+    The paper's numbers and ours are compared, with verdicts, and so are measured and predicted
+    speedups, and ways to scale the confidence. --seed is for decoding; the ablation's heads are
+    trained with seeds 1, 2, .. of --runs.
     """
     _reproduce(**locals())
 
@@ -254,6 +261,7 @@ def mcsd_ti(
 ) -> None:
     """Improved MCSD: the decision model against none on one pair, shapes, and several roots.
 
+    Trees of 4 to 16 roots are verified as in the paper's code and losslessly below each root.
     Several roots are LOSSY; how far they move the output is measured.
     """
     _reproduce(**locals())
@@ -278,7 +286,8 @@ def easyspec(
 ) -> None:
     """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.
 
-    Cosines, the drift of the cache and the cost model are measured too.
+    Groups of 1 to 6 layers, the first and last layer, parallel MLPs, acceptance by position,
+    cosines, the drift of the cache and the cost model are measured.
     """
     _reproduce(**locals())
 
