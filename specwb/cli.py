@@ -66,7 +66,7 @@ DRAFT_STYLE: dict[str, Any] = {"fg": 36}
 BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}
 """Bonus tokens, the target's own, are blue and underlined: some people do not see the colour."""
 ROUNDS_OF = 24
-"""Tokens of the decodings that a report plays round by round."""
+"""Tokens of the decodings that a report plays step by step."""
 
 
 def show_version(wanted: bool) -> None:

@@ -46,8 +46,8 @@ def rounds(
     past: Past | None = None,
     **options,
 ) -> Iterator[Step]:
-    """Decode step by step. A decoding step, or round, is one draft-score-verify-commit cycle with
-    one target forward; each item is one of them.
+    """Yields the decoding steps of a decoding, each one cycle of draft, score, verify and commit
+    with one forward pass of the target.
 
     Args:
         target: what :func:`specwb.load` returned.

@@ -1,7 +1,6 @@
-"""Layers side by side (EasySpec): how long a draft step and a round take, when it pays, what errs.
+"""Layers in parallel (EasySpec): times of draft and decoding steps, when it pays, and errors.
 
-A round is one decoding step. Times are given for one device and for several; fractions stay
-fractions. Notation:
+Times are for one device and for several; fractions stay fractions. Notation:
 
 * a and m are the times of a layer's attention and of its MLP, and share = a / (a + m).
 * L layers are partitioned into R groups (:func:`specwb.models.fuzzy.grouping`). The attentions of
@@ -54,11 +53,11 @@ def fuzzy_ratio(share: Any, rounds: int, layers: int) -> Any:
 def stage_speedup(ratio: Any, depth: int, calibrate: bool = True) -> Any:
     """Drafting with fuzzy steps is ``D / (1 + (D - 1) ratio)`` times as fast as with exact ones.
 
-    Of the D steps of a round the first is exact and the others are fuzzy.
+    Of the D draft steps of a decoding step the first is exact and the others are fuzzy.
 
     Args:
         ratio: Time of a fuzzy step over an exact one, > 0.
-        depth: D >= 1, draft tokens per round.
+        depth: D >= 1, draft tokens per decoding step.
         calibrate: Without it all steps are fuzzy, and the speedup is ``1 / ratio``.
     Raises:
         ValueError: An argument is out of range.
@@ -75,7 +74,7 @@ def largest_stage_speedup(depth: int, rounds: int, layers: int, calibrate: bool 
     That is its value where attention takes all of a layer's time.
 
     Args:
-        depth: D >= 1, draft tokens per round.
+        depth: D >= 1, draft tokens per decoding step.
         rounds: R, from 1 to ``layers``.
         layers: L.
         calibrate: As for :func:`stage_speedup`.
@@ -94,7 +93,7 @@ def implied_share(
 
     Args:
         speedup: S.
-        depth: D >= 1, draft tokens per round.
+        depth: D >= 1, draft tokens per decoding step.
         rounds: R, from 1 to ``layers``.
         layers: L.
         calibrate: As for :func:`stage_speedup`; without it ``r = 1 / S``.
@@ -120,8 +119,8 @@ def implied_share(
 def break_even(stage: Any, depth: int, c: Any, v: Any = 1) -> Any:
     """A stage speedup S brings nothing where tau drops by ``1 - (D c / S + v) / (D c + v)``.
 
-    The drop is relative: it is the largest fraction of the tokens per round that may be lost. The
-    speed itself is :func:`specwb.analysis.speedup` with c / S for c.
+    The drop is relative: it is the largest fraction of the tokens per decoding step that may be
+    lost. The speed itself is :func:`specwb.analysis.speedup` with c / S for c.
 
     Args:
         stage: S > 0.
@@ -140,8 +139,8 @@ def break_even(stage: Any, depth: int, c: Any, v: Any = 1) -> Any:
 def needed_tokens(speedup: Any, depth: int, c: Any, v: Any = 1) -> Any:
     """A speedup over plain decoding needs ``tau = speedup (D c + v)``.
 
-    A chain has at most D + 1 tokens per round: where tau is larger, the speedup cannot be had at
-    this price.
+    A chain has at most D + 1 tokens per decoding step: if tau is larger, no chain has this speedup
+    at this cost.
 
     Args:
         speedup: Tokens per second over plain decoding's.
@@ -174,7 +173,7 @@ def exchange_limit(n: int, devices: int, attention: Any) -> Any:
 def round_exchange_limit(
     groups: Groups, devices: int, attention: Any, depth: int, calibrate: bool = True
 ) -> Any:
-    """W devices draft a round faster than one while an exchange takes less than this limit.
+    """W devices draft faster than one while an exchange takes less than this limit.
 
     It is ``(D - 1) sum_groups (N - ceil(N / W)) a / ((D - 1) R + L)``: every group exchanges,
     layers that stand alone too, and in the exact pass every layer. Without calibration it is
@@ -184,8 +183,8 @@ def round_exchange_limit(
         groups: The partition of the layers.
         devices: W >= 1.
         attention: a.
-        depth: D >= 1, draft tokens per round.
-        calibrate: Whether the first step of a round is exact.
+        depth: D >= 1, draft tokens per decoding step.
+        calibrate: Whether the first draft step is exact.
     Raises:
         ValueError: ``depth`` or ``devices`` is not an integer >= 1.
     """
@@ -235,7 +234,7 @@ class Span:
         stop: When it ends.
         kind: ``attention``, ``mlp``, ``exchange``, ``head`` or ``verify``.
         layer: The layer; the group's first where it exchanges, None behind the layers.
-        step: 0 is the round's first draft step, ``depth`` is verification.
+        step: 0 is the first draft step, ``depth`` is verification.
     """
 
     device: int
@@ -257,9 +256,9 @@ def timeline(
     verify: Any = 0,
     calibrate: bool = True,
 ) -> list[Span]:
-    """One round on every device, which ends after ``T_exact + (depth - 1) T_fuzzy + verify``.
+    """A decoding step on every device; it ends after ``T_exact + (depth - 1) T_fuzzy + verify``.
 
-    The round has a first step through every layer in order (``calibrate``), ``depth - 1`` fuzzy
+    It has a first draft step through every layer in order (``calibrate``), ``depth - 1`` fuzzy
     steps and verification; T_exact and T_fuzzy are times of :func:`step_time`. Of a group's N
     attentions each device runs ceil(N / W), one after the other; the exchange waits for the last of
     them. MLPs and the head are computed on all devices. What takes no time has no span.
@@ -270,7 +269,7 @@ def timeline(
         mlp: Time of an MLP.
         exchange: Time of an exchange of a group's outputs.
         devices: W >= 1.
-        depth: D >= 1, draft tokens per round.
+        depth: D >= 1, draft tokens per decoding step.
         head: Time of the head, with the exchange of logits if there is one.
         verify: Time of verification.
         calibrate: Whether the first step is exact.

@@ -109,7 +109,7 @@ def later_draw(P: Dist, j: int) -> list[Fraction]:
 def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fraction:
     """The probability that the root drawn first is kept.
 
-    ``TV(Q, P)`` is at most one minus it, and so is the total variation of a whole round from the
+    ``TV(Q, P)`` is at most one minus it, and so is the total variation of a whole step from the
     target.
 
     Args:

@@ -1,10 +1,9 @@
 """When to stop drafting: what it does to the output, to tokens per decoding step and to speed.
 
-A round is one decoding step. Fractions stay fractions. What is proved of these functions is in
-theory/12_kangaroo.md.
+Fractions stay fractions. The theorems about these functions are in theory/12_kangaroo.md.
 
-:func:`stopped`, :func:`best_stopping` and :func:`next_kept` take rounds to be independent and
-alike, whatever the rule does in them. Rounds of one text are not, as an accepted token moves the
+:func:`stopped`, :func:`best_stopping` and :func:`next_kept` take steps to be independent and
+alike, whatever the rule does in them. Steps of one text are not, as an accepted token moves the
 position where the next one begins: theorem 12.4.7.
 """
 
@@ -60,19 +59,19 @@ def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fracti
 def compression(kept: Sequence[int]) -> tuple[Fraction, list[Fraction]]:
     """Compression rate ``CR = mean(1 + kept)`` and ``CTAR(w)``, which add up: CR = 1 + sum CTAR(w).
 
-    CTAR(w) is the fraction of rounds that accept at least w draft tokens, w = 1, 2, ..
+    CTAR(w) is the fraction of steps that accept at least w draft tokens, w = 1, 2, ..
 
     Args:
-        kept: How many draft tokens each round accepted.
+        kept: How many draft tokens each step accepted.
     Returns:
         CR, and CTAR from w = 1 to the largest number accepted.
     Raises:
-        ValueError: No round, or a number below 0.
+        ValueError: No step, or a number below 0.
     Source: Liu et al. 2024 (Kangaroo), 3.1. CR is tau.
     """
     if not kept or min(kept) < 0:
         raise ArgumentError(
-            f"kept must be 0 or more accepted tokens for at least one round; got {list(kept)}"
+            f"kept must be 0 or more accepted tokens for at least one step; got {list(kept)}"
         )
     n = len(kept)
     cr = 1 + Fraction(sum(kept), n)
@@ -81,7 +80,7 @@ def compression(kept: Sequence[int]) -> tuple[Fraction, list[Fraction]]:
 
 
 def round_time(drafted: Any, r: Any, a: Any, v: Any = 1) -> Any:
-    """A round takes ``1 + D (r + a) + (1 - r) (v - 1)`` times a plain step.
+    """A step takes ``1 + D (r + a) + (1 - r) (v - 1)`` times a plain step.
 
     D + 1 tokens go through the first layers one by one, D through adapter and head, and all at once
     through the layers behind the exit.
@@ -103,7 +102,7 @@ def implied_price(cr: Any, drafted: Any, speedup: Any) -> Any:
 
     Args:
         cr: Compression rate.
-        drafted: Mean number of draft tokens per round, > 0.
+        drafted: Mean number of draft tokens per step, > 0.
         speedup: The measured speedup.
     """
     return (cr / speedup - 1) / drafted
@@ -112,20 +111,20 @@ def implied_price(cr: Any, drafted: Any, speedup: Any) -> Any:
 class Stopped(NamedTuple):
     """What a stopping rule comes to."""
 
-    cr: Any  # tokens per round
-    drafted: Any  # draft tokens per round
+    cr: Any  # tokens per step
+    drafted: Any  # draft tokens per step
     speedup: Any  # over plain decoding
 
     @property
     def wasted(self) -> Any:
-        """Draft tokens per round that are not accepted."""
+        """Draft tokens per step that are not accepted."""
         return self.drafted - (self.cr - 1)
 
 
 def stopped(sure: Sure, gamma: int, onward: Callable[[History], bool], price: Price) -> Stopped:
     """A stopping rule with draft length D has ``CR = 1 + E[sum_{k <= D} c_1 .. c_k]``.
 
-    Its speedup is ``CR / (1 + E[sum_{k <= D} price_k])``, that of many rounds which are all
+    Its speedup is ``CR / (1 + E[sum_{k <= D} price_k])``, that of many steps which are all
     independent draws from ``sure``. Both are computed by enumeration.
 
     Args:
@@ -154,9 +153,9 @@ class Best(NamedTuple):
 
 
 def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:
-    """The stopping rule with the largest speedup, of all that know the history of their round.
+    """The stopping rule with the largest speedup, of all that know the history of their step.
 
-    Every round is an independent draw from ``sure`` (theorem 12.4.3). With
+    Every step is an independent draw from ``sure`` (theorem 12.4.3). With
     ``F(s) = max over rules of E[tokens] - s E[time]``, convex and falling in s, the largest speedup
     S* is the root of F. Backward induction gives a rule that attains F(s); s is then set to that
     rule's own speedup, again and again, which comes to S* in finitely many steps (Dinkelbach).
@@ -199,7 +198,7 @@ def next_kept(sure: Sure, history: History) -> Any:
     """Before the next token is drafted, it and all so far are accepted with probability
     ``c_1 .. c_k E[c_{k+1} | c_1..c_k]``.
 
-    Where rounds are independent and alike, whatever the rule, one more token is worth drafting if
+    Where steps are independent and alike, whatever the rule, one more token is worth drafting if
     this is above ``price * speedup``, the speedup being the best one (theorem 12.4.4).
 
     Args:

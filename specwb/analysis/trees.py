@@ -149,7 +149,7 @@ def choose_tree(
         cost = seconds(tree)
         if not cost > 0:
             raise ArgumentError(
-                f"seconds of a round must be > 0, got {cost} for a tree of {len(tree)} nodes"
+                f"seconds of a step must be > 0, got {cost} for a tree of {len(tree)} nodes"
             )
         speed = float(sum(path_values(rates, tree))) / cost
         if speed > best[1]:

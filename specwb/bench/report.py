@@ -301,7 +301,7 @@ def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ())
     Args:
         frame: what :func:`specwb.compare` returned.
         command: the command line it came from.
-        traces: what :func:`specwb.record` returned: decodings that the page plays round by round.
+        traces: what :func:`specwb.record` returned: decodings that the page plays step by step.
     """
     from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
 

@@ -136,7 +136,7 @@ def check(
     square root of ``rows``: four times as many see a deviation half as large.
 
     The second is the same test, with a quarter of the rows, of the three tokens after the first
-    four, which are the greedy text's: the target is made certain of them, so that rounds begin and
+    four, which are the greedy text's: the target is made certain of them, so that steps begin and
     end among them as they happen to, and drafter and rule have a past.
 
     The third looks at longer texts and the whole vocabulary, at all depths, on an eighth as many

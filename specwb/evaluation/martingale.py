@@ -131,7 +131,7 @@ def martingale(
     Let ``p_t`` be the target's distribution after the first t tokens of a text, and ``f_t`` any
     function of a token that depends on these t tokens (and on what was drawn before) alone. If the
     method is lossless, then ``d_t = f_t(y_t) - sum_y p_t(y) f_t(y)`` has the mean 0 given the past,
-    whatever rounds the text was written in: a martingale difference of variance ``Var_p f_t``. So
+    whatever steps the text was written in: a martingale difference of variance ``Var_p f_t``. So
     ``z = sum d_t / sqrt(sum Var_p f_t)`` over all tokens of all texts is asymptotically normal
     (the martingale central limit theorem; Hall and Heyde 1980, theorem 3.2). Small p-values come
     from a bound that holds for any number of tokens, see :attr:`Sum.bound`. p comes from a forward
@@ -150,8 +150,8 @@ def martingale(
 
     q is the draft model's own distribution, from its forward over the finished text. Of a method
     without one it is the distribution that the root's children were drawn from, which is known when
-    a round begins, or uniform on its candidates where these are fixed; then only the first token of
-    a round is looked at along q. The test sees faults at any depth, late in the text and over the
+    a step begins, or uniform on its candidates where these are fixed; then only the first token of
+    a step is looked at along q. The test sees faults at any depth, late in the text and over the
     whole vocabulary, and misses what cancels out along all five directions.
 
     Args:
@@ -215,8 +215,8 @@ def _distributions(model: Target, ids: Tensor, start: int, sampling: Sampling) -
 def _with_roots(
     target: Target, prompts: list[list[int]], method: Method, length: int, settings: dict
 ) -> tuple[list[list[int]], Tensor, Tensor]:
-    """Texts, what the root's children were drawn from in every round ``[B,n,V]``, and at which
-    tokens a round began that has such a distribution ``[B,n]``."""
+    """Texts, what the root's children were drawn from in every step ``[B,n,V]``, and at which
+    tokens a step began that has such a distribution ``[B,n]``."""
     q = torch.zeros(len(prompts), length, target.vocabulary, dtype=torch.float64)
     known = torch.zeros(len(prompts), length, dtype=torch.bool)
     state = None

@@ -170,8 +170,8 @@ def notes(result: dict[str, Any]) -> list[str]:
     steps, size = len(result["rounds"]), len(result["by_rank"])
     tokens = sum(step["accepted"] + 1 for step in result["rounds"])
     summary = (
-        f"{steps} round{'s'[: steps - 1]}, {tokens / steps:.2f} tokens a round; "
-        "times are milliseconds a round, the first left out"
+        f"{steps} step{'s'[: steps - 1]}, {tokens / steps:.2f} tokens per step; "
+        "times are milliseconds per step, the first left out"
     )
     if size == 1:
         return [
@@ -180,7 +180,7 @@ def notes(result: dict[str, Any]) -> list[str]:
             "torchrun --nproc_per_node 2 -m specwb parallel runs them on two",
         ]
     if steps == 1:
-        return ["one round alone, which has the prompt in it, is not timed; ask for more tokens"]
+        return ["one step alone, which has the prompt in it, is not timed; ask for more tokens"]
     exchange, limit = max(times["exchange"] for times in result["by_rank"]), result["limit"]
     verdict = (
         "less than that: drafting gains" if exchange < limit else "more than that: drafting loses"
@@ -189,6 +189,6 @@ def notes(result: dict[str, Any]) -> list[str]:
         summary,
         f"drafts equal those of one process: {'yes' if result['same'] else 'NO'}",
         f"an attention alone takes {result['attention']:.3f} ms here. For {size} ranks to draft in "
-        f"less time than one, exchanges may take {limit:.2f} ms a round at most (theorem 14.7); "
+        f"less time than one, exchanges may take {limit:.2f} ms per step at most (theorem 14.7); "
         f"they took {exchange:.2f} ms, waiting for the slowest rank included, {verdict}",
     ]

@@ -20,8 +20,8 @@ class Blocks:
 
     A model whose text sees only what is before it has an exact cache: a forward is over the tokens
     that are new and the masks. Of a model whose text sees everything, a forward is over all there
-    is (``refresh`` = 1). Or, in ``refresh - 1`` of ``refresh`` rounds, it is over what is new
-    alone, and the keys and values of the rest are those of an earlier round (Fast-dLLM's prefix
+    is (``refresh`` = 1). Or, in ``refresh - 1`` of ``refresh`` steps, it is over what is new
+    alone, and the keys and values of the rest are those of an earlier step (Fast-dLLM's prefix
     cache): drafts change then, what is decoded does not.
 
     Rows of different lengths and with different numbers of masks draft what each would alone: a

@@ -1,4 +1,4 @@
-"""One decoding step as a round of a trace: tree, rows of p and q, tests, bonus token."""
+"""One decoding step as an entry of a trace: tree, rows of p and q, tests, bonus token."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ SHOWN = (
     "tau",
     "alpha",
     "by depth",
-    "ms/round",
+    "ms/step",
     grid.SHOWN["speedup"],
 )
 

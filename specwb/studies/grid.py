@@ -145,7 +145,7 @@ def run(
     room = target.context - (most or rounds_each * longest)
     if room < 2:
         raise ArgumentError(
-            f"{rounds_each} rounds leave no room for a prompt in the context of {target.name!r} "
+            f"{rounds_each} steps leave no room for a prompt in the context of {target.name!r} "
             f"({target.context})"
         )
     questions = interleave(list(questions))

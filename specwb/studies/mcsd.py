@@ -246,7 +246,7 @@ def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:
         lambda c: {"tree": (c.tree[0] // 2,)},
     )
     yield from claim(
-        "a tree accepts more a round than the chain of its depth",
+        "a tree accepts more per step than the chain of its depth",
         ABSTRACT,
         "tau",
         branched,
@@ -254,23 +254,23 @@ def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:
         headline=True,
     )
     yield from claim(
-        "a shallow tree accepts more a round than a chain of as many nodes",
+        "a shallow tree accepts more per step than a chain of as many nodes",
         LACKING,
         "tau",
         [c for c in branched if c.nodes in chains] + [c for c in usual if c.tree == (3,)],
         lambda c: {"tree": chains.get(c.nodes, (1, 1, 1))},
     )
     yield from claim(
-        "branching at several levels accepts more a round than as many nodes in paths that part at "
-        "the root",
+        "branching at several levels accepts more per step than as many nodes in paths that part "
+        "at the root",
         LACKING,
         "tau",
         [c for c in branched if c.nodes in roots],
         lambda c: {"tree": roots[c.nodes]},
     )
     yield from claim(
-        "two more levels (4-2-2-1-1, 61 nodes) accept more a round than twice the width (8-2-2, 57 "
-        "nodes)",
+        "two more levels (4-2-2-1-1, 61 nodes) accept more per step than twice the width (8-2-2, "
+        "57 nodes)",
         LACKING,
         "tau",
         [c for c in usual if c.tree == (4, 2, 2, 1, 1)],
@@ -308,7 +308,7 @@ def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:
         headline=True,
     )
     yield from claim(
-        "a round verified as a tree is faster than one verified as a batch of paths",
+        "a step verified as a tree is faster than one verified as a batch of paths",
         CODE,
         "pace",
         [c for c in every_cell if c.tree and c.layout == "tree"],
@@ -368,8 +368,8 @@ def _layout_line(tree: Row, batch: Row) -> dict[str, str]:
         "tree": tree["tree"],
         "text": "long" if tree["long"] else "prompt",
         "leaves": str(prod(map(int, tree["tree"].split("-")))),
-        "tree, ms/round": f"{tree_ms:.1f}",
-        "batch, ms/round": f"{batch_ms:.1f}",
+        "tree, ms/step": f"{tree_ms:.1f}",
+        "batch, ms/step": f"{batch_ms:.1f}",
         "batch / tree": f"{batch_ms / tree_ms:.2f}",
     }
 
@@ -393,7 +393,7 @@ def notes(document: Document) -> list[str]:
     """Say how the layouts agree, and what is known of the paper's values."""
     both, numbers = document["layouts"], published("mcsd")["conventions"]["numbers"]
     agree = (
-        f"Of {both['rounds']} rounds in both layouts from the same seed, "
+        f"Of {both['rounds']} steps in both layouts from the same seed, "
         f"{both['same']} accepted as many tokens."
     )
     return [*([agree] if both["rounds"] else []), f"Published values: none known; {numbers}."]

@@ -188,7 +188,7 @@ def measure(
 ) -> bool:
     """Measure cells with :func:`specwb.studies.grid.run`, then what the study's probe measures.
 
-    Cells, rounds and ``most`` are the study's own where they are not given. Without ``timed`` no
+    Cells, steps and ``most`` are the study's own where they are not given. Without ``timed`` no
     time is recorded, and of a study with cells nothing else is measured.
 
     Returns:

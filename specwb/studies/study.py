@@ -393,7 +393,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "acceptance": lambda r: digits(r["depth_fraction"]),
     "CTAR": lambda r: " ".join(f"{x:.2f}" for x in r["ctar"][:4]),
     "by depth": lambda r: " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["by_depth"][:6]),
-    "ms/round": lambda r: digits(r["ms_per_round"]),
+    "ms/step": lambda r: digits(r["ms_per_round"]),
     grid.SHOWN["speedup"]: lambda r: digits(r["speedup"], "x"),
     # MCSD's
     "A/(R d)": lambda r: digits(r["depth_fraction"]),

@@ -34,7 +34,7 @@ UNLISTED = {
     Scheme.ROOTS: "its roots are drawn from the target and one of them is kept, "
     "which is LOSSY by design",
 }
-"""Sampling schemes whose rounds no list of drafts and no cube of uniforms describes, and why."""
+"""Sampling schemes whose steps no list of drafts and no cube of uniforms describes, and why."""
 EQUAL = 1e-9  # distributions of the bonus token that differ by less are the same
 EDGE = 1e-9  # how far inside of a box its corners are looked at, in parts of its sides
 THIN = 1e-12  # sides that are not cut
@@ -137,7 +137,7 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
 
     Args:
         rule: The rule, asked with nothing left out (``lazy`` false).
-        draft: B rows as a round hands them to the rule, q in float64.
+        draft: B rows as a step hands them to the rule, q in float64.
         scores: Their scores, logits in float64.
     Raises:
         Unfollowed: Its decisions do not fall into boxes (it multiplies uniforms, say), or are not
@@ -434,11 +434,11 @@ def distribution_of(
     tree: Tree | Sequence[int],
     scheme: Scheme | None = None,
 ) -> dict[E.Tokens, float]:
-    """The joint distribution of the D + 1 tokens that a round of a rule begins, D the tree's depth.
+    """The joint distribution of the D + 1 tokens that a step of a rule begins, D the tree's depth.
 
     ``P(x) = sum over drafts of P(draft) sum over outcomes of P(outcome | draft) P(x | outcome)``:
     all drafts are listed, the rule's own code is called for each of them (:func:`boxes_of`), and
-    what a round leaves open is continued with the target. A lossless rule gives the target's
+    what a step leaves open is continued with the target. A lossless rule gives the target's
     distribution, ``exact.target_distribution(p, D + 1)``; ``exact.tv`` measures how far two are
     apart.
 

@@ -16,7 +16,7 @@ class Greedy(Rule):
 
     The argmax is the lowest index on ties, the same as plain decoding's. Exact for any draft; needs
     no uniforms and no q. Below a row whose largest logit is not finite nothing is accepted: the
-    round closes there, and the engine says what it met.
+    step closes there, and the engine says what it met.
     """
 
     name = "greedy"

@@ -38,7 +38,7 @@ TOLERANCE = 1e-9
 ALARM = 1e-6
 """A sampled rule with a smaller p-value is not lossless."""
 DRAWS = 20_000
-"""Rounds of a sampled test."""
+"""Steps of a sampled test."""
 PLAIN, COLD = Sampling(1.0), Sampling(0.7)
 # parents, size of the vocabulary, seeds of the models, each once with zeros and ties, once dense
 _TREES: list[tuple[tuple[int, ...], int, range]] = [
@@ -68,7 +68,7 @@ Case = tuple[E.Model, E.Model]
 
 @dataclass(frozen=True)
 class Round:
-    """Pairs of models whose rounds are compared together."""
+    """Pairs of models whose steps are compared together."""
 
     scheme: Scheme
     parents: tuple[int, ...]
@@ -85,16 +85,16 @@ class RuleCheck:
         rule: Its name.
         schemes: The names of the sampling schemes it was run with.
         lossy: It does not claim to be lossless.
-        rounds: How many rounds, a pair of models and a tree each, were compared.
-        worst: The largest total variation between a round's output and the target's distribution.
-        mean: The mean total variation of all rounds.
-        where: The round of the largest.
+        rounds: How many steps, a pair of models and a tree each, were compared.
+        worst: The largest total variation between a step's output and the target's distribution.
+        mean: The mean total variation of all steps.
+        where: The step of the largest.
         host: In how many cases it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
         failure: What the rule raised.
         unchecked: Why nothing can be said of it: none of its sampling schemes could be run, or what
             it decides could not be recovered.
-        covered: The rounds that were compared.
+        covered: The steps that were compared.
     """
 
     rule: str
@@ -128,7 +128,7 @@ class RuleCheck:
         return self.lossless or (self.lossy and not self.host and not self.failure)
 
     def add(self, distance: float, where: str) -> None:
-        """Count a round with its total variation."""
+        """Count a step with its total variation."""
         self.rounds += 1
         self.mean += (distance - self.mean) / self.rounds
         if distance > self.worst:
@@ -157,7 +157,7 @@ class RuleCheck:
             verdict = "NOT lossless" + (" in what could be followed" if self.unchecked else "")
         else:
             verdict = "lossless" if self.lossless else "not checked"
-        lines = [f"{self.rule}: {verdict} ({self.rounds} rounds, largest TV {self.worst:.2g})"]
+        lines = [f"{self.rule}: {verdict} ({self.rounds} steps, largest TV {self.worst:.2g})"]
         if self.coverage:
             lines.append(f"  looked at (trees by their nodes' parents) {self.coverage}")
         if self.worst >= TOLERANCE:
@@ -245,7 +245,7 @@ def check_rule(
 
 
 def _rounds(rule: Rule) -> Iterator[Round]:
-    """The rounds that a rule takes."""
+    """The steps that a rule takes."""
     for scheme in DRAFTS:
         for parents, v, seeds in _TREES:
             if not takes(rule, scheme, parents):
@@ -311,7 +311,7 @@ def _sampled_from(target: E.Model, sampling: Sampling) -> E.Model:
 
 
 def _compare(rule: Rule, check: RuleCheck, task: Round) -> None:
-    """Add the rounds of one tree to the check."""
+    """Add the steps of one tree to the check."""
     tree = Tree.parents(list(task.parents))
     drafts = all_drafts(task.scheme, tree, task.cases)
     scores = replace(drafts.scores, sampling=task.sampling)
@@ -348,7 +348,7 @@ def distance(one: Mapping, other: Mapping) -> float:
 
 
 def _sampled(rule: Rule) -> float:
-    """The p-value of the three tokens that a round of two coupled paths begins, the smaller one of
+    """The p-value of the three tokens that a step of two coupled paths begins, the smaller one of
     two settings.
 
     The paths have two tokens, over a vocabulary of three.

@@ -45,7 +45,7 @@ class RuleLine:
 
     rule: str
     schemes: tuple[str, ...]  # names of those it was checked with
-    cases: int = 0  # distributions of one token or of a round, compared with the target's
+    cases: int = 0  # distributions of one token or of a step, compared with the target's
     worst: Fraction = _0  # the largest total variation of these
     lengths: int = 0  # expected lengths and acceptances, compared with their closed form
     unequal: int = 0
@@ -55,7 +55,7 @@ class RuleLine:
     above: int = 0  # how often its acceptance was larger than that optimum
     killed: int = 0  # of the wrong rules made from it
     mutants: int = 0
-    failure: str = ""  # what it raised, such as a round without a distribution of the bonus token
+    failure: str = ""  # what it raised, such as a step without a distribution of the bonus token
     production: RuleCheck | None = None  # of the rule that decodes; None before
 
     @property
@@ -365,7 +365,7 @@ def _round(line: RuleLine, scheme: str, parents: tuple[int, ...]) -> None:
 def _outcomes(
     rule: str, scheme: str, target: E.Model, draft: E.Model, parents: tuple[int, ...]
 ) -> Iterable[E.Outcome]:
-    """The outcomes of a round of any rule of the suite."""
+    """The outcomes of a step of any rule of the suite."""
     if rule in E.TREE_RULES:
         return E.TREE_RULES[rule].outcomes(scheme, target, draft, parents)
     if scheme == "IID_PATHS":
@@ -376,7 +376,7 @@ def _outcomes(
 def _output(
     outcomes: Iterable[E.Outcome], target: E.Model, parents: Sequence[int]
 ) -> tuple[dict[E.Tokens, Fraction], dict[E.Tokens, Fraction]]:
-    """What a round writes, and the target's distribution of as many tokens."""
+    """What a step writes, and the target's distribution of as many tokens."""
     length = max(E.depths(parents)) + 1
     return E.completed(outcomes, target, length), E.target_distribution(target, length)
 
@@ -400,7 +400,7 @@ def _distance(mutant: Mutant) -> WrongRule:
 
 
 def _control(control: Control) -> WrongRule:
-    """A wrong rule that decodes, over the rounds of :func:`check_rule`."""
+    """A wrong rule that decodes, over the steps of :func:`check_rule`."""
     check = check_rule(control.rule)
     name = f"{control.name} (decoding)"
     return WrongRule(name, control.original, control.wrong, check.mean, check.worst)

@@ -40,7 +40,7 @@ from specwb.verify.exact import (
 
 _0, _1 = Fraction(0), Fraction(1)
 Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
-"""``outcomes(scheme, target, draft, parents)``: the outcomes of a round, over all drafts."""
+"""``outcomes(scheme, target, draft, parents)``: the outcomes of a step, over all drafts."""
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ def test_one_process(one_process):
     ]
     count = len(one_process["rounds"])
     assert notes(one_process)[0] == (
-        f"{count} rounds, {16 / count:.2f} tokens a round; "
-        "times are milliseconds a round, the first left out"
+        f"{count} steps, {16 / count:.2f} tokens per step; "
+        "times are milliseconds per step, the first left out"
     )
     assert "one process" in notes(one_process)[1]
 
@@ -78,7 +78,7 @@ def test_several_processes(one_process, exchange, limit, verdict):
     assert rows[1]["rest of drafting"] == f"{2.0 - 0.25 - exchange:.2f}"
     lines = notes(several)
     assert lines[1] == "drafts equal those of one process: NO"
-    assert f"exchanges may take {limit:.2f} ms a round at most" in lines[2]
+    assert f"exchanges may take {limit:.2f} ms per step at most" in lines[2]
     assert lines[2].endswith(
         f"they took {exchange:.2f} ms, waiting for the slowest rank included, {verdict}"
     )

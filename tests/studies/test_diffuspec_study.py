@@ -272,14 +272,14 @@ def test_rows_and_tables_of_the_measurements(measured):
     assert set(titles) == {
         "Tables 2 and 4",
         "Table 5",
-        "Where a round's time goes",
+        "Where a step's time goes",
         "Every setting",
     }
     # what is judged by domain are the claims of table 2, whose drafts are as long as the paper's
     judged = {title.split(":")[0]: rows for title, rows in STUDY.printed(shipped_report(STUDY))}
     assert len(judged["CPS and ADL by domain"]) == 8
     assert [x["setting"] for x in titles["Table 5"]] == ["k = 6"]
-    assert titles["Where a round's time goes"][1]["search"] == "0.8%"
+    assert titles["Where a step's time goes"][1]["search"] == "0.8%"
     notes = "\n".join(study.summary(document))
     assert all(v["claim"] in notes for v in document["verdicts"])
     assert verdicts.RULE in notes
@@ -378,7 +378,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     assert set(document["arguments"]["heads"]) == {"medusa", "eagle", "ngram", "diffusion"}
     assert all(
         title in out
-        for title in ("Table 1", "Tables 2 and 4", "Where a round's time goes", "In the paper: ")
+        for title in ("Table 1", "Tables 2 and 4", "Where a step's time goes", "In the paper: ")
     )
     assert all(v["claim"] in out for v in [*document["verdicts"], *document["shares"]])
     # CPS over the argmax row, against SPS and k = 6 and with both n-grams; both n-grams over one:

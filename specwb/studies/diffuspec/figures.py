@@ -89,7 +89,7 @@ def _split(_: Document) -> Iterator[Curve]:
             )
             for part in PARTS
         )
-        yield Curve("share of a round", r["method"], "", tuple(points))
+        yield Curve("share of a step", r["method"], "", tuple(points))
 
 
 def _methods(_: Document) -> Iterator[Curve]:
@@ -154,7 +154,7 @@ FIGURES = {
         differs=f"{THERE}; generated is up to an end of text there",
     ),
     "split": Picture(
-        "DiffuSpec, figure 6: where a round's time goes",
+        "DiffuSpec, figure 6: where a step's time goes",
         "",
         _split,
         _sure("figures", "6"),

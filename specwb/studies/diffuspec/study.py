@@ -89,7 +89,7 @@ def share(document: Document, constants: str) -> dict[str, Any] | None:
     elif pairs.shape[1] >= ENOUGH and not low < 2 * most < high:
         verdict = "reproduced" if high < 2 * most else "contradicted"
     return {
-        "claim": f"search takes little of a round's time, {NAMES[constants]}",
+        "claim": f"search takes little of a step's time, {NAMES[constants]}",
         "verdict": verdict,
         "paper": most,
         "share": round(ratio, 5),
@@ -109,7 +109,7 @@ def shares(document: Document, _: Any = ()) -> Document:
 
 # ----------------------------------------------------------------------------------------- tables
 
-SHOWN = ("drafted", "accepted", "tau", "ms/round", grid.SHOWN["speedup"])
+SHOWN = ("drafted", "accepted", "tau", "ms/step", grid.SHOWN["speedup"])
 
 
 def tables(document: Document, own: Rows, _: Rows) -> Tables:
@@ -128,7 +128,7 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
     ]
     return [
         *((title, lines(own, labelled, SHOWN)) for title, labelled in titled),
-        ("Where a round's time goes", _split(own)),
+        ("Where a step's time goes", _split(own)),
         ("CPS and ADL by domain: ratio and 95 % interval", _by_domain(document["verdicts"])),
         ("Every setting", every(own, SHOWN)),
     ]
@@ -235,7 +235,7 @@ def _split(own: Rows) -> Lines:
     for r in figure(6)["rows"]:
         total = sum(r[part] for part in PARTS[:3])
         shares = {part: f"{r[part] / total:.1%}" if part in r else "" for part in PARTS}
-        bars.append({"setting": f"paper: {r['method']}", **shares, "ms/round": ""})
+        bars.append({"setting": f"paper: {r['method']}", **shares, "ms/step": ""})
     paths = [diffuspec(c, o) for c in NAMES for o in ("", ARGMAX, "tree=true")]
     for cell in [
         Cell("ar"),
@@ -246,7 +246,7 @@ def _split(own: Rows) -> Lines:
         if cell.key in own and (parts := own[cell.key]["parts"]):
             total = sum(parts.values())
             shares = {part: f"{ms / total:.1%}" for part, ms in parts.items()}
-            lines.append({"setting": cell.key, **shares, "ms/round": f"{total:.2f}"})
+            lines.append({"setting": cell.key, **shares, "ms/step": f"{total:.2f}"})
     return [*bars, *lines] if lines else []
 
 

@@ -48,9 +48,9 @@ OURS = (
     "A statement of which is larger, without a number: reproduced if the interval lies above 1. "
     "The 7 %: reproduced if the interval of what is kept lies above 0.93. A ratio of two ratios: "
     "the same bootstrap, all four on the same prompts. Cosines are means over places and layers, "
-    f"without interval; near 1 is above {NEAR}. Acceptance (accepted) is drafted tokens kept a "
-    "round; over the depth it is the paper's. Stage speedup: milliseconds of drafting a round, the "
-    "plain drafter's over the cell's, of the same width."
+    f"without interval; near 1 is above {NEAR}. Acceptance (accepted) is the number of draft "
+    "tokens kept per step; over the depth it is the paper's. Stage speedup: milliseconds of "
+    "drafting per step, the plain drafter's over the cell's, of the same width."
 )
 
 
@@ -105,7 +105,7 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
             _drift_lines(document["drift"]) if "drift" in document else [],
         ),
         (
-            "Drafting alone, milliseconds a round, stage speedup",
+            "Drafting alone, milliseconds per step, stage speedup",
             _stage_lines(document.get("stages", {})),
         ),
         (
@@ -169,13 +169,13 @@ SHOWN = (
     "by position",
     "draft ms",
     "stage",
-    "ms/round",
+    "ms/step",
     grid.SHOWN["speedup"],
 )
 CHAINS = "N and calibration, chains, T = 0"
 """The title of the table of all cells that no other table takes."""
 TITLES = {
-    "Eager rounds, chains": " eager",
+    "Eager steps, chains": " eager",
     f"T = {TEMPERATURE:g}": f"T={TEMPERATURE:g}",
     "Widths, T = 0": "width=",
     "Which layers, T = 0": "groups=",

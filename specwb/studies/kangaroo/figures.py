@@ -93,7 +93,7 @@ def _ctars(_: Document) -> Iterator[Curve]:
             Point(w, value, ours=partial(_share, Cell(spec), w) if spec else None)
             for w, value in enumerate(r["ctar"], 1)
         )
-        yield Curve("share of rounds with at least w accepted", r["method"], "ctar", tuple(points))
+        yield Curve("share of steps with at least w accepted", r["method"], "ctar", tuple(points))
 
 
 def _share_of_bin(accepted: bool, index: int, document: Document, _: Any) -> Seen | None:
@@ -171,7 +171,7 @@ FIGURES = {
         differs="our adapters are the ablation's, of a small budget",
     ),
     "ctar": Picture(
-        "Kangaroo: accepted tokens by round, math there, all prompts here",
+        "Kangaroo: accepted tokens by step, math there, all prompts here",
         "w",
         _ctars,
         _sure("figures", "ctar"),

@@ -133,7 +133,7 @@ def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[st
     return out
 
 
-SHOWN = ("drafted", "wasted", "tau", "CTAR", "ms/round", grid.SHOWN["speedup"])
+SHOWN = ("drafted", "wasted", "tau", "CTAR", "ms/step", grid.SHOWN["speedup"])
 
 
 def tables(document: Document, own: Rows, other: Rows) -> Tables:
@@ -295,7 +295,7 @@ def _prediction_note(name: str, predicted: Sequence[Mapping[str, Any]]) -> list[
     )
     return [
         f"Predicted steady speedup of {len(predicted)} chains, {name}: median error {error:.0%} "
-        f"from the cost of a round by what it drafts, {simple_error:.0%} from CR / (1 + D (r + a))."
+        f"from the cost of a step by what it drafts, {simple_error:.0%} from CR / (1 + D (r + a))."
     ]
 
 

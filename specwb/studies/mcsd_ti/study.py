@@ -79,7 +79,7 @@ def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
 
 # ----------------------------------------------------------------------------------------- tables
 
-SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/round", grid.SHOWN["speedup"])
+SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/step", grid.SHOWN["speedup"])
 
 
 def tables(document: Document, own: Rows, _: Rows) -> Tables:

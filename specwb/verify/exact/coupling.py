@@ -111,7 +111,7 @@ def _times(a: Sum, b: Sum) -> Sum:
 
 
 def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    """The outcomes of a round of coupled decoding: Y at every position, as long as some path has
+    """The outcomes of a step of coupled decoding: Y at every position, as long as some path has
     drafted it.
 
     Raises:

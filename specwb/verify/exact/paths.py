@@ -19,7 +19,7 @@ _0 = Fraction(0)
 def paths_outcomes(
     rule: NodeRule, target: Model, draft: Model, parents: Sequence[int]
 ) -> Iterator[Outcome]:
-    """The outcomes of a round over K paths drawn independently.
+    """The outcomes of a step over K paths drawn independently.
 
     A rule for independent siblings stays lossless where it goes on with all paths that begin with
     what has been accepted. Their number differs from draft to draft; given it, their next tokens

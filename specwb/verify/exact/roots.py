@@ -126,9 +126,9 @@ def roots_outcomes(
 def roots_distribution(
     target: Model, draft: Model, parents: Sequence[int], W: int, tokens: int
 ) -> dict[Tokens, Fraction]:
-    """The distribution of the first ``tokens`` tokens that rounds with W roots write.
+    """The distribution of the first ``tokens`` tokens that steps with W roots write.
 
-    It is the target's iff the rounds are lossless. Each round draws its roots from the distribution
+    It is the target's iff the steps are lossless. Each step draws its roots from the distribution
     that the last one left: of what comes after its path, the residual where a walk was rejected.
 
     Args:

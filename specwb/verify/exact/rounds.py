@@ -1,8 +1,8 @@
 """Whole decoding steps: every drafted tree, every walk through it, and the joint distribution of
 what comes out.
 
-A round is one decoding step. Throughout, a *model* maps a prefix to the distribution of the next
-token, and a tree is given by the parents of its nodes, -1 for the root (node 0).
+Throughout, a *model* maps a prefix to the distribution of the next token, and a tree is given by
+the parents of its nodes, -1 for the root (node 0).
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def round_distribution(
     draft: Model,
     tree_parents: Sequence[int],
 ) -> dict[Tokens, Fraction]:
-    """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
+    """The joint distribution of the D + 1 tokens that a step over a tree of depth D starts.
 
-    The round is lossless iff it equals :func:`target_distribution`. The drafted trees are
+    The step is lossless iff it equals :func:`target_distribution`. The drafted trees are
     enumerated and each is walked from the root (accept a child, or draw the bonus token). Outputs
     shorter than D + 1 are extended by the target model, so that wrong lengths and wrong bonus
     tokens show as well.
@@ -147,7 +147,7 @@ def round_distribution(
 
 
 def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[Tokens, Fraction]:
-    """The joint distribution of ``length`` tokens where the target model follows a round.
+    """The joint distribution of ``length`` tokens where the target model follows a step.
 
     Args:
         length: Number of tokens, at least as many as any outcome has.
@@ -199,7 +199,7 @@ def expected_accepted(
     draft: Model,
     tree_parents: Sequence[int],
 ) -> Fraction:
-    """A round accepts ``sum over nodes of P(node reached)`` draft tokens on average, the root left
+    """A step accepts ``sum over nodes of P(node reached)`` draft tokens on average, the root left
     out.
     """
     outcomes = walks(rule, scheme, target, draft, tree_parents)

@@ -1,4 +1,4 @@
-"""Rules that decide about the whole tree, as distributions of a round."""
+"""Rules that decide about the whole tree, as distributions of a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tests = Callable[[Model, Model, Sequence[int], Sequence[Tokens | None]], list[Te
 """``tests(target, draft, parents, paths)``: given a drafted tree, what is tested in turn until
 something is accepted."""
 Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterable[Outcome]]
-"""``outcomes(scheme, target, draft, parents)``: the outcomes of a round, over all drafts."""
+"""``outcomes(scheme, target, draft, parents)``: the outcomes of a step, over all drafts."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def decided(tests: Tests) -> Callable[[str, Model, Model, Sequence[int]], Iterat
 def tree_round_distribution(
     rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> dict[Tokens, Fraction]:
-    """The joint distribution of the D + 1 tokens that a round over a tree of depth D starts.
+    """The joint distribution of the D + 1 tokens that a step over a tree of depth D starts.
 
-    The round is lossless iff it equals ``target_distribution``.
+    The step is lossless iff it equals ``target_distribution``.
     """
     outcomes = rule.outcomes(scheme, target, draft, parents)
     return completed(outcomes, target, max(depths(parents)) + 1)
@@ -69,7 +69,7 @@ def tree_round_distribution(
 def tree_expected_accepted(
     rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> Fraction:
-    """The expected number of draft tokens a round accepts, by enumeration.
+    """The expected number of draft tokens that a step accepts, by enumeration.
 
     Arguments are those of :func:`tree_round_distribution`.
     """
