@@ -1,1 +1,1 @@
-"""What proposes draft tokens: one file a method, over pieces that several of them share."""
+"""The drafters: one file per method, on top of parts that several methods share."""

@@ -1,5 +1,5 @@
-"""Plain autoregressive decoding, as a draft of nothing: every step is one target forward, whose
-token is the bonus token."""
+"""Plain autoregressive decoding as a method with an empty draft: every step is one forward pass of
+the target, whose token is the bonus token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specwb.tree import Tree
 
 
 class Autoregressive(Drafter):
-    """The reference that all others are compared with; its tau is exactly 1."""
+    """The reference that all other methods are compared with; its tau is exactly 1."""
 
     captured = True
 
@@ -29,7 +29,7 @@ class Autoregressive(Drafter):
 
 @dataclass(frozen=True)
 class Options:
-    """It has none."""
+    """Plain decoding has no options."""
 
 
 def ar(target: Target, options: Options) -> Drafter:

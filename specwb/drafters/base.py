@@ -1,4 +1,4 @@
-"""The drafter's side of a decoding step, and how a method is described."""
+"""The drafter's part of a decoding step, and the registry entry of a method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ chain = lru_cache(maxsize=256)(Tree.chain)
 
 
 def by_name(**lists: Iterable[Tensor | None]) -> dict[str, Tensor]:
-    """The tensors of lists, under the names ``list[0]``, ``list[1]``, ..; None is left out."""
+    """Names the tensors of lists ``list[0]``, ``list[1]``, ..; None is left out."""
     return {
         f"{name}[{i}]": tensor
         for name, tensors in lists.items()
@@ -40,35 +40,34 @@ def by_name(**lists: Iterable[Tensor | None]) -> dict[str, Tensor]:
 class Drafter:
     """Proposes a tree of draft tokens in every decoding step.
 
-    Subclass it and ``specwb.register`` the subclass: it is then decoded with, compared and tested.
+    Subclass it and ``specwb.register`` the subclass: it can then be decoded with, compared and
+    tested.
 
     An instance is a description and may be shared: the engine copies it and calls ``open`` once for
     every decoding, so whatever ``open`` and ``propose`` set on ``self`` belongs to that decoding.
 
     Attributes:
-        tree: the largest tree it proposes (its root is the pending token), where that is always
-            one.
-        limits: how large its drafts become; default those of ``tree``.
-        window: how many positions of the text it feeds again at the start of a step.
-        slots: how many slots of the target's cache, from the pending token on, it writes to while
-            drafting, if these are more than ``tree`` has nodes.
-        host_reads: how many tensor-to-Python conversions a step takes at most, beyond the engine's
-            one.
+        tree: the largest tree that is proposed (its root is the pending token), if the tree is
+            static.
+        limits: the largest size of its drafts; default that of ``tree``.
+        window: number of text positions that are processed again at the start of a step.
+        slots: number of slots of the target's cache, from the pending token on, that drafting
+            writes to, if there are more of them than nodes of ``tree``.
+        host_reads: upper bound on tensor-to-Python conversions per step, beyond the engine's one.
         captured: whether steps may be recorded as CUDA graphs: while ``state.static`` all shapes
-            depend on ``state.horizon`` alone, and there are no host reads. What lives longer than a
-            step is a tensor made in ``open``, of a shape that does not depend on the prompts,
-            listed by :meth:`tensors` and changed in place.
-        staged: its steps are recorded in parts, the stages that it names with ``state.stage``, and
-            between them it reads on the host how far it goes on. What a stage computes with is the
-            decoding's tensors and the results of the same step's stages before it.
+            depend on ``state.horizon`` alone, and there are no host reads. Whatever outlives a step
+            is a tensor made in ``open``, of a shape that does not depend on the prompts, listed by
+            :meth:`tensors` and changed in place.
+        staged: whether its steps are recorded in parts, the stages named with ``state.stage``,
+            between which the host decides whether to go on. A stage reads only the decoding's
+            tensors and the results of earlier stages of the same step.
         independent: whether the children of different nodes are drawn independently, given their
             paths; False where siblings share one list.
-        features: the target's layers whose hidden states it wants in ``state.features``.
-        files: what its drafts depend on besides models and trained heads, such as n-grams:
-            measurements are known by the content of these files too.
+        features: the target's layers whose hidden states it reads from ``state.features``.
+        files: other files that its drafts depend on, besides models and trained heads, such as
+            n-grams; stored measurements are identified by their content too.
         exactness: whether it keeps the target's distribution.
-        rule: key of the verification rule that it is used with unless another is named; None for
-            the usual one of how its candidates are drawn.
+        rule: key of its default verification rule; None for the default of its sampling scheme.
     """
 
     tree: Tree
@@ -85,45 +84,47 @@ class Drafter:
 
     @cached_property  # which a subclass may set instead
     def limits(self) -> Limits:
-        """How many nodes, levels and children of a node its drafts may have."""
+        """The largest numbers of nodes, levels and children per node of its drafts."""
         return self.tree.limits
 
     def scheme(self, sampling: Sampling) -> Scheme:
-        """How the candidates are drawn under these sampling settings (their sampling scheme)."""
+        """The sampling scheme of its candidates under these sampling settings."""
         return Scheme.POINT
 
     def uniforms(self, sampling: Sampling) -> int:
-        """How many uniforms a row needs for drafting in one step."""
+        """The number of uniforms per row that drafting uses in one step."""
         return 0
 
     def open(self, state: State, target: Target) -> None:
         """Called once, before the first step."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that it has made in :meth:`open` and holds, by name; of a cache its ``data``.
+        """The tensors that :meth:`open` made and the drafter holds, by name; for a cache, its
+        ``data``.
 
-        A ``captured`` drafter lists all of them, those of its base class with
+        A ``captured`` drafter lists all of them, and those of its base class with
         ``super().tensors()``. Recorded steps read and write this memory, so the next decoding's
         contents are copied into it. A tensor that is not listed is refused when a step is to be
-        recorded; trees and models, which all decodings share, are not listed.
+        recorded. Trees and models, which all decodings share, are not listed.
         """
         return {}
 
     def adopt(self, fresh: Drafter) -> None:
-        """Takes from ``fresh``, which was opened for another decoding, what is not in
-        :meth:`tensors`, such as a text on the host: recorded steps go on with that decoding."""
+        """Takes over from ``fresh``, which was opened for another decoding, the state that is not
+        in :meth:`tensors`, such as a text on the host: recorded steps continue with that decoding.
+        """
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        """The draft of one step, from the text and the uniforms of the drafting stream."""
+        """The draft of one step, computed from the text and the uniforms of the drafting stream."""
         raise NotImplementedError
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         """Called after the target's commit and before the text grows; caches are moved here."""
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
-        """How many entries of the caches that it set in ``open`` are those of the text alone.
+        """The number of entries of the caches made in ``open`` that depend on the text alone.
 
-        What lies behind them is fed again before it is seen; tests compare the others with a
+        Later entries are computed again before they are used; tests compare the earlier ones with a
         recomputation.
 
         Args:
@@ -136,11 +137,10 @@ class Drafter:
         return length - self.window
 
     def largest(self, state: State, count: Tensor, most: int) -> int:
-        """How much of a draft some row can use: the largest of ``count [B]``, which is at most
-        ``most``.
+        """The largest of ``count [B]``, at most ``most``: how much of a draft any row can use.
 
         This is a host read, to be declared in ``host_reads``. Where the step is recorded as one
-        graph it is ``most`` and nothing is read.
+        graph, the result is ``most`` and nothing is read.
         """
         return most if state.static and state.stages is None else int(count.max())
 
@@ -160,7 +160,7 @@ class Drafter:
             tree: of n nodes, default ``self.tree``.
 
         Raises:
-            ValueError: tokens of another shape, or that are no integers.
+            ValueError: tokens have another shape, or are not integers.
         """
         tree = tree or self.tree
         if tokens.shape != (state.rows, tree.n - 1):
@@ -178,15 +178,15 @@ class Drafter:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward pass of a decoding step, of every row.
+    """One forward pass of a decoding step, for every row.
 
     Attributes:
         model: ``target``, ``draft`` (a draft or diffusion model) or ``head``.
-        tokens: tokens of a row that its layers compute.
+        tokens: tokens per row that its layers process.
         outputs: how many of them go through the output layer; None: all.
         start, stop: its layers are ``start..stop-1``; None: up to the last.
-        group: attentions that run side by side (EasySpec); 0: the layers in order.
-        children: of the pass that scores the draft, the candidates of a node by level.
+        group: number of attentions that run in parallel (EasySpec); 0: the layers in order.
+        children: for the pass that scores the draft, the candidates per node by level.
     """
 
     model: str
@@ -204,16 +204,16 @@ def scoring(tree: Tree, start: int = 0) -> Forward:
 
 
 def level_passes(model: str, widths: Sequence[int], window: int, group: int = 0) -> list[Forward]:
-    """Passes of a drafter that goes level by level.
+    """The passes of a drafter that drafts level by level.
 
-    The first one feeds the last ``window`` tokens of the text and puts out the root, each of the
-    others feeds a level; the last level is drafted, not fed.
+    The first pass processes the last ``window`` tokens of the text and gives the root's output,
+    each of the others processes a level; the last level is drafted but not processed.
 
     Args:
-        model: whose passes they are.
+        model: the model of the passes.
         widths: nodes of the levels 0, 1, .. of the tree.
         window: tokens of the first pass.
-        group: as of :class:`Forward`, of all but the first.
+        group: as in :class:`Forward`, for all passes but the first.
     """
     return [
         Forward(model, width if d else window, width, group=group if d else 0)
@@ -222,7 +222,7 @@ def level_passes(model: str, widths: Sequence[int], window: int, group: int = 0)
 
 
 def level_widths(tree: Tree) -> list[int]:
-    """Nodes of the levels 0, 1, .. of a static tree."""
+    """The numbers of nodes of the levels 0, 1, .. of a static tree."""
     return [stop - start for start, stop in tree.levels]
 
 
@@ -232,7 +232,7 @@ class Preset:
 
     Attributes:
         options: of the method; ``rule`` is its verification rule.
-        source: where they stand, and what of them is different here.
+        source: where they are published, and what differs here.
     """
 
     options: Mapping[str, Any]
@@ -241,7 +241,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as it is registered: its options, what builds its drafter, and what is true of it.
+    """The registry entry of a method: its options, its builder, and its properties.
 
     Every method's file ends with its entry; :mod:`specwb.methods` collects them.
 
@@ -249,20 +249,20 @@ class Entry:
         key: its name in specs.
         build: ``build(target, options) -> Drafter``, with an instance of ``settings``; without
             ``settings`` it is ``build(target, **options)``.
-        settings: the frozen dataclass of its options, see :class:`specwb.options.Option`; None
-            where they are the keywords that ``build`` takes.
+        settings: the frozen dataclass of its options, see :class:`specwb.options.Option`; None if
+            they are the keyword arguments of ``build``.
         paper: its source.
-        needs: what it needs beside the target.
+        needs: what it needs besides the target.
         exactness: whether it keeps the target's distribution.
-        bibtex: its citation.
-        head: which trained head of the target's own it uses where none is named, "" for none.
-        presets: name -> settings of a paper or its code, which ``preset=NAME`` stands for.
-        work: the forward passes of a step, ``work(options) -> [Forward, ..]`` in their order, the
-            target's pass that scores the draft last; of a method that stops where it is unsure
-            those of its longest draft. They are those of a step of fixed shapes, as several rows
-            and recorded steps have them. None where it is not stated.
-        priced: options whose part in the time of a step is in ``work``, so that ``specwb predict``
-            takes them.
+        bibtex: its BibTeX entry.
+        head: the kind of the target's own trained head that is used by default, "" for none.
+        presets: name -> settings of a paper or its code, selected by ``preset=NAME``.
+        work: the forward passes of a step in order, ``work(options) -> [Forward, ..]``, the last
+            one the target's pass that scores the draft. For a method that may stop early they are
+            those of its longest draft; they have the fixed shapes of batches and recorded steps.
+            None if they are not stated.
+        priced: options whose effect on the time of a step is described by ``work``, so that
+            ``specwb predict`` accepts them.
     """
 
     key: str
@@ -278,7 +278,7 @@ class Entry:
     priced: tuple[str, ...] = ()
 
     def forwards(self, values: Mapping[str, Any]) -> list[Forward]:
-        """The passes of a step with these options, defaults where none are given.
+        """The passes of a step with these options, with defaults for the missing ones.
 
         Raises:
             MethodError: a value is not what its option expects, or the passes do not follow from
@@ -294,12 +294,12 @@ class Entry:
 
     @property
     def about(self) -> str:
-        """What the method is: the docstring of what builds it."""
+        """The method's description: the docstring of its builder."""
         return inspect.getdoc(self.build) or ""
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of all options, defaults where none are given; without ``settings`` the given
-        values as they are.
+        """The values of all options, with defaults for the missing ones; without ``settings`` the
+        given values unchanged.
 
         Raises:
             MethodError: a value is not what its option expects.
@@ -315,7 +315,7 @@ class Entry:
         """The drafter that these options describe.
 
         Raises:
-            MethodError: options that do not go together or do not fit the target.
+            MethodError: the options do not go together, or do not fit the target.
         """
         checked = self.check(values)
         if self.settings is None:

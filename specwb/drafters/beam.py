@@ -1,9 +1,9 @@
-"""Trees that follow the drafter's confidence: levels of beams, and the best of what they made.
+"""Dynamic trees: levels of beams that follow the drafter's confidence, and the best of their nodes.
 
-A method expands a level (:meth:`Level.expand`), says which of the continuations go on
-(:meth:`Level.best`), feeds these where :class:`Beams` places them, and in the end drafts all or
-the best nodes it has made (:class:`Nodes`, :func:`reranked`). What it does in between is its own:
-when to stop, and what to leave out.
+A method expands a level (:meth:`Level.expand`), selects the continuations to go on with
+(:meth:`Level.best`), processes them at the places given by :class:`Beams`, and finally drafts all
+nodes or the best ones (:class:`Nodes`, :func:`reranked`). When to stop and what to leave out is
+specific to the method.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def best(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 
 def best_first(scores: Tensor, count: int) -> Tensor:
-    """``[B,m] -> [B,count]``: the entries with the largest scores, of equals the first."""
+    """``[B,m] -> [B,count]``: the entries with the largest scores; ties go to the first."""
     return scores.sort(descending=True, stable=True).indices[:, :count]
 
 
 def taken(x: Tensor, index: Tensor) -> Tensor:
-    """``x[b, index[b, i]]``: of ``x [B,n,..]`` the entries ``index [B,m]`` of each row."""
+    """``x[b, index[b, i]]``: the entries ``index [B,m]`` of each row of ``x [B,n,..]``."""
     return x.take_along_dim(index.view(*index.shape, *[1] * (x.dim() - 2)), 1)
 
 
 def repeated(x: Tensor, count: int) -> Tensor:
-    """``[B,n,..] -> [B,n count,..]``: every entry of a row so many times, one after another.
+    """``[B,n,..] -> [B,n count,..]``: every entry of a row repeated ``count`` times in place.
 
     It is not ``repeat_interleave``, whose form for counts in a tensor waits for the device: the
     tests of recorded steps refuse that name in every form.
@@ -52,10 +52,10 @@ class Level:
     Attributes:
         score: the sum of log q along the path to each node, so never above the parent's.
         token: the token of each node.
-        above: which node of the level that was expanded each of them continues.
+        above: the index of the node that it continues in the expanded level.
         parent: the number of that node.
-        number: the number of each node itself, once it is among :class:`Nodes`.
-        depth: how many tokens the paths have.
+        number: the number of the node itself, once it is among :class:`Nodes`.
+        depth: number of tokens of the paths.
     """
 
     score: Tensor
@@ -67,19 +67,19 @@ class Level:
 
     @staticmethod
     def root(rows: int, device: torch.device) -> Level:
-        """The one node that is there before anything is drafted; it is number 0."""
+        """The root alone, with number 0: the level before anything is drafted."""
         zero = torch.zeros(rows, 1, dtype=torch.long, device=device)
         return Level(zero.float(), zero, zero, zero - 1, zero, 0)
 
     def expand(self, score: Tensor, token: Tensor) -> Level:
-        """All continuations by the drafter's best tokens, those of one node beside each other.
+        """All continuations by the drafter's best tokens, those of one node next to each other.
 
         Args:
             score: ``[B,m,top]`` log-probabilities of a node's children.
             token: ``[B,m,top]`` their tokens.
 
         Returns:
-            ``m * top`` nodes a row.
+            ``m * top`` nodes per row.
         """
         assert self.number is not None
         rows, m, top = score.shape
@@ -90,7 +90,7 @@ class Level:
         )
 
     def best(self, count: int) -> Level:
-        """The ``count`` nodes with the largest scores, best first; of equals the first."""
+        """The ``count`` nodes with the largest scores, best first; ties go to the first."""
         return self.at(best_first(self.score, count))
 
     def at(self, index: Tensor) -> Level:
@@ -105,17 +105,17 @@ class Level:
 
 
 class Beams:
-    """Where the levels that are fed lie in a drafter's cache, and what each node sees there.
+    """The places of the processed levels in a drafter's cache, and what each node sees there.
 
-    The text ends with the root, at slot and position ``base``. Every level that is fed takes the
-    next slots behind it: ``m`` beams of ``length`` tokens each, so that the cache holds paths that
-    were given up too. A beam sees the text, the beams on its path and itself.
+    The text ends with the root, at slot and position ``base``. Every processed level takes the next
+    slots: ``m`` beams of ``length`` tokens each, so the cache also holds paths that were given up.
+    A beam sees the text, the beams on its path and itself.
 
     Args:
         base: ``[B]`` slot of the root.
-        horizon: a bound of ``base + 1`` that the host knows.
+        horizon: an upper bound on ``base + 1`` that the host knows.
         dtype: number type of the masks.
-        length: tokens of a beam: 1, or k where a drafter goes on in blocks of k.
+        length: tokens per beam: 1, or k for a drafter that continues in blocks of k.
     """
 
     def __init__(self, base: Tensor, horizon: int, dtype: torch.dtype, length: int = 1) -> None:
@@ -125,7 +125,7 @@ class Beams:
         self.sees = torch.zeros(len(base), 1, 0, dtype=torch.bool, device=base.device)
 
     def below(self, above: Tensor) -> Place:
-        """Where the next level stands, ``m * length`` tokens, whose beams go on from the beams
+        """The place of the next level, ``m * length`` tokens, whose beams continue the beams
         ``above [B,m]`` of the last one."""
         rows, m = above.shape
         size = m * self.length
@@ -141,8 +141,8 @@ class Beams:
 
 
 def beam_mask(sees: Tensor, base: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
-    """``[B,q,extent]``: the text up to the root, and of the slots behind it what ``sees [B,q,m]``
-    says."""
+    """``[B,q,extent]``: shows the text up to the root, and the later slots given by ``sees
+    [B,q,m]``."""
     column = (torch.arange(extent, device=base.device) - base[:, None]).clamp(0, sees.shape[-1] + 1)
     edge = torch.ones_like(sees[:, :, :1])
     table = torch.cat([edge, sees, ~edge], -1)
@@ -152,15 +152,15 @@ def beam_mask(sees: Tensor, base: Tensor, extent: int, dtype: torch.dtype) -> Te
 
 
 class Nodes:
-    """All nodes that a draft is chosen from, in the order of their making: entry ``i`` is node
-    number ``i + 1``, number 0 is the root."""
+    """All nodes that a draft is chosen from, in the order in which they were made: entry ``i`` is
+    node number ``i + 1``, number 0 is the root."""
 
     def __init__(self) -> None:
         self.levels: list[Level] = []
         self.count = 0
 
     def add(self, level: Level) -> Level:
-        """The same nodes with their numbers."""
+        """Returns the same nodes with their numbers."""
         first = 1 + self.count
         self.count += level.token.shape[1]
         number = torch.arange(first, 1 + self.count, device=level.token.device)
@@ -178,10 +178,10 @@ class Nodes:
         """The entries ``chosen [B,n-1]`` as a draft; those without a score are not valid.
 
         Args:
-            drafter: the one that drafts.
+            drafter: the drafter.
             state: of the decoding.
-            chosen: in the order of their making, each one's parent among them.
-            top: a bound of the children of a node.
+            chosen: in the order in which they were made, including each one's parent.
+            top: an upper bound on the children of a node.
             scores: ``[B,count]``; -inf where there is none.
         """
         tokens = torch.cat([level.token for level in self.levels], 1)
@@ -194,25 +194,25 @@ class Nodes:
 
 
 def reranked(drafter: Drafter, state: State, nodes: Nodes, top: int) -> Draft:
-    """The best of all nodes as a draft of ``drafter.limits.nodes`` nodes, each of which has at most
-    ``top`` children.
+    """The best of all nodes, as a draft of ``drafter.limits.nodes`` nodes with at most ``top``
+    children each.
 
-    A node's score is never above its parent's, and of equals the one made first is chosen, which
-    the parent is: what is chosen is a tree.
+    A node's score is never above its parent's, and ties go to the node made first, which the parent
+    is: so the chosen nodes form a tree.
     """
     scores = nodes.scores
     return nodes.draft(drafter, state, best_nodes(scores, drafter.limits.nodes), top, scores)
 
 
 def best_nodes(scores: Tensor, n: int) -> Tensor:
-    """``[B,m] -> [B,n-1]``: the entries with the largest scores, in the order of their making; of
-    equals the ones made first."""
+    """``[B,m] -> [B,n-1]``: the entries with the largest scores, in the order in which they were
+    made; ties go to the ones made first."""
     return best_first(scores, n - 1).sort().values
 
 
 def renumbered(chosen: Tensor, parents: Tensor, depths: Tensor) -> tuple[Tensor, Tensor]:
-    """Parents and depths ``[B,n]`` of the tree of the root and the entries ``chosen [B,n-1]``,
-    among which are the parents of all of them."""
+    """Parents and depths ``[B,n]`` of the tree that consists of the root and the entries ``chosen
+    [B,n-1]``, which include the parents of all of them."""
     index = torch.arange(1, chosen.shape[1] + 1, device=chosen.device).expand(len(chosen), -1)
     numbers = torch.zeros(len(chosen), parents.shape[1] + 1, dtype=torch.long, device=chosen.device)
     numbers.scatter_(1, chosen + 1, index)
@@ -227,8 +227,8 @@ def grown_limits(nodes: int, depth: int, top: int, most: int) -> Limits:
     """The limits of trees of up to ``depth`` levels in which a node has up to ``top`` children.
 
     Args:
-        nodes: how many nodes a tree has, the root included.
-        most: how many nodes are made at all, the root left out.
+        nodes: nodes per tree, including the root.
+        most: number of nodes made in all, without the root.
     Raises:
         ValueError: fewer nodes than levels, or more than are made.
     """

@@ -1,5 +1,5 @@
-"""DiffuSpec: a diffusion language model drafts all places at once, a search makes a path of them,
-and the draft length follows the text."""
+"""DiffuSpec: a diffusion language model drafts all places at once, a search finds a path through
+them, and the draft length adapts to the text."""
 
 from __future__ import annotations
 
@@ -37,60 +37,60 @@ DRAWS = ("search", "sample")
 
 
 class DiffusionDrafter(Drafter):
-    """``k`` tokens from one forward of a diffusion model, whatever k is, and then a search through
-    them or a draw.
+    """Drafts ``k`` tokens with one forward pass of a diffusion model, and then a search or a draw.
 
-    ``draw="search"``: of every place the ``top`` best tokens are pruned to the fewest that hold
-    ``mass``, and a beam of width ``beams`` looks for the path that model and proxy like
-    (:mod:`specwb.lattice`). The candidates are a function of the text: point masses, by whose rule
-    the path is verified, at every temperature; with ``as_tree`` all the beam's paths are, as one
-    tree. lam = 1 and beams = 1 give the argmax row.
+    ``draw="search"``: the ``top`` best tokens of every place are pruned to the fewest with total
+    probability ``mass``, and a beam of width ``beams`` searches for the path with the best score by
+    model and proxy (:mod:`specwb.lattice`). The candidates are a function of the text, so the path
+    is verified as point masses at every temperature; with ``as_tree`` all the beam's paths are
+    verified as one tree. lam = 1 and beams = 1 give the argmax row.
 
-    ``draw="sample"``: one token a place, drawn from the model's distribution there, independently.
-    Given the text, what one forward predicts for a place does not depend on the tokens drawn at
-    others, so that distribution is the q of the ratio rule; ``paths`` such sequences are K
-    independent paths. At T = 0 it is the argmax row.
+    ``draw="sample"``: one token per place, drawn independently from the model's distribution there.
+    Given the text, the prediction for a place does not depend on the tokens drawn at others, so
+    that distribution is the q of the ratio rule; ``paths`` such sequences are K independent paths.
+    At T = 0 this is the argmax row.
 
     With a ``scorer`` (:mod:`specwb.models.path`) the path is a walk by its scores through the
     ``top`` best tokens of every place: with "search" the greedy walk, a point mass, or with
-    ``as_tree`` the ``beams`` most probable walks; with "sample" ``paths`` walks that are drawn from
-    all tokens, each from a known distribution given the one before. At T = 0 a drawn walk is the
-    greedy one. All of it stays on the device, but for a tree.
+    ``as_tree`` the ``beams`` most probable walks; with "sample" ``paths`` walks drawn from all
+    tokens, each token from a known distribution given the one before. At T = 0 a drawn walk is the
+    greedy one. Except for a tree, all of this stays on the device.
 
-    The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, so
-    many tokens come from a forward: a row goes on behind them while the length allows and it is
-    sure of each (``confidence``); the draft tokens are then text to the next forward.
+    The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, a
+    forward pass gives ``chunk`` tokens, and a row continues after them while the length allows it
+    and every token has the required confidence (``confidence``); the draft tokens are text to the
+    next pass.
 
-    A context that is too short for prefix and masks shrinks k, and ends in plain steps. There is
-    one transfer to the host a forward, of the lattice, and one of sizes. A recorded step has no
-    sizes to read: it predicts as many places as ever, and a search has two stages, before and
-    behind what the host does.
+    If the context is too short for prefix and masks, k shrinks, down to plain steps. Each forward
+    pass needs one transfer of the lattice to the host, and one of sizes. A recorded step has no
+    sizes to read: it predicts the full number of places, and a search has two stages, before and
+    after the work on the host.
 
     Args:
         model: the diffusion model.
-        length: how many tokens a row drafts.
+        length: the draft length of a row.
         proxy: makes a row's proxy.
         ends: tokens that end a text.
-        steps: steps of denoising.
-        top: candidates of a place before they are pruned.
-        mass: probability that the remaining candidates of a place hold.
+        steps: denoising steps.
+        top: candidates per place before pruning.
+        mass: total probability of the remaining candidates of a place.
         beams: width of the search.
         lam: the drafter's weight against the proxy's.
         draw: search or sample.
-        paths: sequences that are drawn, with ``draw="sample"``.
-        as_tree: all the beam's paths are verified, as one tree.
-        chunk: so many tokens a forward; 0: all of them.
-        refresh: of a model that sees both ways, whole forwards only every so many steps.
-        scorer: of neighbouring candidates, in the place of proxy, mass and lam.
+        paths: number of sequences drawn with ``draw="sample"``.
+        as_tree: verify all the beam's paths as one tree.
+        chunk: tokens per forward pass; 0: all of them.
+        refresh: decoding steps per full pass of a bidirectional model.
+        scorer: scores neighbouring candidates, in place of proxy, mass and lam.
 
     Attributes:
-        spent: seconds that all decodings of this description searched (``search``) and drafted in
-            all (``draft``).
+        spent: seconds that all decodings of this description spent searching (``search``) and
+            drafting in all (``draft``).
 
     Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
     FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
-    T > 0 its ratio test of a searched path is not lossless (theory 11), here it is a point mass;
-    see also :mod:`specwb.lattice` and :class:`~specwb.drafters.length.Adaptive`.
+    T > 0 its ratio test of a searched path is not lossless (theorem 11.5), here the path is a point
+    mass; see also :mod:`specwb.lattice` and :class:`~specwb.drafters.length.Adaptive`.
     """
 
     def __init__(
@@ -189,7 +189,8 @@ class DiffusionDrafter(Drafter):
         self.length.observe(self.drafted, verdict.accepted.clamp_min(0))
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
-        """A step's tokens are met as text in the next; until then its masks lie in their slots."""
+        """The text before the step: a step's tokens are processed as text in the next step; until
+        then masks occupy their slots."""
         return before
 
     @property
@@ -488,14 +489,14 @@ class DiffusionDrafter(Drafter):
 
 @lru_cache(maxsize=256)
 def sequences(count: int, length: int, device: torch.device | str = "cpu") -> Tree:
-    """So many chains that part at the root, made once."""
+    """``count`` chains that share only the root, built once."""
     return Tree.branching(count, *[1] * (length - 1), device=device)
 
 
 def trie(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
     """Parents, depths and tokens of the trie of some paths, its root first (token 0).
 
-    Of siblings the one of the earlier path comes first.
+    Siblings are in the order of the paths.
     """
     parents, depths, words = [-1], [0], [0]
     node: dict[tuple[int, ...], int] = {(): 0}

@@ -1,4 +1,4 @@
-"""The method diffuspec: its options, checked, and the drafter they describe."""
+"""The method diffuspec: its options, checked, and its drafter."""
 
 from __future__ import annotations
 
@@ -205,10 +205,10 @@ def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
 
 
 def ngram_file(key: str, target: Target, ngram: str | Path) -> Path | None:
-    """The file of the n-grams that an option names: both, own, online, none or a file or folder.
+    """The n-gram file that an option names: both, own, online, none or a file or folder.
 
     Returns:
-        It; None where nothing was counted beforehand.
+        The file; None if nothing was counted beforehand.
     Raises:
         MethodError: there is no such file.
     """
@@ -262,7 +262,8 @@ def _scorer(
 def proxy_for(
     key: str, target: Target, ngram: str | Path, place: Path | None, order: int, smoothing: str
 ) -> Callable[[], Proxy]:
-    """What makes a row's proxy: one for all rows, or for every row its own where it reads along.
+    """Returns a function that makes a row's proxy: one for all rows, or one per row if it also
+    counts the row's own text.
 
     Args:
         key: the method, for the message.
@@ -313,12 +314,13 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
 
 
 def work(options: Options) -> list[Forward]:
-    """All of ``k`` (or ``k_max``) places in every step of denoising; the first feeds up to k + 1
-    tokens of the text that are new and k - 1 masks, since the last place of the text says the first
-    token. A model whose text sees its masks computes the text again in each.
+    """All of ``k`` (or ``k_max``) places in every denoising step. The first one processes up to k +
+    1 new tokens of the text and k - 1 masks, since the last place of the text predicts the first
+    token. A model whose text attends to its masks computes the text again in each.
 
     Raises:
-        MethodError: what is drafted in chunks, or scored as a tree, is known only as it is drafted.
+        MethodError: the number of tokens of a draft in chunks, or scored as a tree, is only known
+            during drafting.
     """
     if options.chunk or options.tree or options.paths > 1:
         raise MethodError("diffuspec: the passes of a step are those of one chain and no chunks")

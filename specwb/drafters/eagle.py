@@ -37,25 +37,25 @@ EAGLE_TREE = Tree.paths([tuple(map(int, path)) for path in _PUBLISHED.split()])
 
 
 class EagleDrafter(Levels):
-    """One layer over pairs (token t_{i+1}, hidden state f_i), whose own output stands in for the
-    states of tokens not yet verified.
+    """One layer over pairs (token t_{i+1}, hidden state f_i), whose own output replaces the states
+    of tokens that are not yet verified.
 
     The text of pairs is one shorter than the text of tokens: pair i lies at slot and position i,
-    the root is the last token with the state it was drawn from, at slot L - 2 of a text of L
-    tokens. A text of one token has no such state; its only pair has a zero state, and draws no
-    better for it.
+    and the root is the last token with the state it was drawn from, at slot L - 2 of a text of L
+    tokens. A text of one token has no such state; its only pair has a zero state, which gives a
+    poor draft.
 
-    Catch-up window: each step begins by feeding the last D + 1 pairs again, now with the target's
-    own states where the draft had only the head's. A single row whose steps are not recorded feeds
-    no more than it has new: the tokens of the step before.
+    Catch-up window: each step begins by processing the last D + 1 pairs again, now with the
+    target's own states where the draft had only the head's. A single row whose steps are not
+    recorded processes only what is new: the tokens of the step before.
 
-    Sampling schemes: as :class:`Levels`. ``draw="greedy"`` are point masses at every temperature
+    Sampling schemes: as in :class:`Levels`. ``draw="greedy"`` are point masses at every temperature
     (EAGLE-2's verification), ``draw="without"`` the published EAGLE-1's sampling without
     replacement.
 
-    Source: Li et al. 2024, arXiv 2401.15077; EAGLE-3: Li et al. 2025, arXiv 2503.01840.
-    Differs from the published code in: it feeds accepted tokens again one step later, this one in
-    the next step's first forward.
+    Source: Li et al. 2024, arXiv 2401.15077; EAGLE-3: Li et al. 2025, arXiv 2503.01840. Differs
+    from the published code in: it processes accepted tokens again one step later, this one in the
+    next step's first forward pass.
     """
 
     extra_slots = 0  # that drafting takes beyond the tree's
@@ -84,7 +84,7 @@ class EagleDrafter(Levels):
         return {**super().tensors(), "cache": self.cache.data}
 
     def prefill(self, state: State, m: int) -> None:
-        """Feeds the first m pairs."""
+        """Processes the first m pairs."""
         assert state.features is not None
         tokens, states = state.tokens[:, 1 : m + 1], self.head.fuse(state.features[:, :m])
         self._run(tokens, states, Place.text(state.rows, m, state.length.device))
@@ -125,7 +125,8 @@ class EagleDrafter(Levels):
         return tree_mask(self.tree, length, horizon, self.stack.dtype)
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
-        """The pairs of the text before the step; what it drew is fed anew in the next."""
+        """The pairs of the text before the step; the pairs of the step are processed again in the
+        next."""
         return before - 1
 
     def _run(self, tokens: Tensor, above: Tensor, place: Place) -> Tensor:

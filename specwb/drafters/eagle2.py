@@ -1,4 +1,4 @@
-"""EAGLE-2: the tree follows the head's confidence, anew in every step and for every row."""
+"""EAGLE-2: a tree that follows the head's confidence, shaped anew for every step and row."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from specwb.options import MethodError, NodeCount, Option, TrainedHead
 
 
 class DynamicEagle(EagleDrafter):
-    """A tree that is expanded where the head is sure, and of which the best nodes are drafted.
+    """A tree that is expanded where the head is confident, and whose best nodes are drafted.
 
     Expand: ``depth`` times, the ``top`` best nodes of a level each get the head's ``top`` best
-    tokens. Re-rank: of all nodes made so, the ``nodes - 1`` with the largest ``sum log q`` along
-    their paths are drafted (:func:`specwb.drafters.beam.reranked`).
+    tokens. Re-rank: of all nodes made, the ``nodes - 1`` with the largest ``sum log q`` along their
+    paths are drafted (:func:`specwb.drafters.beam.reranked`).
 
-    The tree and its tokens are a function of the text alone, at every temperature, so candidates
-    are point masses and the point-mass rule is exact. (Sampled candidates must not be chosen by how
-    likely they turned out; see theory, what breaks losslessness.)
+    The tree and its tokens are a function of the text alone, at every temperature, so the
+    candidates are point masses and the point-mass rule is exact. (Sampled candidates must not be
+    selected by their probabilities: theorem 9.5.)
 
     Source: Li et al., "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees"
     (2024), arXiv 2406.16858; for EAGLE-3 heads arXiv 2503.01840. total_token there is ``nodes``
@@ -40,7 +40,7 @@ class DynamicEagle(EagleDrafter):
         self.top, self.extra_slots = top, (depth - 1) * top
 
     def lay_out(self, device: torch.device) -> None:
-        """A tree of every step's own has nothing to lay out."""
+        """A dynamic tree has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         length, horizon = self.text(state)

@@ -1,4 +1,4 @@
-"""EAGLE-3: EAGLE-2's dynamic tree from a head with three layers' states and words of its own."""
+"""EAGLE-3: EAGLE-2's dynamic tree, from a head that reads three layers and has its own words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""EasySpec: an ordinary draft model whose layers run side by side, and whose cache is made exact
-again in every step."""
+"""EasySpec: an ordinary draft model with layers in parallel, whose cache is made exact again in
+every step."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from specwb.tree import Limits, Tree
 
 
 class EasyDrafter(LevelDrafter):
-    """A causal draft model on a static tree, its layers run as ``groups`` say
-    (:mod:`specwb.models.fuzzy`) for all tokens that it drafts.
+    """A causal draft model on a static tree, whose layers run in ``groups``
+    (:mod:`specwb.models.fuzzy`) for the tokens that it drafts.
 
-    Calibration: each step begins with one exact forward over the last D + 1 tokens of the text,
-    among them all that were accepted in the step before and its bonus token. It overwrites every
-    fuzzy entry that the step before left in the cache, so what the cache holds of the text is what
-    an exact forward would have left there, and it gives the exact distribution of the first draft
-    token. The older entries are exact already, and feeding them again changes nothing; a single row
-    whose steps are not recorded feeds only what is new.
+    Calibration: each step begins with one exact forward pass over the last D + 1 tokens of the
+    text, which include all tokens accepted in the step before and its bonus token. It overwrites
+    every fuzzy entry that the step before left in the cache, so the cache of the text is that of
+    exact passes, and it gives the exact distribution of the first draft token. Older entries are
+    exact already, and computing them again changes nothing; a single row whose steps are not
+    recorded processes only what is new.
 
-    Without ``calibrate`` entries of accepted tokens stay as they were drafted, and a step begins
-    with a fuzzy forward over the last two tokens of the text (as every :class:`LevelDrafter`'s
-    does): the drift that calibration removes. A prompt is read exactly, but for its last two tokens
-    then.
+    Without ``calibrate`` the entries of accepted tokens stay as they were drafted, and a step
+    begins with a fuzzy forward pass over the last two tokens of the text (as in every
+    :class:`LevelDrafter`): this is the drift that calibration removes. The prompt, except for its
+    last two tokens, is then still processed exactly.
 
     It is lossless whatever the groups: q is the distribution that a token was drawn from.
 
@@ -105,7 +105,7 @@ class EasyDrafter(LevelDrafter):
         return self.groups.agreed(super().own_logits(hidden))
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
-        """All of the text before the step, which calibration feeds through layers in order."""
+        """The whole text before the step, which calibration processes with layers in order."""
         return before if self.calibrate else torch.zeros_like(before)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
@@ -116,12 +116,12 @@ class EasyDrafter(LevelDrafter):
 class WideEasy(EasyDrafter):
     """A tree of ``depth`` levels of ``width`` nodes each.
 
-    They are, of all continuations of a level's nodes by their ``width`` best tokens, those with the
-    largest products of probabilities along their paths. All of the tree is verified. It and its
-    tokens are a function of the text alone, at every temperature: point masses.
+    A level consists of the continuations of the level above by their ``width`` best tokens that
+    have the largest products of probabilities along their paths. The whole tree is verified. The
+    tree and its tokens are a function of the text alone, at every temperature: point masses.
 
-    Source: Wu et al. 2025 has trees of widths 1 to 12 and depth 5; how their nodes are chosen is
-    not written there, and this is our reading.
+    Source: Wu et al. 2025 has trees of widths 1 to 12 and depth 5, but does not state how their
+    nodes are chosen; this is our reading.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class WideEasy(EasyDrafter):
         self.width = width
 
     def lay_out(self, device: torch.device) -> None:
-        """A tree of every step's own has nothing to lay out."""
+        """A dynamic tree has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         level = Level.root(state.rows, state.length.device)
@@ -150,8 +150,8 @@ class WideEasy(EasyDrafter):
 def deep_draft(
     target: Target, draft: Target | str | None = None, vocabulary: str = "same"
 ) -> Target:
-    """The draft model that was given or named, or the deep one that lies beside the target, or else
-    the target's own; ``vocabulary``: how its tokens become the target's."""
+    """The draft model that is given or named; by default the target's deep draft model, or else its
+    usual one. ``vocabulary`` is how its tokens become the target's."""
     deep = target.own_head("deep")
     chosen = str(deep) if draft is None and deep is not None else draft
     return draft_model(target, chosen, vocabulary)
@@ -251,7 +251,7 @@ def _groups(model: Target, options: Options) -> Groups:
 
 
 def work(options: Options) -> list[Forward]:
-    """The first pass is the exact one; ``group`` is ``n`` whatever ``groups`` names."""
+    """The first pass is exact; ``group`` is ``n`` whatever ``groups`` is."""
     tree = options.tree or Tree.chain(options.gamma)
     nodes, score = level_widths(tree), scoring(tree)
     if options.width > 1:

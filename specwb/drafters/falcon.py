@@ -1,4 +1,5 @@
-"""Falcon: k tokens a pass, blocks of the tree instead of its levels."""
+"""Falcon drafts k tokens per forward pass and grows the tree block by block instead of level by
+level."""
 
 from __future__ import annotations
 
@@ -28,31 +29,31 @@ from specwb.tree import Limits, Tree
 class FalconDrafter(EagleDrafter):
     """A static tree of depth D in ``ceil(D / k)`` passes.
 
-    The last k pairs of the text give the candidates of depths 1..k; every node of depth k that has
+    The last k pairs of the text give the candidates of depths 1..k. Every node of depth k that has
     children is a block of the next pass: the k tokens of its path with the k states that the pass
-    before made, which sees the text, the blocks above it and itself.
+    before made; the block sees the text, the blocks above it and itself.
 
     All nodes j - 1 levels below a block share its j-th list of candidates, so siblings' children
     are not independent (``independent`` is False).
 
     Sampling schemes, at T > 0: ``without``: candidates are drawn from q without replacement, and a
-    node with fewer children than its cousins takes the first of the common list; ``greedy``: the
-    most probable tokens, point masses. Both are lossless: of all nodes that share a list at most
-    one is reached, and whether it is does not depend on the list. At T = 0 they are always the most
-    probable tokens.
+    node with fewer children takes the first ones of the common list; ``greedy``: the most probable
+    tokens, point masses. Both are lossless, because at most one of the nodes that share a list is
+    reached, and reaching it does not depend on the list (theorem 10.6). At T = 0 the candidates are
+    always the most probable tokens.
 
-    Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, what is
-    new is made whole blocks, backwards from the last pair, with as many old pairs as that takes;
-    every pair remembers where its block ended when it was last fed (``ends``), so that feeding it
-    again gives the same keys, and a row drafts the same alone and in a batch. With two layers at
-    most, the cache is then a function of pairs and ends; deeper heads draft aligned to the left.
-    LSTM states lie by slot, like keys, four times the hidden size a slot; of a prompt those that no
-    step goes on from are not kept, and their pairs go through the LSTM in one call. A text of fewer
-    than k + 1 tokens drafts nothing.
+    Catch-up window: D + k pairs, now with the target's own states. Aligned to the right, the new
+    pairs are divided into whole blocks, backwards from the last pair, with as many old pairs as
+    that takes. Every pair stores where its block ended when it was last processed (``ends``), so
+    that processing it again gives the same keys, and a row drafts the same alone and in a batch.
+    With at most two layers, the cache is then a function of pairs and ends; deeper heads draft
+    aligned to the left. LSTM states are stored by slot, like keys, four times the hidden size per
+    slot; of a prompt, only those that a later step continues from are stored, and its other pairs
+    go through the LSTM in one call. A text of fewer than k + 1 tokens drafts nothing.
 
     Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released
-    code scores k - 1 tokens of the text again for their states, here they are kept; verification at
-    T > 0, which the release leaves incomplete.
+    code scores k - 1 tokens of the text again for their states, which are stored here; verification
+    at T > 0, which the release leaves incomplete.
     """
 
     independent = False
@@ -73,7 +74,7 @@ class FalconDrafter(EagleDrafter):
         self.plan()
 
     def plan(self) -> None:
-        """Which nodes each pass makes, and how many slots behind the text that takes."""
+        """The nodes that each pass makes, and the number of slots that they take after the text."""
         self.blocks = BlockTree(self.tree, self.k)
         self.extra_slots = self.blocks.slots
 
@@ -140,7 +141,7 @@ class FalconDrafter(EagleDrafter):
         return {**super().tensors(), **pairs}
 
     def aligned(self, positions: Tensor, last: Tensor) -> Tensor:
-        """Where blocks end, for ``last`` the last pair."""
+        """The ends of blocks, for ``last`` the last pair."""
         return block_ends(positions, last, self.k, self.align)
 
     def prefill(self, state: State, m: int) -> None:
@@ -155,7 +156,7 @@ class FalconDrafter(EagleDrafter):
         self.pass_over(tokens[:, None], above[:, None], before, place, skipped)
 
     def begin(self, state: State) -> Tensor:
-        """Feeds the last pairs again; the hidden states ``[B,k,H]`` of the last k."""
+        """Processes the last pairs again; returns the hidden states ``[B,k,H]`` of the last k."""
         k = self.k
         length, horizon = self.text(state)
         last = (length - 1)[:, None]
@@ -192,14 +193,14 @@ class FalconDrafter(EagleDrafter):
         place: Place,
         skipped: int = 0,
     ) -> Tensor:
-        """One forward of the head over r runs of n successive pairs.
+        """One forward pass of the head over r runs of n successive pairs.
 
         Args:
             tokens: ``[B,r,n]``.
             above: ``[B,r,n,H]`` the states of the pairs.
-            before: ``[B,r]`` the slots whose LSTM states the runs go on from; -1: none.
-            place: where the r n pairs stand and what they see.
-            skipped: nothing goes on from so many pairs, from a run's first on.
+            before: ``[B,r]`` the slots whose LSTM states the runs continue; -1: none.
+            place: the positions, slots and masks of the r n pairs.
+            skipped: number of pairs, from the first of a run on, that nothing continues from.
 
         Returns:
             ``[B,r,n,H]``.
@@ -266,15 +267,15 @@ class FalconDrafter(EagleDrafter):
         horizon: int,
         mask: Tensor,
     ) -> Tensor:
-        """The blocks of a pass below the first, fed.
+        """Processes the blocks of a pass below the first.
 
         Args:
             b: the number of the pass.
             one: the pass.
-            tokens: ``[B,nodes]`` those drafted so far.
+            tokens: ``[B,nodes]`` tokens drafted so far.
             hidden: ``[B,blocks,k,H]`` the states that the pass before has made.
             base: ``[B]`` slot of the last pair of the text.
-            horizon: a bound of ``base + 1`` that the host knows.
+            horizon: an upper bound on ``base + 1`` that the host knows.
             mask: ``[B, 1 + slots, extent]`` of all passes.
 
         Returns:
@@ -363,7 +364,7 @@ def falcon_head(
 
 
 def work(options: Options) -> list[Forward]:
-    """Of a head with blocks of two tokens where the size is not named."""
+    """For a head with blocks of two tokens if the size is not named."""
     tree = options.tree if isinstance(options.tree, Tree) else PUBLISHED[options.tree or "vicuna"]
     blocks = BlockTree(tree, options.k or 2, options.passes)
     k, window = blocks.k, tree.D + blocks.k

@@ -1,5 +1,5 @@
-"""Falcon's blocks on a tree that follows the head's confidence, as EAGLE-2's does: what the paper
-leaves for later."""
+"""Falcon's blocks on a tree that follows the head's confidence, like EAGLE-2's: the paper's future
+work."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from specwb.tree import MOST
 
 
 class DynamicFalcon(FalconDrafter):
-    """A tree that is expanded block by block where the head is sure, and of which the best nodes
-    are drafted.
-
-    Expand: of each block's k lists the ``top`` best tokens, in all combinations; of all
-    combinations of k tokens the ``beams`` best are the next pass's blocks. Re-rank: of all nodes
-    made in ``passes`` passes the ``nodes - 1`` with the largest ``sum log q`` along their paths are
+    """A tree that is expanded block by block where the head is confident, and whose best nodes are
     drafted.
 
-    Inside a block q is that of a place whatever stands before it, so the score of k tokens is a
+    Expand: the ``top`` best tokens of each of a block's k lists, in all combinations; the ``beams``
+    best of all combinations of k tokens are the next pass's blocks. Re-rank: of all nodes made in
+    ``passes`` passes, the ``nodes - 1`` with the largest ``sum log q`` along their paths are
+    drafted.
+
+    Inside a block q does not depend on the tokens before a place, so the score of k tokens is a
     product of marginals. Tree and tokens are a function of the text alone: point masses, as in
     :class:`specwb.drafters.eagle2.DynamicEagle`.
     """
@@ -63,7 +63,7 @@ class DynamicFalcon(FalconDrafter):
         self.extra_slots = (self.passes - 1) * self.count * self.k
 
     def lay_out(self, device: torch.device) -> None:
-        """A tree of every step's own has nothing to lay out."""
+        """A dynamic tree has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         k, top = self.k, self.top
@@ -126,7 +126,7 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
 
 
 def work(options: Options) -> list[Forward]:
-    """Of a head with blocks of two tokens where the size is not named."""
+    """For a head with blocks of two tokens if the size is not named."""
     k, top = options.k or 2, options.top
     made = k * min(options.beams, top**k)
     passes = [Forward("head", (options.passes + 1) * k, k)]

@@ -1,4 +1,4 @@
-"""What methods with a trained head share: the head, and the tree that its accuracies make best."""
+"""What methods with a trained head share: loading it, and the best tree for its accuracies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ target's, by position; from the published training log."""
 
 
 def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
-    """``[positions][ranks]``: how often the right token is the head's r-th guess, as its card says.
+    """``[positions][ranks]``: how often the right token is the head's r-th guess, according to its
+    card.
 
     Args:
         card: the head's.
-        domain: of which texts; of ``all`` domains it is the mean.
+        domain: kind of text; for ``all`` it is the mean over domains.
 
     Raises:
         ValueError: the card has no such domain, or nothing was measured.
@@ -45,14 +46,14 @@ def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
 def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
     """The tree with the largest expected length under a head's accuracies by position and rank.
 
-    They are its card's, averaged over domains; of a head without a card those of the published log.
-    Accuracies are made not to rise with rank: among the far ranks they are counts of a few places,
-    and the head's order is what a tree follows.
+    The accuracies are those of its card, averaged over domains; for a head without a card, those of
+    Medusa's published log. They are made not to rise with the rank, because high ranks are counts
+    of a few places.
 
     Args:
         card: the head's.
-        nodes: how many the tree has, its root included.
-        depth: the largest; default as many positions as were measured.
+        nodes: nodes of the tree, including its root.
+        depth: the largest depth; default the number of measured positions.
     """
     measured = any("rank" in entry for entry in card.get("held_out", {}).values())
     rates = accuracies(card) if measured else [[one, *[(five - one) / 4] * 4] for one, five in LOG]
@@ -68,17 +69,17 @@ def trained_head(
     wanted: type,
     **options: Any,
 ) -> Any:
-    """The head that was handed over, named, or lies beside the target, checked.
+    """The head that is given or named, or the target's own head, checked.
 
     It is loaded once for a target and ``options`` of ``load``.
 
     Args:
-        kind: which of the target's own heads it is.
+        kind: kind of the target's own head.
         target: the model whose states it reads.
         head: a head, its folder or hub id, or None for the target's own.
-        load: what reads a folder.
-        wanted: the class it must be.
-        options: what ``load`` takes beside the folder and the target.
+        load: the function that reads a folder.
+        wanted: the class that the head must have.
+        options: further arguments of ``load``.
 
     Raises:
         MethodError: there is no such head, or it is for another target.
@@ -118,7 +119,7 @@ def _same_sizes(kind: str, target: Target, head: Any) -> None:
 
 
 def check_place(kind: str, target: Target, head: Any) -> None:
-    """Checks where a head that was handed over computes, and in what.
+    """Checks the number type and device of a head that was given as an object.
 
     Raises:
         MethodError: its number type or device is not the target's.

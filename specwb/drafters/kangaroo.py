@@ -1,4 +1,4 @@
-"""Kangaroo: drafting from inside the target, behind an early exit, with a stop when unsure."""
+"""Kangaroo: drafting from inside the target, after an early exit, with a stop at low confidence."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from specwb.tree import MOST, Limits, Tree
 class KangarooDrafter(Levels):
     """The draft model is the target's first ``exit`` layers, an adapter, and the target's lm_head.
 
-    The first layers run once a token: their keys and values go straight to the target's cache, and
-    verification goes on from the states they leave (``Draft.hidden``). So a draft of D levels runs
-    the first layers D + 1 times (the last level too, whose tokens are verified), the adapter and
-    the head D times.
+    The first layers run once per token: their keys and values go straight into the target's cache,
+    and verification continues from the states at the exit (``Draft.hidden``). So a draft of D
+    levels runs the first layers D + 1 times (also for the last level, whose tokens are verified),
+    the adapter and the head D times.
 
     Catch-up window: 2. After a fully accepted draft the last accepted token has its state, in
-    ``state.features``, and no entry in the adapter's cache; in each step the adapter is fed the
-    states of the last two tokens of the text. A slot of the adapter's cache is a position.
+    ``state.features``, but no entry in the adapter's cache; so in each step the adapter processes
+    the states of the last two tokens of the text. A slot of the adapter's cache is a position.
 
-    It stops at ``length.most`` levels, or below a level that ``sure`` is less sure of than the
+    It stops at ``length.most`` levels, or below a level whose confidence (``sure``) is under the
     length's threshold (eta).
 
     Source: Liu et al. 2024, arXiv 2404.18911, and its code (a chain, one row, greedy). Differs from
@@ -118,7 +118,7 @@ class KangarooDrafter(Levels):
 
     def shallow(self, state: State, tokens: Tensor, place: Place) -> Tensor:
         """The target's first layers over ``tokens [B,m]``: their states ``[B,m,H]`` at the exit,
-        which verification goes on from."""
+        from which verification continues."""
         f = self.target.run(self.target.embed(tokens), place, state.cache, last=self.exit)[0]
         self.kept.append(f)
         return f
@@ -148,16 +148,16 @@ class DynamicKangaroo(KangarooDrafter):
     the product of the drafter's probabilities along their paths.
 
     Drafting stops below a level whose best product is under eta, once the tree has ``nodes`` nodes,
-    or at ``depth`` levels. Of the nodes of a level that are left without a child, half are pruned,
-    the less probable ones; of more than ``nodes`` the best by their products stay. The tree and its
-    tokens are a function of the text alone, at every temperature: point masses.
+    or at ``depth`` levels. Of the childless nodes of a level, the less probable half is pruned; if
+    there are more than ``nodes`` nodes, those with the best products stay. The tree and its tokens
+    are a function of the text alone, at every temperature: point masses.
 
-    All that was drafted has run through the first layers; the rest of the target runs over what is
-    left, which moves to the slots of its nodes.
+    All drafted nodes have run through the first layers; the rest of the target runs over the
+    remaining ones, whose entries move to the slots of their nodes.
 
     Source: Liu et al. 2024, NeurIPS version, 3.3; no code was published. Differs from it in: the
-    root is the pending token, where the paper's is the first draft token, so that this has siblings
-    too; what the last level has beyond the budget (which the paper does not state) is left out.
+    root is the pending token, the paper's is the first draft token, so here that token has siblings
+    too; nodes of the last level beyond the budget (which the paper does not state) are left out.
     """
 
     def __init__(self, head: KangarooAdapter, nodes: int, depth: int, top: int, eta: float) -> None:
@@ -168,10 +168,10 @@ class DynamicKangaroo(KangarooDrafter):
         self.host_reads = depth
 
     def lay_out(self, device: torch.device) -> None:
-        """A tree of every step's own has nothing to lay out."""
+        """A dynamic tree has nothing to lay out."""
 
     def node_mask(self, state: State) -> Tensor | None:
-        """Of the root."""
+        """The mask of the root."""
         if state.rows == 1 and not state.static:
             return None
         return causal_mask((state.length - 1)[:, None], state.horizon, self.target.dtype)
@@ -314,10 +314,12 @@ def _static_tree(key: str, size: int, options: Options) -> Tree:
 
 
 def work(options: Options) -> list[Forward]:
-    """The target's first layers run over every node before its adapter does, the last level's too.
+    """The target's first layers run over every node before its adapter does, including the last
+    level.
 
     Raises:
-        MethodError: the exit layer is not named, or the tree is grown: how far, no option says.
+        MethodError: the exit layer is not named, or the tree is grown, so that no option gives its
+            size.
     """
     if options.exit is None or options.tree is True:
         raise MethodError("kangaroo: the passes of a step are those of a named exit and no beams")

@@ -1,7 +1,7 @@
-"""How many tokens a row drafts.
+"""The draft length of every row.
 
-It is decided between steps, from what was accepted, and within a step, from how sure the drafter
-is of what it has drafted.
+It is decided between steps, from the accepted tokens, and within a step, from the drafter's
+confidence in its draft.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from torch import Tensor
 
 
 class Length:
-    """Always ``k`` tokens; subclasses change ``tokens`` between steps.
+    """A constant length of ``k`` tokens; subclasses change ``tokens`` between steps.
 
-    Within a step a row goes on below what it has drafted while it has drafted fewer than ``tokens``
-    and was at least as sure as ``confidence`` of what it drafted since the last question
-    (:meth:`onward`). What "sure" means the drafter says, see :mod:`specwb.drafters.stopping`.
+    Within a step a row continues its draft while it has fewer than ``tokens`` draft tokens and its
+    confidence in the tokens drafted since the last check is at least ``confidence``
+    (:meth:`onward`). The drafter defines its confidence, see :mod:`specwb.drafters.stopping`.
 
     Args:
         k: draft tokens at first.
-        most: no row ever drafts more; default k.
-        confidence: how sure a row must be to go on; 0: it need not be.
+        most: upper bound for every row; default k.
+        confidence: the confidence that a row needs to continue; 0: none.
 
     Attributes:
-        tokens: ``[B]`` how many each row drafts now.
+        tokens: ``[B]`` current draft length of each row.
     """
 
     def __init__(self, k: int, most: int | None = None, confidence: float = 0.0) -> None:
@@ -34,15 +34,16 @@ class Length:
         self.tokens = torch.full((rows,), self.k, dtype=torch.long, device=device)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What :meth:`open` has made, by name; see :meth:`specwb.drafters.base.Drafter.tensors`."""
+        """The tensors that :meth:`open` made, by name; see
+        :meth:`specwb.drafters.base.Drafter.tensors`."""
         return {"length.tokens": self.tokens}
 
     def onward(self, drafted: int, sure: Tensor | None = None) -> Tensor:
-        """``[B]``: the rows that draft on below ``drafted`` tokens.
+        """``[B]``: the rows that continue their draft after ``drafted`` tokens.
 
         Args:
-            drafted: how many tokens there are already.
-            sure: ``[B]`` how sure each row is of them; None where it is not asked.
+            drafted: number of tokens drafted so far.
+            sure: ``[B]`` the confidence of each row in them; None if it is not needed.
         """
         go = self.tokens > drafted
         return go if sure is None or not self.confidence else go & (sure >= self.confidence)
@@ -52,12 +53,13 @@ class Length:
 
         Args:
             drafted: ``[B]`` draft tokens of each row, up to an end of text.
-            accepted: ``[B]`` how many of them were accepted.
+            accepted: ``[B]`` accepted ones among them.
         """
 
 
 class Heuristic(Length):
-    """2 more after a step in which all were accepted, otherwise 1 less, within 1..``most``.
+    """2 more after a step in which all draft tokens were accepted, otherwise 1 less, within
+    1..``most``.
 
     This is the transformers library's schedule.
     """
@@ -75,15 +77,15 @@ class Adaptive(Length):
 
     Both averages begin at 0 and are not corrected for it: with rho = .5 the first observation
     counts half, so after a first block of k_max tokens without an end g is k_max / 2. A block
-    without an end counts as k generated tokens, so that k then feeds on itself; with share = 1 it
-    never grows again after a token was rejected (theorem 11.6).
+    without an end counts as k generated tokens, so k depends on its own earlier values; with share
+    = 1 it never grows again after a rejected token (theorem 11.6).
 
     Args:
         k_min: the least length.
         k_max: the largest, and the first.
-        delta: how much the length grows where enough was accepted.
+        delta: growth of the length when enough was accepted.
         rho: weight of the last step in the averages.
-        share: share of what was generated that must be accepted.
+        share: share of the generated tokens that must be accepted.
         confidence: see :class:`Length`.
 
     Source: DiffuSpec (arXiv 2510.02358), eqs. 9-11, with its constants as defaults. ``share`` = 1

@@ -1,4 +1,4 @@
-"""Drafting level by level on a static tree, which sps, mcsd, EAGLE and their relatives share."""
+"""Drafting level by level on a static tree: shared by sps, mcsd, EAGLE and related methods."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Drafted:
 
     Attributes:
         tokens: of every level, the root's first, ``[B,nodes of the level]``.
-        valid: which of them may be accepted, of the same shapes.
-        q: of every level that was sampled, the distributions its children were drawn from.
-        kept: what a subclass collects from level to level, tensors.
+        valid: which of them may be accepted, with the same shapes.
+        q: for every sampled level, the distributions that its children were drawn from.
+        kept: tensors that a subclass collects from level to level.
         hidden: states ``[B,m,H]`` of the level whose children were drafted last.
         mask: of all nodes, ``[B,n,extent]``, or None.
         u: the step's uniforms for drafting, or None.
         race: exponential variables of coupled draws, or None.
         going: rows that still draft, ``[B]``; None: all.
-        more: whether any row does that is not done, one number; None where nothing is asked.
+        more: a scalar: whether any unfinished row keeps drafting; None if it is not needed.
     """
 
     tokens: list[Tensor]
@@ -59,26 +59,26 @@ class Drafted:
 
 
 class Levels(Drafter):
-    """Drafts a static tree level by level: every node of one level is expanded in one forward.
+    """Drafts a static tree level by level: every node of one level is expanded in one forward pass.
 
-    That is D forwards a step; the last level is never fed. A subclass says what a forward is:
+    These are D passes per step; the last level is never processed. A subclass defines a pass:
     :meth:`begin`, :meth:`feed`, :meth:`own_logits`, and :meth:`text`.
 
     Rows that have stopped have invalid nodes below, and drafting ends with the longest row: one
-    host read a level, between the recordings of the levels where steps are recorded.
+    host read per level, between the recordings of the levels where steps are recorded.
 
     Args:
-        shape: the static tree that is drafted, its nodes in level order, or the limits of trees
-            that a subclass grows in every step.
-        draw: how a node's children come from q, the drafter's own probabilities under the
-            decoding's temperature and filters. "with" or "without" replacement they are drawn;
+        shape: the static tree, its nodes in level order, or the limits of trees that a subclass
+            grows in every step.
+        draw: how a node's children are drawn from q, the drafter's probabilities under the
+            decoding's temperature and filters. "with" or "without": with or without replacement;
             "top": all but the last are q's most probable tokens, the last is drawn from the rest of
-            q; "coupled": K paths whose tokens are ``argmin E / q``, E the exponential variables
-            that the coupled rule looks at again; "greedy": the most probable tokens, whatever the
+            q; "coupled": K paths whose tokens are ``argmin E / q``, with the exponential variables
+            E that the coupled rule uses again; "greedy": the most probable tokens at every
             temperature, which are point masses. At T = 0 they are always the top-k tokens.
-        length: a row drafts as many levels as this says; None: all of them.
-        sure: then a row drafts on only while some node of the level above is as sure as the
-            length's threshold.
+        length: decides how many levels each row drafts; None: all of them.
+        sure: the confidence; a row continues only while some node of the level above has at least
+            the length's threshold.
     """
 
     captured = True
@@ -117,22 +117,23 @@ class Levels(Drafter):
         return {**super().tensors(), **self.tables, **length, **words}
 
     def text(self, state: State) -> tuple[Tensor, int]:
-        """The length ``[B]`` of the text that lies in the drafter's cache, and a bound of it that
-        the host knows; the root is at the slot before."""
+        """The length ``[B]`` of the text in the drafter's cache, and an upper bound on it that the
+        host knows; the root is at the slot before."""
         return state.length, state.horizon
 
     def begin(self, state: State) -> Tensor:
-        """Feeds the last tokens of the text again; the hidden state ``[B,1,H]`` at the root."""
+        """Processes the last tokens of the text again; returns the hidden state ``[B,1,H]`` at the
+        root."""
         raise NotImplementedError
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
-        """Feeds the nodes of one level.
+        """Processes the nodes of one level.
 
         Args:
             state: of the decoding.
             tokens: ``[B,m]``.
             above: ``[B,m,H]`` the hidden states of their parents.
-            place: where they stand and what they see.
+            place: their positions, slots and masks.
 
         Returns:
             Their hidden states ``[B,m,H]``.
@@ -144,7 +145,7 @@ class Levels(Drafter):
         return self.spread(self.own_logits(hidden), -torch.inf)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
-        """``[B,m,H] -> [B,m,V]``; where there are :attr:`words`, ``[B,m,words]``."""
+        """``[B,m,H] -> [B,m,V]``; ``[B,m,words]`` for a drafter with :attr:`words`."""
         raise NotImplementedError
 
     def tokens(self, words: Tensor) -> Tensor:
@@ -156,7 +157,7 @@ class Levels(Drafter):
         return spread(values, self.words, self.vocabulary, other)
 
     def node_mask(self, state: State) -> Tensor | None:
-        """The mask of all nodes ``[B,n,extent]``, None where every node sees all there is."""
+        """The mask of all nodes ``[B,n,extent]``; None if every node sees everything."""
         raise NotImplementedError
 
     def scheme(self, sampling: Sampling) -> Scheme:
@@ -231,7 +232,7 @@ class Levels(Drafter):
         return state.stage(("draft", d), lambda: self.finish(state, drafted, tree))
 
     def finish(self, state: State, drafted: Drafted, tree: Tree) -> Draft:
-        """The draft of all the levels that ``tree`` has."""
+        """The draft of all levels of ``tree``."""
         q = torch.cat(drafted.q, 1) if drafted.q else None
         tokens, valid = torch.cat(drafted.tokens, 1), torch.cat(drafted.valid, 1)
         scheme, q_row = self.scheme(state.sampling), self.q_row[:, : tree.n]
@@ -263,7 +264,7 @@ class Levels(Drafter):
         return self._children_of(state, replace(drafted, hidden=hidden), d)
 
     def place(self, state: State, drafted: Drafted, d: int) -> Place:
-        """Where level ``d`` stands and what it sees."""
+        """The positions, slots and masks of level ``d``."""
         (start, stop), (depth, index) = self.tree.levels[d], self.offsets
         length, horizon = self.text(state)
         base, extent = (length - 1)[:, None], horizon - 1 + stop
@@ -385,15 +386,15 @@ def drawable(
     owner: str = "the vocabulary",
     empty: bool = False,
 ) -> Tree:
-    """The tree, if the method ``key`` can draft it level by level with such draws.
+    """Returns the tree, if the method ``key`` can draft it level by level with these draws.
 
     Args:
         key: the method, for the message.
-        tree: the tree that is asked for.
-        vocabulary: how many tokens there are to choose children from.
-        draw: how children are drawn, where the method has a choice.
-        owner: what the vocabulary belongs to, for the message.
-        empty: whether a tree without candidates will do.
+        tree: the tree.
+        vocabulary: number of tokens that children are chosen from.
+        draw: how children are drawn, if the method has a choice.
+        owner: the model that the vocabulary belongs to, for the message.
+        empty: whether a tree without candidates is allowed.
 
     Raises:
         MethodError: it cannot.
@@ -417,11 +418,11 @@ def static(tree: Tree) -> list[Forward]:
 
 
 class LevelDrafter(Levels):
-    """A causal draft model of its own on a static tree.
+    """A separate causal draft model on a static tree.
 
-    Catch-up window: each step begins by feeding the last two tokens of the text again. After a
-    fully accepted draft the last accepted node was never fed to the draft model; feeding two
-    positions covers that case and every other, with the same shapes.
+    Catch-up window: each step begins by processing the last two tokens of the text again. After a
+    fully accepted draft the last accepted node was never processed by the draft model; two
+    positions cover that case and every other, with the same shapes.
     """
 
     window = 2

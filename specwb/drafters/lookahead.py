@@ -1,4 +1,4 @@
-"""Lookahead decoding: n-grams from a Jacobi iteration that runs in the same forward as their
+"""Lookahead decoding: n-grams from a Jacobi iteration that runs in the same forward pass as their
 verification."""
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def lookahead_tree(
     window: int, level: int, guesses: int, device: torch.device | str = "cpu"
 ) -> Tree:
     """The published mask and positions as a tree: the root, ``guesses`` chains of level - 1
-    candidates, then the window, unverified.
+    candidates, then the window, which is not verified.
 
     The window has ``level`` - 1 levels of ``window`` columns, row by row; column 0 of level 0 is
-    the root. Level 0 is causal and a token of level r sees level 0 up to its column and levels 1..r
-    of its own column: parent(0, c) = (0, c - 1), parent(r, c) = (r - 1, c).
+    the root. Level 0 is causal, and a token of level r sees level 0 up to its column and levels
+    1..r of its own column: parent(0, c) = (0, c - 1), parent(r, c) = (r - 1, c).
     """
     length = level - 1
     chains = [[0, *range(1 + g * length, (g + 1) * length)] for g in range(guesses)]
@@ -44,18 +44,17 @@ def lookahead_tree(
 
 
 def remember(pool: Tensor, key: Tensor, gram: Tensor, ok: Tensor) -> None:
-    """Puts n-grams into the pool, one after another: each to the front of its key's list, where it
-    leaves its old place or pushes out the last.
+    """Puts n-grams into the pool, one after another: each moves to the front of its key's list,
+    where it leaves its old place or pushes out the last one.
 
-    A list that is used so holds the last G distinct n-grams in order of their last use, so that all
-    can be put in at once: what is new and what was there, newest first, without repetitions and
-    without what does not fit.
+    Such a list holds the last G distinct n-grams in order of their last use, so all can be put in
+    at once: the new ones and the old ones, newest first, without repetitions and cut to G.
 
     Args:
         pool: ``[B,V,G,L]``, -1 where empty; it is changed in place.
         key: ``[B,m]`` the first tokens.
         gram: ``[B,m,L]`` the tokens that followed.
-        ok: ``[B,m]``; the others are left out.
+        ok: ``[B,m]``; the others are ignored.
     """
     row = torch.arange(len(pool), device=pool.device)[:, None]
     before = pool[row, key]  # [B,m,G,L]
@@ -72,37 +71,36 @@ def remember(pool: Tensor, key: Tensor, gram: Tensor, ok: Tensor) -> None:
 
 
 class Lookahead(Drafter):
-    """Proposes up to G n-grams that the pool holds for the pending token, while W columns of
-    guesses go on to produce new ones.
+    """Proposes up to G n-grams of the pool for the pending token, while W columns of guesses
+    produce new ones.
 
-    A step is one forward over the root, G chains of N - 1 candidates and a window of W (N - 1) - 1
-    tokens: N - 1 levels of W columns, in which the pending token is the first slot of level 0. The
-    argmax after the last level gives W new tokens. Column c then yields an n-gram: key = its token
-    of level 0, value = its tokens of levels 1..N-2 and the new one; the pool keeps the G last used
-    values of a key. Then the levels move up by one: level r becomes level r + 1, and the last the
-    new tokens.
+    A step is one forward pass over the root, G chains of N - 1 candidates and a window of W (N - 1)
+    - 1 tokens: N - 1 levels of W columns, with the pending token as the first slot of level 0. The
+    argmax after the last level gives W new tokens. Column c then yields an n-gram: its key is the
+    token of level 0, its value the tokens of levels 1..N-2 and the new one; the pool keeps the G
+    values of a key that were used last. Then the levels move up by one: level r becomes level r +
+    1, and the new tokens become the last level.
 
     Candidates and window are functions of the text alone (point masses; the window is greedy at
-    every temperature), so that the result is greedy decoding at T = 0 and exact sampling at T > 0.
+    every temperature), so the result is greedy decoding at T = 0 and exact sampling at T > 0.
     N-grams with a common beginning are verified as a trie (``Tree.merged``), so that E[accepted] =
     sum over distinct beginnings of p(beginning).
 
-    On the CPU, where a forward's cost grows with its nodes, a draft is cut to the largest number of
-    candidates of the step (one host read).
+    On the CPU, where the cost of a forward pass grows with its nodes, a draft is cut to the largest
+    number of candidates of the step (one host read).
 
     Attributes:
-        levels: ``[B, N-1, W]`` the window (column 0 of level 0 is not used, the pending token
-            stands there).
-        pool: ``[B, V, G, N-1]`` int32, newest first, -1 where empty: 4 V G (N - 1) bytes a row,
+        levels: ``[B, N-1, W]`` the window (column 0 of level 0 is not used, the pending token is
+            there).
+        pool: ``[B, V, G, N-1]`` int32, newest first, -1 where empty: 4 V G (N - 1) bytes per row,
             3.6 MB for 32000 tokens and the defaults.
 
     Source: Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"
     (2024), arXiv 2402.02057, and its code (github.com/hao-ai-lab/LookaheadDecoding), whose
-    parameters are LEVEL = N, WINDOW_SIZE = W, GUESS_SET_SIZE = G.
-    Differs from the published code in: it fills the levels one a step, from a wider level 0; here
-    all levels start as random tokens of the prompt, and as many steps go by before n-grams are
-    collected, so that shapes never change. There sampling also replaces end of text tokens in the
-    window.
+    parameters are LEVEL = N, WINDOW_SIZE = W, GUESS_SET_SIZE = G. Differs from the published code
+    in: the code fills one level per step, from a wider level 0; here all levels start as random
+    tokens of the prompt, and n-grams are collected only after as many steps, so that shapes never
+    change. The code's sampling also replaces end of text tokens in the window.
     """
 
     host_reads = 1

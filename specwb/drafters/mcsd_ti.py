@@ -26,16 +26,16 @@ from specwb.tree import Tree
 class SeveralRoots(LevelDrafter):
     """Target-initialised candidates with several roots: LOSSY.
 
-    The first level of the tree are ``roots`` tokens of the distribution that the target has given
-    after the last kept token (at T > 0 drawn without replacement, at T = 0 its best), the draft
-    model goes on below each, and the one with the longest accepted path stays
+    The first level of the tree consists of ``roots`` tokens of the target's distribution after the
+    last kept token (at T > 0 drawn without replacement, at T = 0 the best ones). The draft model
+    continues below each, and the one with the longest accepted path stays
     (:class:`specwb.verify.Longest`).
 
-    The loop's pending token is the last kept one, which the target has scored already; it is scored
-    once more as the root of the tree.
+    The pending token is the last kept one, which the target has scored already; it is scored once
+    more as the root of the tree.
 
-    Source: Lu et al. 2024, arXiv 2409.10644, and its code; see the rule for where it differs. There
-    the pending token is not scored again.
+    Source: Lu et al. 2024, arXiv 2409.10644, and its code, which does not score the pending token
+    again; the rule's docstring gives the other differences.
     """
 
     exactness = Exactness.LOSSY
@@ -176,7 +176,7 @@ def _below_roots(key: str, tree: Tree, roots: int, vocabulary: int, draw: str) -
 def sureness(
     key: str, stop: str, target: Target, draft: Target, head: object = None
 ) -> Confidence | None:
-    """What ``stop`` compares with its threshold, None for nothing.
+    """The confidence that ``stop`` names, None for none.
 
     Raises:
         MethodError: no decision model, or one for another draft.
@@ -190,7 +190,7 @@ def sureness(
 
 
 def decision_model(key: str, target: Target, draft: Target, head: object = None) -> DecisionModel:
-    """The decision model that was handed over, named, or lies beside the target.
+    """The decision model that is given or named, or the target's own.
 
     Raises:
         MethodError: there is none, or it is for another draft model.

@@ -42,16 +42,16 @@ class MedusaDrafter(Drafter):
     pending token was drawn from, whatever lies above it.
 
     All candidates come from one hidden state in one pass, before anything is verified: point
-    masses, so that the result is greedy decoding at T = 0 and, by the point-mass rule, exact
-    sampling at T > 0. The heads do not know which tokens the levels above hold, nor which token is
-    pending; every node of a level has the same list of children (``independent`` is False).
+    masses, so the result is greedy decoding at T = 0 and, by the point-mass rule, exact sampling at
+    T > 0. The heads know neither the tokens of the levels above nor the pending token; every node
+    of a level has the same list of children (``independent`` is False).
 
     It has no cache and no window. A text of one token has no state to draft from: its first step
     drafts nothing.
 
     Source: Cai et al. 2024, arXiv 2401.10774. Differs from it in: its default at T > 0 is typical
-    acceptance, here ``rule=typical`` (LOSSY); there the pending token is the target's argmax, here
-    it is the bonus token of the step before, which is the same at T = 0.
+    acceptance, here ``rule=typical`` (LOSSY); its pending token is the target's argmax, here it is
+    the bonus token of the step before, which is the same at T = 0.
     """
 
     captured = True
@@ -128,7 +128,7 @@ def medusa(target: Target, options: Options) -> Drafter:
 
 
 def work(options: Options) -> list[Forward]:
-    """A pass is that of one head, which has no layers."""
+    """A pass of one head, which has no layers."""
     tree = options.tree if isinstance(options.tree, Tree) else MEDUSA_TREE
     return [*[Forward("head", 1, stop=0)] * tree.D, scoring(tree)]
 

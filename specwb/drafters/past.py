@@ -1,4 +1,4 @@
-"""What a decoding leaves for the next one of texts that begin alike."""
+"""The caches of a finished decoding, reused for texts that begin alike."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from specwb.models.cache import KVCache
 
 
 class Past:
-    """The caches of the last decoding that it was given to, for the next one.
+    """The caches of the last decoding, kept for the next one.
 
-    A slot holds what a token's position and the tokens before it say, so what two texts have in
-    common at their beginning is the same in both. Rows are matched by their place; so many slots
-    are used as every row has in common with its own earlier text.
+    A slot depends only on a token's position and the tokens before it, so the common beginning of
+    two texts has the same slots in both. Rows are matched by their index; the number of slots
+    reused is the least that any row has in common with its own earlier text.
 
     Attributes:
-        reused: how many positions of the last prompts were not computed again by the target.
+        reused: number of positions of the last prompts that the target did not compute again.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Past:
         return f"Past(reused={self.reused})"
 
     def of(self, prompts: Sequence[Sequence[int]], features: tuple[int, ...]) -> Prior | None:
-        """What there is of these prompts, for a drafter that reads ``features``."""
+        """The reusable state for these prompts and a drafter that reads ``features``."""
         self.reused, old = 0, self._prior
         if old is None or len(prompts) != len(self._texts) or features != self._features:
             return None
@@ -43,11 +43,11 @@ class Past:
         return Prior(old.caches, old.features, slots, min(common, old.drafted))
 
     def keep(self, state: State, drafter: Drafter, before: Tensor) -> None:
-        """Keeps what a finished decoding computed.
+        """Keeps the state of a finished decoding.
 
         Args:
             state: its texts and caches.
-            drafter: what drafted.
+            drafter: its drafter.
             before: ``[B]`` sequence lengths before its last step.
         """
         lengths = state.length.tolist()

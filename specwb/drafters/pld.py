@@ -1,5 +1,5 @@
-"""Prompt lookup decoding: the tokens that followed the last few earlier in the text are proposed
-again."""
+"""Prompt lookup decoding: proposes the tokens that followed the last few tokens earlier in the
+text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specwb.tree import Tree
 
 
 def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
-    """Where the longest of the last n-grams occurred first.
+    """The first occurrence of the longest of the last n-grams.
 
     That is, of n = ngram..1 the largest n for which ``text[s-n:s] == text[length-n:length]`` for an
     s < length, and of those s the smallest.
@@ -45,22 +45,22 @@ def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
 
 
 class PromptLookup(Drafter):
-    """Proposes the up to ``gamma`` tokens that followed the first earlier occurrence of the last n
+    """Proposes up to ``gamma`` tokens that followed the first earlier occurrence of the last n
     tokens of the text, n = ngram..1.
 
     The first n with an occurrence that at least one token follows decides; the proposal is a chain,
     cut where the text ends. Without a match the step is one of plain decoding. The candidates are a
-    function of the text alone (a point mass), so that the result is greedy decoding at T = 0 and
-    exact sampling at T > 0. A step is one comparison of all positions with the last ``ngram``
-    tokens, for all rows together.
+    function of the text alone (point masses), so the result is greedy decoding at T = 0 and exact
+    sampling at T > 0. A step is one comparison of all positions with the last ``ngram`` tokens, for
+    all rows together.
 
     A draft is cut to the longest proposal of the step (one host read); where steps are recorded, to
     nothing or not at all.
 
     Source: Saxena, "Prompt Lookup Decoding" (2023, github.com/apoorvumang/prompt-lookup-decoding).
-    Differs from the published code in: it asks for a full continuation of ``gamma`` tokens of the
-    text and goes on to the next occurrence and then to a shorter n-gram without one. We propose
-    what there is, as ``PromptLookupCandidateGenerator`` of the transformers library does. The
+    Differs from the published code in: the code requires a full continuation of ``gamma`` tokens,
+    and otherwise tries the next occurrence and then a shorter n-gram. Here shorter continuations
+    are proposed too, as by the transformers library's ``PromptLookupCandidateGenerator``. The
     library also cuts candidates before an end of text token; here the engine trims what is
     accepted, with the same result.
     """

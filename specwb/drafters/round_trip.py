@@ -24,11 +24,11 @@ TAIL = 8  # tokens before the draft that are read with it: where a word began de
 class RoundTrip(Drafter):
     """A chain that a draft model with another tokenizer writes as text.
 
-    Every step the text is decoded, parted anew by the draft model's tokenizer and continued
-    greedily by ``gamma`` of its tokens; what they say is parted by the target's tokenizer, and as
-    far as there are tokens, at most gamma, they are the draft: point masses, lossless whatever the
-    draft model is. Its cache keeps what the old and the new parting of the text have in common.
-    A step decodes and encodes the whole text on the host.
+    In every step the text is decoded, tokenized by the draft model's tokenizer and continued
+    greedily by ``gamma`` of its tokens. The target's tokenizer tokenizes the continuation, and its
+    tokens, at most gamma, are the draft: point masses, lossless whatever the draft model is. The
+    cache keeps what the old and the new tokens of the text have in common. A step decodes and
+    encodes the whole text on the host.
 
     Source: universal assisted generation of the transformers library; Timor et al. 2025, arXiv
     2502.05202, algorithm 2 (string-level exact match). Differs from it in: the draft model is
@@ -36,7 +36,7 @@ class RoundTrip(Drafter):
 
     Args:
         draft: the draft model, with its tokenizer.
-        gamma: tokens a step, of either model.
+        gamma: tokens per step, of either model.
     """
 
     host_reads = 3
@@ -53,7 +53,7 @@ class RoundTrip(Drafter):
         self.store = self.backbone.cache(state.rows, 2 * state.capacity)
 
     def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
-        """None: its slots are no positions of the text."""
+        """None: its slots are not positions of the text."""
         return torch.zeros_like(length)
 
     def propose(self, state: State, noise: Noise) -> Draft:

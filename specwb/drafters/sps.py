@@ -1,4 +1,4 @@
-"""Speculative sampling: a chain of draft tokens, its length constant or following the text."""
+"""Speculative sampling: a chain of draft tokens of constant or adaptive length."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class ScheduledChain(LevelDrafter):
     the draft model alone.
 
     Schedule "heuristic": gamma grows by 2 after a step in which every draft token was accepted and
-    shrinks by 1 after any other, within 1..``most``. Confidence: a row drafts on below a token x
+    shrinks by 1 after any other, within 1..``most``. Confidence: a row continues after a token x
     only while q(x) >= ``confidence``; x itself stays a candidate. Leaving x out because its own
     probability is low would not be lossless: whether x is tested must not depend on x.
 
-    A row's length depends on that row only, so a row alone and in a batch decode alike; shorter
-    rows have the rest of their chain invalid. Drafting stops with the longest row (one host read a
+    A row's length depends on that row only, so a row decodes alike alone and in a batch; the rest
+    of a shorter row's chain is invalid. Drafting stops with the longest row (one host read per
     level).
 
     Attributes:
-        length: what decides, see :mod:`specwb.drafters.length`.
+        length: decides the draft length, see :mod:`specwb.drafters.length`.
 
     Source: assisted generation of the transformers library (num_assistant_tokens_schedule
     "heuristic", assistant_confidence_threshold). Differs from it in: the heuristic's gamma has an
-    upper bound, because a draft's memory is reserved; the threshold stays as it was given, where
-    the library moves it if scikit-learn is installed.
+    upper bound, because memory is reserved for a draft; the threshold is constant, whereas the
+    library adapts it if scikit-learn is installed.
     """
 
     def __init__(

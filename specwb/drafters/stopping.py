@@ -1,9 +1,8 @@
-"""How sure a drafter is of what it has drafted, in [0, 1]: early stopping compares it with a
-threshold.
+"""The drafter's confidence in its draft, in [0, 1], which early stopping compares with a threshold.
 
-Each is a function of what has been drafted and of the drafter's own states. The next level is then
-drafted or not whatever its tokens will turn out to be, which keeps the output's distribution
-(theory 12.2); leaving out a token because of what it is would not.
+Each confidence is a function of the draft so far and of the drafter's own states. So the decision
+to draft the next level does not depend on its tokens, which keeps the output's distribution
+(theorem 12.2); leaving out a token because of its value would not.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ from specwb.probability import Sampling, entropy
 
 
 class Confidence:
-    """How sure the surest node of a level is; a level follows if any passes the threshold."""
+    """The confidence of the most certain node of a level; drafting continues if any node passes the
+    threshold."""
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
-        """How sure each row is.
+        """The confidence of each row.
 
         Args:
             logits: ``[B,m,V]`` of the m nodes that have children, or of the drafter's words.
             hidden: ``[B,m,H]`` the states that they came from, before the last norm.
-            tokens: ``[B,n]`` where in ``logits`` the tokens drawn from them are.
+            tokens: ``[B,n]`` places in ``logits`` of the tokens drawn from them.
             sampling: temperature and filters of the decoding.
 
         Returns:
@@ -55,9 +55,9 @@ class Top(Confidence):
 
 
 class Drafted(Confidence):
-    """Of a chain, q(x) of the draft token x itself, at the decoding's temperature and filters.
+    """For a chain, q(x) of the draft token x itself, at the decoding's temperature and filters.
 
-    It is the transformers library's.
+    This is the transformers library's criterion.
     """
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
@@ -66,24 +66,22 @@ class Drafted(Confidence):
 
 
 class Entropy(Confidence):
-    """``exp(-H(q))`` at temperature 1.
-
-    It is the inverse of the number of equally likely tokens that would be as unsure.
-    """
+    """``exp(-H(q))`` at temperature 1: the inverse of the number of equally likely tokens with the
+    same entropy."""
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
         return (-entropy(logits.float().log_softmax(-1))).exp().amax(1)
 
 
 class Decision(Confidence):
-    """A trained model's guess that a token drafted here is accepted.
+    """A trained model's estimate that a token drafted here is accepted.
 
     Args:
         model: see :class:`specwb.models.decision.DecisionModel`.
         kind: its soft or its hard net.
         draft: the draft model whose states it reads.
 
-    Source: Lu et al. 2024 (arXiv 2409.10644): go on if any score is above the threshold.
+    Source: Lu et al. 2024 (arXiv 2409.10644): continue if any score is above the threshold.
     """
 
     def __init__(self, model: DecisionModel, kind: str, draft: Backbone) -> None:
