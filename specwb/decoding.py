@@ -215,7 +215,7 @@ class Output:
 
     @property
     def mean_tokens_per_step(self) -> float:
-        """tau: tokens a step, the closing token included; 1 for plain decoding."""
+        """tau: tokens per step, the bonus token included; 1 for plain decoding."""
         return sum(map(len, self.tokens)) / max(1, sum(self.step_counts))
 
     @property

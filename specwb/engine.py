@@ -257,7 +257,7 @@ class Decoding:
         return scores if self.rescore is None else self.rescore(self.state, draft, scores)
 
     def _close(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
-        """Draw the closing token of ``raw`` where the rule left that open. Returns its uniforms
+        """Draw the bonus token of ``raw`` where the rule left that open. Returns its uniforms
         ``[B]`` and a fault ``[B]`` of rows that have nothing sound to draw from."""
         uniforms = None
         if raw.distribution is not None:
@@ -333,7 +333,7 @@ def outside(draft: Draft, drafter: Drafter, target: Target) -> DraftError | None
 def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]:
     """Cut the block at the end of text or at the limit, before anything is committed.
 
-    The last token that stays becomes the closing token, so that the result is an ordinary verdict:
+    The last token that stays becomes the bonus token, so that the result is an ordinary verdict:
     tokens, features, caches and statistics are all cut alike. Returns the verdict (with
     ``emitted``) and ``done [B]``.
     """

@@ -202,7 +202,7 @@ class State:
         Args:
             rule: the name of what verified the step, for the message.
         Raises:
-            InvalidDistribution: a closing token was drawn from probabilities that are NaN or have
+            InvalidDistribution: a bonus token was drawn from probabilities that are NaN or have
                 no mass.
             RuleMismatch: the rule needs the number of a node's candidates fixed before they are
                 drawn, and the draft left out some of them.
@@ -360,11 +360,11 @@ class Verdict:
         path: ``[B,D+1]`` node indices; path[:,0] = 0, past ``accepted`` the last one is repeated.
         accepted: ``[B]`` draft tokens that are kept; -1 where the row had finished.
         bonus: ``[B]`` the token that ends the step.
-        distribution: ``[B,V]``, the distribution that the closing token was drawn from (None in
-            greedy decoding); where ``trim`` cut a block short it is that of the untrimmed closing
+        distribution: ``[B,V]``, the distribution that the bonus token was drawn from (None in
+            greedy decoding); where ``trim`` cut a block short it is that of the untrimmed bonus
             token.
         emitted: ``[B,D+1]`` tokens that this step appends, valid up to accepted + 1.
-        next_distribution: ``[B,V]``, where the closing token has been scored already, the
+        next_distribution: ``[B,V]``, where the bonus token has been scored already, the
             distribution (at temperature 0 the logits) of what comes after it.
     """
 
@@ -377,7 +377,7 @@ class Verdict:
 
     @property
     def count(self) -> Tensor:
-        """``[B]`` tokens emitted in this step, the closing token included."""
+        """``[B]`` tokens emitted in this step, the bonus token included."""
         return self.accepted + 1
 
     def clone(self) -> Verdict:
@@ -419,7 +419,7 @@ class Step:
 
     def offered(self) -> Tensor:
         """``[B]``: did the last node that stays have candidates: the last accepted one, or the
-        closing token's where that is a node."""
+        bonus token's where that is a node."""
         verdict, draft = self.verdict, self.draft
         last = verdict.path.gather(1, verdict.accepted.clamp_min(0)[:, None])
         kids = draft.tree.kids.expand(len(last), -1, -1)

@@ -1,4 +1,5 @@
-"""One draft token: how often it is accepted, what the bonus token is drawn from, what comes out.
+"""One draft token: its acceptance rate, the residual distribution, and the distribution of the
+output.
 
 ``p`` is the target's distribution of the next token and ``q`` the draft's, both ``[..., V]``, after
 temperature and filters; where their shapes differ a ValueError is raised.
@@ -49,13 +50,13 @@ def residual(p: Distribution, q: Distribution) -> Any:
 
 
 def output_distribution(p: Distribution, q: Distribution) -> Any:
-    """The token that comes out has distribution ``min(p, q) + (1 - alpha) residual``, which is p.
+    """The output token has distribution ``min(p, q) + (1 - alpha) residual``, which is p.
 
-    The two terms are its two ways: the draft token is accepted, or it is rejected and the bonus
-    token comes out.
+    The two terms belong to its two sources: the accepted draft token, and the bonus token after a
+    rejection.
 
     Returns:
-        The distribution of the output ``[..., V]``, put together from the two terms.
+        The distribution of the output ``[..., V]``, computed from the two terms.
     """
     p, q, xp = _arrays(p, q)
     accepted = xp.minimum(p, q)
@@ -98,11 +99,11 @@ def simulate(p: Distribution, q: Distribution, draws: int, seed: int = 0) -> tup
     The rule is the one that decodes, :class:`specwb.verify.Rejection`.
 
     Args:
-        draws: How many times, >= 1.
+        draws: Number of repetitions, >= 1.
     Returns:
-        How often each token came out ``[V]``, and how many draft tokens were accepted.
+        How often each token was the output ``[V]``, and the number of accepted draft tokens.
     Raises:
-        ValueError: p and q are no distributions over the same tokens, or draws < 1.
+        ValueError: p and q are not distributions over the same tokens, or draws < 1.
     """
     p, q = (
         x.double().cpu() if isinstance(x, Tensor) else torch.tensor(x.astype(float))

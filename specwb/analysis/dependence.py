@@ -1,16 +1,17 @@
-"""What a drafter of blocks cannot know: how much the tokens of a block say of each other.
+"""The information that the tokens of a block carry about each other, which a drafter of blocks
+cannot use.
 
 Everything is computed exactly, on joint tables, in nats.
 
-A table is the joint distribution of the k tokens of a block given its context. It is
-``joint [V]*k`` for one context, or ``joint [C, *[V]*k]`` for C contexts with ``weights [C]``, the
+A table is the joint distribution of the k tokens of a block given its context. It is ``joint
+[V]*k`` for one context, or ``joint [C, *[V]*k]`` for C contexts with ``weights [C]``, the
 probability of each; entropies are then conditional on the context C. The positions of a block are
 counted from 1.
 
 A drafter that drafts a block at once has one distribution ``q_j(. | C)`` for every position j: a
-product of distributions. What its loss is above an autoregressive drafter's is mutual information,
-and stays so at drafting time. Glancing (Falcon's CSGD) lowers the loss in training only, by showing
-the first r tokens of the block to the positions after them.
+product of distributions. Its loss exceeds an autoregressive drafter's by mutual information, also
+at drafting time. Glancing (Falcon's CSGD) lowers the loss in training only, by showing the first r
+tokens of the block to the positions after them.
 """
 
 from __future__ import annotations
@@ -138,17 +139,17 @@ def prefix_reveal(k: int, g: float) -> list[list[float]]:
 
 
 def glanced_loss(joint: ArrayLike, reveal: Reveal, weights: ArrayLike | None = None) -> float:
-    """A drafter that is shown the first r tokens of a block has at least the loss
-    ``sum_j sum_{r<j} P(r | j) H(X_j | C, X_{<=r})``.
+    """A drafter that is shown the first r tokens of a block has at least the loss ``sum_j sum_{r<j}
+    P(r | j) H(X_j | C, X_{<=r})``.
 
-    Each position's loss is a mean over the times when its own token is not shown; the trainer's own
-    sum weighs it by how often that is, P(R < j). The formula supposes that the drafter can tell how
-    many tokens are shown, and that what is shown does not depend on the tokens.
+    Each position's loss is a mean over the cases in which its own token is not shown; the trainer's
+    sum weights it by their probability, P(R < j). The formula assumes that the drafter knows how
+    many tokens are shown, and that this number does not depend on the tokens.
 
     Args:
         reveal: See :data:`Reveal`; for instance :func:`prefix_reveal`.
     Raises:
-        ValueError: As :func:`entropy`, or a table whose rows are no distributions over r = 0..j-1.
+        ValueError: As :func:`entropy`, or a table whose rows are not distributions over r = 0..j-1.
     """
     return sum(
         chance * entropy(joint, (j,), range(1, r + 1), weights)

@@ -1,13 +1,13 @@
 """Blocks drafted in one pass, computed exactly on tables.
 
-How much of a draft is accepted on average where the draft is the row of most probable tokens, a
-path found by a search, or tokens drawn position by position; and how the length of a draft adapts.
+The expected number of accepted tokens for the row of most probable tokens, for a path found by a
+search, and for tokens drawn position by position; and the adaptive draft length.
 
 A block is the joint distribution of the next k tokens given the text: ``{tokens: probability}``.
-Every key has length k, what is missing has probability 0, and anything else is a ValueError;
+Every key has length k, missing keys have probability 0, and anything else is a ValueError;
 ``specwb.verify.exact.target_distribution`` makes a block of a model. Fractions stay fractions,
-floats stay floats. ``p(x^j)`` is the probability of the first j tokens of x. What is proved of
-these functions is in theory/11_diffuspec.md.
+floats stay floats. ``p(x^j)`` is the probability of the first j tokens of x. The theorems about
+these functions are in theory/11_diffuspec.md.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def marginals(joint: Joint) -> list[list[Fraction]]:
-    """One pass can say at best ``m_i(x) = P(X_i = x | text)``, one distribution per position.
+    """The best prediction of one pass is ``m_i(x) = P(X_i = x | text)``, one distribution per
+    position.
 
     Returns:
         k distributions over the tokens 0 .. the largest that occurs.
     Raises:
-        ValueError: ``joint`` is no distribution: it has keys of different lengths, a negative
-            probability, or a sum that is not 1.
+        ValueError: ``joint`` is not a distribution: it has keys of different lengths, a negative
+            probability, or a sum other than 1.
     """
     k, v = _read(joint)
     distributions = [[_0] * v for _ in range(k)]
@@ -47,15 +48,16 @@ def marginals(joint: Joint) -> list[list[Fraction]]:
 
 
 def argmax_row(joint: Joint) -> Tokens:
-    """The draft of a pass without search is ``r_i = argmax m_i``, of equals the lowest token."""
+    """The draft of a pass without search: ``r_i = argmax m_i``; ties go to the lowest token."""
     return tuple(_argmax(m) for m in marginals(joint))
 
 
 def greedy_path(joint: Joint) -> Tokens:
-    """Plain decoding at temperature 0 writes ``g_i = argmax p(. | g_<i)``, of equals the lowest.
+    """Plain decoding at temperature 0 writes ``g_i = argmax p(. | g_<i)``; ties go to the lowest
+    token.
 
-    At temperature 0 as many tokens of a draft are accepted as it has in common with this path from
-    the first on.
+    At temperature 0 the accepted tokens of a draft are those that it has in common with this path,
+    from the first on.
     """
     k, v = _read(joint)
     mass = _prefix_mass(joint)
@@ -85,14 +87,14 @@ def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
 
 def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) -> Fraction:
     """Token rejection accepts ``sum_j sum_{x^j} prod_{i<=j} min(p(x_i | x_<i), q_i(x_i))`` tokens
-    where the token of every position is drawn by itself.
+    if the token of every position is drawn independently.
 
     Args:
         joint: A block of k tokens.
         distributions: The draft's q_1, q_2, .., at most k; default the :func:`marginals`.
     Raises:
         ValueError: As :func:`marginals`, or more distributions than the block has positions.
-    Source: Leviathan et al. 2211.17192, with draft distributions that do not see one another.
+    Source: Leviathan et al. 2211.17192, with draft distributions that do not depend on each other.
     """
     k, _ = _read(joint)
     distributions = marginals(joint) if distributions is None else distributions
@@ -116,7 +118,8 @@ def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) ->
 
 
 def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
-    """The path with the largest :func:`expected_accepted`, of equals the first by its tokens.
+    """The path with the largest :func:`expected_accepted`; ties go to the first in the order of
+    tokens.
 
     Args:
         among: The candidates of every position (a lattice); default all tokens. All paths are
@@ -181,23 +184,23 @@ def adl_trace(
     rho: Fraction | float = Fraction(1, 2),
     share: Fraction | float = 1,
 ) -> list[AdlRound]:
-    """Adaptive draft length (ADL), replayed step by step on what was drafted and accepted.
+    """Adaptive draft length (ADL), replayed step by step for given drafted and accepted lengths.
 
-    ``a <- (1 - rho) a + rho L_gen``, ``b <- (1 - rho) b + rho L_acc``, both from 0, and
-    ``k <- clip(ceil(a + delta [b >= share a]), least, most)``; the first k is ``most``.
+    ``a <- (1 - rho) a + rho L_gen``, ``b <- (1 - rho) b + rho L_acc``, both from 0, and ``k <-
+    clip(ceil(a + delta [b >= share a]), least, most)``; the first k is ``most``.
 
     Args:
         generated: L_gen of every step: the positions before the first end of text in the draft's
-            row of most probable tokens; None where there is none, which counts as k. What is larger
-            than the k of its step is cut to it, so that a trace can be replayed with other
+            row of most probable tokens; None where there is none, which counts as k. Values larger
+            than the k of their step are cut to it, so that a trace can be replayed with other
             constants.
-        accepted: L_acc of every step, the bonus token not counted; cut likewise.
+        accepted: L_acc of every step, without the bonus token; cut likewise.
         least: k_min, the smallest length.
         most: k_max, the largest length.
-        delta: How many positions the length grows by.
+        delta: The growth of the length.
         rho: The weight of the newest step, 0 < rho <= 1.
-        share: 1 is the paper's condition; with a smaller one the length grows where most of what
-            is generated is accepted.
+        share: 1 is the paper's condition; with a smaller one the length grows if most of the
+            generated tokens are accepted.
     Returns:
         One :class:`AdlRound` per step.
     Raises:

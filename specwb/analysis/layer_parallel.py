@@ -25,9 +25,9 @@ Groups = Sequence[Sequence[int]]
 
 
 def attention_rounds(groups: Groups) -> int:
-    """R, the number of attentions that wait for each other in a fuzzy step: one per group.
+    """R, the number of sequential attentions in a fuzzy step: one per group.
 
-    A layer that stands alone is a group.
+    A layer on its own is a group.
     """
     return len(groups)
 
@@ -69,9 +69,9 @@ def stage_speedup(ratio: Any, depth: int, calibrate: bool = True) -> Any:
 
 
 def largest_stage_speedup(depth: int, rounds: int, layers: int, calibrate: bool = True) -> float:
-    """Groups can bring a :func:`stage_speedup` of ``D L / (L + (D - 1) R)`` at most.
+    """The :func:`stage_speedup` of groups is at most ``D L / (L + (D - 1) R)``.
 
-    That is its value where attention takes all of a layer's time.
+    This is its value if attention takes all of a layer's time.
 
     Args:
         depth: D >= 1, draft tokens per decoding step.
@@ -226,14 +226,14 @@ def step_time(
 
 @dataclass(frozen=True)
 class Span:
-    """What one device does from ``start`` to ``stop``.
+    """The work of one device from ``start`` to ``stop``.
 
     Attributes:
         device: Number of the device, from 0 on.
-        start: When it begins.
-        stop: When it ends.
+        start: Beginning of the span.
+        stop: End of the span.
         kind: ``attention``, ``mlp``, ``exchange``, ``head`` or ``verify``.
-        layer: The layer; the group's first where it exchanges, None behind the layers.
+        layer: The layer; for an exchange the group's first, None after the layers.
         step: 0 is the first draft step, ``depth`` is verification.
     """
 
@@ -350,10 +350,8 @@ def gained_cosine(cosine: Any, kappa: Any) -> tuple[Any, Any]:
 
 
 def apart(cosine: float) -> float:
-    """Vectors of one length with this cosine differ by ``|u - v| / |u| = sqrt(2 (1 - cos))``.
-
-    This says what a cosine "near 1" means as an error.
-    """
+    """Vectors of one length with this cosine differ by ``|u - v| / |u| = sqrt(2 (1 - cos))``: the
+    error that a cosine "near 1" means."""
     return math.sqrt(2 * (1 - cosine))
 
 
@@ -371,15 +369,16 @@ def attention_error(eps: float, diameter: float, values: float = 0.0) -> float:
 
 
 def linear_layers(attention: Any, mlp: Any, n: int) -> tuple[Any, Any, Any]:
-    """What n layers make of 1 whose attentions multiply by a and whose MLPs multiply by m.
+    """The output for input 1 of n layers whose attentions multiply by a and whose MLPs multiply by
+    m.
 
     Args:
         attention: a.
         mlp: m.
         n: Number of layers.
     Returns:
-        In order, ``((1 + a)(1 + m))^n``; with attentions side by side; and with whole layers side
-        by side, ``1 + n (a + m (1 + a))``.
+        In order, ``((1 + a)(1 + m))^n``; with attentions in parallel; and with whole layers in
+        parallel, ``1 + n (a + m (1 + a))``.
     """
     in_order = ((1 + attention) * (1 + mlp)) ** n
     fuzzy = 1

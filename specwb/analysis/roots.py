@@ -1,12 +1,13 @@
-"""Several roots drawn from the target, in closed form: how far the final root is from one draw.
+"""Several roots drawn from the target, in closed form: the distance of the final root's
+distribution from the target's.
 
 LOSSY. W candidates for the next token, the roots, are drawn from the target's distribution P; below
 each a tree is drafted and verified, and the root with the longest accepted path is kept. Q is the
-distribution of the root that is kept. ``lengths[x]`` are the probabilities that the accepted path
-below root x becomes 0, 1, .., D tokens long.
+distribution of the kept root. ``lengths[x]`` are the probabilities that the accepted path below
+root x becomes 0, 1, .., D tokens long.
 
 The same distributions by enumeration are ``specwb.verify.exact.kept_root`` and
-``roots_distribution``; what is proved is in theory/13_improved_mcsd.md. Fractions stay fractions.
+``roots_distribution``; the theorems are in theory/13_improved_mcsd.md. Fractions stay fractions.
 """
 
 from __future__ import annotations
@@ -173,14 +174,13 @@ def kept_of_all(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction
 
 
 def kept_greedy(P: Dist, lengths: Sequence[int], W: int) -> int:
-    """At T = 0 the token written is, of the W most probable, the one with the longest path below.
+    """At T = 0 the output is, of the W most probable tokens, the one with the longest path below.
 
-    Of equals it is the more probable.
+    Ties go to the more probable token.
 
     Args:
-        P: The target's distribution. Its ranks are what matters; of equals the lowest token is
-            first.
-        lengths: For every token how many draft tokens below it are the target's own.
+        P: The target's distribution. Only its ranks matter; ties go to the lowest token.
+        lengths: For every token the number of draft tokens below it that are the target's own.
     Raises:
         ValueError: W < 1, or not as many lengths as tokens.
     """

@@ -88,7 +88,7 @@ def _rate(formula: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def top_tokens(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable tokens in the support of q, of equals the lowest first.
+    """The k most probable tokens in the support of q; ties go to the lowest first.
 
     Returns:
         Their ids ``[..., k]``, and whether they exist ``[..., k]``: the support may be smaller.

@@ -1,10 +1,10 @@
-"""When to stop drafting: what it does to the output, to tokens per decoding step and to speed.
+"""When to stop drafting: the effects on the output, on tokens per decoding step and on speed.
 
 Fractions stay fractions. The theorems about these functions are in theory/12_kangaroo.md.
 
-:func:`stopped`, :func:`best_stopping` and :func:`next_kept` take steps to be independent and
-alike, whatever the rule does in them. Steps of one text are not, as an accepted token moves the
-position where the next one begins: theorem 12.4.7.
+:func:`stopped`, :func:`best_stopping` and :func:`next_kept` assume that steps are independent and
+identically distributed, whatever the rule. Steps of one text are not, as an accepted token moves
+the position where the next one begins: theorem 12.4.7.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ draft token's position, from 1 on."""
 
 
 def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fraction]:
-    """The output's distribution where a token of ``out`` that was drawn is left out untested.
+    """The output's distribution if a drawn token of ``out`` is left out untested.
 
-    The token was drawn from q, and the bonus token is then drawn from p in its place. Out comes
+    The token was drawn from q, and the bonus token is then drawn from p in its place. The output
+    has the distribution
 
         1[y not in out] min(p, q)(y) + q(out) p(y) + (1 - s) (p - q)+(y),
         s = sum_{x in out} (q - p)+(x) / sum (q - p)+.
 
-    This is off by ``sum_{x in out} q(x) (p - K_x)``, K_x being what comes out if x is tested. It is
-    p where no token is left out, or all are.
+    This is off by ``sum_{x in out} q(x) (p - K_x)``, K_x being the distribution of the output if x
+    is tested. It is p if no token is left out, or all are.
 
     Args:
-        out: The tokens that are left out where they are drawn.
+        out: The tokens that are left out when they are drawn.
     Raises:
         ValueError: A token that is not in the vocabulary.
     Source: theorem 12.2. Tested tokens: by rejection (Leviathan et al. 2023).
@@ -109,7 +110,7 @@ def implied_price(cr: Any, drafted: Any, speedup: Any) -> Any:
 
 
 class Stopped(NamedTuple):
-    """What a stopping rule comes to."""
+    """The result of a stopping rule."""
 
     cr: Any  # tokens per step
     drafted: Any  # draft tokens per step
@@ -155,11 +156,11 @@ class Best(NamedTuple):
 def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:
     """The stopping rule with the largest speedup, of all that know the history of their step.
 
-    Every step is an independent draw from ``sure`` (theorem 12.4.3). With
-    ``F(s) = max over rules of E[tokens] - s E[time]``, convex and falling in s, the largest speedup
-    S* is the root of F. Backward induction gives a rule that attains F(s); s is then set to that
-    rule's own speedup, again and again, which comes to S* in finitely many steps (Dinkelbach).
-    Where going on and stopping are equal the rule stops.
+    Every step is an independent draw from ``sure`` (theorem 12.4.3). With ``F(s) = max over rules
+    of E[tokens] - s E[time]``, convex and falling in s, the largest speedup S* is the root of F.
+    Backward induction gives a rule that attains F(s); s is then set to that rule's own speedup,
+    repeatedly, which reaches S* in finitely many steps (Dinkelbach). If going on and stopping are
+    equally good, the rule stops.
     """
     speed = stopped(sure, gamma, lambda _: False, price).speedup  # plain decoding: 1
     while True:
@@ -209,7 +210,7 @@ def next_kept(sure: Sure, history: History) -> Any:
 
 
 def independent(values: Sequence[tuple[Any, Any]]) -> Sure:
-    """A drafter whose sureness of each token is drawn independently from one distribution.
+    """A drafter whose confidence in each token is drawn independently from one distribution.
 
     Args:
         values: The distribution, ``[(value, probability), ..]``.

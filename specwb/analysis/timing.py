@@ -1,9 +1,9 @@
-"""What noise does to a measured speedup: a machine whose true speedup is known, and three ways to
-measure it.
+"""The effect of noise on a measured speedup: a simulated machine whose true speedup is known, and
+three ways to measure it.
 
-Nothing is timed here. The machine is drawn: other programs come and go, so that for a while
-everything takes longer, and every run jitters beside that. Since the truth is known, it can be
-counted how far each way is off.
+Nothing is timed here. The machine is simulated: other programs come and go, so that for a while
+everything takes longer, and every run has its own jitter. Since the truth is known, the error of
+each way can be counted.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ JITTER = 0.02
 
 
 def slowdowns(runs: int, trials: int, load: float = 1.6, seed: int = 0) -> np.ndarray:
-    """Draw how many times longer each run takes than it would on a calm machine.
+    """Draw the factor by which each run takes longer than on a calm machine.
 
     A machine is calm or busy and changes with probability ``1 / CALM`` or ``1 / BUSY`` between two
-    runs; a busy one takes ``load`` times as long. Each run also has a factor ``exp(JITTER z)`` of
-    its own, z standard normal.
+    runs; a busy one takes ``load`` times as long. Each run also has its own factor ``exp(JITTER
+    z)``, z standard normal.
 
     Args:
-        runs: how many runs follow each other.
-        trials: how many machines are drawn, independently.
-        load: of a busy stretch, >= 1; 1 leaves the jitter alone.
+        runs: number of consecutive runs.
+        trials: number of machines, drawn independently.
+        load: of a busy stretch, >= 1; 1 leaves only the jitter.
     Returns:
         ``[trials, runs]``, factors.
     Raises:
@@ -86,13 +86,13 @@ def measured_speedups(
     load: float = 1.6,
     seed: int = 0,
 ) -> np.ndarray:
-    """Measure a speedup that is known, many times over, each time on another drawn machine.
+    """Measure a known speedup many times, each time on another simulated machine.
 
     Args:
         design: one of :data:`DESIGNS`.
         speedup: the true one, > 0.
         runs: of plain decoding, and as many of the method.
-        trials: how often it is measured.
+        trials: number of measurements.
     Returns:
         ``[trials]``, the estimates.
     Raises:

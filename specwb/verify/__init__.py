@@ -1,4 +1,4 @@
-"""Verification: from a draft and the target's scores to the accepted path and the closing token,
+"""Verification: from a draft and the target's scores to the accepted path and the bonus token,
 without changing the target's distribution."""
 
 from importlib import import_module

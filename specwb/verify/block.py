@@ -1,5 +1,5 @@
-"""Block verification of a chain (Sun et al. 2403.10444): how many tokens to keep is decided for the
-whole block, not token by token."""
+"""Block verification of a chain (Sun et al. 2403.10444): the number of accepted tokens is decided
+for the whole block, not token by token."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from specwb.verify.rule import Rule
 
 class Block(Rule):
     """Keep the longest beginning ``x_1..x_i`` of the block with ``u_i < h_i``. Exact. No lossless
-    rule for a single path after whose closing token the target goes on keeps more (theorem 7.2).
+    rule for a single path keeps more, if the target continues after the bonus token (theorem 7.2).
 
     ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``; ``Z_i = sum (w_i p - q)+`` over the
     distributions after x_i; ``h_i = Z_i / (Z_i + 1 - w_i)`` (1 where that is 0/0), and at the end
-    of the block ``h = w``. The closing token is drawn from ``(w_i p - q)+``, after a whole block
-    from p. Then ``P(at least i are kept | x_1..x_i) = w_i``, so ``E[accepted] = sum_i sum over x^i
-    of min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less than token rejection, and it can be
-    more from two tokens on.
+    of the block ``h = w``. The bonus token is drawn from ``(w_i p - q)+``, after a whole block from
+    p. Then ``P(at least i are kept | x_1..x_i) = w_i``, so ``E[accepted] = sum_i sum over x^i of
+    min over j of q(x^j) p(x_{j+1}..x_i | x^j)``: never less than token rejection, and more is
+    possible from two tokens on.
 
-    A target's row that is NaN where w needs it makes the closing distribution NaN, wherever the
-    block then ends.
+    If a row of p that w needs contains NaN, the bonus token's distribution is NaN, wherever the
+    block ends.
 
-    A row's chain may end early (invalid nodes), as long as whether it goes on was decided from the
-    tokens before: the rule is then used with the row's own length. A token with q = 0 ends the
-    chain too.
+    A row's chain may end early (invalid nodes), if the decision to continue depends only on earlier
+    tokens: the rule is then used with the row's own length. A token with q = 0 ends the chain too.
 
-    One uniform a depth. All rows of p but the last are needed for w; Z is summed from the end of
-    the block backwards and only down to where the row stops, and not at all where ``u_i >= w_i``,
-    since ``h_i <= w_i``: a block that is kept whole reads no row of q. Where nothing may be read
-    all rows are summed. w stays in float64, in which ``1 - w`` loses nothing that float32
-    probabilities had.
+    One uniform per depth. w needs all rows of p but the last. Z is summed from the end of the block
+    backwards, only down to where the row stops, and not at all where ``u_i >= w_i``, since ``h_i <=
+    w_i``: a block that is kept whole reads no row of q. Where nothing may be read, all rows are
+    summed. w stays in float64, in which ``1 - w`` loses no digits of float32 probabilities.
 
     Source: Sun et al., "Block Verification Accelerates Speculative Decoding" (2024); optimality:
     Thomas and Pal 2602.16961.

@@ -1,20 +1,20 @@
-"""Is a verifier lossless? The exact distribution of its texts, on a list of small instances.
+"""Exact certificates of verifiers: the distribution of their texts on a list of small instances.
 
 An *instance* is a target and a draft model over a few tokens: a distribution p after every text,
-and q after every text that is drafted, some with zeros, some with equal probabilities, some with
-p = q. All drafts are enumerated, each with its probability, and the verifier's output distribution
-given a draft comes from :func:`specwb.verify.forking.distribution`. A text that ends before the
-draft's length and one token is continued by the target. The distribution of the whole text is
-compared with the target's:
+and q after every drafted text, some with zeros, some with equal probabilities, some with p = q. All
+drafts are enumerated, each with its probability, and the verifier's output distribution given a
+draft comes from :func:`specwb.verify.forking.distribution`. The target continues texts that are
+shorter than the draft and one more token. The distribution of the whole text is compared with the
+target's:
 
     ``TV = 1/2 sum over texts x of |P(x) - p(x)|``.
 
-TV is exact up to the rounding of the verifier's own arithmetic (``ROUNDING``), so that "biased"
-always has a text that comes out with another probability than it should, and "lossless" is a
-theorem about these instances, and no more.
+TV is exact up to the rounding of the verifier's own arithmetic (``ROUNDING``), so "biased" always
+comes with a text whose probability is wrong, and "lossless" is a theorem about these instances
+only.
 
-A :class:`specwb.verify.Rule` of this project, whose uniforms are its arguments, is asked as
-``specwb verify`` asks it: :func:`specwb.verify.distribution.boxes_of` recovers what it decides.
+For a :class:`specwb.verify.Rule` of this project, whose uniforms are its arguments,
+:func:`specwb.verify.distribution.boxes_of` recovers the decisions, as in ``specwb verify``.
 """
 
 from __future__ import annotations
@@ -129,15 +129,15 @@ def instances(draw: str, temperatures: Sequence[float] = (1.0,)) -> list[Instanc
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """What can be said of a verifier.
+    """The verdict on a verifier.
 
     Attributes:
         verdict: "lossless" (on these instances), "biased" or "no certificate".
         tv: the largest total variation of any instance; NaN without a certificate.
-        instances: those that were computed.
-        worst: of a biased one: the instance, the text, its probability, what it should be.
+        instances: the computed ones.
+        worst: for a biased verifier: the instance, the text, its probability and the right one.
         reason: why there is no certificate.
-        seconds: that it took.
+        seconds: the time taken.
     """
 
     verdict: str

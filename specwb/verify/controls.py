@@ -1,8 +1,7 @@
-"""Wrong rules that decode: what a check of verifiers must not let pass.
+"""Wrong rules that decode, which a check of verifiers must reject.
 
 Each is one slip away from a rule of ``RULES``; several have been shipped. They claim to be
-lossless, so nothing stops them before a check does. More of them, over fractions, are in
-``mutants``.
+lossless, so nothing stops them before a check does. ``mutants`` has more of them, over fractions.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class DuplicatesDropped(RRS):
 
 @dataclass(frozen=True)
 class Control:
-    """A wrong rule to be told apart, and the method that it is put into."""
+    """A wrong rule that must be detected, with the method that uses it."""
 
     rule: type[Rule]
     spec: str
@@ -89,7 +88,7 @@ class Control:
 
     @property
     def wrong(self) -> str:
-        """What is wrong: the rule's docstring."""
+        """The error, which is the rule's docstring."""
         summary = " ".join((self.rule.__doc__ or "").split())
         return summary.removeprefix("Wrong: ").rstrip(".")
 

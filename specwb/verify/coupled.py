@@ -14,19 +14,19 @@ from specwb.verify.rule import Rule
 class Coupled(Rule):
     """The next token is ``Y = argmin over x of min over k of E_x^(k) / p(x)``, over the paths k
     that still agree with the text; path k drafted ``argmin E_x^(k) / q(x)`` with the same
-    variables. Exact: a minimum of independent exponential variables is one again.
+    variables. Exact: a minimum of independent exponential variables is again exponential.
 
-    Nothing is tested, no residual is needed and q is not read: with given candidates the output
-    does not depend on how the draft model is built (drafter invariance), and with one path the
-    whole text is a function of the noise and the target alone, the same for every draft model. With
-    one path ``P(match) = sum over y of 1 / sum over x of max(p_x / p_y, q_x / q_y)``, at least (1 -
-    TV) / (1 + TV); with K paths at least
-    ``sum over y of K / (sum over x of max(p_x / p_y, q_x / q_y) + (K - 1) / p_y)`` (list matching
-    lemma). Below what rejection rules reach.
+    Nothing is tested, no residual is needed and q is not read: given the candidates, the output
+    does not depend on the draft model (drafter invariance), and with one path the whole text is a
+    function of the noise and the target alone. With one path ``P(match) = sum over y of 1 / sum
+    over x of max(p_x / p_y, q_x / q_y)``, at least (1 - TV) / (1 + TV); with K paths at least ``sum
+    over y of K / (sum over x of max(p_x / p_y, q_x / q_y) + (K - 1) / p_y)`` (list matching lemma).
+    This is less than rejection rules accept.
 
-    ``draft.race [B,D+1,K,V]`` are the variables at the D + 1 next places; where the paths end the
-    next one's decide the closing token. The noise is shared on purpose, the opposite of what every
-    rejection rule needs. The closing token's distribution is one-hot. It takes no uniforms.
+    ``draft.race [B,D+1,K,V]`` are the variables at the D + 1 next places; where the paths end,
+    those of the next place decide the bonus token. The noise is shared on purpose, the opposite of
+    what every rejection rule needs. The bonus token's distribution is one-hot. The rule takes no
+    uniforms.
     """
 
     name = "coupled"
@@ -52,7 +52,7 @@ class Coupled(Rule):
         node = torch.zeros_like(draft.tokens[:, 0])
         accepted, bonus = torch.zeros_like(node), torch.zeros_like(node)
         going = torch.ones_like(agree[:, 0])
-        # has Y a probability: NaN must show in the closing distribution
+        # has Y a probability: NaN must show in the bonus token's distribution
         held = torch.ones_like(agree[:, :1])
         for d in range(tree.D + 1):
             if not self.some(going):

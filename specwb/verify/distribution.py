@@ -1,4 +1,4 @@
-"""What a rule outputs, as a distribution.
+"""The output of a rule, as a distribution.
 
 The rule that decodes is called with chosen uniforms, and its decisions are recovered by bisection.
 Nothing is sampled.
@@ -51,8 +51,8 @@ Outcome = tuple[E.Tokens, list[float], float]
 
 @dataclass
 class Boxes:
-    """The uniforms' unit cubes of a batch's rows, cut into boxes in each of which one thing is
-    decided."""
+    """A partition of the unit cubes of uniforms of a batch's rows into boxes with one decision
+    each."""
 
     row: Tensor  # [C] the row that a box belongs to
     low: Tensor  # [C,m] its lower corner
@@ -72,16 +72,16 @@ class Boxes:
         return torch.cat([self.node[:, None], self.accepted[:, None], self.bonus], 1)
 
     def select(self, index: Tensor) -> Boxes:
-        """Some of the boxes."""
+        """A subset of the boxes."""
         return Boxes(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 class Unfollowed(ArgumentError):
-    """What a rule decides cannot be recovered from its answers, so nothing is said about it."""
+    """The decisions of a rule cannot be recovered from its answers."""
 
 
 class Inconstant(Unfollowed):
-    """A rule answers the same question differently, so that none of its answers says anything."""
+    """A rule gives different answers for the same uniforms, so its answers say nothing."""
 
 
 class _Oracle:
@@ -335,7 +335,7 @@ def outcomes_of(rule: Rule, draft: Draft, scores: Scores) -> list[list[Outcome]]
 
 
 def outcomes_in(draft: Draft, boxes: Boxes) -> list[list[Outcome]]:
-    """:func:`outcomes_of` from boxes that are known already."""
+    """:func:`outcomes_of` from given boxes."""
     shape = boxes.row if draft.tree.R > 1 else torch.zeros_like(boxes.row)
     paths = draft.tree.trail[shape, boxes.node]
     texts = draft.tokens[boxes.row].gather(1, paths)[:, 1:]
@@ -360,7 +360,7 @@ def all_drafts(scheme: Scheme, tree: Tree, cases: Sequence[tuple[E.Model, E.Mode
     """List every draft of a tree with its probability, as tensors in float64.
 
     Args:
-        scheme: How candidates are drawn.
+        scheme: The sampling scheme of the candidates.
         tree: One shape for all rows.
         cases: Pairs of (target, draft), each prefix -> distribution, over equal vocabularies.
     Raises:
@@ -475,7 +475,7 @@ def distribution_of(
 def joint_distributions(
     drafts: Drafts, cases: Sequence[tuple[E.Model, E.Model]], boxes: Boxes
 ) -> list[dict[E.Tokens, float]]:
-    """:func:`distribution_of` of every pair of models, from boxes that are known already."""
+    """:func:`distribution_of` for every pair of models, from given boxes."""
     outcomes: list[list] = [[] for _ in cases]
     by_draft = outcomes_in(drafts.draft, boxes)
     for case, chance, of_draft in zip(drafts.case, drafts.chance, by_draft, strict=True):

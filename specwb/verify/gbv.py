@@ -12,25 +12,25 @@ from specwb.verify.block import Block
 
 
 class GBV(Block):
-    """Of K independent paths take the largest, token by token in the order of p/q, and verify it as
-    a block drawn from the distribution of the largest. Exact; with K = 1 it is block verification.
+    """Verify the largest of K independent paths, in the order of p/q token by token, as a block
+    drawn from the distribution of the largest. Exact; with K = 1 it is block verification.
 
-    At a node of draft probability J below which paths of mass A rank, a token x with the mass y = J
-    q(tokens ranked below x) and z = J q(x) has
-    ``q_skew(x) = ((A + y + z)^K - (A + y)^K) / ((A + J)^K - A^K)``; at its child J' = z and A' = A
-    + y. The differences of powers are written as z and J times sums of positive terms, divided by
-    ``(A + J)^(K-1)``, so nothing cancels or underflows.
+    At a node of draft probability J with paths of mass A ranked below it, a token x with y = J
+    q(tokens ranked below x) and z = J q(x) has ``q_skew(x) = ((A + y + z)^K - (A + y)^K) / ((A +
+    J)^K - A^K)``; at its child J' = z and A' = A + y. The differences of powers are written as z
+    and J times sums of positive terms, divided by ``(A + J)^(K-1)``, so nothing cancels or
+    underflows.
 
     Any total order gives a lossless rule, as long as selection and A, y use the same one: here the
-    float ratio p/q, equal ones by token id. A row of q_skew takes one sort of the vocabulary, and
-    where reading is free it is made only where block verification needs the row; the selection and
-    A, y take two passes over p and q at each node of the path.
+    float ratio p/q, ties by token id. A row of q_skew takes one sort of the vocabulary; where
+    reading is free, it is computed only if block verification needs the row. The selection and A, y
+    take two passes over p and q at each node of the path.
 
-    Not every draft is accepted where p = q: the largest of several draws is not distributed as one
+    Even for p = q some drafts are rejected: the largest of several draws is not distributed as one
     of them.
 
-    One uniform a depth. Source: Thomas and Pal, "Greedy Multi-Path Block Verification" (2026); the
-    formula from the authors' reference code. Differs from it in: the order is total (theirs
+    One uniform per depth. Source: Thomas and Pal, "Greedy Multi-Path Block Verification" (2026);
+    the formula from the authors' reference code. Differs from it in: the order is total (theirs
     compares ratios, so ties disagree), sums instead of differences of powers.
     """
 

@@ -1,4 +1,4 @@
-"""The walk at temperature 0: follow the target's argmax while it is drafted."""
+"""The walk at temperature 0: accept draft tokens as long as they are the target's argmax."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from specwb.verify.rule import Rule
 
 
 class Greedy(Rule):
-    """Accept the longest path of nodes that each equal the target's argmax after their parent;
-    close with the next argmax.
+    """Accept the longest path of nodes that each equal the target's argmax after their parent; the
+    bonus token is the next argmax.
 
-    The argmax is the lowest index on ties, the same as plain decoding's. Exact for any draft; needs
-    no uniforms and no q. Below a row whose largest logit is not finite nothing is accepted: the
-    step closes there, and the engine says what it met.
+    Ties go to the lowest index, as in plain decoding. Exact for any draft; needs no uniforms and no
+    q. Below a row whose largest logit is not finite nothing is accepted: the step ends there, and
+    the engine raises an error.
     """
 
     name = "greedy"
@@ -50,6 +50,6 @@ class Greedy(Rule):
 
 
 def sound(scores: Scores, best: Tensor) -> Tensor:
-    """``[B,v]``: is the largest logit ``best [B,v]`` a finite number; the argmax of a row with NaN
-    is a NaN of it."""
+    """``[B,v]``: whether the largest logit ``best [B,v]`` is a finite number; in a row with NaN the
+    argmax is a NaN."""
     return scores.logits[:, : best.shape[1]].gather(2, best[:, :, None]).squeeze(2).isfinite()

@@ -1,4 +1,4 @@
-"""Children tested independently of each other: LOSSY, as improved MCSD's code verifies."""
+"""Children tested independently of each other, as in improved MCSD's code: LOSSY."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from specwb.verify.rule import Rule
 
 
 class Independent(Rule):
-    """Every draft token is tested for itself, ``u q(x) < p(x)`` with the q that its node's children
-    were drawn from, and the longest path of accepted tokens stays, of equals the first. What comes
-    next is drawn from p where the path is as deep as the draft, from ``(p - q)+`` where it ends
-    above, and from p itself where nothing was accepted.
+    """Every draft token is tested separately, ``u q(x) < p(x)`` with the q that its node's children
+    were drawn from, and the longest path of accepted tokens stays; ties go to the first. The bonus
+    token is drawn from p if the path is as deep as the draft, from ``(p - q)+`` if it ends earlier,
+    and from p itself if nothing was accepted.
 
     LOSSY, with one root too:
 
-    - Siblings that are tested independently are accepted too often: of k equal distributions
-      ``1 - (1 - beta)^k``, and q is taken off the residual once, whatever was rejected.
-    - Where nothing is accepted the rejected tokens' share of p is not taken off, so p is drawn
-      from once more.
-    - Of several roots, which the target drew, the one stays that the draft goes on from best, as
-      in :class:`specwb.verify.Longest`, which repairs the other two.
+    - Siblings that are tested independently are accepted too often: with k equal distributions
+      ``1 - (1 - beta)^k``, and q is subtracted once, whatever was rejected.
+    - If nothing is accepted, the rejected tokens' share of p is not subtracted, so p is drawn from
+      once more.
+    - Of several roots, which the target drew, the one with the best continuation stays, as in
+      :class:`specwb.verify.Longest`, which repairs the other two errors.
 
     Source: the code of Lu et al. 2024, arXiv 2409.10644. Differs from it in: the comparison is
     strict and nothing is divided; a residual without mass keeps p; the version with chains below

@@ -1,8 +1,5 @@
-"""Difficult instances for exact checks.
-
-They are distributions with zeros, ties and certainties, models whose distributions change with
-every prefix, and all trees.
-"""
+"""Difficult instances for exact checks: distributions with zeros, ties and certainties, models
+whose distributions change with every prefix, and all trees."""
 
 from __future__ import annotations
 
@@ -87,11 +84,11 @@ def dense_pairs(
 
 def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
     """A target and a draft model whose distributions change with the whole prefix, so that a wrong
-    position in the tree shows.
+    position in the tree is detected.
 
     Args:
         kind: ``any`` is :func:`pair`; ``dense`` has no zeros, so that every branch of every rule is
-            open; ``tied`` is dense and p/q has few values.
+            possible; ``tied`` is dense and p/q has few values.
     """
 
     @cache
@@ -112,7 +109,7 @@ def _dense(rng: random.Random, v: int) -> list[Fraction]:
 
 
 def all_trees(nodes: int) -> Iterator[tuple[int, ...]]:
-    """Every ordered tree with so many nodes besides the root, once (1, 2, 5, 14, 42, 132).
+    """Every ordered tree with ``nodes`` nodes besides the root, once (1, 2, 5, 14, 42, 132).
 
     Each next node is a child of a node on the path from the root to the last node.
     """
@@ -130,7 +127,7 @@ def all_trees(nodes: int) -> Iterator[tuple[int, ...]]:
 
 
 def level_order(parents: tuple[int, ...]) -> tuple[int, ...]:
-    """The same ordered tree with its nodes level by level, as rules for paths take it."""
+    """The same ordered tree with its nodes level by level, as rules for paths require."""
     children = children_of(parents)
     order = [0]
     for node in order:  # the list grows while it is walked through

@@ -13,18 +13,17 @@ STEPS = 32
 
 
 class KSeq(NodeRule):
-    """Accept the first x_j with ``u_j rho q(x_j) < p(x_j)``; if there is none close with a draw
-    from ``(p - b a / beta)+``. ``b = min(p / rho, q)``, ``beta = sum b``, and
-    ``a = 1 - (1 - beta)^k`` is the chance that a test passes.
+    """Accept the first x_j with ``u_j rho q(x_j) < p(x_j)``; if there is none, draw the bonus token
+    from ``(p - b a / beta)+``. ``b = min(p / rho, q)``, ``beta = sum b``, and ``a = 1 - (1 -
+    beta)^k`` is the probability that a test passes.
 
-    Exact for independent candidates if ``a <= rho beta``, which holds from one rho on;
+    Exact for independent candidates if ``a <= rho beta``, which holds from some rho on;
     :func:`scale` finds it, rounded up, for every row's own number of children. Acceptance a, never
     below ``1 - (1 - 1/k)^k`` of the optimum (theory/05_optimum.md, theorem 5.5).
 
-    One uniform a child; repeated children are tested each by itself. At the smallest rho
-    ``a = rho beta``, so that the residual is 0 on every token that a test can refuse and y is none
-    of the children: the second draw among the children that a larger rho would call for has nothing
-    to do. Cost: 32 passes over a row of p and q, whether or not a child is rejected.
+    One uniform per child; repeated children are tested separately. At the smallest rho ``a = rho
+    beta``, so the residual is 0 on every token that a test can reject, and the bonus token is none
+    of the children. Cost: 32 passes over a row of p and q, whether or not a child is rejected.
 
     Source: Sun et al., SpecTr (2310.15141). Differs from the paper in: rho is rounded up, since a
     smaller one is not lossless.

@@ -1,4 +1,4 @@
-"""The longest of several roots: LOSSY, as target-initialised candidates are verified."""
+"""The longest of several roots, as target-initialised candidates are verified: LOSSY."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from specwb.verify.rule import Rule
 
 class Longest(Rule):
     """The root's children were drawn from the target's own distribution and need no test; below
-    each of them candidates are verified losslessly, and the one whose path becomes longest stays,
-    of equals the first drawn. LOSSY from two on: which one stays depends on how well the draft went
-    on below it, so tokens that are easy to go on from are written too often (theorem 13.3). At T =
-    0 it may be the target's second choice.
+    each of them candidates are verified losslessly, and the one with the longest accepted path
+    stays; ties go to the first drawn. LOSSY with two or more roots: the one that stays depends on
+    how well the draft continued it, so tokens that are easy to continue are written too often
+    (theorem 13.3). At T = 0 it may be the target's second choice.
 
-    The last token that stays becomes the closing token: it has been scored already, and the law of
-    what comes after it is ``Verdict.next_distribution``.
+    The last token that stays becomes the bonus token: it has been scored already, and the
+    distribution of the token after it is ``Verdict.next_distribution``.
 
     Source: Lu et al. 2024, arXiv 2409.10644, and its code. Differs from it in: children are tested
-    in turn (there all at once, with one q), and a residual is taken wherever a walk ends (there p
-    itself where no child of a root was accepted); both are biases of their own, with one root too.
+    in turn (there all at once, with one q), and a residual is used wherever a walk ends (there p
+    itself where no child of a root was accepted); both are separate biases of the code, with one
+    root too.
     """
 
     name = "longest"

@@ -1,9 +1,9 @@
-"""Verifiers that are wrong on purpose: several of them have been shipped, and the tests must reject
+"""Verifiers that are wrong on purpose, several of which have been shipped; the tests must reject
 each.
 
-These are node rules of the kind in ``exact``, together with the sampling scheme they are used with.
-A suite that cannot tell what one of them outputs from the target's distribution cannot vouch for a
-verifier either. Wrong rules for whole blocks and trees are in ``tree_mutants``.
+These are node rules of the kind in ``exact``, with the sampling scheme that they are used with. A
+suite that cannot tell their output from the target's distribution cannot vouch for a verifier
+either. Wrong rules for whole blocks and trees are in ``tree_mutants``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _0, _1 = Fraction(0), Fraction(1)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong verifier, with the way of drawing and the number of children it is used with."""
+    """A wrong verifier, with its sampling scheme and number of children."""
 
     name: str
     node: NodeRule
@@ -155,7 +155,7 @@ def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> Decision:
-    """Wrong: a draw from p that is no child is thrown away, and the bonus token is a second draw
+    """Wrong: a draw from p that is not a child is discarded, and the bonus token is a second draw
     from p."""
     accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
     return accept, None if sum(accept, _0) == 1 else list(p)
@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A small instance on which a rule that is said to be lossless is not: :meth:`output` is not
+    """A small instance on which a rule that is claimed to be lossless is not: :meth:`output` is not
     p."""
 
     name: str

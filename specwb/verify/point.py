@@ -10,8 +10,8 @@ from specwb.verify.rule import NodeRule, first, without
 
 
 class PointMass(NodeRule):
-    """Draw y from p; go on below the child that carries y, otherwise y closes the step. Exact for
-    any tree whose tokens do not depend on the verification's uniforms.
+    """Draw y from p; continue below the child with token y, otherwise y is the bonus token. Exact
+    for any tree whose tokens do not depend on the verification's uniforms.
 
     For deterministic candidates it is optimal: E[accepted] = sum over nodes of p(path).
 
@@ -41,8 +41,8 @@ class PointMass(NodeRule):
 
 
 class Naive(PointMass):
-    """The point-mass rule on candidates that were drawn: MCSD's naive sampling (MCNS). Exact,
-    whatever they were drawn from, and wasteful, since q is not used.
+    """The point-mass rule on drawn candidates: MCSD's naive sampling (MCNS). Exact, whatever the
+    candidates were drawn from, and wasteful, since q is not used.
 
     Acceptance of k independent draws: ``sum p (1 - (1 - q)^k)``; of one ``sum p q``, where
     rejection reaches ``sum min(p, q)``.

@@ -1,7 +1,5 @@
-"""Does a rule, as it decodes, keep the target's distribution?
-
-The rule is run on every draft of small trees.
-"""
+"""Whether a rule, as it decodes, keeps the target's distribution: it is run on every draft of small
+trees."""
 
 from __future__ import annotations
 
@@ -79,21 +77,21 @@ class Round:
 
 @dataclass
 class RuleCheck:
-    """What :func:`check_rule` says of a rule.
+    """The result of :func:`check_rule`.
 
     Attributes:
         rule: Its name.
         schemes: The names of the sampling schemes it was run with.
-        lossy: It does not claim to be lossless.
-        rounds: How many steps, a pair of models and a tree each, were compared.
+        lossy: Whether it does not claim to be lossless.
+        rounds: Number of steps compared, one for each pair of models and tree.
         worst: The largest total variation between a step's output and the target's distribution.
         mean: The mean total variation of all steps.
-        where: The step of the largest.
-        host: In how many cases it decides otherwise with ``lazy`` set, as on a CPU.
+        where: The step with the largest.
+        host: Number of cases in which it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
-        failure: What the rule raised.
-        unchecked: Why nothing can be said of it: none of its sampling schemes could be run, or what
-            it decides could not be recovered.
+        failure: The exception that the rule raised.
+        unchecked: Why there is no result: none of its sampling schemes could be run, or its
+            decisions could not be recovered.
         covered: The steps that were compared.
     """
 
@@ -118,13 +116,12 @@ class RuleCheck:
 
     @property
     def lossless(self) -> bool:
-        """Something was compared, all that was to be, and nothing differed from the target's
-        distribution."""
+        """Whether all comparisons were made and nothing differed from the target's distribution."""
         return self.rounds > 0 and not self.wrong and not self.unchecked
 
     @property
     def passed(self) -> bool:
-        """Lossless, or a rule that says it is LOSSY and whose forms agree."""
+        """Whether the rule is lossless, or declared LOSSY with forms that agree."""
         return self.lossless or (self.lossy and not self.host and not self.failure)
 
     def add(self, distance: float, where: str) -> None:
@@ -136,7 +133,7 @@ class RuleCheck:
 
     @property
     def coverage(self) -> str:
-        """What was compared: sampling schemes, settings, and trees over which vocabulary."""
+        """The comparisons made: sampling schemes, settings, and trees over vocabularies."""
         if not self.covered:
             return ""
         trees: dict[int, list[str]] = {}
@@ -181,7 +178,7 @@ def _shape(parents: Sequence[int]) -> str:
 
 
 def widest(parents: Sequence[int]) -> int:
-    """The most children that a node of a tree has."""
+    """The largest number of children of any node of a tree."""
     return max(map(len, E.children_of(parents)))
 
 
@@ -194,27 +191,27 @@ def _settings(sampling: Sampling) -> str:
 def check_rule(
     rule: str | Rule | type[Rule], progress: Callable[[str], None] | None = None
 ) -> RuleCheck:
-    """Compare what a rule outputs with the target's distribution, on small trees and difficult
+    """Compare the output of a rule with the target's distribution, on small trees and difficult
     models.
 
-    For each way of drawing that the rule names in ``schemes`` it takes every draft of small trees
-    over two to six tokens (chains of six over two, trees of depth three over two, five siblings
-    over six, three siblings below the root over four), with models that change with the prefix,
-    some with zeros, ties, certainties and equal or disjoint supports, at T = 1, and the smallest
-    also at T = 0.7 with and without top-k and top-p. What is run is the rule's own code, in
-    the form for batches (:func:`specwb.verify.distribution_of`) and in the forms for a CPU. Nothing
-    is sampled, but for COUPLED, whose candidates cannot be listed. ROOTS cannot be checked, nor can
-    rules whose decisions are no comparisons of the given uniforms with thresholds, such as one that
-    draws random numbers of its own: ``unchecked`` says so. A distance is counted only as far as it
-    exceeds what may not have been recovered of the rule, by its answers at random uniforms
-    (:func:`specwb.verify.distribution.share_wrong`). What a rule does beyond what was looked at
-    (``coverage``) is not known.
+    For each sampling scheme in the rule's ``schemes`` every draft of small trees over two to six
+    tokens is enumerated (chains of six over two, trees of depth three over two, five siblings over
+    six, three siblings below the root over four), with models that change with the prefix, some
+    with zeros, ties, certainties and equal or disjoint supports, at T = 1, and the smallest also at
+    T = 0.7 with and without top-k and top-p. The rule's own code is run, in the form for batches
+    (:func:`specwb.verify.distribution_of`) and in the forms for a CPU. Nothing is sampled, except
+    for COUPLED, whose candidates cannot be listed. ROOTS cannot be checked, nor rules that decide
+    by anything other than comparing the given uniforms with thresholds, such as one that draws its
+    own random numbers: ``unchecked`` gives the reason. A distance counts only as far as it exceeds
+    the probability of decisions that may not have been recovered, estimated at random uniforms
+    (:func:`specwb.verify.distribution.share_wrong`). The result is about the comparisons in
+    ``coverage`` only.
 
     Args:
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
-        progress: Called with what comes next.
+        progress: Called with a description of the next comparison.
     Raises:
-        ValueError: ``rule`` is no rule, or one that names no ``schemes``.
+        ValueError: ``rule`` is not a rule, or one that names no ``schemes``.
     """
     rule = rule_of(rule)
     name = rule.name or type(rule).__name__

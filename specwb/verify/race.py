@@ -20,21 +20,21 @@ LEAST = 1e-7
 
 class WeightedRace(NodeRule):
     """Select one of the children with probability proportional to ``w(x_j)``; accept it with
-    ``min(1, p(x) / t(x))``, t the distribution of what is selected; otherwise close with a draw
+    ``min(1, p(x) / t(x))``, t the distribution of the selected one; otherwise draw the bonus token
     from ``(p - t)+``.
 
     Exact for independent candidates and any w, up to the error of t, which is an integral: below
     1e-10 in total variation, see :func:`race_weights`. It is the rule for a single draft, applied
-    to the distribution that the selected child has (theorem 1.1, theory/01_single_draft.md). The
-    acceptance is ``sum min(p, t)``: with the fitted w 97 to 100 percent of the optimum for
+    to the distribution of the selected child (theorem 1.1, theory/01_single_draft.md). The
+    acceptance is ``sum min(p, t)``: with the fitted w, 97 to 100 percent of the optimum for
     independent candidates where it was measured.
 
     A node takes two uniforms: one selects, one accepts. A repeated child counts as often as it was
-    drawn. A closing token that is a child which was not selected closes the step all the same;
-    going on below it would add 1e-4 to the acceptance.
+    drawn. A bonus token that equals a child which was not selected ends the step all the same;
+    continuing below it would add 1e-4 to the acceptance.
 
-    Cost: a few passes over a row of p and q and the fit, some half a million exponentials a row at
-    most, whatever the vocabulary.
+    Cost: a few passes over a row of p and q and the fit, some half a million exponentials per row
+    at most, whatever the vocabulary.
 
     Source: the decomposition into a selection and a single draft is that of Khisti et al.
     (2410.18234); weights and integral are our own.

@@ -13,7 +13,7 @@ class Rejection(NodeRule):
     """Accept x ~ q iff ``u q(x) < p(x)``; otherwise draw from ``(p - q)+``. Exact.
 
     The acceptance is ``sum min(p, q) = 1 - TV(p, q)``; the proof is theorem 1.1
-    (theory/01_single_draft.md). The rule is for chains, which have one child a node.
+    (theory/01_single_draft.md). The rule is for chains, which have one child per node.
     """
 
     name = "rejection"

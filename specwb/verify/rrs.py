@@ -15,14 +15,14 @@ class RRS(NodeRule):
 
     Acceptance: ``1 - prod_j (1 - beta_j)``.
 
-    Scalar form: after j rejections the residual is ``r_j = (p - M_j q)+`` with one number
-    ``M_j = m_1 + .. + m_j``, where ``m_1 = 1`` and ``m_{j+1} = sum r_j``. Accept x_j iff
-    ``u m_j q(x_j) < r_{j-1}(x_j)``. Nothing is normalised, and rows of p and q are touched only
-    after a rejection. This equals normalising ``p <- (p - q)+`` each time (theorems 4.1 and 4.3,
+    Scalar form: after j rejections the residual is ``r_j = (p - M_j q)+`` with one number ``M_j =
+    m_1 + .. + m_j``, where ``m_1 = 1`` and ``m_{j+1} = sum r_j``. Accept x_j iff ``u m_j q(x_j) <
+    r_{j-1}(x_j)``. Nothing is normalised, and rows of p and q are read only after a rejection. This
+    equals normalising ``p <- (p - q)+`` each time (theorems 4.1 and 4.3,
     theory/04_several_candidates.md).
 
-    Differs from the MCSD code in: the comparison is strict, nothing is divided, the inputs stay as
-    they are, and a residual without mass keeps the distribution in force instead of becoming NaN. A
+    Differs from the MCSD code in: the comparison is strict, nothing is divided, the inputs are not
+    changed, and a residual without mass keeps the distribution in force instead of becoming NaN. A
     candidate with q = 0 is not tested.
     """
 

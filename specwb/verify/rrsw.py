@@ -12,24 +12,23 @@ SCALE = 2.0**64
 
 
 class RRSw(NodeRule):
-    """As RRS, but after a rejection the token also leaves q, which is renormalised. Exact.
+    """As RRS, but after a rejection the token is also removed from q, which is renormalised. Exact.
 
     Scalar form: let ``s_j`` be the mass of q on the tokens not rejected before stage j, ``r_0 = p``
-    and ``m_1 = 1``. Accept x_j iff ``u m_j q(x_j) < r_{j-1}(x_j) s_j``; otherwise
-    ``r_j = (r_{j-1} - (m_j / s_j) q)+`` and ``m_{j+1} = sum r_j`` (theorems 4.2 and 4.3,
-    theory/04_several_candidates.md). These are two numbers a stage; nothing is normalised, and rows
-    of p and q are touched only after a rejection.
+    and ``m_1 = 1``. Accept x_j iff ``u m_j q(x_j) < r_{j-1}(x_j) s_j``; otherwise ``r_j = (r_{j-1}
+    - (m_j / s_j) q)+`` and ``m_{j+1} = sum r_j`` (theorems 4.2 and 4.3,
+    theory/04_several_candidates.md). These are two numbers per stage; nothing is normalised, and
+    rows of p and q are read only after a rejection.
 
-    ``s_j`` is summed over the tokens that remain: written as ``1 - q(A)`` it loses everything for
-    over-confident drafts (TV .014 to .022 in float32). What remains can even be denormal in float32
-    (logit gaps beyond 89); so that ``m_j / s_j`` does not overflow, q is multiplied by 2^64, which
-    is exact.
+    ``s_j`` is summed over the remaining tokens: as ``1 - q(A)`` it would lose all digits for
+    over-confident drafts (TV .014 to .022 in float32). The remaining mass can even be denormal in
+    float32 (logit gaps beyond 89); so that ``m_j / s_j`` does not overflow, q is multiplied by
+    2^64, which is exact.
 
-    Candidates must come in drawing order: sorting them breaks the distribution. Where q's support
-    has fewer tokens than there are candidates, the rest is not ok and the closing token comes from
-    the residual in force. A repeated candidate is left out, since its mass is gone when its turn
-    comes; so independent draws are verified as the distinct tokens among them, which is exact
-    too.
+    Candidates must be in drawing order: sorting them breaks the distribution. If q's support has
+    fewer tokens than there are candidates, the others are not ok and the bonus token comes from the
+    residual in force. A repeated candidate is skipped, since its mass has already been removed; so
+    independent draws are verified as the distinct tokens among them, which is exact too.
     """
 
     name = "rrsw"

@@ -1,5 +1,5 @@
-"""What a verification rule is, and the shared top-down walk: a node rule says what happens among
-the children of one node, the walk does the rest."""
+"""Verification rules, and the shared top-down walk: a node rule decides among the children of one
+node, the walk does the rest."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Rule:
     """A verification rule: pure, never changes its inputs, takes its uniforms as arguments.
 
     Subclass it and implement :meth:`verify` and :meth:`uniforms`, or :class:`NodeRule` and
-    implement ``node``; give the instance or the class as ``rule=``.
+    implement ``node``; pass the instance or the class as ``rule=``.
 
     Attributes:
         name: its key in ``RULES``.
-        schemes: the sampling schemes it is lossless for, or, if it is LOSSY, made for.
-        chain_only: it decides about one candidate a node.
-        needs_independent: it looks at the children of several siblings, which must not share one
-            list.
-        fixed_number: its tests depend on how many candidates a node has, a number that must not
-            follow what was drawn (theorems 5.5, 5.8 and 7.5). A step in which some but not all
+        schemes: the sampling schemes for which it is lossless, or, if it is LOSSY, made.
+        chain_only: whether it decides about one candidate per node.
+        needs_independent: whether it uses the children of several siblings, which must then not
+            share one list.
+        fixed_number: whether its tests depend on the number of a node's candidates, which must then
+            not depend on the draws (theorems 5.5, 5.8 and 7.5). A step in which some but not all
             children of a node are valid (:meth:`Draft.uneven`) is then an error.
-        lazy: set by the engine where reading a value costs nothing (on the CPU, steps not
-            recorded): work that no row needs is left out. The same uniform tests the same candidate
-            either way.
+        lazy: set by the engine where reading a value costs nothing (on the CPU, in steps that are
+            not recorded): work that no row needs is skipped. The same uniform tests the same
+            candidate either way.
     """
 
     name = ""
@@ -47,12 +47,12 @@ class Rule:
     lazy = False
 
     def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:
-        """Whether the rule preserves the target's distribution with such drafts.
+        """Checks that the rule preserves the target's distribution with such drafts.
 
         Args:
-            scheme: how the candidates are drawn.
-            limits: how large the drafts become.
-            independent: the children of different nodes are drawn independently.
+            scheme: the sampling scheme of the candidates.
+            limits: the largest size of the drafts.
+            independent: whether the children of different nodes are drawn independently.
         Raises:
             RuleMismatch: it would not.
         """
@@ -77,15 +77,15 @@ class Rule:
             )
 
     def uniforms(self, limits: Limits) -> int:
-        """How many acceptance uniforms a row needs for a draft of such a size."""
+        """The number of acceptance uniforms per row for drafts of this size."""
         raise NotImplementedError
 
     def greedy_rule(self) -> Rule | None:
-        """What decides at temperature 0 in its place; None is the greedy walk."""
+        """Rule to use at temperature 0; None for ordinary greedy verification."""
         return None
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
-        """Accepted path and the distribution of the closing token, which the engine draws from it
+        """The accepted path and the distribution of the bonus token, which the engine then draws
         (``bonus`` of the verdict stays empty).
 
         Args:
@@ -96,13 +96,12 @@ class Rule:
         raise NotImplementedError
 
     def some(self, mask: Tensor) -> bool:
-        """Is there a row that needs what comes next? Where reading is not free the answer is
-        yes."""
+        """Whether any row needs the next computation; always true where reading is not free."""
         return not self.lazy or bool(mask.any())
 
     def p(self, scores: Scores, node: Tensor) -> Tensor:
-        """``[B] -> [B,V]``: ``scores.p(node)``; of a single row that may be read, without a copy of
-        its logits."""
+        """``[B] -> [B,V]``: ``scores.p(node)``; for a single row that may be read, without a copy
+        of its logits."""
         if self.lazy and len(node) == 1:
             return scores.row(0, int(node))[None]
         return scores.p(node)
@@ -114,7 +113,7 @@ class Rule:
 
 @dataclass
 class Visit:
-    """One level of a walk, for every row: everything a test depended on, and what came out."""
+    """One level of a walk, for every row: the inputs of a test, and its result."""
 
     depth: int
     node: Tensor  # [B]
@@ -135,8 +134,8 @@ class NodeRule(Rule):
     """A rule that decides among the children of one node at a time, from the root down.
 
     Attributes:
-        in_turn: it tests one child after another, child j by uniform j; what follows an accepted
-            one is not tested. :func:`specwb.explain` shows the tests by it.
+        in_turn: whether it tests one child after another, child j with uniform j, up to the first
+            accepted one; :func:`specwb.explain` shows the tests accordingly.
     """
 
     in_turn = True
@@ -148,19 +147,19 @@ class NodeRule(Rule):
 
         Args:
             p: ``[B,V]``, the target's distribution.
-            q: ``[B,V]``, what the children were drawn from, or None.
+            q: ``[B,V]``, the distribution that the children were drawn from, or None.
             tokens: ``[B,K]``, the children in drawing order.
-            ok: ``[B,K]``, which of them are there.
+            ok: ``[B,K]``, which of them exist.
             u: ``[B,draws(K)]``, uniforms.
         Returns:
             Index of the accepted child ``[B]`` (-1: none), and the residual ``[B,V]``, not
-            necessarily normalised, from which the closing token is drawn if none is accepted. With
+            necessarily normalised, from which the bonus token is drawn if none is accepted. With
             no child ok the residual is p.
         """
         raise NotImplementedError
 
     def draws(self, children: int) -> int:
-        """How many uniforms ``node`` takes for up to so many children."""
+        """The number of uniforms that ``node`` takes for up to this many children."""
         return children
 
     def uniforms(self, limits: Limits) -> int:
@@ -169,8 +168,8 @@ class NodeRule(Rule):
     def visits(
         self, draft: Draft, scores: Scores, u: Tensor, start: Tensor | None = None
     ) -> Iterator[Visit]:
-        """Walk from the root, or from the nodes ``start [B]`` below it, one level a step; rows that
-        have stopped stay where they are."""
+        """Walk down from the root, or from the nodes ``start [B]`` below it, one level per
+        iteration; rows that have stopped stay where they are."""
         tree = draft.tree
         if tree.D == 0:  # plain decoding: nothing to test and no uniforms
             return
@@ -203,8 +202,8 @@ class NodeRule(Rule):
     def verify(
         self, draft: Draft, scores: Scores, u: Tensor, start: Tensor | None = None
     ) -> Verdict:
-        """``start [B]``: children of the root that the walk begins at instead, as if they had been
-        accepted."""
+        """As :meth:`Rule.verify`; ``start [B]`` are children of the root that the walk begins at,
+        as if they had been accepted."""
         rows, device = draft.tokens.shape[0], draft.tokens.device
         node = torch.zeros(rows, dtype=torch.long, device=device) if start is None else start
         accepted = torch.full_like(node, 0 if start is None else 1)
@@ -235,6 +234,6 @@ def without(p: Tensor, tokens: Tensor, ok: Tensor) -> Tensor:
 
 
 def first(hit: Tensor) -> Tensor:
-    """``[B,K]`` -> index of the first true column, -1 where there is none."""
+    """``[B,K]`` -> index of the first true column, -1 if there is none."""
     found, index = hit.max(1)
     return torch.where(found, index, -1)

@@ -1,9 +1,9 @@
-"""The suite: every rule over every sampling scheme it is lossless for, every wrong rule told apart,
-and published claims refuted.
+"""The suite: every rule with every sampling scheme for which it is lossless, every wrong rule
+detected, and published claims refuted.
 
-It is run twice. Over fractions a distance of 0 is equality; a rule enters by standing in
-``exact.RULES`` or ``exact.TREE_RULES``. The rules that decode are checked by
-:func:`specwb.verify.check_rule`; a rule enters by standing in ``RULES``, or by being named.
+It has two parts. Over fractions, a distance of 0 is equality; the rules are those of
+``exact.RULES`` and ``exact.TREE_RULES``. The rules that decode, those of ``RULES`` or named ones,
+are checked by :func:`specwb.verify.check_rule`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PATHS = [
 
 @dataclass
 class RuleLine:
-    """What the suite says of one rule."""
+    """The suite's results for one rule."""
 
     rule: str
     schemes: tuple[str, ...]  # names of those it was checked with
@@ -60,7 +60,8 @@ class RuleLine:
 
     @property
     def right(self) -> bool:
-        """Nothing was wrong, over fractions and as it decodes, and every mutant is told apart."""
+        """Whether nothing was wrong, over fractions and as it decodes, and every mutant was
+        detected."""
         wrong = self.worst or self.unequal or self.above or self.failure
         decodes = self.production is not None and self.production.passed
         return self.cases > 0 and not wrong and self.killed == self.mutants and decodes
@@ -78,7 +79,7 @@ class RuleLine:
 
 @dataclass(frozen=True)
 class WrongRule:
-    """A wrong rule and how far its output is from the target's distribution: the mean and the
+    """A wrong rule and the distance of its output from the target's distribution: the mean and the
     largest total variation over fixed random instances."""
 
     name: str
@@ -90,7 +91,7 @@ class WrongRule:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, the instance that refutes it, and what comes out there."""
+    """A false claim, the instance that refutes it, and the result there."""
 
     name: str
     claim: str
@@ -101,8 +102,8 @@ class Claim:
 
 @dataclass
 class Report:
-    """All that was checked; with ``interrupted`` what was checked until then. ``user_rules`` are
-    those that were given and are not the suite's."""
+    """All results; if ``interrupted``, those up to then. ``user_rules`` are given rules that are
+    not the suite's."""
 
     rules: list[RuleLine] = field(default_factory=list)
     mutants: list[WrongRule] = field(default_factory=list)
@@ -113,7 +114,7 @@ class Report:
 
     @property
     def right(self) -> bool:
-        """Every rule is lossless, every wrong one is told apart, and no refuted claim holds."""
+        """Whether all rules are lossless, all wrong ones detected, and all false claims refuted."""
         return (
             all(line.right for line in self.rules)
             and all(check.passed for check in self.user_rules)
@@ -123,7 +124,7 @@ class Report:
 
     @property
     def unchecked(self) -> bool:
-        """Nothing is wrong that was looked at, but of a rule that was given nothing can be said."""
+        """Whether nothing is wrong, but some given rule could not be checked."""
         rest = replace(self, user_rules=[x for x in self.user_rules if not x.unchecked or x.wrong])
         return rest.right and len(rest.user_rules) < len(self.user_rules)
 
@@ -145,8 +146,8 @@ def run(
     """Check the rules and their mutants.
 
     Args:
-        full: Rounds over all ordered trees with up to 6 nodes besides the root, not 5.
-        progress: Called with the fraction that is done and what is next.
+        full: Steps over all ordered trees with up to 6 nodes besides the root, not 5.
+        progress: Called with the completed fraction and a description of the next part.
         rules: Names, or rules of your own; default all names. With rules given, claims and lossy
             rules are left out.
     Raises:
@@ -248,7 +249,7 @@ def wrong_cells(report: Report) -> list[dict[str, str]]:
 
 
 def notes(report: Report) -> list[str]:
-    """The claims, the failures, and what everything adds up to."""
+    """The claims, the failures, and a summary."""
     lines = []
     for claim in report.claims:
         holds = "HOLDS" if claim.holds else "refuted"

@@ -1,9 +1,9 @@
-"""Three verifiers, one of which is biased, and what it takes to notice.
+"""Three verifiers, one of which is biased, and the size of a test that detects it.
 
 A biased verifier writes fluent text and may even be fast. :func:`suspects` hands out three black
-boxes for two independent candidates; :func:`drawn` runs one of them, :func:`pvalue` asks whether
-its tokens can be draws from p, and :func:`power` how often a test of some size would notice.
-:func:`culprit` gives the answer away.
+boxes for two independent candidates; :func:`drawn` runs one of them, :func:`pvalue` tests whether
+its tokens can be draws from p, and :func:`power` gives the probability that a test of some size
+detects the bias. :func:`culprit` reveals the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BIASED = {m.name: m for m in MUTANTS if m.name in ("deduplicated", "race_against
 
 @dataclass(frozen=True)
 class Suspect:
-    """A verifier that does not say what it is: A, B or C, and the node rule behind it."""
+    """A verifier under the name A, B or C, with its node rule."""
 
     name: str
     rule: NodeRule = field(repr=False)
@@ -52,7 +52,7 @@ def suspects(seed: int = 0) -> dict[str, Suspect]:
     Two of them are lossless. The third is one of :data:`BIASED`.
 
     Args:
-        seed: which one is biased, and how; a seed a student.
+        seed: determines which one is biased, and how; one seed per student.
     """
     return {name: Suspect(name, rule) for name, rule in zip("ABC", _rules(seed)[0], strict=True)}
 
@@ -72,15 +72,15 @@ def _rules(seed: int) -> tuple[list[NodeRule], Mutant]:
 
 
 def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[int]:
-    """Run a verifier on so many pairs of candidates, and count the tokens that come out.
+    """Run a verifier on ``count`` pairs of candidates, and count its output tokens.
 
     Args:
         rule: a node rule.
         p, q: the target's distribution and the draft's.
-        count: how many tokens are drawn.
+        count: number of tokens.
         seed: of all draws.
     Returns:
-        ``[V]``, how often each token came out.
+        ``[V]``, how often each token was the output.
     """
     rng = np.random.default_rng(seed)
     pairs = iid(q, CHILDREN)
@@ -100,7 +100,7 @@ def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[i
 
 
 def pvalue(counts: Sequence[int], p: Dist) -> float:
-    """Compute how often draws from p fit p as badly as these counts do, by chi-square.
+    """The probability that draws from p fit p as badly as these counts do, by chi-square.
 
     Args:
         counts: ``[V]``.
@@ -116,15 +116,16 @@ def pvalue(counts: Sequence[int], p: Dist) -> float:
 
 
 def power(p: Dist, out: Dist, count: int, alarm: float = ALARM) -> float:
-    """Compute how often a chi-square test of so many tokens finds that they come from ``out``.
+    """The probability that a chi-square test of ``count`` tokens detects that they come from
+    ``out``.
 
     ``n`` tokens from r have a chi-square that is noncentral with ``n sum (r - p)^2 / p``.
 
     Args:
-        p: what the test compares with, without zeros.
-        out: r, what the tokens are drawn from.
+        p: the distribution under test, without zeros.
+        out: r, the distribution of the tokens.
         count: n.
-        alarm: the p-value below which the test says so; where ``out`` is p this is how often.
+        alarm: the p-value below which the test rejects; if ``out`` is p, the result is this.
     Raises:
         ValueError: p has a zero.
     """
@@ -133,10 +134,10 @@ def power(p: Dist, out: Dist, count: int, alarm: float = ALARM) -> float:
 
 
 def needed(p: Dist, out: Dist, often: float = 0.8, alarm: float = ALARM) -> int:
-    """Compute how many tokens a test needs to find ``out`` so often; see :func:`power`.
+    """The number of tokens with which a test detects ``out`` with a given power; see :func:`power`.
 
     Raises:
-        ValueError: p has a zero, or ``out`` is p, which no number finds.
+        ValueError: p has a zero, or ``out`` is p, which no number detects.
     """
     distance = _distance(p, out)
     if not distance:
@@ -149,7 +150,7 @@ def needed(p: Dist, out: Dist, often: float = 0.8, alarm: float = ALARM) -> int:
 
 
 def output(rule: NodeRule, p: Dist, q: Dist) -> list:
-    """Enumerate all pairs of candidates: the exact distribution of what comes out."""
+    """The exact output distribution, by enumerating all pairs of candidates."""
     return output_distribution(rule, iid, p, q, CHILDREN)
 
 

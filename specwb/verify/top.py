@@ -13,16 +13,16 @@ class TopAndSample(NodeRule):
     """Of k children k - 1 are fixed, the draft's most probable tokens A, and one, x, was drawn from
     q', which is q without A. Exact.
 
-    Accept x iff ``u q'(x) < p(x)``; otherwise draw y from ``(p - q')+`` and go on below the child
-    that carries it, or close with it.
+    Accept x iff ``u q'(x) < p(x)``; otherwise draw y from ``(p - q')+`` and continue below the
+    child with token y; if there is none, y is the bonus token.
 
-    The cost is linear in V, at most one pass over the rows. It is optimal for candidates drawn so:
+    The cost is linear in V, at most one pass over the rows. It is optimal for such candidates:
     acceptance ``p(A) + sum over the other tokens of min(p, q')`` (theory/05_optimum.md). On A it is
-    the point-mass rule, off A a maximal coupling. The rows of q it is given are q', normalised: a
-    child with q' = 0 is a fixed one.
+    the point-mass rule, elsewhere a maximal coupling. The rows of q that it receives are q',
+    normalised: a child with q' = 0 is a fixed one.
 
-    A node takes two uniforms, one for x and one for y among A. Where the support of q ends before x
-    the children are all fixed.
+    A node takes two uniforms, one for x and one for y among A. If the support of q ends before x,
+    all children are fixed.
 
     Source: Hu et al., "Towards Optimal Multi-draft Speculative Decoding" (2025), for the
     candidates; the rule is derived in theory/.

@@ -12,34 +12,32 @@ from specwb.verify.rule import Rule
 
 
 class Traversal(Rule):
-    """Go to the first leaf; accept it, with the whole path to it, or delete it and go on with its
-    parent, until something is accepted. Exact. On a chain it is block verification, at depth 1
-    RRSw. In between it usually keeps more than RRSw from the root down; less where the larger
-    subtrees hang below later children (theory/07_whole_paths.md, theorem 7.4).
+    """Go to the first leaf; accept it, with the whole path to it, or delete it and continue with
+    its parent, until something is accepted. Exact. On a chain it is block verification, at depth 1
+    RRSw. Otherwise it usually keeps more than RRSw; less where the larger subtrees are below later
+    children (theory/07_whole_paths.md, theorem 7.4).
 
-    A node has a weight w (the root 1) and two distributions, at first p and q. A child has
-    ``w(x) = min(1, w p(x) / q(x))``; a node without children left is accepted with probability w
-    and then closed with p. After a rejection of its child x: ``Z = sum (w p - q)+``,
-    ``p <- (w p - q)+ / Z``, ``w <- Z / (Z + 1 - w)``, and x leaves q, which is renormalised.
+    A node has a weight w (the root 1) and two distributions, at first p and q. A child has ``w(x) =
+    min(1, w p(x) / q(x))``; a node without children left is accepted with probability w, and the
+    bonus token then comes from p. After a rejection of its child x: ``Z = sum (w p - q)+``, ``p <-
+    (w p - q)+ / Z``, ``w <- Z / (Z + 1 - w)``, and x is removed from q, which is renormalised.
 
     Scalar form, with the first p and q throughout: the distributions are ``(p - c q)+ / m``, and q
-    off the deleted tokens over its mass s there. A rejection is ``c <- c + m / (w s)``,
-    ``m' = sum (p - c q)+``, ``Z = (w / m) m'``; and
-    ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``. A deleted token had ``w(x) < 1``, so p - c q is
-    negative on it for good. Three numbers a node; rows are passed over only after a rejection, at
-    the parent. As in RRSw, s is summed over what remains, and c q is computed as
-    ``(c / 2^64) (2^64 q)``, so that it does not overflow.
+    off the deleted tokens over its mass s there. A rejection is ``c <- c + m / (w s)``, ``m' = sum
+    (p - c q)+``, ``Z = (w / m) m'``; and ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``. A deleted
+    token had ``w(x) < 1``, so p - c q stays negative on it. Three numbers per node; rows are read
+    only after a rejection, at the parent. As in RRSw, s is summed over the remaining tokens, and c
+    q is computed as ``(c / 2^64) (2^64 q)``, so that it does not overflow.
 
     Children must be in drawing order. Independent draws, paths too, are verified as the trie of
     their distinct paths, siblings in the order of their first appearance. Sibling lists must be
     drawn independently: with one shared list the output is wrong.
 
-    A target's row that is NaN on the way makes the closing distribution NaN, wherever the traversal
-    then ends.
+    If a row of p that is read contains NaN, the bonus token's distribution is NaN, wherever the
+    traversal ends.
 
-    One uniform a node. Rejections follow one another (at most n - 1 of them, each waits for the one
-    before), so this costs a device more than rules that go down once. Where nothing may be read all
-    n tests are computed.
+    One uniform per node. Rejections are sequential (at most n - 1 of them), so this costs a device
+    more than rules that go down once. Where nothing may be read, all n tests are computed.
 
     Source: Weng et al., "Traversal Verification for Speculative Tree Decoding" (2025). Differs from
     the paper in: the scalar form, and the order is that of a trie, so that repeated candidates do

@@ -1,6 +1,6 @@
 """Wrong verifiers of whole blocks and trees, each refuted by enumeration.
 
-Each was published or shipped, or is one slip away from a right one.
+Each was published or shipped, or is one slip away from a correct one.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class TreeMutant:
 def uncapped_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
 ) -> list[Test]:
-    """Wrong: block verification keeps a whole block with ``min(1, prod p/q)`` and not with the
-    capped weight ``w_L``.
+    """Wrong: block verification keeps a whole block with ``min(1, prod p/q)`` instead of the capped
+    weight ``w_L``.
 
-    "Hierarchical speculative decoding" as published is this: its longer blocks are the probability
-    it adds to drafts that begin badly and end well.
+    This is "Hierarchical speculative decoding" as published: its longer blocks are the probability
+    that it adds to drafts that begin badly and end well.
 
-    Source: 2601.05724 and its repository; run at its commit b8575e2, ``_speculative_sampling`` was
-        reported to do the same (theory/08_what_breaks.md, theorem 8.9).
+    Source: 2601.05724 and its repository at commit b8575e2, ``_speculative_sampling``
+    (theory/08_what_breaks.md, theorem 8.9).
     """
     tests = block_tests(target, draft, parents, paths)
     path, _, bonus = tests[0]
@@ -94,9 +94,9 @@ def shared_lists(
     """Wrong: traversal verification of a tree in which all nodes of a depth have the same drawn
     children.
 
-    What one sibling's children are then says what the next one's are: by the time it is visited
-    they are not draws from q any more. The draft's distributions depend on the depth only here, as
-    those of heads that see no path do.
+    One sibling's children then reveal those of the next: when it is visited, they are not draws
+    from q any more. Here the draft's distributions depend on the depth only, as those of heads that
+    see no path do.
     """
     q = _one_pass(draft)
     depth = depths(parents)
@@ -169,10 +169,11 @@ def sorted_paths(
 
 
 def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
-    """Wrong: a token x that was drawn is left out, with all below it, where ``out(p(x), q(x))``.
+    """Wrong: a drawn token x is left out, with all below it, where ``out(p(x), q(x))``, and the
+    rest is tested as if it had been drawn.
 
-    What is left is tested as what was drawn. But x is gone because of what it is, so what is left
-    has another distribution than q. To leave out what comes *after* x is right (theorem 12.2).
+    x is gone because of its value, so the rest has another distribution than q. Leaving out the
+    tokens *after* x is allowed (theorem 12.2).
 
     Args:
         out: (p(x), q(x)) -> whether x is left out.
@@ -198,12 +199,12 @@ def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
 def at_once(
     scheme: str, target: Model, draft: Model, parents: Sequence[int], plain: bool = True
 ) -> Iterator[Outcome]:
-    """Wrong, LOSSY: every node is tested by itself with ``min(1, p/q)``, and of the paths that pass
-    from the root on the longest stays, of equals the first.
+    """Wrong, LOSSY: every node is tested separately with ``min(1, p/q)``, and the longest path of
+    passing nodes from the root stays; ties go to the first.
 
-    The bonus token is drawn from ``norm((p - q)+)`` where the path ends, and from p itself where
-    nothing passed. Which sibling stays depends on what came below it, and p is not updated after a
-    sibling failed.
+    The bonus token is drawn from ``norm((p - q)+)`` where the path ends, and from p itself if
+    nothing passed. The sibling that stays depends on what came below it, and p is not updated after
+    a sibling failed.
 
     Args:
         plain: Without it the residual is used at the root too, which is then right for a chain.

@@ -11,11 +11,11 @@ from specwb.verify.rule import NodeRule
 
 
 class Typical(NodeRule):
-    """Go on below the most probable child with ``p(x) > min(epsilon, delta e^(-H(p)))``, H the
-    entropy of p in nats; if there is none, close with a draw from p. LOSSY: the output is not
-    distributed as p says.
+    """Continue below the most probable child with ``p(x) > min(epsilon, delta e^(-H(p)))``, H the
+    entropy of p in nats; if there is none, draw the bonus token from p. LOSSY: the output does not
+    have the target's distribution.
 
-    It takes candidates of any sampling scheme and does not look at q.
+    It takes candidates of any sampling scheme and does not use q.
 
     Args:
         epsilon: a probability that is always enough.
@@ -26,8 +26,8 @@ class Typical(NodeRule):
     Source: Cai et al., Medusa (2401.10774), whose code has ``posterior_threshold = 0.09`` (epsilon)
     and ``posterior_alpha = 0.3`` (delta, the square root of epsilon). Differs from it in: Medusa
     takes the longest of all paths whose tokens pass and breaks ties by likelihood, here each node
-    decides for itself; Medusa closes with the argmax of p, here the closing token is drawn; Medusa
-    has 1e-5 inside the logarithm of H.
+    decides separately; Medusa's bonus token is the argmax of p, here it is drawn; Medusa has 1e-5
+    inside the logarithm of H.
     """
 
     name = "typical"
