@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from textwrap import fill
-
 from specwb.drafters.base import Entry, Preset
-from specwb.flow import Exactness
 from specwb.methods import METHODS
 from specwb.options import REQUIRED, Option, spell
-from specwb.verify import RULES
 
 HEADER = ("option", "default", "must be", "what it does")
 RULE = Option(
@@ -34,7 +30,8 @@ written as the parents of its nodes 1, 2, ..: `tree=0.0.1.1.2` has two nodes bel
 below node 1 and one below node 2. In Python it may also be a `specwb.Tree` with nodes in level
 order.
 
-{rules}
+Every method takes **rule**, a [verification rule](rules.md). The default fits the way the
+candidates are drawn; a rule that does not fit is refused.
 """
 
 
@@ -60,21 +57,12 @@ def default_of(option: Option) -> str:
 
 def methods_markdown() -> str:
     """All registered methods as a page of Markdown, which is ``docs/methods.md``."""
-    names = [
-        f"`{name}`{' (LOSSY)' if rule.exactness is Exactness.LOSSY else ''}"
-        for name, rule in RULES.items()
-    ]
     listed: list[tuple[str, ...]] = [("method", "needs", "exactness", "source")]
     listed += [
         (f"[{entry.key}](#{entry.key})", entry.needs, entry.exactness.value, entry.paper)
         for entry in METHODS.values()
     ]
-    rules = (
-        f"Every method takes **rule**, the verification rule: {', '.join(names)}. The default "
-        "fits the way the candidates are drawn; a rule that does not fit is refused."
-    )
-    wrapped = fill(rules, 100, break_long_words=False, break_on_hyphens=False)
-    parts = [INTRODUCTION.format(rules=wrapped), _table(listed)]
+    parts = [INTRODUCTION, _table(listed)]
     return "\n".join([*parts, *map(_section, METHODS.values())])
 
 

@@ -183,13 +183,12 @@ def stored(name: str, folder: Path) -> Path:
 
 def table() -> str:
     """The table of docs/models.md, a row for each of these models' types."""
-    rows: dict[str, tuple[str, str, list[str]]] = {}
+    rows: dict[str, tuple[str, list[str]]] = {}
     for way, entries in (("fast", FAST), ("generic", GENERIC)):
         for name, settings in entries.items():
             kind, _, variant = name.partition("-")
             experts = any("experts" in key for key in settings)
-            recorded = "yes" if way == "fast" and not experts else "no"
-            told = rows.setdefault(kind, (way, recorded, []))[2]
+            told = rows.setdefault(kind, (way, []))[1]
             features = {
                 "sliding windows": settings.get("sliding_window"),
                 "experts": experts,
@@ -198,9 +197,7 @@ def table() -> str:
                 ): variant not in ("", "window"),
             }
             told += [text for text, here in features.items() if here and text not in told]
-    lines = ["| model type | way | parts of its layers | CUDA graphs | checked with |"]
-    lines.append("|---|---|---|---|---|")
-    for kind, (way, recorded, told) in sorted(rows.items()):
-        parts = "yes" if way == "fast" else "no"
-        lines.append(f"| `{kind}` | {way} | {parts} | {recorded} | {', '.join(told)} |")
+    lines = ["| model type | way | checked with |", "|---|---|---|"]
+    for kind, (way, told) in sorted(rows.items()):
+        lines.append(f"| `{kind}` | {way} | {', '.join(told)} |")
     return "\n".join(lines) + "\n"
