@@ -62,11 +62,10 @@ No test finds everything. The tables below apply both commands to every wrong ru
 small instances; *passed*; or *not checked* where it cannot follow the rule. `check`: the share of
 {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens (tau 1.7 to
 2.9; 1,024 texts), or *refused* where the rule and drafter cannot be combined; then the same for
-each of the three tests. A larger `rows` finds more.
+each of the three tests.
 
 A fault that passes both, or nearly, changes the distribution little there. Finding it takes
-enumeration or more rows than the default: a test can only show that the bias is below the size that
-it can detect.
+enumeration or more `rows`: a test can only show that the bias is below a detectable size.
 """
 
 
