@@ -1,4 +1,4 @@
-"""Verification in rational arithmetic: what a rule outputs, computed and not sampled.
+"""Verification in rational arithmetic: the output of a rule, computed and not sampled.
 
 A *node rule* is a function ``node(p, q, tokens) -> (accept, residual)``. It returns the conditional
 distribution of a verifier's decision given the drafts: ``accept[i]`` is the probability that child
@@ -20,7 +20,7 @@ children or paths, ``scheme`` how every group of siblings is drawn, ``rule`` a n
 used at every node. A tree is given by the ``parents`` of its nodes, -1 for the root (node 0), and a
 draft by its ``paths``, the tokens from the root to every node, as :func:`trees` yields them.
 
-This package needs no tensors, no model and no engine, so that the theory can be checked by itself.
+This package needs no tensors, no model and no engine: it checks the theory by itself.
 Sources: Leviathan et al. 2022, Chen et al. 2023 (rejection); SpecInfer 2305.09781 and MCSD
 2401.06706 (several children).
 """

@@ -182,7 +182,7 @@ def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fr
 def race_acceptance(p: Dist, q: Dist, k: int, weights: Dist | None = None) -> Fraction:
     """The weighted race accepts the child it selects with ``sum min(p, t)``.
 
-    t is the distribution of what is selected.
+    t is the distribution of the selected child.
 
     Args:
         weights: One per token, default p/q.

@@ -29,7 +29,7 @@ def norm(weights: Sequence[Fraction | int]) -> list[Fraction]:
     """The distribution proportional to ``weights`` is ``w / sum(w)``.
 
     Args:
-        weights: One number >= 0 a token, not all of them 0.
+        weights: One number >= 0 per token, not all of them 0.
     Raises:
         ValueError: A weight is negative, or all are zero.
     """

@@ -1,4 +1,4 @@
-"""Block verification in fractions, and what it accepts."""
+"""Block verification in fractions, and its expected length."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def block_expected_accepted(target: Model, draft: Model, parents: Sequence[int])
     ``sum_i sum over x^i of min over j <= i of q(x^j) p(x_{j+1}..x_i | x^j)`` tokens.
 
     This is never less than token rejection, which accepts
-    ``prod_j min(p, q)(x_j | x_<j)`` instead of each minimum. No lossless rule for one path after
-    whose bonus token the target goes on accepts more (theorem 7.2).
+    ``prod_j min(p, q)(x_j | x_<j)`` instead of each minimum. No lossless rule for one path accepts
+    more, if the target continues after the bonus token (theorem 7.2).
 
     Source: derived in theory/; optimality: Thomas and Pal 2602.16961.
     """

@@ -119,8 +119,8 @@ def gbv_tests(
 
 
 def gbv_expected_accepted(target: Model, draft: Model, parents: Sequence[int]) -> Fraction:
-    """Greedy multi-path block verification accepts what block verification accepts of the
-    distribution of the largest path.
+    """Greedy multi-path block verification accepts as many tokens as block verification with the
+    distribution of the largest path as draft.
     """
     k = count_paths(parents)
     return block_expected_accepted(target, skewed(target, draft, k), parents)

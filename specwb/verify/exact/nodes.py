@@ -1,4 +1,4 @@
-"""Node rules: what a verifier decides among the children of one node, given them.
+"""Node rules: a verifier's decision among the children of one node, given them.
 
 All rules share their first arguments and their result:
 
@@ -187,7 +187,7 @@ def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decis
     """The weighted race is lossless for children drawn independently from q, whatever the weights.
 
     Select child j with probability ``w(x_j) / sum_i w(x_i)`` and accept it with
-    ``min(1, p(x) / t(x))``, t being the distribution of what is selected; otherwise draw the bonus
+    ``min(1, p(x) / t(x))``, t being the distribution of the selected child; otherwise draw the bonus
     token from ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t sums to
     less than 1.
 

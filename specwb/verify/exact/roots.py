@@ -1,5 +1,5 @@
-"""Several roots drawn from the target itself: what keeping the one with the longest accepted path
-makes of the distribution. LOSSY."""
+"""Several roots drawn from the target itself: the distribution if the one with the longest accepted
+path is kept. LOSSY."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def root_chances(
     """``w(x, l)`` is the probability that root x is drawn, and kept if the accepted path below it
     becomes l tokens long.
 
-    W roots ``x_1..x_W`` are drawn from P. The longest is kept, of equals the first drawn, and the
+    W roots ``x_1..x_W`` are drawn from P. The longest is kept, ties go to the first drawn, and the
     lengths L_i are independent, so ``w(x, l)`` is the sum over draws and positions j with
     ``x_j = x`` of ``P(draw) prod_{i<j} P(L_i < l) prod_{i>j} P(L_i <= l)``.
 
@@ -91,8 +91,8 @@ def roots_outcomes(
     W: int,
     rule: NodeRule = rrsw,
 ) -> Iterator[Outcome]:
-    """The outcomes of one round: the path that is kept with its root, the distribution of what
-    comes after it, and the probability of both.
+    """The outcomes of one step: the kept path with its root, the distribution of the next token,
+    and the probability of both.
 
     Below each root the tree ``parents`` is drafted without replacement and verified by ``rule``,
     independently of the others.

@@ -1,5 +1,5 @@
 """Whole decoding steps: every drafted tree, every walk through it, and the joint distribution of
-what comes out.
+the output.
 
 Throughout, a *model* maps a prefix to the distribution of the next token, and a tree is given by
 the parents of its nodes, -1 for the root (node 0).

@@ -45,7 +45,7 @@ def without_replacement(q: Dist, k: int) -> list[tuple[Tokens, Fraction]]:
 
 
 def top(q: Dist, k: int) -> list[tuple[Tokens, Fraction]]:
-    """The k most probable tokens in the support of q, of equals the lowest first.
+    """The k most probable tokens in the support of q, the lowest first among equals.
 
     The children are deterministic: it is one tuple, with probability 1.
     """

@@ -1,4 +1,4 @@
-"""Traversal verification in fractions: as published, and with three numbers a node."""
+"""Traversal verification in fractions: as published, and with three numbers per node."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def traversal_tests(
 def traversal_scalar_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
 ) -> list[Test]:
-    """Traversal verification needs three numbers a node instead of two distributions:
+    """Traversal verification needs three numbers per node instead of two distributions:
     ``traversal_scalar_tests == traversal_tests``.
 
     With the first p and q throughout, ``R(c) = sum (p - c q)+`` and, at first, ``c = 0``,
