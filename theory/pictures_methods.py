@@ -198,7 +198,8 @@ def timeline() -> Figure:
     axes.invert_yaxis()
     axes.set_xlabel("time, an attention = 1")
     axes.set_title(
-        f"A decoding step with {depth} draft steps: {ends[0]:.1f} in order, {ends[1]:.1f} side by side"
+        f"A decoding step with {depth} draft steps: {ends[0]:.1f} in order, "
+        f"{ends[1]:.1f} side by side"
     )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)
     return figure

@@ -187,8 +187,8 @@ def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decis
     """The weighted race is lossless for children drawn independently from q, whatever the weights.
 
     Select child j with probability ``w(x_j) / sum_i w(x_i)`` and accept it with
-    ``min(1, p(x) / t(x))``, t being the distribution of the selected child; otherwise draw the bonus
-    token from ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t sums to
+    ``min(1, p(x) / t(x))``, t being the distribution of the selected child; otherwise draw the
+    bonus token from ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t sums to
     less than 1.
 
     Args:
