@@ -188,8 +188,8 @@ def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decis
 
     Select child j with probability ``w(x_j) / sum_i w(x_i)`` and accept it with
     ``min(1, p(x) / t(x))``, t being the distribution of the selected child; otherwise draw the
-    bonus token from ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t sums to
-    less than 1.
+    bonus token from ``norm((p - t)+)``. Where all children have weight 0 none is selected, and t
+    sums to less than 1.
 
     Args:
         weights: One per token, default p/q (0 where q = 0).
