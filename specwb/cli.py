@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from functools import partial
@@ -472,6 +473,8 @@ def main() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         fail("standard output is closed")
+    # SIGTERM ends a command as Ctrl-C does, which keeps what there is
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # the hub's client reports every retry; one line of ours says what failed
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:

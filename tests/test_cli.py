@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 
@@ -243,13 +244,19 @@ def test_the_harness_without_its_package_is_one_line():
 
 
 def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
+    """SIGTERM's, which Python would die of."""
     from specwb.bench import measure as module
 
+    before = signal.getsignal(signal.SIGTERM)
+
     def stop(*_):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(module, "_decode", stop)
-    code, _, err = call(monkeypatch, capsys, "compare")
+    try:
+        code, _, err = call(monkeypatch, capsys, "compare")
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert code == 130
     assert "interrupted" in err
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import BUDGET, DEVICE, TARGET, Commands, errors
+from specwb.commands.shared import BUDGET, DEVICE, DTYPE, TARGET, Commands, errors
 
 train = Commands(
     no_args_is_help=True,
@@ -35,9 +34,6 @@ def train_lab(
     from specwb.models.load import data_dir
     from specwb.training.lab import build
 
-    # SIGTERM saves, as Ctrl-C does; after SIGKILL the last checkpoint, at most a minute old, is
-    # resumed
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
     errors.print(
         f"the family is in {out}; use it with --target {out}/target --draft {out}/draft",
@@ -115,7 +111,6 @@ def _add_command(kind: str) -> None:
         from specwb.training.fit import say
         from specwb.training.run import train_for
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         folder = out or Path("build/heads") / kind
         changes = {"steps": steps, "rows": rows, "length": length}
         train_for(
@@ -180,7 +175,6 @@ def train_several(
     from specwb.training.fit import say
     from specwb.training.together import train_together
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     names = [name.strip() for name in only.split(",") if name.strip()]
     train_together(target, out, corpus, recipe, names, steps, device=device, seed=seed)
     say(f"the heads are in {out}; use one with head={out}/NAME")
@@ -201,15 +195,18 @@ def train_talks(
             "answered; default: the model writes requests too."
         ),
     ] = None,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Conversations at once; a GPU has room for 1024 and more.")
+    ] = 64,
     device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**20)] = 0,
 ) -> None:
     """Let a chat model write conversations, requests and answers, to train its heads on."""
     from specwb.training.fit import say
     from specwb.training.talks import write
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    write(target, out, tokens, given=requests, device=device, seed=seed)
+    write(target, out, tokens, given=requests, rows=rows, device=device, dtype=dtype, seed=seed)
     say(f"they are in {out}; train on them with --corpus {out} --text read")
 
 

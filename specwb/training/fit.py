@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
 from specwb.files import whole_file
+from specwb.models.attention import backends
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
 
 T = TypeVar("T")
@@ -266,7 +267,7 @@ def fit(*trainings: Training) -> list[Log]:
     first = min(training.done for training in trainings)
     last = max(training.plan.steps for training in trainings)
     try:
-        with _bars() as bars:
+        with _bars() as bars, backends(trainings[0].device):
             for training in trainings:
                 training.show_in(bars)
                 training.measure_where_due()  # what an interrupt came before

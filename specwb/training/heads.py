@@ -180,13 +180,13 @@ def _part(
     wanted: Wanted,
     counts: Tensor,
     logits: Tensor,
-    row: int,
+    rows: slice,
     part: slice,
 ) -> Tensor:
-    """Returns ``[n]``, what a part of a level's predictions costs."""
+    """Returns ``[r, n]``, what a part of a level's predictions costs."""
 
     def at(values: Tensor | None) -> Tensor | None:
-        return None if values is None else level.part(values, row, part)
+        return None if values is None else level.part(values, rows, part)
 
     p, mass = at(wanted.p), at(wanted.mass)
     assert p is not None
@@ -196,11 +196,11 @@ def _part(
         tokens = wanted.number[tokens]  # -1 is not learnt
     if recipe.hard:
         # where the best token is none of the words, nothing is learnt
-        best = level.part(wanted.place, row, part).clamp_min(0)[..., None]
+        best = level.part(wanted.place, rows, part).clamp_min(0)[..., None]
         p = (1 - recipe.hard) * p + torch.zeros_like(p).scatter_(-1, best, recipe.hard)
     if level.labels is not None:
         # where a token is learnt, its distribution is all on it
-        labels = level.labels[row : row + 1, part]
+        labels = level.labels[rows, part]
         if wanted.number is not None:
             labels = torch.where(labels >= 0, wanted.number[labels], labels)
         is_token = (labels >= 0)[..., None]
@@ -209,9 +209,8 @@ def _part(
         mass = None if mass is None else torch.where(labels >= 0, 1.0, mass)
         if tokens is not None:
             tokens = torch.where(labels >= 0, labels, tokens)
-    share = counts[row : row + 1, part]
-    eta = objective.lk_eta
-    return loss_by_position(objective.loss, logits[None], p, mass, tokens, eta, share)[0]
+    share, eta = counts[rows, part], objective.lk_eta
+    return loss_by_position(objective.loss, logits, p, mass, tokens, eta, share)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LOSSES = ("kl", "rkl", "tv", "nla", "lk", "best", "token")
-PART = 1 << 21
-"""Logits of a part of a batch that are computed at once: 8 MB, which caches hold."""
+PART = {"cpu": 1 << 21, "cuda": 1 << 27}
+"""Logits of a part of a batch that are computed at once: 8 MB, which a processor's caches hold, or
+512 MB, so that a GPU gets few and large kernels."""
 LEAST = 1e-20  # below it probabilities are taken for it where their logarithm is needed
 
 
@@ -86,21 +87,21 @@ def output_loss(
     states: Tensor,
     output: nn.Linear,
     counts: Tensor,
-    loss: Callable[[Tensor, int, slice], Tensor],
+    loss: Callable[[Tensor, slice, slice], Tensor],
     frozen: bool = False,
 ) -> Tensor:
     """The sum of what an output layer's predictions cost, computed part by part.
 
     A batch has hundreds of megabytes of logits, which would go through the memory some ten times.
     A part is computed, and its gradients with it, while caches hold it; none is kept. The gradients
-    are the same.
+    are the same. A part is one row's predictions or some of them, or several whole rows.
 
     Args:
         states: ``[B, m, H]``, what the layer reads.
         output: the layer, ``[d, H]``; its weights have gradients where they ask for them.
         counts: ``[B, m]``, what each prediction's loss is multiplied by.
-        loss: takes logits ``[n, d]``, the number of a row and which of its m predictions they are;
-            returns ``[n]`` losses.
+        loss: takes logits ``[r, n, d]``, which rows and which of their m predictions they are;
+            returns ``[r, n]`` losses.
         frozen: the layer has no gradients, though its weights ask for them.
 
     Returns:
@@ -120,7 +121,7 @@ class _OutputLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         counts: Tensor,
-        loss: Callable[[Tensor, int, slice], Tensor],
+        loss: Callable[[Tensor, slice, slice], Tensor],
     ) -> Tensor:
         kind, dtype = states.device.type, weight.dtype
         if torch.is_autocast_enabled(kind):
@@ -133,22 +134,19 @@ class _OutputLoss(torch.autograd.Function):
         if bias is not None and bias.requires_grad:
             to_bias = torch.zeros_like(bias, dtype=torch.float32)
         total = torch.zeros((), device=states.device)
-        size = max(16, PART // len(w))
         with torch.autocast(kind, enabled=False):
-            for row in range(x.shape[0]):
-                for first in range(0, x.shape[1], size):
-                    part = slice(first, first + size)
-                    with torch.enable_grad():
-                        logits = F.linear(x[row, part], w, b).float().requires_grad_()
-                        value = (loss(logits, row, part) * counts[row, part]).sum()
-                        (gradient,) = torch.autograd.grad(value, logits)
-                    total += value.detach()
-                    small = gradient.to(dtype)
-                    to_states[row, part] = (small @ w).to(states.dtype)
-                    if to_weight is not None:
-                        to_weight += small.T @ x[row, part]
-                    if to_bias is not None:
-                        to_bias += gradient.sum(0)
+            for part in _parts(x.shape[0], x.shape[1], PART.get(kind, PART["cpu"]) // len(w)):
+                with torch.enable_grad():
+                    logits = F.linear(x[part], w, b).float().requires_grad_()
+                    value = (loss(logits, *part) * counts[part]).sum()
+                    (gradient,) = torch.autograd.grad(value, logits)
+                total += value.detach()
+                small = gradient.to(dtype)
+                to_states[part] = (small @ w).to(states.dtype)
+                if to_weight is not None:
+                    to_weight += small.flatten(0, 1).T @ x[part].flatten(0, 1)
+                if to_bias is not None:
+                    to_bias += gradient.sum((0, 1))
         ctx.save_for_backward(to_states, to_weight, to_bias)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
@@ -164,6 +162,14 @@ class _OutputLoss(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _parts(rows: int, columns: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yields the parts of ``[rows, columns]`` predictions, of about ``size`` each, at least 16."""
+    many, width = max(1, size // max(1, columns)), max(16, min(size, columns))
+    for row in range(0, rows, many):
+        for first in range(0, columns, width):
+            yield slice(row, row + many), slice(first, first + width)
 
 
 def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ class PathRecipe(Recipe):
         p, best = torch.empty(ids.shape, device=ids.device), torch.empty_like(ids[..., 0])
         for row in range(len(ids)):
             at = -start  # which of the m positions a part begins with
-            for logits in outputs.parts(row):
+            for logits in outputs.parts(slice(row, row + 1)):
                 low, high = max(at, 0), min(at + len(logits), ids.shape[1])
                 if low < high:
                     part = logits[low - at : high - at]

@@ -27,7 +27,8 @@ from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
 from specwb.training.losses import LOSSES
 
-POSITIONS = 64  # whose logits over the whole vocabulary are computed at once
+POSITIONS = {"cpu": 64, "cuda": 4096}
+"""Whose logits over the whole vocabulary are computed at once."""
 
 
 @dataclass
@@ -72,17 +73,9 @@ class Level:
     def best(self) -> Tensor:
         """``[B, m]``, the most probable words, by their place among the words."""
         weight, bias = self.output.weight, self.output.bias
-        return torch.stack(
-            [
-                torch.cat(
-                    [
-                        F.linear(x, weight, bias).argmax(-1)
-                        for x in row.to(weight.dtype).split(POSITIONS)
-                    ]
-                )
-                for row in self.states
-            ]
-        )
+        parts = _split(self.states.to(weight.dtype))
+        best = torch.cat([F.linear(x, weight, bias).argmax(-1) for x in parts])
+        return best.view(self.states.shape[:2])
 
     def select(self, x: Tensor) -> Tensor:
         """Returns ``[B, m, ..]``, the entries of ``x [B, L, ..]`` at these positions."""
@@ -90,11 +83,11 @@ class Level:
             return x[:, self.index]
         return x[:, self.start :: self.stride][:, : self.states.shape[1]]
 
-    def part(self, x: Tensor, row: int, part: slice) -> Tensor:
-        """Returns ``[1, n, ..]``, :meth:`select` of one row and some of its positions."""
+    def part(self, x: Tensor, rows: slice, part: slice) -> Tensor:
+        """Returns ``[r, n, ..]``, :meth:`select` of some rows and of some of their positions."""
         if self.index is not None:
-            return x[row : row + 1, self.index[part]]
-        return self.select(x[row : row + 1])[:, part]
+            return x[rows, self.index[part]]
+        return self.select(x[rows])[:, part]
 
 
 @dataclass
@@ -126,9 +119,10 @@ class TargetOutputs:
         """``[B, L, V]``, all at once: they take the most room of all that there is."""
         return self.head(self.normed).float()
 
-    def parts(self, row: int) -> Iterator[Tensor]:
-        """Yields the logits ``[n, V]`` of a row part by part, so that caches hold them."""
-        for states in self.normed[row].split(POSITIONS):
+    def parts(self, rows: slice = slice(None)) -> Iterator[Tensor]:
+        """Yields the logits ``[n, V]`` of rows part by part, one position after another, so that
+        a processor's caches hold them."""
+        for states in _split(self.normed[rows]):
             yield self.head(states).float()
 
     def wanted(self, words: Tensor | None) -> Wanted:
@@ -161,17 +155,16 @@ class Wanted:
             dtype = torch.get_autocast_dtype(device.type)
         self.mass = self.learnable = self.number = None
         made: dict[str, list[Tensor]] = {"p": [], "mass": [], "best": []}
-        for row in range(shape[0]):
-            for logits in outputs.parts(row):
-                made["best"].append(logits.argmax(-1))
-                if words is not None:
-                    if self.number is None:
-                        self.number = torch.full((logits.shape[-1],), -1, device=device)
-                        self.number[words] = torch.arange(len(words), device=device)
-                    whole = logits.logsumexp(-1)
-                    logits = logits[..., words]
-                    made["mass"].append((logits.logsumexp(-1) - whole).exp())
-                made["p"].append(logits.softmax(-1).to(dtype))
+        for logits in outputs.parts():
+            made["best"].append(logits.argmax(-1))
+            if words is not None:
+                if self.number is None:
+                    self.number = torch.full((logits.shape[-1],), -1, device=device)
+                    self.number[words] = torch.arange(len(words), device=device)
+                whole = logits.logsumexp(-1)
+                logits = logits[..., words]
+                made["mass"].append((logits.logsumexp(-1) - whole).exp())
+            made["p"].append(logits.softmax(-1).to(dtype))
         self.p = torch.cat(made["p"]).view(*shape, -1)
         self.best = self.place = torch.cat(made["best"]).view(shape)
         if self.number is not None:
@@ -496,6 +489,11 @@ class Eagle3Recipe(EagleRecipe):
             if not isinstance(norm, nn.Identity):
                 head.norm.weight.copy_(gain(norm))
         return head
+
+
+def _split(states: Tensor) -> tuple[Tensor, ...]:
+    """States ``[B, L, H]`` in parts ``[n, H]``, whose logits are computed at once."""
+    return states.flatten(0, 1).split(POSITIONS.get(states.device.type, POSITIONS["cpu"]))
 
 
 def _by_frequency(data: text.Corpus, mixture: dict[str, float], vocabulary: int) -> np.ndarray:

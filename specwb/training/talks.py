@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.training.fit import TrainingError, console, save_atomically, say
 
-ROWS = 64  # conversations of a block, which are decoded together
+ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
 QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
 ASKING = (0.6, 0.8, 1.0)  # temperatures of users' turns, for blocks in turn; top_p = TOP_P
 ANSWERING = (0.0, 0.7, 1.0)  # of answers
@@ -55,7 +55,12 @@ def frame(tokenizer: Any) -> tuple[str, str]:
 
 
 def block(
-    target: Target, plain: Any, number: int, seed: int, given: Sequence[str] = ()
+    target: Target,
+    plain: Any,
+    number: int,
+    seed: int,
+    given: Sequence[str] = (),
+    rows: int = ROWS,
 ) -> list[dict[str, Any]]:
     """One block of conversations, each as a line of the file.
 
@@ -65,13 +70,16 @@ def block(
         number: of the block; temperatures follow from it.
         seed: of all blocks.
         given: its requests; none are sampled then.
+        rows: how many requests are sampled.
     """
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
-    first = seed * 2**32 + number * 2 * ROWS
+    first = seed * 2**32 + number * 2 * rows
     asking = ASKING[number // len(ANSWERING) % len(ASKING)]
     answering = ANSWERING[number % len(ANSWERING)]
-    requests = list(given) or _sampled(target, plain, before, behind, asking, first)
+    requests = list(given) or _sampled(
+        target, plain, before, behind, asking, range(first, first + rows)
+    )
     if not requests:
         return []
     answers = decode(
@@ -80,7 +88,7 @@ def block(
         plain,
         max_new_tokens=ANSWER,
         temperature=answering,
-        seed=[first + ROWS + i for i in range(len(requests))],
+        seed=[first + rows + i for i in range(len(requests))],
         eos=target.ends,
     ).tokens
     return [
@@ -99,19 +107,19 @@ def block(
 
 
 def _sampled(
-    target: Target, plain: Any, before: str, behind: str, temperature: float, first: int
+    target: Target, plain: Any, before: str, behind: str, temperature: float, seeds: range
 ) -> list[str]:
-    """Requests that the model writes from its bare template, with the seeds from ``first`` on."""
+    """Requests that the model writes from its bare template, one for each seed."""
     tokenizer = target.tokenizer
     end = tokenizer.encode(behind, add_special_tokens=False)[0]
     asked = decode(
         target,
-        [tokenizer.encode(before, add_special_tokens=False)] * ROWS,
+        [tokenizer.encode(before, add_special_tokens=False)] * len(seeds),
         plain,
         max_new_tokens=QUESTION,
         temperature=temperature,
         top_p=TOP_P,
-        seed=[first + i for i in range(ROWS)],
+        seed=list(seeds),
         eos=[end, *target.ends],
     ).tokens
     special = set(tokenizer.all_special_ids)
@@ -126,7 +134,9 @@ def write(
     tokens: int,
     *,
     given: str | Path | None = None,
+    rows: int = ROWS,
     device: str = "auto",
+    dtype: str = "auto",
     seed: int = 0,
 ) -> Path:
     """Writes conversations with about so many tokens of answers to a .jsonl file.
@@ -138,7 +148,8 @@ def write(
         tokens: of answers, in all, without what is cut off.
         given: a prompt set or file (:func:`specwb.bench.prompts.load_prompts`) whose questions
             are answered, instead of requests that the model writes; fewer tokens come if they end.
-        device: of the model, where a name is given.
+        rows: conversations of a block, which are decoded together.
+        device, dtype: of the model, where a name is given.
         seed: of sampling.
 
     Returns:
@@ -150,44 +161,60 @@ def write(
     """
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))
-    model = load(target, device=device)
+    model = load(target, device=device, dtype=dtype)
     before, behind = frame(model.tokenizer)
     made_by = model.fingerprint, str(model.dtype), seed, before, behind
-    contents = [*made_by, ROWS, QUESTION, ANSWER, ASKING, ANSWERING, TOP_P, SHORT, questions]
+    contents = [*made_by, rows, QUESTION, ANSWER, ASKING, ANSWERING, TOP_P, SHORT, questions]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key
-    plain = method("ar", model)
     lines: list[dict[str, Any]] = []
-    seen: set[str] = set()
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     bar = Progress(*columns, console=console, disable=not console.is_terminal)
     with bar:
         task = bar.add_task("conversations", total=tokens)
-        number = written = 0
-        while written < tokens and (not questions or number * ROWS < len(questions)):
-            path = folder / f"{number:05}.json"
-            if path.is_file():
-                found = json.loads(path.read_text("utf-8"))
-            else:
-                some = questions[number * ROWS : (number + 1) * ROWS]
-                found = block(model, plain, number, seed, some)
-                save_atomically(partial(_write, json.dumps(found)), path)
-            fresh = [
-                cut(line, model.tokenizer)
-                for line in found
-                if line["messages"][0]["content"] not in seen
-            ]
-            seen |= {line["messages"][0]["content"] for line in fresh}
-            lines += fresh
-            written += sum(line["tokens"] for line in fresh)
-            number += 1
-            if number > 16 and written < number:
-                raise TrainingError(f"{model.name!r} writes no requests from its bare template")
-            bar.update(task, completed=min(written, tokens))
+        try:
+            for number, fresh in enumerate(_blocks(model, folder, questions, seed, rows), start=1):
+                lines += fresh
+                written = sum(line["tokens"] for line in lines)
+                if number > 16 and written < number:
+                    name = repr(model.name)
+                    raise TrainingError(f"{name} writes no requests from its bare template")
+                bar.update(task, completed=min(written, tokens))
+                if written >= tokens:
+                    break
+        except KeyboardInterrupt:
+            _save(lines, out)
+            say("stopped; the same command goes on from there")
+            raise
+    _save(lines, out)
+    return out
+
+
+def _blocks(
+    model: Target, folder: Path, questions: list[str], seed: int, rows: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields what is new in every block, which is read, or made and written to the folder."""
+    seen: set[str] = set()
+    number = 0
+    while not questions or number * rows < len(questions):
+        path = folder / f"{number:05}.json"
+        if path.is_file():
+            found = json.loads(path.read_text("utf-8"))
+        else:
+            some = questions[number * rows : (number + 1) * rows]
+            # a method of its own: graphs of a thousand rows, and caches, go with the block
+            found = block(model, method("ar", model), number, seed, some, rows)
+            save_atomically(partial(_write, json.dumps(found)), path)
+        fresh = [line for line in found if line["messages"][0]["content"] not in seen]
+        seen |= {line["messages"][0]["content"] for line in fresh}
+        yield [cut(line, model.tokenizer) for line in fresh]
+        number += 1
+
+
+def _save(lines: list[dict[str, Any]], out: Path) -> None:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     save_atomically(partial(_write, text), out)
     say(summary(lines))
-    return out
 
 
 def cut(line: dict[str, Any], tokenizer: Any) -> dict[str, Any]:

@@ -269,7 +269,7 @@ def overlapping_loops(patch):
 @killed_by("test_talks.py: share_their_draws")
 def conversations_share_seeds(patch):
     """The seeds of a block begin one behind those of the block before."""
-    patch.edit(talks.block, "number * 2 * ROWS", "number")
+    patch.edit(talks.block, "number * 2 * rows", "number")
 
 
 @killed_by("test_talks.py: another_seed_has_other")

@@ -18,7 +18,7 @@ from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import POSITIONS, Level, Moment, Recipe
 from specwb.training.settings import Objective
 
-V, LENGTH = tiny.VOCABULARY, POSITIONS + 6  # a row in two parts
+V, LENGTH = tiny.VOCABULARY, POSITIONS["cpu"] + 6  # a row in two parts
 WORDS = torch.tensor([1, 4, 5, 9, 17, 30, 31, 62])
 MANY = torch.arange(2, V, 2)
 SETTINGS = {

@@ -90,11 +90,11 @@ def test_gradients_are_finite_where_probabilities_vanish(loss):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias):
-    """40 predictions of each of two rows are three parts: 16, 16 and 8. Some of them do not count,
-    one part has none that does."""
-    monkeypatch.setattr(losses, "PART", 1)
+@pytest.mark.parametrize(("with_bias", "whole_rows"), [(False, False), (True, False), (True, True)])
+def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias, whole_rows):
+    """40 predictions of each of two rows are three parts, 16, 16 and 8, or both rows are one part.
+    Some of them do not count, one part has none that does."""
+    monkeypatch.setattr(losses, "PART", {"cpu": V * 80 if whole_rows else 1})
     torch.manual_seed(0)
     states = torch.randn(2, 40, 6, dtype=torch.float64)
     output = nn.Linear(6, V, with_bias, dtype=torch.float64)
@@ -102,26 +102,28 @@ def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias):
     tokens, counts = torch.randint(-1, V, (2, 40)), torch.rand(2, 40)
     counts[:, ::3] = 0
     counts[1, 16:32] = 0
-    parts = [(row, slice(first, first + 16)) for row in range(2) for first in (0, 16, 32)]
+    parts = [(slice(r, r + 1), slice(i, i + 16)) for r in range(2) for i in (0, 16, 32)]
+    if whole_rows:
+        parts = [(slice(0, 2), slice(0, 40))]
 
-    def cost(logits, row, part):
-        known = p[row, part], mass[row, part], tokens[row, part], counts[row, part]
-        wanted, much, labels, share = (x[None] for x in known)
-        return loss_by_position(loss, logits[None], wanted, much, labels, 2.0, share)[0]
+    def cost(logits, rows, part):
+        known = p[rows, part], mass[rows, part], tokens[rows, part], counts[rows, part]
+        wanted, much, labels, share = known
+        return loss_by_position(loss, logits, wanted, much, labels, 2.0, share)
 
     def gradients(value, x):
         return torch.autograd.grad(value, [x, *output.parameters()])
 
     asked, x = [], states.clone().requires_grad_()
 
-    def noted(logits, row, part):
-        asked.append((row, part))
-        return cost(logits, row, part)
+    def noted(logits, rows, part):
+        asked.append((rows, part))
+        return cost(logits, rows, part)
 
     value = output_loss(x, output, counts, noted)
     assert asked == parts
     y = states.clone().requires_grad_()
-    plain = sum((cost(output(y[row, at]), row, at) * counts[row, at]).sum() for row, at in parts)
+    plain = sum((cost(output(y[at]), *at) * counts[at]).sum() for at in parts)
     assert value.item() == pytest.approx(plain.item(), rel=1e-5)
     assert value.item() != 0
     # by three times the loss, as a sum of several would have it
@@ -134,7 +136,7 @@ def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias):
 @pytest.mark.parametrize("frozen", [False, True])
 def test_an_output_layer_that_is_not_trained_has_no_gradients(frozen):
     output, states = nn.Linear(6, V), torch.randn(2, 3, 6, requires_grad=True)
-    args = states, output, torch.ones(2, 3), lambda logits, row, part: logits.sum(-1)
+    args = states, output, torch.ones(2, 3), lambda logits, rows, part: logits.sum(-1)
     output_loss(*args, frozen=frozen).backward()
     assert torch.allclose(states.grad, output.weight.sum(0).expand(2, 3, 6))
     assert (output.weight.grad is None, output.bias.grad is None) == (frozen, frozen)

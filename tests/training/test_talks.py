@@ -27,7 +27,6 @@ def target(monkeypatch):
     words.eos_token = "w5"
     made = specwb.Target(tiny.build("llama", seed=2), words, name="tiny")
     made.eos = [5]
-    monkeypatch.setattr(talks, "ROWS", 6)
     monkeypatch.setattr(talks, "QUESTION", 60)
     monkeypatch.setattr(talks, "ANSWER", 12)
     monkeypatch.setattr(talks, "SHORT", 1)
@@ -36,7 +35,7 @@ def target(monkeypatch):
 
 def test_a_request_ends_where_the_template_ends_it(target):
     assert talks.frame(target.tokenizer) == ("w1 w2 ", " w3 w4 ")
-    lines = talks.block(target, specwb.method("ar", target), 2, 0)
+    lines = talks.block(target, specwb.method("ar", target), 2, 0, rows=6)
     assert lines
     for line in lines:
         user, assistant = line["messages"]
@@ -48,10 +47,10 @@ def test_a_request_ends_where_the_template_ends_it(target):
 
 def test_blocks_are_a_function_of_seed_and_number(target):
     plain = specwb.method("ar", target)
-    one, again = (talks.block(target, plain, 1, 0) for _ in range(2))
+    one, again = (talks.block(target, plain, 1, 0, rows=6) for _ in range(2))
     assert one == again
-    assert talks.block(target, plain, 1, 1) != one
-    assert talks.block(target, plain, 4, 0) != one
+    assert talks.block(target, plain, 1, 1, rows=6) != one
+    assert talks.block(target, plain, 4, 0, rows=6) != one
 
 
 def test_no_two_rows_share_their_draws(target, monkeypatch):
@@ -63,18 +62,18 @@ def test_no_two_rows_share_their_draws(target, monkeypatch):
 
     monkeypatch.setattr(talks, "decode", noted)
     for number in range(2):
-        talks.block(target, specwb.method("ar", target), number, 0)
+        talks.block(target, specwb.method("ar", target), number, 0, rows=6)
     assert len(seeds) > 2 * 6  # requests and answers of both blocks
     assert len(set(seeds)) == len(seeds)
 
 
 def test_another_seed_has_other_conversations(target, tmp_path, monkeypatch):
-    def one(_, __, number, seed, ___):
+    def one(_, __, number, seed, *more):
         return [line([*range(10, 20)], f"w{30 + number} w{seed}")]
 
     monkeypatch.setattr(talks, "block", one)
     out = tmp_path / "talks.jsonl"
-    texts = [talks.write(target, out, 20, seed=seed).read_text() for seed in (0, 1, 0)]
+    texts = [talks.write(target, out, 20, rows=6, seed=seed).read_text() for seed in (0, 1, 0)]
     assert texts[0] == texts[2] != texts[1]
 
 
@@ -88,9 +87,9 @@ def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, 
 
     monkeypatch.setattr(talks, "block", counted)
     out = tmp_path / "talks.jsonl"
-    talks.write(target, out, 60)
+    talks.write(target, out, 60, rows=6)
     before, first = list(made), out.read_text()
-    talks.write(target, out, 120)
+    talks.write(target, out, 120, rows=6)
     assert made == list(range(len(made)))
     assert len(made) > len(before)
     assert out.read_text().startswith(first)
@@ -115,12 +114,12 @@ def test_an_interrupted_run_loses_nothing(target, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(talks, "block", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            talks.write(target, out, 10_000)
+            talks.write(target, out, 10_000, rows=6)
     assert len(list(tmp_path.glob("*.blocks/*/*.json"))) == 2
-    assert not out.exists()
-    talks.write(target, out, 60)
+    assert out.read_text()  # what is complete
+    talks.write(target, out, 60, rows=6)
     whole = tmp_path / "whole.jsonl"
-    talks.write(target, whole, 60)
+    talks.write(target, whole, 60, rows=6)
     assert out.read_text() == whole.read_text()
 
 
@@ -141,7 +140,7 @@ def test_given_questions_are_answered_in_turn_and_once(target, tmp_path):
     questions = [{"question_id": i, "category": "x", "turns": [ask]} for i, ask in enumerate(asks)]
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(q) + "\n" for q in [*questions, questions[0]]))
-    out = talks.write(target, tmp_path / "talks.jsonl", 10_000, given=file)
+    out = talks.write(target, tmp_path / "talks.jsonl", 10_000, given=file, rows=6)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     asked = [line["messages"][0]["content"] for line in lines]
     assert asked == [ask for ask in asks if ask in asked]
