@@ -181,7 +181,9 @@ def judge(
 
 def _measurement(claim: Claim, v: dict[str, Any]) -> tuple[Any, ...]:
     """Name what is judged, the same of claims that are about one measurement."""
-    return ("predicted" in v, *claim.measurement("restated" in v))
+    if "predicted" in v:  # a cost alone is the same whatever cells it is asked of
+        return ("predicted", *v["predicted"].values())
+    return claim.measurement("restated" in v)
 
 
 def _judged(claim: Claim, v: dict[str, Any]) -> bool:

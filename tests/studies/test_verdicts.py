@@ -163,6 +163,12 @@ def test_a_speed_of_other_hardware_is_predicted_from_tokens_on_the_papers_clock(
     assert there["high"] / there["ratio"] == pytest.approx(factor, rel=0.02)
     assert (v["verdict"], v["why"]) == ("as predicted", "")
     assert "predicted of 7b on a100" in verdicts.sentence(v)
+    # the same prediction of other cells is one measurement
+    hot = Cell("eagle:tree=published", "hot"), Cell("ar", "hot")
+    other = replace(claim, text="hot", paper=2.4, first=hot[0], second=hot[1])
+    both = {**data, hot[0]: data[near], hot[1]: data[far]}
+    again = judge(both, replace(claim, paper=2.5), other, clock=CLOCK)
+    assert [v.get("repeats") for v in again] == [None, CLAIM.text]
     outside = judge(data, replace(claim, paper=1.1 * there["high"]), clock=CLOCK)[0]
     assert (outside["verdict"], outside["why"]) == (
         "not as predicted",
