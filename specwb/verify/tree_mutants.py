@@ -63,7 +63,7 @@ def uncapped_tests(
     weight ``w_L``.
 
     This is "Hierarchical speculative decoding" as published: its longer blocks are the probability
-    that it adds to drafts that begin badly and end well.
+    that it adds to drafts that begin well (p > q) and end badly.
 
     Source: 2601.05724 and its repository at commit b8575e2, ``_speculative_sampling``
     (theory/08_what_breaks.md, theorem 8.9).
