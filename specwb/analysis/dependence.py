@@ -9,9 +9,9 @@ probability of each; entropies are then conditional on the context C. The positi
 counted from 1.
 
 A drafter that drafts a block at once has one distribution ``q_j(. | C)`` for every position j: a
-product of distributions. Its loss exceeds an autoregressive drafter's by mutual information, also
-at drafting time. Glancing (Falcon's CSGD) lowers the loss in training only, by showing the first r
-tokens of the block to the positions after them.
+product of distributions. Its least loss exceeds an autoregressive drafter's by the tokens' mutual
+information (total correlation), also at drafting time. Glancing (Falcon's CSGD) lowers the loss in
+training only, by showing the first r tokens of the block to the positions after them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from specwb.models.cache import KVCache
 class Past:
     """The caches of the last decoding, kept for the next one.
 
-    A slot depends only on a token's position and the tokens before it, so the common beginning of
-    two texts has the same slots in both. Rows are matched by their index; the number of slots
+    A slot depends only on a token, its position and the tokens before it, so the common beginning
+    of two texts has the same slots in both. Rows are matched by their index; the number of slots
     reused is the least that any row has in common with its own earlier text.
 
     Attributes:

@@ -3,8 +3,8 @@
 An *instance* is a target and a draft model over a few tokens: a distribution p after every text,
 and q after every drafted text, some with zeros, some with equal probabilities, some with p = q. All
 drafts are enumerated, each with its probability, and the verifier's output distribution given a
-draft comes from :func:`specwb.verify.forking.distribution`. The target continues texts that are
-shorter than the draft and one more token. The distribution of the whole text is compared with the
+draft comes from :func:`specwb.verify.forking.distribution`. Texts of fewer tokens than the draft
+and one more are continued by the target. The distribution of the whole text is compared with the
 target's:
 
     ``TV = 1/2 sum over texts x of |P(x) - p(x)|``.

@@ -21,7 +21,7 @@ class Coupled(Rule):
     function of the noise and the target alone. With one path ``P(match) = sum over y of 1 / sum
     over x of max(p_x / p_y, q_x / q_y)``, at least (1 - TV) / (1 + TV); with K paths at least ``sum
     over y of K / (sum over x of max(p_x / p_y, q_x / q_y) + (K - 1) / p_y)`` (list matching lemma).
-    This is less than rejection rules accept.
+    This is usually less than rejection rules accept.
 
     ``draft.race [B,D+1,K,V]`` are the variables at the D + 1 next places; where the paths end,
     those of the next place decide the bonus token. The noise is shared on purpose, the opposite of

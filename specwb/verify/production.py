@@ -116,7 +116,8 @@ class RuleCheck:
 
     @property
     def lossless(self) -> bool:
-        """Whether all comparisons were made and nothing differed from the target's distribution."""
+        """Whether there were comparisons, all were made, and nothing differed from the target's
+        distribution."""
         return self.rounds > 0 and not self.wrong and not self.unchecked
 
     @property
