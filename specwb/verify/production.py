@@ -218,7 +218,7 @@ def check_rule(
     name = rule.name or type(rule).__name__
     if not rule.schemes:
         raise ArgumentError(
-            f"rule {name!r} names no laws; set `schemes` to what it is lossless for"
+            f"rule {name!r} names no schemes; set `schemes` to what it is lossless for"
         )
     schemes = tuple(scheme.name for scheme in Scheme if scheme in rule.schemes)
     check = RuleCheck(name, schemes, rule.exactness is Exactness.LOSSY)

@@ -281,7 +281,7 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
 
     assert "RuntimeError: no" in check_rule(Raises).failure
     assert "no distribution" in check_rule(Negative).failure
-    with pytest.raises(ValueError, match="names no laws"):
+    with pytest.raises(ValueError, match="names no schemes"):
         check_rule(specwb.verify.NodeRule())
 
 
