@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 from test_layers import FLOORS
 
-from specwb.analysis import best_gamma, expected_tokens, roofline, speedup
+from specwb.analysis import RATES, best_gamma, expected_tokens, optimum, roofline, speedup
 from specwb.course import calibration
 from specwb.methods import METHODS
 from specwb.scope import checked
@@ -142,6 +143,25 @@ def test_the_first_page_computes_what_python_computes():
     assert at == pytest.approx([calibration().v(g) for g in gammas], rel=1e-12)
 
 
+def test_a_lessons_page_computes_what_python_computes():
+    pytest.importorskip("ipywidgets")
+    from specwb.widgets.acceptance import shaped
+
+    settings = ((1.0, 3.0, 1.0), (0.2, -5.0, 5.0), (5.0, 0.0, 0.2), (1.3, 0.5, 1.0))
+    counts = (1, 2, 3, 8)
+    found = front_page_computes(
+        f"{json.dumps(settings)}.map((one) => [shaped(...one), {json.dumps(counts)}.map((k) => {{"
+        " const [p, q] = shaped(...one);"
+        " return [overlap(p, q, level(p, q, k)), mostAccepted(p, q, k)]; })])"
+    )
+    for one, (both, rates) in zip(settings, found, strict=True):
+        p, q = wanted = shaped(*one)
+        assert np.allclose(both, wanted, rtol=1e-12)
+        for k, (ours, most) in zip(counts, rates, strict=True):
+            assert ours == pytest.approx(float(RATES["rrs"](p, q, k)), abs=1e-9)
+            assert most == pytest.approx(float(optimum(p, q, k, "iid")), abs=1e-9)
+
+
 def site_program(name: str) -> Any:
     """A module of docs/site."""
     with pytest.MonkeyPatch.context() as patch:
@@ -195,6 +215,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
     [
         "index",
         "notebooks/lessons/1_one_speculative_step",
+        "notebooks/lessons/3_many_candidates",
         "notebooks/papers/diffuspec",
         "theory/05_optimum",
         "theory/12_kangaroo",
@@ -233,7 +254,17 @@ def test_the_first_page_plays_at_once_and_is_small(site, motion):
         tab.locator("[name=alpha]").fill("0.9")
         tab.locator("[name=gamma]").fill("6")
         c = float(tab.locator("[name=c]").input_value())
-        assert f"{speedup(0.9, 6, c):.2f}x" in tab.locator("#speed .said").inner_text()
+        assert f"{speedup(0.9, 6, c):.2f}x" in tab.locator("#mountSpeed .said").inner_text()
+        tab.goto((site / "notebooks/lessons/3_many_candidates.html").as_uri())
+        tab.locator("[name=shift]").fill("1.5")
+        tab.locator("[name=k]").fill("4")
+        said = tab.locator("#mountCandidates .said").inner_text()
+        accepted, most = front_page_computes(
+            "[shaped(1, 1.5, 1)].map(([p, q]) => [overlap(p, q, level(p, q, 4)),"
+            " mostAccepted(p, q, 4)])[0]"
+        )
+        assert f"{accepted:.3f}" in said
+        assert f"{most:.3f}" in said
         browser.close()
 
 

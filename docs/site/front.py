@@ -148,31 +148,14 @@ def _method(entry: Entry, needed: float | None, row: dict[str, Any] | None) -> s
 def page() -> str:
     """The page as Markdown."""
     trace = stored("front")
-    colours = ";".join(f"--{name}:{colour}" for name, colour in VOCABULARY.items())
-    own = SCRIPT.read_text("utf-8")
-    start = (
-        'mountSpeed(document.getElementById("speed"),'
-        ' JSON.parse(document.getElementById("machines").textContent));'
-    )
     html = f"""
-<div class="front" style="{colours}">
+<div class="front">
 <p class="lead">A small drafter proposes the next few tokens, the large model checks all of them in
 one forward pass, and a rule decides which to keep, so that the text is distributed exactly as if
 the large model had written it alone.</p>
 {section(trace, "front", play=True)}
 <p class="soft">{escape(_origin(trace))} It pauses when you touch it: arrow keys step,
 space plays.</p>
-</div>
-"""
-    explorer = f"""
-<div class="front" style="{colours}">
-<div id="speed"></div>
-<script type="application/json" id="machines">{inside_script(machines())}</script>
-<script type="module">
-{own}
-{start}
-</script>
-<noscript>The sliders need JavaScript.</noscript>
 </div>
 """
     chart = f'<div class="front map">{methods()}</div>'
@@ -184,7 +167,7 @@ space plays.</p>
             "\n## What the speedup depends on\n",
             "Move the sliders. The formulas are those of [theory, chapter 3](theory/03_speed.md)"
             " and of `specwb.analysis`.\n",
-            raw(explorer),
+            raw(explorer("mountSpeed", machines())),
             "\n## Which method when\n",
             raw(chart),
             "\nPublished numbers are Spec-Bench's, of Vicuna 7B on an RTX 3090, greedy; where the"
@@ -200,6 +183,39 @@ space plays.</p>
             " theory](theory/README.md) with its proofs.\n",
         ]
     )
+
+
+def explorer(mount: str, given: Any) -> str:
+    """A part of a page with sliders, computed in the page.
+
+    Args:
+        mount: a function of the script, of an element and of what is given.
+        given: what can be written as JSON.
+    """
+    colours = ";".join(f"--{name}:{colour}" for name, colour in VOCABULARY.items())
+    return f"""
+<div id="{mount}" class="explorer" style="{colours}"></div>
+<script type="module">
+{SCRIPT.read_text("utf-8")}
+{mount}(document.getElementById("{mount}"), {inside_script(given)});
+</script>
+<noscript>The sliders need JavaScript.</noscript>
+"""
+
+
+EXPLORERS: dict[tuple[str, str], tuple[str, Any]] = {
+    ("1_one_speculative_step", "speed"): ("mountSpeed", machines),
+    ("2_the_rejection_rule", "explorer"): ("mountCandidates", 1),
+    ("3_many_candidates", "explorer"): ("mountCandidates", 2),
+    ("8_the_residual_k_times", "explorer"): ("mountCandidates", 3),
+}
+"""Lesson and cell -> the arguments of :func:`explorer` for what runs in the lesson's page."""
+
+
+def in_lesson(lesson: str, cell: str) -> str:
+    """The explorer that stands below the picture of a lesson's widget, "" where there is none."""
+    mount, given = EXPLORERS.get((lesson, cell), ("", None))
+    return explorer(mount, given() if callable(given) else given) if mount else ""
 
 
 def raw(html: str) -> str:

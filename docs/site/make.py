@@ -61,6 +61,7 @@ OPAQUE = re.compile(
 THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 STILL = "<i>A picture: its controls need a running kernel, as in <code>make lab</code>.</i>"
+BELOW = "<i>A picture of the notebook's controls; those below it run in this page.</i>"
 LINK = re.compile(r"\[(`?)([^\]]*?)`?\]\(([^)\s]+)\)")
 
 
@@ -155,7 +156,7 @@ class Staging:
                 continue
             label = f"({cell_label(path, cell.get('id', ''))})="
             cells.append({"cell_type": "markdown", "metadata": {}, "source": label})
-            cells.append(drawn(cell))
+            cells.append(drawn(cell, front.in_lesson(path.stem, cell.get("id", ""))))
         for i, cell in enumerate(cells):
             cell["id"] = f"cell-{i}"
         return json.dumps({**book, "cells": cells})
@@ -169,9 +170,9 @@ def file_label(path: Path) -> str:
     return "file-" + "-".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def drawn(cell: dict[str, Any]) -> dict[str, Any]:
+def drawn(cell: dict[str, Any], explorer: str = "") -> dict[str, Any]:
     """A code cell as a page can show it: a picture has its summary as its text, and below that of a
-    widget stands what it is."""
+    widget stands what it is, and the explorer, HTML, if there is one that runs in the page."""
     outputs, summary = [], ""
     for i, output in enumerate(cell.get("outputs", [])):
         data = output.get("data", {})
@@ -183,8 +184,8 @@ def drawn(cell: dict[str, Any]) -> dict[str, Any]:
         if "image/png" in data or "image/svg+xml" in data:
             summary = "".join(data.get("text/plain", ""))
             if WIDGET in data:
-                below = f'<p class="specwb-still">{escape(summary)} · {STILL}</p>'
-                outputs.append(html_output(below))
+                words = f"{escape(summary)} · {BELOW if explorer else STILL}"
+                outputs.append(html_output(f'<p class="specwb-still">{words}</p>{explorer}'))
     image = {"image": {"alt": " ".join(summary.split())}} if summary else {}
     return {**cell, "outputs": outputs, "metadata": {**cell["metadata"], "mystnb": image}}
 
