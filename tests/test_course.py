@@ -41,17 +41,8 @@ def rejection(p, q):
     return lambda tokens: ([accept(p, q, tokens[0])], residual(p, q))
 
 
-def two_tries(p, q):
-    left = residual(p, q)
-    return 1 - (1 - acceptance(p, q)) * (1 - acceptance(left, q))
-
-
 def without(q, tokens):
     return normal([0 if x in tokens else share for x, share in enumerate(q)])
-
-
-def naive(p, q):
-    return float(sum(a * (1 - (1 - b) ** 2) for a, b in zip(p, q)))
 
 
 def rrs(p, q):
@@ -179,9 +170,9 @@ def cheapest(first, steps):
     )
 
 
-RIGHT = (step_time, tau, speedup, accept, residual, acceptance, rejection, two_tries, without,
-         naive, rrs, most, mask, expected, longest, lookup, unseen, kept, ctar, by_depth, paired,
-         biased, several, second, cheapest)  # fmt: skip
+RIGHT = (step_time, tau, speedup, accept, residual, rejection, without, rrs, most, mask, expected,
+         longest, lookup, unseen, kept, ctar, by_depth, paired, biased, several, second,
+         cheapest)  # fmt: skip
 
 
 def first_only(tokens, p, q):
@@ -214,30 +205,15 @@ WRONG: dict[str, tuple[Callable, ...]] = {
         lambda p, q: [max(a - b, 0) for a, b in zip(p, q)],
         lambda p, q: normal([max(a - b, 0) for a, b in zip(p, q)]),
     ),
-    "acceptance": (
-        lambda p, q: sum(a * b for a, b in zip(p, q)),
-        lambda p, q: 1 - sum(abs(a - b) for a, b in zip(p, q)),
-        lambda p, q: sum(max(a, b) for a, b in zip(p, q)),
-    ),
     "rejection": (
         lambda p, q: lambda tokens: ([accept(p, q, tokens[0])], p),
         lambda p, q: lambda tokens: ([1], None),
         lambda p, q: lambda tokens: ([p[tokens[0]]], residual(p, q)),
     ),
-    "two_tries": (
-        lambda p, q: 1 - (1 - acceptance(p, q)) ** 2,
-        lambda p, q: acceptance(p, q),
-        naive,
-    ),
     "without": (
         lambda q, tokens: q,
         lambda q, tokens: [0 if x in tokens else share for x, share in enumerate(q)],
         lambda q, tokens: normal([0 if x in tokens[:1] else s for x, s in enumerate(q)]),
-    ),
-    "naive": (
-        lambda p, q: sum(2 * a * b for a, b in zip(p, q)),
-        lambda p, q: sum(a * b for a, b in zip(p, q)),
-        lambda p, q: two_tries(p, q),
     ),
     "rrs": (
         lambda p, q: lambda tokens: (first_only(tokens, p, q)[0], p),
@@ -246,7 +222,7 @@ WRONG: dict[str, tuple[Callable, ...]] = {
         lambda p, q: lambda tokens: ([accept(p, q, x) for x in tokens], residual(p, q)),
     ),
     "most": (
-        lambda p, q: two_tries(p, q),
+        lambda p, q: sum(min(a, b) for a, b in zip(p, q)),
         lambda p, q: min(a + 1 - b**2 for a, b in zip(p, q)),
         lambda p, q: min(1, *(sum(p[:i]) + 1 - sum(q[:i]) ** 2 for i in range(len(p)))),
     ),
@@ -381,7 +357,6 @@ def beyond(limit: dict[str, int], answer: Callable) -> Callable:
         (tau, {"accepted": 4}),
         (speedup, {"gamma": 3}),
         (most, {"p": 3, "q": 3}),
-        (acceptance, {"p": 3, "q": 3}),
         (without, {"tokens": 2}),
         (expected, {"parents": 4, "rates": 4}),
         (longest, {"parents": 4, "tokens": 4, "best": 4}),

@@ -159,13 +159,6 @@ EXERCISES: dict[str, Exercise] = {
             _residual,
         ),
         Exercise(
-            "acceptance",
-            "rejection",
-            "acceptance(p, q): how often a token drawn from q is accepted.",
-            pairs,
-            lambda p, q: exact.overlap(p, q),
-        ),
-        Exercise(
             "rejection",
             "rejection",
             "rejection(p, q): the whole rule, as a function of [x], x drawn from q, that returns"
@@ -176,27 +169,12 @@ EXERCISES: dict[str, Exercise] = {
             _lossless(1, exact.iid),
         ),
         Exercise(
-            "two_tries",
-            "candidates",
-            "two_tries(p, q): how often one of two tokens drawn from q independently is accepted,"
-            " if the second is tested against what the first has left.",
-            pairs,
-            lambda p, q: exact.rrs_acceptance(p, q, 2),
-        ),
-        Exercise(
             "without",
             "candidates",
             "without(q, tokens): the draft's distribution once these tokens were drawn and"
             " rejected, for draws without replacement.",
             rejected,
             lambda q, tokens: exact.norm(exact.without(q, tuple(tokens))),
-        ),
-        Exercise(
-            "naive",
-            "candidates",
-            "naive(p, q): how often a draw from p is among two independent draws from q.",
-            pairs,
-            lambda p, q: exact.naive_acceptance(p, q, 2),
         ),
         Exercise(
             "rrs",
