@@ -34,7 +34,7 @@ from specwb.widgets.display import STILL
 
 FOLDER = Path(__file__).parent
 WIDTH = 800  # pixels, about as wide as GitHub shows an output
-COLOURS = 64  # of a PNG, at a third of the bytes of all colours that smooth letters have
+COLOURS = 32  # of a PNG, at a third of the bytes of all colours that smooth letters have
 SECONDS = 1200  # a cell, on a busy machine
 PAGE = f"""<!DOCTYPE html><style>
   body {{ margin: 0; background: white; color: {DARK}; font: 13px 'DejaVu Sans', sans-serif }}

@@ -1,6 +1,7 @@
 """Questions, whose answers stay closed until one has committed oneself.
 
-``specwb/course/questions/2.toml`` holds the questions of lesson 2. A cell of the lesson is
+``specwb/course/questions/2.toml`` holds the questions of lesson 2, ``kangaroo.toml`` those of the
+notebook on that paper. A cell of the lesson is
 ``course.ask("2.keep")`` and nothing else, so no answer is in sight:
 
 ```toml
@@ -60,7 +61,7 @@ class Question:
     """A question and the guess at it; what :func:`ask` returns and a notebook shows.
 
     Attributes:
-        key: lesson and name, as in ``"2.keep"``.
+        key: lesson or paper and name, as in ``"2.keep"``.
         question, because: its texts.
         choices: choice -> why it is wrong; empty for a right one.
         given: the choice that was guessed, or None.
@@ -180,7 +181,7 @@ def _lessons() -> dict[str, dict[str, Any]]:
 
 
 def questions() -> list[str]:
-    """Return the keys of all questions, lesson by lesson."""
+    """Return the keys of all questions, those of lessons first."""
     return [
         f"{lesson}.{name}"
         for lesson, rows in _lessons().items()
@@ -207,7 +208,7 @@ def ask(key: str, **given: Any) -> Question:
     towards :func:`score`. Without a kernel the question stands there with its answer folded.
 
     Args:
-        key: lesson and name, as in ``"2.keep"``.
+        key: lesson or paper and name, as in ``"2.keep"``.
         given: values that replace those of the question's ``given``.
     Raises:
         QuestionError: no such question or no such value; or the computed answer is none of the

@@ -18,12 +18,12 @@ TEXTS = 12
 
 
 @cache
-def lattices() -> tuple[Any, list[Any], Any]:
+def lattices(texts: int = TEXTS) -> tuple[Any, list[Any], Any]:
     """Return the lab's target, the lattices of its diffusion model behind some texts, and the
     trigrams: the arguments of :class:`specwb.widgets.LatticeExplorer`.
 
-    The texts are the first prompts of the lab family, each with some tokens that the target wrote
-    at T = 0. All is computed in float64, so that the digits are the same on every machine.
+    The texts are the first prompts of the lab family, each with 4 to 15 tokens that the target
+    wrote at T = 0. All is computed in float64, so that the digits are the same on every machine.
     """
     from specwb.bench.prompts import load_prompts
     from specwb.decoding import decode
@@ -33,12 +33,12 @@ def lattices() -> tuple[Any, list[Any], Any]:
     from specwb.ngram import NGram
 
     lab = load("lab", dtype="float64", device="cpu")
-    begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:TEXTS]]
+    begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:texts]]
     written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS, eos=()).tokens
-    texts = [first + rest[: 4 + i] for i, (first, rest) in enumerate(zip(begun, written))]
+    ids = [first + rest[: 4 + i % TEXTS] for i, (first, rest) in enumerate(zip(begun, written))]
     model = load_diffusion(data_dir() / "lab" / "diffusion", lab)
     trigrams = NGram.load(data_dir() / "lab" / "ngram" / "ngram.npz")
-    return lab, places(lab, model, texts), trigrams
+    return lab, places(lab, model, ids), trigrams
 
 
 def candidates() -> Iterator[dict[str, Any]]:

@@ -55,12 +55,12 @@ def cache_slots(
         if i == 0:  # a matrix has no legend
             for name, look in zip(HELD[1:], ((FIRST, "", "square"), (DRAFT, "", "square-x-open"))):
                 one.points(name, [None], [None], look, size=12)
-    down, panel = -(-len(panels) // 2), 60 + 16 * len(rows)
+    down, panel = -(-len(panels) // 2), 84 + 16 * len(rows)
     panels += [None] * (2 * down - len(panels))
     return draw(
         [panels[at : at + 2] for at in range(0, len(panels), 2)],
         80 + down * panel,
-        gaps=(0.03, 60 / (down * panel)),
+        gaps=(0.03, 84 / (down * panel)),
     )
 
 
@@ -112,7 +112,7 @@ def stopping(
     paper: Mapping[str, Mapping[float, tuple[float, float]]],
 ) -> go.Figure:
     """What a threshold gives: CR (tokens per step) and speedup, of these models (left) and as
-    published (right).
+    published (right). The axes of speedups are as long as the values, so that the best is seen.
 
     Args:
         etas: thresholds.
@@ -149,4 +149,7 @@ def stopping(
             one.line(f"paper, {name}", curve, values, look, **more)
     for one in (here, published):
         one.rule(y=1)
+        values = [1, *(y for trace in one.traces for y in trace.y)]
+        room = 0.08 * (max(values) - min(values)) or 0.1
+        one.y = axis("", min(values) - room, max(values) + room)
     return draw([[tokens, cr], [here, published]], 600, gaps=(0.09, 0.12))

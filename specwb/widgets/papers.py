@@ -84,15 +84,17 @@ def paper_figure(name: str, which: str) -> go.Figure:
     return draw(study_of(name).figures[which], results(name))
 
 
-def show_figures(name: str, most: int = 2) -> None:
+def show_figures(name: str, *chosen: str) -> None:
     """Display a paper's figures with ours in the same plots, and say which others there are.
 
     Args:
         name: of the paper.
-        most: how many are drawn; every one is a few dozen kilobytes in a stored notebook.
+        chosen: which, as for :func:`paper_figure`; by default the first two. Every one is a few
+            dozen kilobytes in a stored notebook.
     """
-    figures = study_of(name).figures
-    for which in list(figures)[:most]:
+    every = list(study_of(name).figures)
+    drawn = chosen or every[:2]
+    for which in drawn:
         show(paper_figure(name, which))
-    if others := ", ".join(list(figures)[most:]):
+    if others := ", ".join(which for which in every if which not in drawn):
         print(f"Others, by specwb reproduce {name} --figure: {others}")

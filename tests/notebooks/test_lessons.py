@@ -12,14 +12,21 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import specwb
 from specwb import course
+from specwb.analysis import best_gamma, speedup
 from specwb.course.problems import pairs
+from specwb.scope.pages import PACKED, unpacked
 from specwb.verify import exact, mutants
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(
     (ROOT / "notebooks" / "lessons").glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0])
 )
+PAPERS = [
+    ROOT / "notebooks" / "papers" / f"{name}.ipynb"
+    for name in ("mcsd", "mcsd_ti", "falcon", "kangaroo", "diffuspec", "easyspec")
+]
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 LINES = 12  # of a cell at most
 MINUTES = 50
@@ -69,21 +76,34 @@ def in_class(path: Path, name: str) -> int:
     return sum(f"course.{name}(" in source for source in sources[:end])
 
 
-@every_lesson
-def test_asks_before_it_shows(path):
-    """Four to six questions in fifty minutes, further ones as homework, each alone in its cell;
-    and no question of the lesson's file is left out."""
+def asks(path: Path, whose: str) -> list[str]:
+    """The questions of a notebook, each alone in its cell; none of the file ``whose`` is left
+    out."""
     asked = [ast.literal_eval(call.args[0]) for call in calls(path, "ask")]
-    mine = [key for key in course.questions() if key.startswith(f"{number(path)}.")]
-    assert sorted(asked) == sorted(mine)
-    assert 4 <= in_class(path, "ask") <= 6
-    assert in_class(path, "score") == len(calls(path, "score")) == 1
+    assert sorted(asked) == sorted(key for key in course.questions() if key.startswith(f"{whose}."))
     for cell in cells(path, "code"):
         if "course.ask(" in cell.source:
-            assert re.fullmatch(r'course\.ask\("\d+\.[\w-]+"(, \w+=\w+)*\)', cell.source), cell.id
+            assert re.fullmatch(r'course\.ask\("\w+\.[\w-]+"(, \w+=\w+)*\)', cell.source), cell.id
             (output,) = cell.outputs  # nothing beside the question
             assert "<details>" in output.data["text/html"]
             assert output.data["text/plain"].startswith("Question ")
+    return asked
+
+
+@every_lesson
+def test_asks_before_it_shows(path):
+    """Four to six questions in fifty minutes, further ones as homework."""
+    assert asks(path, number(path))
+    assert 4 <= in_class(path, "ask") <= 6
+    assert in_class(path, "score") == len(calls(path, "score")) == 1
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_a_papers_notebook_asks_too(path):
+    """Three or four questions; no comment asks anything whose answer is printed below it."""
+    assert 3 <= len(asks(path, path.stem)) <= 4
+    comments = re.findall(r"^\s*# .*\?$", "\n".join(c.source for c in cells(path, "code")), re.M)
+    assert comments == []
 
 
 JUDGES = ("course.best", "course.within", "course.nearest")
@@ -137,6 +157,9 @@ def test_distractors_are_wrong(key):
 
 
 RIGHT = {
+    "mcsd.four": ["0.75"],
+    "mcsd_ti.sure": ["too low, by a tenth or more"],
+    "diffuspec.walk": ["about 1"],
     "1.eight": ["slower"],
     "3.same-p": ["token 2"],
     "3.pays": ["a quarter to a half slower"],
@@ -177,6 +200,57 @@ def test_what_lesson_5_says_of_the_results_is_so():
     speed = {row["spec"]: row for row in rows if row["temperature"] == 0}
     assert speed["pld"]["speedup"] < speed["eagle"]["speedup"]
     assert speed["eagle"]["prompts"] == 48
+
+
+def answers(path: Path, cell: str) -> list[float]:
+    """The numbers of a folded answer."""
+    (found,) = [one.source for one in cells(path, "markdown") if one.id == cell]
+    return [float(text) for text in re.findall(r"\d+\.\d+", found)]
+
+
+def test_the_answers_to_lesson_1_s_tasks():
+    target, model = specwb.load("lab"), course.calibration()
+    taus = [
+        specwb.decode(target, prompt, "sps", max_new_tokens=24)
+        for prompt in ("He said that he had not been in the habit of", "http://www")
+    ]
+    assert taus[0].accepted_lengths[0][:4] == [4] * 4
+    found = [round(tau.mean_tokens_per_step, 2) for tau in taus]
+    assert answers(LESSONS[0], "microscope-answer") == found
+    c, most = round(model.c, 2), 10
+
+    def fastest(alpha, c, v):
+        gamma = best_gamma(alpha, c, v, most)
+        return gamma, round(speedup(alpha, gamma, c, v(gamma)), 2)
+
+    assert fastest(0.81, c, model.v)[0] == 4
+    slow, reached = fastest(0.80, c, model.v)[1], fastest(0.81, c, model.v)[1]
+    assert slow < 1.5 < reached
+    free = fastest(0.8, 0.05, lambda gamma: 1.0)
+    assert free[0] == 8
+    assert answers(LESSONS[0], "speed-answer") == [0.81, 0.80, slow, free[1]]
+
+
+def test_the_answers_to_lesson_6_s_tasks():
+    pytest.importorskip("plotly")
+    from specwb.widgets import StopExplorer
+
+    explorer = StopExplorer.of(course.stored("kangaroo-lab-cpu"))
+    speeds = {gamma: [x for _, x in explorer.curve("own", gamma)] for gamma in (2, 6)}
+    best = {gamma: max(range(21), key=row.__getitem__) / 20 for gamma, row in speeds.items()}
+    with explorer.at(eta=0.2):
+        one, slow = explorer.rounds, explorer.predicted
+        assert one.wasted > one.mean_drafted / 2
+    with explorer.at(eta=0.25):
+        assert explorer.rounds.wasted < explorer.rounds.mean_drafted / 2
+    told = [best[6], max(speeds[6]), 0.2, 0.2, one.wasted, one.mean_drafted, slow]
+    told += [best[2], min(speeds[2]), max(speeds[2])]
+    assert answers(LESSONS[5], "stop-answer") == [round(x, 2) for x in told]
+    (scope,) = [cell for cell in cells(LESSONS[5], "code") if cell.id == "scope"]
+    _, trace = unpacked(scope.outputs[0].data[PACKED])
+    step = trace["rounds"][0]
+    assert step["lens"]["paths"][0]["ranks"][:4] == [0, 5, 3, 0]
+    assert step["accepted"] == 4
 
 
 def test_a_wrong_verifier_is_exposed():
