@@ -172,8 +172,9 @@ export function mountCandidates(element, k) {
   const soft = (...words) => tag("p", { class: "soft" }, ...words);
   columns.setAttribute("aria-hidden", "true");
   element.replaceChildren(heat.row, shift.row, sharp.row, many.row, said,
-    soft("The columns are p, token by token: ", tag("b", { class: "taken" }, "taken"), " by the ",
-      "candidates, ", tag("b", { class: "left" }, "left"), " for the bonus token. Dashed: q."),
+    soft("The columns are p, a bell over 13 tokens: ", tag("b", { class: "taken" }, "taken"), " by ",
+      "the candidates, ", tag("b", { class: "left" }, "left"), " for the bonus token. Dashed: q, ",
+      "another bell."),
     columns, soft("Acceptance of recursive rejection by k, independent candidates. Line above a ",
       "bar: the most that any rule can accept."), chart);
 
@@ -186,9 +187,11 @@ export function mountCandidates(element, k) {
     const [p, q] = shaped(t, s, steep);
     const c = level(p, q, n);
     const rates = Array.from({ length: CANDIDATES }, (_, i) => overlap(p, q, level(p, q, i + 1)));
-    said.replaceChildren(tag("b", {}, rates[n - 1].toFixed(3)), ` ${n === 1 ? "One candidate is"
-      : `One of ${n} candidates is`} accepted so often by recursive rejection; no rule for ${n} `
-      + `independent ${n === 1 ? "one" : "ones"} accepts more than ${mostAccepted(p, q, n).toFixed(3)}.`);
+    const most = mostAccepted(p, q, n).toFixed(3);
+    said.replaceChildren(tag("b", {}, rates[n - 1].toFixed(3)), n === 1
+      ? " A candidate is accepted so often, and no rule accepts it more often."
+      : ` One of ${n} candidates is accepted so often by recursive rejection; no rule for ${n} `
+        + `independent ones accepts more than ${most}.`);
     const high = Math.max(...p, ...q);
     const bar = (kind, share, top) => tag("i", { class: kind, style: `height:${(100 * share) / top}%` });
     columns.replaceChildren(...p.map((a, x) => {
