@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 import tiny
-from terminal import call
+from once import refused, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
@@ -227,52 +227,21 @@ def test_interrupted_behind_the_grid(pair, measured, monkeypatch, tmp_path):
 
 
 def test_command_line(monkeypatch, capsys, tmp_path):
-    lab = specwb.load("lab", device="cpu")
-    save_half(DeepRecipe(lab, {"layers": 6, "hidden": 32}).make(None, {}).net, tmp_path / "deep")
-    lab.tokenizer.save_pretrained(tmp_path / "deep")
-    few = [Cell("ar"), plain(), easy(), easy(4, 1, False)]
-    monkeypatch.setattr(made, "STUDY", replace(STUDY, cells=lambda _: few))
+    lab, deep = specwb.load("lab", device="cpu"), tmp_path / "deep"
+    save_half(DeepRecipe(lab, {"layers": 6, "hidden": 32}).make(None, {}).net, deep)
+    lab.tokenizer.save_pretrained(deep)
     monkeypatch.setattr(cells, "PLACES", 8)
-    path = tmp_path / "results.json"
-    options = [
-        "reproduce",
-        "easyspec",
-        "--out",
-        str(path),
-        "--draft",
-        str(tmp_path / "deep"),
-        "--seconds",
-        "0",
-        "--rounds",
-        "2",
-    ]
-    code, out, err = call(monkeypatch, capsys, *options)
-    assert code == 0, err
-    document = json.loads(path.read_text())
-    assert set(document["cells"]) == {c.key for c in few}
+    few = [Cell("ar"), plain(), easy(), easy(4, 1, False)]
+    run, more = (monkeypatch, capsys, tmp_path, "easyspec", few), ("--draft", deep, "--rounds", 2)
+    document, out = reproduced(*run, *more)
     assert (document["layers"], document["kind"]) == (6, "cpu")
     assert document["arguments"]["sha256"] == lab.sha256
-    assert all(
-        title in out
-        for title in (
-            "N and calibration",
-            "Mean cosine",
-            "Drift",
-            "Drafting alone",
-            "In the paper: ",
-        )
-    )
-    assert all(v["claim"] in out for v in document["verdicts"])
-    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
-    assert call(monkeypatch, capsys, *options)[0] == 0
+    for title in ("N and calibration", "Mean cosine", "Drift", "Drafting alone"):
+        assert title in out
 
 
 def test_bad_settings_are_refused_before_work(pair, monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    for options in (("--rounds", "1"), ("--draft", str(tmp_path / "nothing"))):
-        code, out, err = call(monkeypatch, capsys, "reproduce", "easyspec", *options)
-        assert (code, out) == (2, ""), options
-        assert len(err.strip().splitlines()) <= 3
+    refused(monkeypatch, capsys, tmp_path, "easyspec", ("--draft", tmp_path / "nothing"))
     shallow = specwb.load(tiny.build("llama", num_hidden_layers=3))
     with pytest.raises(ValueError, match="has 3 layer"):
         measure(

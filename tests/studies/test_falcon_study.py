@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 import tiny
-from terminal import call
+from once import refused, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.bench.prompts import Question, load_prompts
+from specwb.bench.prompts import Question
 from specwb.studies import falcon, trained, verdicts
 from specwb.studies.falcon import STUDY, Cell
 from specwb.studies.run import measure, shipped
@@ -180,44 +180,14 @@ def test_results_are_measured_judged_printed_and_continued(target, heads, tmp_pa
 def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path):
     with pytest.raises(ValueError, match="has no medusa and no eagle and no falcon of its own"):
         trained.checksums(target, STUDY.heads)
-    monkeypatch.chdir(tmp_path)
-    code, out, err = call(monkeypatch, capsys, "reproduce", "falcon", "--rounds", "1")
-    assert (code, out) == (2, "")
-    assert len(err.strip().splitlines()) <= 3
+    refused(monkeypatch, capsys, tmp_path, "falcon")
 
 
 @pytest.mark.slow
-def test_the_shipped_results_are_those_of_the_shipped_family():
-    lab = specwb.load("lab", device="cpu")
-    own, ablation = shipped(STUDY, lab)[0], shipped(STUDY)[1]
-    assert own is not None
-    assert set(ablation["heads"]) == set(falcon.VARIANTS)
-    assert {c.key for c in falcon.ablation_cells()} <= set(ablation["cells"])
-    questions = load_prompts("lab")
-    assert len(questions) >= verdicts.ENOUGH
-    assert all(len(cell["ms"]) == len(questions) for cell in ablation["cells"].values())
-    steps = {(head["steps"], head["rows"], head["length"]) for head in ablation["heads"].values()}
-    assert len(steps) == 1, "all variants at the same budget"
-    assert ablation["command"].startswith("specwb reproduce falcon --train")
-    assert {c.key for c in falcon.own_cells()} <= set(own["cells"])
-    assert own["arguments"]["heads"] == {
-        kind: specwb.files.weights_hash(lab.own_head(kind)) for kind in STUDY.heads
-    }
-
-
-def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
-    few = replace(STUDY, cells=lambda _: [Cell("ar"), *map(Cell, falcon.SPECS.values())])
-    monkeypatch.setattr(falcon, "STUDY", few)
-    path = tmp_path / "falcon.json"
-    options = ["reproduce", "falcon", "--out", str(path), "--seconds", "0", "--rounds", "2"]
-    code, out, err = call(monkeypatch, capsys, *options)
-    assert code == 0, err
-    document = json.loads(path.read_text())
+def test_command_line(monkeypatch, capsys, tmp_path):
+    few = [Cell("ar"), *map(Cell, falcon.SPECS.values())]
+    document, out = reproduced(monkeypatch, capsys, tmp_path, "falcon", few, "--rounds", 2)
     ablation = shipped(STUDY, specwb.load("lab", device="cpu"))[1]  # None: of another target
     assert all((f"Table {i}" in out) == (i == 1 or ablation is not None) for i in (1, 4, 5))
-    assert ("[csgd]" in out.replace("\n", "")) == (ablation is not None)
-    assert ("No ablation results; --train" in out.replace("\n", " ")) == (ablation is None)
     beside = (document.get("ablation") or {"verdicts": []})["verdicts"]
-    assert all(v["claim"] in out for v in [*document["verdicts"], *beside])
-    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
-    assert call(monkeypatch, capsys, *options)[0] == 0
+    assert all(v["claim"] in out for v in beside)

@@ -14,11 +14,11 @@ from statistics import fmean, geometric_mean
 import numpy as np
 import pytest
 import tiny
-from terminal import call
+from once import refused, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.bench.prompts import Question, load_prompts
+from specwb.bench.prompts import Question
 from specwb.evaluation import exits
 from specwb.studies import trained, verdicts
 from specwb.studies.grid import Cell
@@ -26,7 +26,7 @@ from specwb.studies.kangaroo import cells, claims
 from specwb.studies.kangaroo import study as made
 from specwb.studies.kangaroo.cells import chain, tree
 from specwb.studies.kangaroo.study import STUDY
-from specwb.studies.run import measure, shipped
+from specwb.studies.run import measure
 from specwb.studies.store import Store
 from specwb.studies.study import Models
 from specwb.training.recipe import KangarooRecipe
@@ -291,78 +291,20 @@ def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_pat
 
 
 def test_command_line(monkeypatch, capsys, tmp_path):
-    lab = specwb.load("lab", device="cpu")
+    lab, adapter = specwb.load("lab", device="cpu"), tmp_path / "adapter"
     recipe = KangarooRecipe(lab, {"exit": 2})
-    recipe.save(recipe.make(None, {}), tmp_path / "adapter", {"target_sha256": lab.sha256})
-    few = [
-        Cell("ar"),
-        Cell("lookahead"),
-        chain(0),
-        chain(0.5),
-        chain(0.6),
-        chain(0.9),
-        tree(10, 0.4),
-    ]
-    monkeypatch.setattr(made, "STUDY", replace(STUDY, cells=lambda _: few))
-    path = tmp_path / "results.json"
-    options = [
-        "reproduce",
-        "kangaroo",
-        "--out",
-        str(path),
-        "--head",
-        str(tmp_path / "adapter"),
-        "--seconds",
-        "0",
-        "--rounds",
-        "2",
-    ]
-    code, out, err = call(monkeypatch, capsys, *options)
-    assert code == 0, err
-    document = json.loads(path.read_text())
-    assert set(document["cells"]) == {c.key for c in few}
+    recipe.save(recipe.make(None, {}), adapter, {"target_sha256": lab.sha256})
+    few = [Cell("ar"), Cell("lookahead"), *map(chain, (0, 0.5, 0.6, 0.9)), tree(10, 0.4)]
+    run, more = (monkeypatch, capsys, tmp_path, "kangaroo", few), ("--head", adapter, "--rounds", 2)
+    document, out = reproduced(*run, *more)
     assert set(document["arguments"]["heads"]) == set(STUDY.heads)
-    assert set(document["costs"]) == {""}
-    assert set(document["traces"]) == {""}
-    assert all(
-        title in out
-        for title in (
-            "Main table",
-            "Threshold and steps",
-            "Predicted steady speedup of chains",
-            "In the paper: ",
-        )
-    )
+    assert set(document["costs"]) == set(document["traces"]) == {""}
     assert document["verdicts"]
-    assert all(v["claim"] in out for v in document["verdicts"])
-    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
-    assert call(monkeypatch, capsys, *options)[0] == 0
+    for title in ("Main table", "Threshold and steps", "Predicted steady speedup of chains"):
+        assert title in out
 
 
 def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path):
     with pytest.raises(ValueError, match="has no kangaroo and no medusa and no eagle of its own"):
         trained.checksums(target, STUDY.heads)
-    monkeypatch.chdir(tmp_path)
-    for options in (("--rounds", "1"), ("--head", str(tmp_path / "nothing"))):
-        code, out, err = call(monkeypatch, capsys, "reproduce", "kangaroo", *options)
-        assert (code, out) == (2, ""), options
-        assert len(err.strip().splitlines()) <= 3
-
-
-def test_the_shipped_results_are_those_of_the_shipped_family():
-    lab, questions = specwb.load("lab", device="cpu"), load_prompts("lab")
-    own, ablation = shipped(STUDY, lab)[0], shipped(STUDY)[1]
-    assert own is not None
-    assert set(ablation["heads"]) == set(cells.VARIANTS)
-    assert {c.key for c in cells.ablation_cells()} <= set(ablation["cells"])
-    budgets = {(card["steps"], card["rows"], card["length"]) for card in ablation["heads"].values()}
-    assert len(budgets) == 1, "all variants at the same budget"
-    assert set(ablation["traces"]) == {f"exit{n}" for n in cells.EXITS}
-    for trace in ablation["traces"].values():
-        assert len(trace["kept"]) == 12 * 48
-    assert own["arguments"]["heads"] == trained.checksums(lab, STUDY.heads)
-    assert {c.key for c in cells.own_cells()} == set(own["cells"])
-    assert len(questions) >= verdicts.ENOUGH
-    for document in (own, ablation):
-        assert all(len(cell["ms"]) == len(questions) for cell in document["cells"].values())
-        assert document["command"].startswith("specwb reproduce kangaroo")
+    refused(monkeypatch, capsys, tmp_path, "kangaroo", ("--head", tmp_path / "nothing"))

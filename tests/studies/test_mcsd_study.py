@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
-from once import measured_once
+from once import measured_once, reproduced
 from terminal import call
 
 import specwb
@@ -452,34 +452,10 @@ def test_command_line_refuses_in_one_line(monkeypatch, capsys, tmp_path, argumen
     assert len(err.strip().splitlines()) == 1
 
 
-def test_command_line_on_the_shipped_family(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "mcsd.json"
+def test_command_line(monkeypatch, capsys, tmp_path):
     few = [Cell(1.0, tree) for tree in ((), (1,), (2,))]
-    monkeypatch.setattr(mcsd, "STUDY", study_of(few))
-    options = [
-        "reproduce",
-        "mcsd",
-        "--out",
-        str(path),
-        "--seconds",
-        "0",
-        "--rounds",
-        "2",
-        "--temperatures",
-        "1",
-    ]
-    code, out, err = call(monkeypatch, capsys, *options)
-    assert code == 0, err
-    document = json.loads(path.read_text())
-    assert document["command"].startswith("specwb reproduce mcsd")
+    run, more = (monkeypatch, capsys, tmp_path, "mcsd", few), ("--rounds", 2, "--temperatures", 1)
+    document, out = reproduced(*run, *more, claims=study_of(few).claims)
     assert len(document["verdicts"]) == 2
-    assert all(v["claim"] in out for v in document["verdicts"])
     assert "none known" in out
-    assert "speedup.steady: mean over prompts" in out
     assert "It is over ar, plain decoding by specwb itself" in out
-    code, _, err = call(monkeypatch, capsys, *options, "--seed", "1")
-    assert code == 2
-    assert "measured with seed = 0, now it is 1" in err
-    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
-    assert call(monkeypatch, capsys, *options)[0] == 0
-    assert json.loads(path.read_text())["cells"] == document["cells"]

@@ -11,18 +11,18 @@ from statistics import fmean
 
 import pytest
 import tiny
-from terminal import call
+from once import refused, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.bench.prompts import Question, load_prompts
+from specwb.bench.prompts import Question
 from specwb.studies import trained, verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti import cells, claims
 from specwb.studies.mcsd_ti import study as made
 from specwb.studies.mcsd_ti.cells import cut, lossy, mcsd, rooted, static
 from specwb.studies.mcsd_ti.study import STUDY
-from specwb.studies.run import measure, shipped
+from specwb.studies.run import measure
 from specwb.studies.store import Store
 from specwb.studies.study import Models
 from specwb.tree import Tree
@@ -267,74 +267,23 @@ def folder(tmp_path_factory):
 
 
 def test_command_line(monkeypatch, capsys, tmp_path, folder):
-    few = [
-        Cell("ar"),
-        cut(),
-        cut(stop="none"),
-        Cell("ar", temperature=0.7),
-        mcsd(cells.MCSD),
-        static(cells.TI),
-        rooted(2, cells.TI),
-    ]
-    monkeypatch.setattr(made, "STUDY", replace(STUDY, cells=lambda _: few))
+    few = [Cell("ar"), cut(), cut(stop="none"), Cell("ar", temperature=0.7)]
+    few += [mcsd(cells.MCSD), static(cells.TI), rooted(2, cells.TI)]
     monkeypatch.setattr(cells, "TEMPERATURES", ())
-    path = tmp_path / "results.json"
-    options = [
-        "reproduce",
-        "mcsd_ti",
-        "--out",
-        str(path),
-        "--head",
-        str(folder),
-        "--seconds",
-        "0",
-        "--rounds",
-        "2",
-    ]
-    code, out, err = call(monkeypatch, capsys, *options)
-    assert code == 0, err
-    document = json.loads(path.read_text())
-    assert set(document["cells"]) == {c.key for c in few}
+    run, more = (monkeypatch, capsys, tmp_path, "mcsd_ti", few), ("--head", folder, "--rounds", 2)
+    document, out = reproduced(*run, *more)
     assert set(document["arguments"]["heads"]) == {"decision"}
-    assert all(
-        title in out
-        for title in (
-            "Chains below one root, T = 0",
-            "LOSSY: shapes at two roots, without loss below each",
-            "In the paper: ",
-        )
-    )
-    assert all(v["claim"] in out for v in document["verdicts"])
     # the decision model twice, each static tree over MCSD twice and over plain decoding and MCSD
     # as in the abstract; the LOSSY one over its nodes has no cell
     assert len(document["verdicts"]) == 8
-    monkeypatch.setattr(measuring, "_decode", None)  # with the same arguments nothing is left to do
-    assert call(monkeypatch, capsys, *options)[0] == 0
+    for title in ("Chains below one root", "LOSSY: shapes at two roots, without loss below each"):
+        assert title in out
 
 
 def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
     with pytest.raises(ValueError, match="has no decision of its own"):
         trained.checksums(target, STUDY.heads)
-    monkeypatch.chdir(tmp_path)
-    for options in (
-        ("--rounds", "1", "--head", str(folder)),
-        ("--head", str(tmp_path / "nothing")),
-    ):
-        code, out, err = call(monkeypatch, capsys, "reproduce", "mcsd_ti", *options)
-        assert (code, out) == (2, ""), options
-        assert len(err.strip().splitlines()) <= 3
-
-
-def test_the_shipped_results_are_those_of_the_shipped_family(monkeypatch):
-    monkeypatch.setattr(cells, "ROOTS", ROOTS)
-    lab, questions = specwb.load("lab", device="cpu"), load_prompts("lab")
-    own, _ = shipped(STUDY, lab)
-    assert own is not None
-    assert own["arguments"]["heads"] == trained.checksums(lab, STUDY.heads)
-    assert {c.key for c in cells.cells()} == set(own["cells"])
-    assert len(questions) >= verdicts.ENOUGH
-    assert all(len(cell["accepted"]) == len(questions) for cell in own["cells"].values())
-    timed = {key for key, cell in own["cells"].items() if len(cell["ms"]) == len(questions)}
-    assert all(not own["cells"][key]["ms"] for key in set(own["cells"]) - timed)
-    assert cells.as_published().key in timed
-    assert own["moved"]["T=0 roots=1"]["other"] == 0
+    refused(
+        *(monkeypatch, capsys, tmp_path, "mcsd_ti"),
+        *(("--rounds", 1, "--head", folder), ("--head", tmp_path / "nothing")),
+    )

@@ -344,9 +344,9 @@ def test_a_paper_has_a_false_verdict_no_more_often_than_stated(ratio, paper):
     The boundary is 1, or half of the paper's effect. Without the correction it would be about one
     paper in five.
     """
-    wrong = false_verdicts(100, ratio, paper, seed=3)
-    assert wrong <= 0.05 * 100 + 3 * (100 * 0.05 * 0.95) ** 0.5
-    assert false_verdicts(40, 1.05 * ratio, paper, seed=3) > 8  # it can fail
+    wrong = false_verdicts(60, ratio, paper, seed=3)
+    assert wrong <= 0.05 * 60 + 3 * (60 * 0.05 * 0.95) ** 0.5
+    assert false_verdicts(20, 1.05 * ratio, paper, seed=3) > 4  # it can fail
 
 
 def test_verdicts_stand_with_their_results():
