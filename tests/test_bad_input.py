@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from safetensors.torch import load_file, save_file
 from terminal import call
 from tokenizers import Regex, normalizers
 
@@ -255,9 +256,42 @@ def no_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]
     return change
 
 
+def weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda folder: _write(folder / "model.safetensors", change)
+
+
+def _write(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    """The library would fill a missing weight with random numbers and warn."""
+
+    def change(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        known = load_file(path)
+        del known[name]
+        save_file(known, path, metadata={"format": "pt"})
+
+    return change
+
+
+def sharded(folder: Path) -> None:
+    places = {"model.norm.weight": "model.safetensors", "lm_head.weight": "2.safetensors"}
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 DAMAGED = r"model\.safetensors is damaged, cut off or no file of weights; fetch it again: .*"
 ROPE = {"rope_type": "linear", "rope_theta": 10000.0}
 FOLDERS = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "weights"),
+    "missing shard": (sharded, r"weight file 2\.safetensors is missing"),
+    "missing weight": (without("model.norm.weight"), r"missing keys: model\.norm\.weight"),
+    "width": (settings(intermediate_size=48), r"in the file, the config asks for \["),
+    "a page": (weights(lambda _: b"<html>not found</html>" * 20), DAMAGED),
+    **{f"cut at {n}": (weights(lambda raw, n=n: raw[:n]), DAMAGED) for n in (0, 5, 400, -1)},
     "number type": (header(norm={"dtype": "F99"}), DAMAGED + "F99"),
     "metadata": (header(__metadata__={"format": 3}), DAMAGED + "expected a string"),
     "overlap": (header(norm={"data_offsets": [0, 128]}), DAMAGED + "invalid offset"),

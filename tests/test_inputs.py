@@ -163,12 +163,22 @@ def test_numbers_of_other_libraries():
         ({"max_new_tokens": 2.5}, "max_new_tokens must be an integer >= 1.* got 2.5"),
         ({"max_new_tokens": "5"}, "max_new_tokens must be an integer >= 1.* got '5'"),
         ({"max_new_tokens": True}, "max_new_tokens must be an integer >= 1.* got True"),
+        ({"seed": [1, 2]}, "seed has 2 entries for 1 prompts"),
+        ({"layout": "row"}, "layout must be .*, got 'row'"),
+        ({"until": 3}, "until= must be a text, texts or a function, got 3"),
+        ({"until": [3]}, "until= must be a text, texts or a function, got 3 among them"),
+        ({"until": ["a", ""]}, "until= has an empty text, which would end every answer at once"),
+        ({"until": b"w1"}, "until= must be a text, texts or a function, got b'w1'"),
+        ({"until": "w1"}, "texts of until= need a tokenizer, the target has none"),
+        ({"graphs": True}, "graphs=True needs a CUDA device"),
+        ({"on_tokens": 3}, "on_tokens must be a function, got 3"),
     ],
 )
-@pytest.mark.parametrize("call", [specwb.rounds, specwb.decode], ids=["rounds", "decode"])
-def test_settings_that_are_none(call, settings, message):
-    with pytest.raises(ValueError, match=message):
-        call(tiny.target(), [1, 2], **settings)
+def test_settings_that_are_none(settings, message):
+    for call in (specwb.decode, specwb.rounds):
+        if settings.keys() <= inspect.signature(call).parameters.keys():
+            with pytest.raises(ValueError, match=message):
+                call(tiny.target(), [1, 2], **settings)
 
 
 def test_an_eos_outside_the_vocabulary_is_refused(target):
