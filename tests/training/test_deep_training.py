@@ -232,38 +232,6 @@ def test_a_target_in_half_precision(tmp_path):
 # ---------------------------------------------------------------------------------- what is refused
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"hidden": 18},
-            "deep: hidden=18 must be a multiple of twice heads=2, and heads of kv_heads=1",
-        ),
-        ({"heads": 3}, "deep: hidden=16 must be a multiple of twice heads=3"),
-        (
-            {"heads": 4, "kv_heads": 3},
-            "deep: hidden=16 must be a multiple of twice heads=4, and heads of kv_heads=3",
-        ),
-        (
-            {"hidden": 64},
-            r"deep: hidden=64 is wider than the target's embeddings \(32\) that it begins from",
-        ),
-        ({"layers": 0}, "deep: layers must be an integer >= 1"),
-        ({"ffn": 1.5}, "deep: ffn must be an integer >= 1"),
-        ({"kv_heads": 0}, "deep: kv_heads must be an integer >= 1"),
-        (
-            {"depth": 3},
-            "deep has no setting 'depth'; its settings: layers, hidden, heads, kv_heads, ffn",
-        ),
-    ],
-)
-def test_settings_that_cannot_be_used(settings, message, tmp_path):
-    with pytest.raises((TrainingError, ValueError), match=message) as caught:
-        train(tmp_path / "out", **settings)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_target_without_a_tokenizer(tmp_path):
     """A draft model is saved with one; it is refused before it is trained."""
     with pytest.raises(TrainingError, match="tokenizer"):

@@ -19,7 +19,6 @@ import tiny
 import torch
 from killed import resumed_alike, weights
 from safetensors.torch import load_file
-from terminal import call
 from torch import Tensor, nn
 
 import specwb
@@ -616,82 +615,3 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
     assert texts[0] == texts[1]
     card = specwb.models.diffusion.load_diffusion(tmp_path / "part", tiny.target()).card
     assert (card["start"], card["block"], card["steps"]) == ("none", 8, 10)
-
-
-# ------------------------------------------------------------------------------------- bad settings
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("diffusion")
-    for name in ("target", "no mask"):
-        tiny.build("llama", seed=2).save_pretrained(root / name)
-        tokenizer = tiny.tokenizer(WORDS)
-        if name == "target":
-            tokenizer.mask_token = WORDS[MASK]
-        tokenizer.save_pretrained(root / name)
-    (root / "corpus.txt").write_text(" ".join(WORDS * 60))
-    return root
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        (
-            "block=1",
-            "diffusion: full is in [0, 1], decay in (0, 1], block at least 2; got 0.5, 0.9, 1",
-        ),
-        ("block=0", "diffusion: block must be an integer >= 1, got 0"),
-        ("block=many", "diffusion: block must be an integer >= 1, got 'many'"),
-        ("block=32", "rows of 32 tokens are too short, diffusion needs 64"),
-        ("full=1.5", "diffusion: full is in [0, 1]"),
-        ("full=-0.5", "diffusion: full must be a number >= 0, got -0.5"),
-        ("decay=0", "decay in (0, 1]"),
-        ("decay=1.1", "decay in (0, 1]"),
-        ("decay=nan", "diffusion: decay must be a number >= 0, got nan"),
-        ("start=own", "diffusion: start must be draft, none, target, got 'own'"),
-        ("vocabulary=9", "diffusion: vocabulary is of models that begin with start=target"),
-        (
-            "start=target,layers=4",
-            "diffusion: layers must be at most the target's 3 with start=target, got 4",
-        ),
-        ("layers=0", "diffusion: layers must be an integer >= 1, got 0"),
-        ("hidden=30,heads=4", "diffusion: hidden=30 must be a multiple of twice heads=4"),
-        ("heads=3,kv_heads=2", "and heads of kv_heads=2"),
-        (
-            "unroll=2",
-            "diffusion has no setting 'unroll'; its settings: layers, start, hidden, heads, "
-            "kv_heads, ffn, block, full, decay, vocabulary; of every training: steps, ",
-        ),
-        ("block", "written name=value; got 'block'"),
-        (
-            "no mask",
-            "has no mask token; give it one (tokenizer.mask_token) among the ids it has, or use "
-            "start=target",
-        ),
-    ],
-)
-def test_a_bad_setting_is_one_line_and_exit_2(
-    monkeypatch, capsys, folder, tmp_path, setting, message
-):
-    has_mask = setting != "no mask"
-    arguments = {
-        "target": folder / ("target" if has_mask else "no mask"),
-        "out": tmp_path / "head",
-        "budget": "smoke",
-        "steps": 2,
-        "rows": 4,
-        "length": 32,
-        "set": setting if has_mask else "block=8",
-        "corpus": folder / "corpus.txt",
-        "generated": tmp_path / "generated",
-        "device": "cpu",
-    }
-    words = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-    code, out, err = call(monkeypatch, capsys, "train", "diffusion", *words)
-    lines = [line for line in err.strip().splitlines() if line != "reading the training text"]
-    assert code == 2, err
-    assert message in err
-    assert len(lines) == 1, err
-    assert not out
-    assert not list(tmp_path.iterdir())

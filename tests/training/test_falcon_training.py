@@ -14,7 +14,6 @@ import pytest
 import tiny
 import torch
 from killed import resumed_alike, weights
-from terminal import call
 from torch.nn import functional as F
 
 import specwb
@@ -29,7 +28,6 @@ from specwb.training.settings import Objective
 
 V = tiny.VOCABULARY
 CPU = torch.device("cpu")
-WORDS = [f"w{i}" for i in range(V)]
 
 
 @pytest.fixture(autouse=True)
@@ -539,68 +537,3 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
         for m in (method, "ar")
     ]
     assert texts[0] == texts[1]
-
-
-# ------------------------------------------------------------------------------------- bad settings
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("falcon")
-    tiny.build("llama", seed=2).save_pretrained(root / "target")
-    tiny.tokenizer(WORDS).save_pretrained(root / "target")
-    (root / "corpus.txt").write_text(" ".join(WORDS * 60))
-    return root
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("k=5", "falcon: k must be 1..4, got 5"),
-        ("k=0", "falcon: k must be an integer >= 1, got 0"),
-        ("k=two", "falcon: k must be an integer >= 1, got 'two'"),
-        ("unroll=0", "falcon: unroll must be an integer >= 1, got 0"),
-        ("layers=0", "falcon: layers must be an integer >= 1, got 0"),
-        ("k=4,unroll=8", "rows of 32 tokens are too short, falcon needs 41"),
-        ("fusion=gru", "falcon: fusion must be lstm, pointwise, linear, got 'gru'"),
-        ("align=middle", "falcon: align must be right, left, got 'middle'"),
-        ("where=suffix", "falcon: where must be prefix, random, got 'suffix'"),
-        ("replaced=neither", "falcon: replaced must be both, tokens, features, got 'neither'"),
-        ("glance=1.5", "falcon: glance, glance_end and hard are shares of at most 1, got 1.5"),
-        ("glance_end=2", "falcon: glance, glance_end and hard are shares of at most 1"),
-        ("hard=1.1", "falcon: glance, glance_end and hard are shares of at most 1"),
-        ("glance=-0.1", "falcon: glance must be a number >= 0, got -0.1"),
-        ("glance=nan", "falcon: glance must be a number >= 0, got nan"),
-        ("noise=inf", "falcon: noise must be a number >= 0, got inf"),
-        ("count_glanced=-1", "falcon: count_glanced must be an integer >= 0, got -1"),
-        (
-            "lambda=0.4",
-            "falcon has no setting 'lambda'; its settings: k, layers, ffn, fusion, align, unroll, "
-            "regression, hard, noise, vocabulary, glance, glance_end, where, replaced",
-        ),
-        ("k", "written name=value; got 'k'"),
-    ],
-)
-def test_a_bad_setting_is_one_line_and_exit_2(
-    monkeypatch, capsys, folder, tmp_path, setting, message
-):
-    arguments = {
-        "target": folder / "target",
-        "out": tmp_path / "head",
-        "budget": "smoke",
-        "steps": 2,
-        "rows": 4,
-        "length": 32,
-        "set": setting,
-        "corpus": folder / "corpus.txt",
-        "generated": tmp_path / "generated",
-        "device": "cpu",
-    }
-    words = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-    code, out, err = call(monkeypatch, capsys, "train", "falcon", *words)
-    lines = [line for line in err.strip().splitlines() if line != "reading the training text"]
-    assert code == 2, err
-    assert message in err
-    assert len(lines) == 1, err
-    assert not out
-    assert not list(tmp_path.iterdir())

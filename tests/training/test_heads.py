@@ -367,6 +367,7 @@ def test_interrupted_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
         assert first.get(key) == second.get(key)
 
 
+@pytest.mark.slow
 def test_killed_training_resumes_bit_for_bit(train, monkeypatch, tmp_path):
     """SIGKILL in the middle of a step, after a checkpoint."""
     unbroken = train("eagle", "whole", steps=12)
@@ -608,12 +609,11 @@ def test_what_does_not_count_is_not_learnt(target, data, kind):
 
 def test_a_batch_in_parts_is_the_batch(train, tmp_path):
     losses = []
-    for parts in (1, 2, 4):
+    for parts in (1, 4):
         train("eagle", f"h{parts}", options=f"unroll=2,loss=kl,accumulate={parts}", source="read")
         checkpoint = torch.load(tmp_path / f"h{parts}.checkpoint.pt", weights_only=True)
         losses.append(checkpoint["history"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
-    assert losses[2] == pytest.approx(losses[0], rel=1e-3)
     with pytest.raises(TrainingError, match="4 rows cannot be divided into 3 parts"):
         train("eagle", "h3", options="unroll=2,accumulate=3")
 
@@ -659,9 +659,6 @@ def test_a_recipe_is_followed_and_said(monkeypatch, capsys, home, tmp_path):
     card = card_of(tmp_path / "h")
     asked = {"unroll": 2, "loss": "lk", "optimiser": "adamw", "lr": 3e-5, "regression": 10.0}
     assert {name: card[name] for name in asked} == asked
-    arguments = command(home, tmp_path / "k", set="unroll=2", text="read")
-    code, _, err = call(monkeypatch, capsys, *arguments)
-    assert "otherwise than published (--recipe eagle): unroll 2 (1), regression 1.0 (10.0)" in err
 
 
 # --------------------------------------------------------------------------------- the command line
@@ -695,6 +692,7 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
     )
     assert code == 0, err
     assert not out
+    assert "otherwise than published (--recipe eagle): unroll 2 (1), regression 0.5 (10.0)" in err
     assert f"use it with eagle:head={tmp_path / 'h'}" in err
     assert "acceptance" in err
     card = card_of(tmp_path / "h")
@@ -721,32 +719,6 @@ def test_a_draft_model_is_trained_at_a_heads_budget(monkeypatch, capsys, home, t
     ("changes", "message"),
     [
         ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, ablation, smoke"),
-        (
-            {"set": "heads=3"},
-            "eagle has no setting 'heads'; its settings: layers, ffn, unroll, regression, noise, "
-            "vocabulary; of every training: steps, ",
-        ),
-        ({"set": "unroll"}, "written name=value; got 'unroll'"),
-        ({"set": "unroll=0"}, "eagle: unroll must be an integer >= 1, got 0"),
-        ({"set": "unroll=two"}, "eagle: unroll must be an integer >= 1, got 'two'"),
-        ({"set": "unroll=32"}, "rows of 32 tokens are too short, eagle needs 33"),
-        ({"set": "layers=1.5"}, "eagle: layers must be an integer >= 1, got 1.5"),
-        ({"set": "regression=-1"}, "eagle: regression must be a number >= 0, got -1"),
-        ({"set": "regression=nan"}, "eagle: regression must be a number >= 0, got nan"),
-        (
-            {"kind": "eagle3", "set": "vocabulary=0"},
-            "eagle3: vocabulary must be an integer >= 1, got 0",
-        ),
-        (
-            {"kind": "eagle3", "set": "regression=1"},
-            "eagle3 has no setting 'regression'; its settings: unroll, ffn, vocabulary, own_head; "
-            "of every",
-        ),
-        ({"kind": "medusa", "set": "heads=40"}, "rows of 32 tokens are too short, medusa needs 41"),
-        (
-            {"kind": "medusa", "set": "heads=true"},
-            "medusa: heads must be an integer >= 1, got True",
-        ),
         ({"text": "both"}, "text must be generated or read, got 'both'"),
         ({"corpus": "/does/not/exist.txt"}, "corpus /does/not/exist.txt is no file"),
         ({"length": 600}, "rows of 600 tokens are longer than the context of"),
@@ -767,8 +739,6 @@ def test_a_draft_model_is_trained_at_a_heads_budget(monkeypatch, capsys, home, t
         ({"generated": "file/x"}, "cannot write file/x"),
         ({"recipe": "medusa1"}, "trains medusa, not eagle"),
         ({"recipe": "eagel"}, "unknown recipe 'eagel'; known: eagle, eagle3, falcon, "),
-        ({"set": "loss=mse"}, "loss must be one of kl, rkl, tv, nla, lk, best, token, got 'mse'"),
-        ({"kind": "decision", "set": "loss=lk"}, "decision has a loss of its own, loss=lk is not"),
     ],
     ids=str,
 )

@@ -300,39 +300,6 @@ def test_killed_training_resumes_bit_for_bit(kind, settings, monkeypatch, tmp_pa
             train(kind, tmp_path / "whole", **{**settings, "exit": 2})
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
-        ("kangaroo", {"exit": 3}, "exit must be a layer with one behind it, 0..2 here, got 3"),
-        ("kangaroo", {"exit": -1}, "exit must be an integer >= 0"),
-        ("kangaroo", {"exit": 1.5}, "exit must be an integer >= 0"),
-        (
-            "kangaroo",
-            {"exit": 1, "adapter": "ffn"},
-            "adapter must be attention, layer, mlp, got 'ffn'",
-        ),
-        ("kangaroo", {"exit": 1, "own_head": 2}, "own_head must be 0 or 1, got 2"),
-        ("kangaroo", {"exit": 1, "layers": 0}, "layers must be an integer >= 1"),
-        (
-            "kangaroo",
-            {"exit": 1, "adapter": "mlp", "layers": 2},
-            "adapter=mlp has one layer, got layers=2",
-        ),
-        (
-            "kangaroo",
-            {"eta": 0.5},
-            "kangaroo has no setting 'eta'; its settings: exit, adapter, own_head, layers",
-        ),
-        ("decision", {"hidden": 3}, "decision has no setting 'hidden'"),
-    ],
-)
-def test_settings_that_cannot_be_used(kind, settings, message, tmp_path):
-    with pytest.raises((TrainingError, MethodError, ValueError), match=message) as caught:
-        train(kind, tmp_path / "out", **settings)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_target_without_a_draft_has_no_decision_model():
     with pytest.raises(MethodError, match="has no draft model of its own"):
         RECIPES["decision"](tiny.target(), {})

@@ -125,7 +125,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     monkeypatch.setattr(run, "step_loss", interrupted)
 
 
-@pytest.mark.parametrize("call", [5, 6, 7])
+@pytest.mark.parametrize("call", [6, 7])
 def test_a_head_that_was_stopped_a_step_behind_catches_up(
     monkeypatch, tmp_path, target, data, alone, call
 ):
@@ -418,9 +418,9 @@ def test_one_head_keeps_the_pass_of_one_part_only(tmp_path, target, data, monkey
         return step_loss(*arguments)
 
     monkeypatch.setattr(run, "step_loss", counted)
-    wanted = heads_in(tmp_path, ["draft"], steps=2, accumulate=4)
+    wanted = heads_in(tmp_path, ["draft"], steps=1, accumulate=4)
     train_heads(wanted, target, data, MIXTURE, source="read")
-    assert len(alive) == 8
+    assert len(alive) == 4
     assert max(alive) <= 2
 
 

@@ -1,0 +1,137 @@
+"""Settings with which nothing is trained: one line, exit code 2, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+from terminal import call
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+SHARES = "falcon: glance, glance_end and hard are shares of at most 1"
+SIZES = "hidden=16,heads=2,kv_heads=1,layers=6,ffn=24"  # of a deep draft model
+# by kind: what stands behind --set, and what the line says
+WRONG: dict[str, list[tuple[str, str]]] = {
+    "eagle": [
+        (
+            "heads=3",
+            "eagle has no setting 'heads'; its settings: layers, ffn, unroll, regression, ",
+        ),
+        ("unroll", "written name=value; got 'unroll'"),
+        ("unroll=0", "eagle: unroll must be an integer >= 1, got 0"),
+        ("unroll=two", "eagle: unroll must be an integer >= 1, got 'two'"),
+        ("unroll=32", "rows of 32 tokens are too short, eagle needs 33"),
+        ("layers=1.5", "eagle: layers must be an integer >= 1, got 1.5"),
+        ("regression=-1", "eagle: regression must be a number >= 0, got -1"),
+        ("regression=nan", "eagle: regression must be a number >= 0, got nan"),
+        ("loss=mse", "loss must be one of kl, rkl, tv, nla, lk, best, token, got 'mse'"),
+    ],
+    "eagle3": [
+        ("vocabulary=0", "eagle3: vocabulary must be an integer >= 1, got 0"),
+        ("regression=1", "eagle3 has no setting 'regression'; its settings: unroll, ffn, "),
+    ],
+    "medusa": [
+        ("heads=40", "rows of 32 tokens are too short, medusa needs 41"),
+        ("heads=true", "medusa: heads must be an integer >= 1, got True"),
+    ],
+    "falcon": [
+        ("k=5", "falcon: k must be 1..4, got 5"),
+        ("k=0", "falcon: k must be an integer >= 1, got 0"),
+        ("layers=0", "falcon: layers must be an integer >= 1, got 0"),
+        ("k=4,unroll=8", "rows of 32 tokens are too short, falcon needs 41"),
+        ("fusion=gru", "falcon: fusion must be lstm, pointwise, linear, got 'gru'"),
+        ("align=middle", "falcon: align must be right, left, got 'middle'"),
+        ("where=suffix", "falcon: where must be prefix, random, got 'suffix'"),
+        ("replaced=neither", "falcon: replaced must be both, tokens, features, got 'neither'"),
+        ("glance=1.5", f"{SHARES}, got 1.5"),
+        ("glance_end=2", SHARES),
+        ("hard=1.1", SHARES),
+        ("glance=-0.1", "falcon: glance must be a number >= 0, got -0.1"),
+        ("noise=inf", "falcon: noise must be a number >= 0, got inf"),
+        ("count_glanced=-1", "falcon: count_glanced must be an integer >= 0, got -1"),
+        ("lambda=0.4", "falcon has no setting 'lambda'; its settings: k, layers, ffn, fusion, "),
+    ],
+    "diffusion": [
+        ("block=1", "full is in [0, 1], decay in (0, 1], block at least 2; got 0.5, 0.9, 1"),
+        ("block=0", "diffusion: block must be an integer >= 1, got 0"),
+        ("block=32", "rows of 32 tokens are too short, diffusion needs 64"),
+        ("full=1.5", "diffusion: full is in [0, 1]"),
+        ("full=-0.5", "diffusion: full must be a number >= 0, got -0.5"),
+        ("decay=0", "decay in (0, 1]"),
+        ("decay=1.1", "decay in (0, 1]"),
+        ("start=own", "diffusion: start must be draft, none, target, got 'own'"),
+        ("vocabulary=9", "diffusion: vocabulary is of models that begin with start=target"),
+        ("start=target,layers=7", "layers must be at most the target's 6 with start=target, got 7"),
+        ("hidden=30,heads=4", "diffusion: hidden=30 must be a multiple of twice heads=4"),
+        ("heads=3,kv_heads=2", "and heads of kv_heads=2"),
+        ("unroll=2", "diffusion has no setting 'unroll'; its settings: layers, start, hidden, "),
+    ],
+    "kangaroo": [
+        ("exit=6", "exit must be a layer with one behind it, 0..5 here, got 6"),
+        ("exit=-1", "exit must be an integer >= 0"),
+        ("exit=1.5", "exit must be an integer >= 0"),
+        ("exit=1,adapter=ffn", "adapter must be attention, layer, mlp, got 'ffn'"),
+        ("exit=1,own_head=2", "own_head must be 0 or 1, got 2"),
+        ("exit=1,layers=0", "layers must be an integer >= 1"),
+        ("exit=1,adapter=mlp,layers=2", "adapter=mlp has one layer, got layers=2"),
+        ("eta=0.5", "kangaroo has no setting 'eta'; its settings: exit, adapter, own_head, layers"),
+    ],
+    "decision": [
+        ("hidden=3", "decision has no setting 'hidden'"),
+        ("loss=lk", "decision has a loss of its own, loss=lk is not"),
+    ],
+    "deep": [
+        (f"{SIZES},hidden=18", "hidden=18 must be a multiple of twice heads=2, and heads of"),
+        (f"{SIZES},heads=3", "deep: hidden=16 must be a multiple of twice heads=3"),
+        (f"{SIZES},heads=4,kv_heads=3", "twice heads=4, and heads of kv_heads=3"),
+        (f"{SIZES},hidden=64", "deep: hidden=64 is wider than the target's embeddings (32)"),
+        (f"{SIZES},layers=0", "deep: layers must be an integer >= 1"),
+        ("ffn=1.5", "deep: ffn must be an integer >= 1"),
+        ("depth=3", "deep has no setting 'depth'; its settings: layers, hidden, heads, kv_heads"),
+    ],
+}
+ROWS = [(kind, *row) for kind, rows in WRONG.items() for row in rows]
+
+
+def write(root: Path, mask: str | None) -> Path:
+    """Writes a target of six layers, and a text."""
+    tiny.build("llama", seed=2, num_hidden_layers=6).save_pretrained(root / "target")
+    tokenizer = tiny.tokenizer(WORDS)
+    tokenizer.mask_token = mask
+    tokenizer.save_pretrained(root / "target")
+    (root / "corpus.txt").write_text(" ".join(WORDS * 60))
+    return root
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return write(tmp_path_factory.mktemp("home"), WORDS[tiny.MASK])
+
+
+def refused(monkeypatch, capsys, home: Path, out: Path, kind: str, setting: str) -> str:
+    """Trains with a setting; returns the line that says why not."""
+    named = {
+        **{"target": home / "target", "corpus": home / "corpus.txt", "generated": out / "text"},
+        **{"out": out / "head", "budget": "smoke", "device": "cpu", "set": setting},
+        **{"steps": 2, "rows": 4, "length": 32},
+    }
+    words = [part for name, value in named.items() for part in (f"--{name}", str(value))]
+    code, printed, err = call(monkeypatch, capsys, "train", kind, *words)
+    (line,) = [line for line in err.strip().splitlines() if line != "reading the training text"]
+    assert (code, printed) == (2, ""), err
+    assert not list(out.iterdir())
+    return line
+
+
+@pytest.mark.parametrize(("kind", "setting", "message"), ROWS)
+def test_a_setting_that_cannot_be(monkeypatch, capsys, home, tmp_path, kind, setting, message):
+    assert message in refused(monkeypatch, capsys, home, tmp_path, kind, setting)
+
+
+def test_a_diffusion_model_needs_a_mask(monkeypatch, capsys, tmp_path):
+    home, out = write(tmp_path / "home", None), tmp_path / "out"
+    out.mkdir()
+    capsys.readouterr()
+    line = refused(monkeypatch, capsys, home, out, "diffusion", "block=8")
+    assert "has no mask token; give it one (tokenizer.mask_token) among the ids it has, or" in line
