@@ -88,7 +88,7 @@ THINNED = {
     "test_designer.py": 3,
     "test_certify.py": 3,
     "test_distribution.py": 3,
-    "test_dials.py": 3,
+    "test_dials.py": 7,
     "test_explorers.py": 3,
     "test_word_drafts.py": 3,
     "test_forwards.py": 3,

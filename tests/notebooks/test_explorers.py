@@ -22,7 +22,6 @@ CONTROLS = {
     for name in EXPLORERS
     for kind in [getattr(widgets, name, None) or getattr(easyspec, name)]
 }
-EACH = [(name, control) for name, of in CONTROLS.items() for control in of]
 
 
 def parts(view: Explorer, name: str) -> list:
@@ -74,19 +73,20 @@ def test_its_line_and_figures_follow_its_controls(name):
     assert view.children == children  # the figures are the same widgets
 
 
-@pytest.mark.parametrize(("name", "control"), EACH)
-def test_a_wrong_initial_value_is_refused(name, control):
-    make, whole = EXPLORERS[name], parts(EXPLORERS[name](), control)
-    several, last = len(whole) > 1, whole[-1]
-    others = [one.value for one in whole[:-1]]
-    wrong = [float("nan"), "1", last.max + 1, last.min - 1] if hasattr(last, "max") else ["none"]
-    for value in wrong:
-        refused = f"^{control} must be [^\n]*, got {value!r}$"
-        with pytest.raises(specwb.ArgumentError, match=refused):
-            make(**{control: [*others, value] if several else value})
-    right = [*others, positions(last)[-1 if not several else 0]]
-    made = make(**{control: right if several else right[0]})
-    assert [one.value for one in parts(made, control)] == right
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_a_wrong_initial_value_is_refused(name):
+    make, view = EXPLORERS[name], EXPLORERS[name]()
+    for control in CONTROLS[name]:
+        *others, last = parts(view, control)
+        others = [one.value for one in others]
+        limits = [float("nan"), "1", last.max + 1, last.min - 1] if hasattr(last, "max") else []
+        for value in limits or ["none"]:
+            refused = f"^{control} must be [^\n]*, got {value!r}$"
+            with pytest.raises(specwb.ArgumentError, match=refused):
+                make(**{control: [*others, value] if others else value})
+        right = [*others, positions(last)[0 if others else -1]]
+        made = make(**{control: right if others else right[0]})
+        assert [one.value for one in parts(made, control)] == right
 
 
 class Doubled(Explorer):

@@ -150,8 +150,13 @@ TIED = {"5.fastest": ["prompt lookup", "EAGLE"]}
 
 @pytest.mark.parametrize("key", course.questions())
 def test_distractors_are_wrong(key):
-    """No two choices are the same number, and only what is known to be tied has two answers."""
+    """:func:`course.ask` refuses a file whose sentences do not fit the answer that it computes. No
+    two choices are the same number, and only what is known to be tied has two answers."""
     asked = course.ask(key)
+    assert set(map(type, asked.choices.values())) == {str}
+    for text in (asked.question, asked.because, *filter(None, asked.choices.values())):
+        assert text[-1] in ".?!:", text
+        assert "\n" not in text
     assert len(set(map(value, asked.choices))) == len(asked.choices)
     assert len(asked.answer) == 1 or TIED[key] == asked.answer
 
