@@ -491,7 +491,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_verifiers_get_no_certificate(name):
-    result = certify(HOSTILE[name], seconds=2.0)
+    result = certify(HOSTILE[name], seconds=0.3 if name.startswith("endless") else 2.0)
     assert result.verdict == NOTHING, result
     assert result.reason
     assert repr(result).startswith("no certificate: ")

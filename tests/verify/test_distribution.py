@@ -306,12 +306,12 @@ def test_coupled_is_sampled(monkeypatch) -> None:
 
 def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
-        "import specwb, torch\nfrom specwb.verify import Rejection, RRSw\n"
+        "import specwb, torch\nfrom specwb.verify import Rejection\n"
         "class Own(Rejection):\n    name = 'own'\n"
         "    def node(self, p, q, tokens, ok, u):\n"
         "        return super().node(p, q, tokens, ok, torch.rand_like(u))\n"
-        "class Right(RRSw):\n    name = 'right'\n"
-        "class Wrong(RRSw):\n    name = 'wrong'\n"
+        "class Right(Rejection):\n    name = 'right'\n"
+        "class Wrong(Rejection):\n    name = 'wrong'\n"
         "    def node(self, p, q, tokens, ok, u):\n"
         "        return super().node(p, q, tokens, ok, u / 2)\n"
     )

@@ -14,7 +14,7 @@ from specwb.verify import exact as E
 from specwb.verify.mutants import MUTANTS, Counterexample, Mutant, residual_from_p
 from specwb.verify.production import RuleCheck
 
-LONG = {"race", "rrsw", "kseq", "traversal"}
+LONG = {"race", "rrs", "rrsw", "kseq", "point", "traversal"}
 
 
 @pytest.mark.parametrize(
