@@ -110,7 +110,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
     questions = (data_dir() / "prompts/lab.jsonl").read_text("utf-8").splitlines(True)[:3]
     few = tmp_path / "few.jsonl"
     few.write_text("".join(questions), "utf-8")
-    options = ["--seconds", "0", "--max-new-tokens", "24", "--prompts", str(few)]
+    options = ["--seconds", "0", "--max-new-tokens", "12", "--prompts", str(few)]
     files = ["--json", str(path), "--html", str(page)]
     code, out, err = call(monkeypatch, capsys, "compare", *options, *files)
     assert code == 0, err

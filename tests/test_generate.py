@@ -199,7 +199,7 @@ def test_a_stop_text_is_not_printed(monkeypatch, capsys):
 
 
 def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
-    code, _, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8", "--baseline")
+    code, _, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "4", "--baseline")
     assert code == 0
     speeds = r"one run each: [\d.]+ tokens/s, plain decoding [\d.]+: speedup [\d.]+x over ar"
     assert re.search(f"after a warm-up, {speeds}, specwb's own; greedy text identical", err)

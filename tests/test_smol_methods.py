@@ -20,7 +20,7 @@ pytestmark = [
         reason="SmolLM2-135M is not cached; python -m specwb.models.smol fetches it (93 MB)",
     ),
 ]
-TOKENS = 32
+TOKENS = 24
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def target() -> specwb.Target:
 
 @pytest.fixture(scope="module")
 def prompts(target) -> list[list[int]]:
-    return [question.ids(target.tokenizer) for question in load_prompts("chat")[:4]]
+    return [question.ids(target.tokenizer) for question in load_prompts("chat")[:2]]
 
 
 @pytest.fixture(scope="module")

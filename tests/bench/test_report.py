@@ -77,6 +77,7 @@ def test_the_page_says_what_was_measured(frame, page):
         assert html.escape(wanted) in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium to open the page with")
 def test_a_browser_draws_all_figures(page, tmp_path):
     path = tmp_path / "page.html"

@@ -132,8 +132,7 @@ def test_forwards_take_time_and_more_tokens_more():
             forward_seconds(tiny.target(), widths, [1])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_calibrate(temperature):
+def test_calibrate():
     m = calibrate(
         tiny.target(),
         tiny.draft(),
@@ -141,7 +140,7 @@ def test_calibrate(temperature):
         gamma=3,
         tree=(2, 2),
         max_new_tokens=16,
-        temperature=temperature,
+        temperature=1.0,
         rounds=4,
     )
     assert (len(m.chain), len(m.tree), len(m.tree[0])) == (3, 2, 2)

@@ -243,7 +243,7 @@ def placed(monkeypatch, rank: int, size: int, port: int) -> None:
 def test_others_that_do_not_come(monkeypatch):
     placed(monkeypatch, 0, 2, ranked.free_port())
     with pytest.raises(RanksError, match="the 2 processes did not come together") as caught:
-        join("cpu", timeout=1.0)
+        join("cpu", timeout=0.2)
     assert "\n" not in str(caught.value)
     assert ranks.here() is None
     assert not dist.is_initialized()
