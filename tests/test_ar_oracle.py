@@ -44,7 +44,7 @@ def test_with_eos(kind):
     target = tiny.target(kind)
     for prompt in tiny.PROMPTS:
         whole = generated(target, prompt, LENGTH)
-        for place in (0, 1, 7, 20):
+        for place in (0, 7):
             ends = [whole[place], whole[place + 5]]
             assert specwb.decode(
                 target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends[0]

@@ -234,6 +234,7 @@ def test_compare_names_methods_without_the_preset(monkeypatch, capsys):
     assert err.startswith("without a preset 'published', as they are: ar\n")
 
 
+@pytest.mark.slow
 def test_the_harness_without_its_package_is_one_line():
     command = "import sys; sys.modules['lm_eval'] = None; import runpy; sys.argv = ['x']; "
     command += "runpy.run_module('specwb.harness.lm_eval', run_name='__main__')"

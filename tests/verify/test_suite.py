@@ -14,12 +14,14 @@ from specwb.verify import exact as E
 from specwb.verify.mutants import MUTANTS, Counterexample, Mutant, residual_from_p
 from specwb.verify.production import RuleCheck
 
-LONG = {"race", "rrs", "rrsw", "kseq", "point", "traversal"}
+QUICK = ("rejection", "top", "block")
+
+
+NAMES = (*E.RULES, *E.TREE_RULES)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in (*E.RULES, *E.TREE_RULES)],
+    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
 )
 def test_every_rule_is_lossless_and_its_mutants_are_refuted(name) -> None:
     """Over fractions and as it decodes: at one node and over whole rounds the output is the
