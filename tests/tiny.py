@@ -193,7 +193,7 @@ def trained(
             beside = perturbed(target.model, 0.02) if draft is None else copy.deepcopy(draft.model)
             learnt = with_draft(learnt, specwb.load(cast(beside, torch.float32)))
         torch.manual_seed(0)
-        ids = _texts(target, tuple(torch.randint(target.vocabulary, (12,)).tolist()))
+        ids = _texts(target, tuple(torch.randint(target.vocabulary, (6,)).tolist()))
         made, recipe, rate = _untrained(kind, learnt, ids, vocabulary)
         if kind == "diffusion":
             steps, temperature = steps * 3 // 5, 1.0
