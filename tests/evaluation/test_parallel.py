@@ -109,7 +109,7 @@ def test_a_single_step_is_not_timed(one_process):
         "attention": 1.0,
     }
     assert notes(single) == [
-        "one round alone, which has the prompt in it, is not timed; ask for more tokens"
+        "one step alone, which has the prompt in it, is not timed; ask for more tokens"
     ]
 
 

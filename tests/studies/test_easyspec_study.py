@@ -188,7 +188,7 @@ def test_measurements_beside_the_grid_are_saved_and_printed(pair, measured, monk
     assert max(x for r in document["drift"]["true"] for x in r["key_error"]) < 1e-5
     assert document["drift"]["false"][2]["key_error"][2] > 1e-2
     titles = {title.split(",")[0]: rows for title, rows in study.printed(document)}
-    assert len(titles["Eager rounds"]) == len(titles["T = 0.8"]) == 2
+    assert len(titles["Eager steps"]) == len(titles["T = 0.8"]) == 2
     assert [row["setting"] for row in titles["Widths"]] == [
         c.spec.removeprefix("easyspec:") for c in CELLS if "width" in c.spec
     ]
