@@ -183,7 +183,8 @@ def write(
                 if written >= tokens:
                     break
         except KeyboardInterrupt:
-            _save(lines, out)
+            if lines:  # otherwise an earlier file is as good
+                _save(lines, out)
             say("stopped; the same command goes on from there")
             raise
     _save(lines, out)

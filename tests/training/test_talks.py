@@ -105,21 +105,26 @@ def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, 
 def test_an_interrupted_run_loses_nothing(target, tmp_path, monkeypatch):
     block = talks.block
 
-    def interrupted(target, plain, number, *more):
-        if number == 2:
-            raise KeyboardInterrupt
-        return block(target, plain, number, *more)
+    def stopped(at, **settings):
+        def interrupted(target, plain, number, *more):
+            if number == at:
+                raise KeyboardInterrupt
+            return block(target, plain, number, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(talks, "block", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                talks.write(target, out, 10_000, rows=6, **settings)
 
     out = tmp_path / "talks.jsonl"
-    with monkeypatch.context() as patch:
-        patch.setattr(talks, "block", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            talks.write(target, out, 10_000, rows=6)
+    stopped(2)
     assert len(list(tmp_path.glob("*.blocks/*/*.json"))) == 2
     assert out.read_text()  # what is complete
     talks.write(target, out, 60, rows=6)
     whole = tmp_path / "whole.jsonl"
     talks.write(target, whole, 60, rows=6)
+    assert out.read_text() == whole.read_text()
+    stopped(0, seed=1)  # before anything is complete
     assert out.read_text() == whole.read_text()
 
 
