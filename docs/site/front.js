@@ -175,8 +175,8 @@ export function mountCandidates(element, k) {
     soft("The columns are p, a bell over 13 tokens: ", tag("b", { class: "taken" }, "taken"), " by ",
       "the candidates, ", tag("b", { class: "left" }, "left"), " for the bonus token. Dashed: q, ",
       "another bell."),
-    columns, soft("Acceptance of recursive rejection by k, independent candidates. Line above a ",
-      "bar: the most that any rule can accept."), chart);
+    columns, soft("Acceptance of recursive rejection by the number k of independent candidates. ",
+      "Line above a bar: the most that any rule can accept."), chart);
 
   function draw() {
     const inputs = [heat, shift, sharp, many];
@@ -189,8 +189,8 @@ export function mountCandidates(element, k) {
     const rates = Array.from({ length: CANDIDATES }, (_, i) => overlap(p, q, level(p, q, i + 1)));
     const most = mostAccepted(p, q, n).toFixed(3);
     said.replaceChildren(tag("b", {}, rates[n - 1].toFixed(3)), n === 1
-      ? " A candidate is accepted so often, and no rule accepts it more often."
-      : ` One of ${n} candidates is accepted so often by recursive rejection; no rule for ${n} `
+      ? " is how often the candidate is accepted; no rule accepts it more often."
+      : ` is how often recursive rejection accepts one of ${n} candidates; no rule for ${n} `
         + `independent ones accepts more than ${most}.`);
     const high = Math.max(...p, ...q);
     const bar = (kind, share, top) => tag("i", { class: kind, style: `height:${(100 * share) / top}%` });

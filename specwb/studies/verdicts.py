@@ -181,7 +181,7 @@ def judge(
 
 def _measurement(claim: Claim, v: dict[str, Any]) -> tuple[Any, ...]:
     """Name what is judged, the same of claims that are about one measurement."""
-    if "predicted" in v:  # a cost alone is the same whatever cells it is asked of
+    if "predicted" in v:  # the same prediction is one measurement, of whichever cells
         return ("predicted", *v["predicted"].values())
     return claim.measurement("restated" in v)
 
