@@ -77,7 +77,7 @@ REFUSED = {
     timing.measured_speedups: [("design", "best of three", 1.3), ("> 0", "one run each", 0)],
     timing.slowdowns: [(">= 1", 0, 1), (">= 1", 1, 0), (">= 1", 1, 1, 0.5)],
     stopping.left_out_distribution: [("tokens are", [F(1)], [F(1)], {1})],
-    stopping.compression: [("one round", []), ("one round", [-1])],
+    stopping.compression: [("one step", []), ("one step", [-1])],
     stopping.stopped: [
         ("values in", always(F(2)), 2, lambda h: True, 0.1),
         ("sum to 1", always(F(1), F(1, 2)), 2, lambda h: True, 0.1),
