@@ -28,9 +28,9 @@ WARM: dict[str, Any] = {"temperature": 0.8, "seed": 2}
 OTHER = {**WARM, "seed": 1}  # with the first these end after a sentence
 
 RECORDINGS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
-    "front": ("smol", "sps:gamma=3", QUESTION, WARM),
+    "front": ("smol", "sps:gamma=3", QUESTION, {**WARM, "seed": 5}),
     "ar": ("smol", "ar", QUESTION, OTHER),
-    "sps": ("smol", "sps:gamma=4", QUESTION, WARM),
+    "sps": ("smol", "sps:gamma=4", QUESTION, {**WARM, "seed": 6}),
     "mcsd": ("smol", "mcsd:tree=3-2-1", QUESTION, WARM),
     "pld": ("lab", "pld", AREAS, {}),
     "lookahead": ("lab", "lookahead", AREAS, {}),
