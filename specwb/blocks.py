@@ -15,16 +15,13 @@ from specwb.tree import Tree
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward of the drafter.
+    """One forward pass of the drafter.
 
-    Attributes:
-        blocks: the nodes whose subtrees it makes, in level order: those of depth ``k (pass - 1)``
-            that have children; the root in the first pass.
-        parents: of each block, which block of the pass before it follows.
-        nodes: ``k`` nodes of each block's path, the last of them the block itself.
-        levels: how many levels it makes: of its k distributions so many are used.
-        width: the largest number of children of a node.
-        first: how many of the drafter's slots earlier passes take.
+    ``blocks``: the nodes whose subtrees it makes, in level order: those of depth ``k (pass - 1)``
+    that have children. ``parents``: of each, the block of the pass before that it follows.
+    ``nodes``: the last k nodes of each block's path. ``levels``: how many of its k distributions
+    are used. ``width``: the largest number of children of a node. ``first``: how many of the
+    drafter's slots earlier passes take.
     """
 
     blocks: tuple[int, ...]
@@ -36,26 +33,13 @@ class Pass:
 
 
 class BlockTree:
-    """A tree as passes of blocks of ``k``.
+    """A tree in level order as passes of blocks of ``k``, at most ``passes`` of them.
 
-    The nodes of depth ``k b + j`` are predicted at place j of a block of pass b + 1; all nodes
-    j - 1 levels below a block have one list of candidates, that block's j-th, however their paths
-    there differ.
-
-    Args:
-        tree: one shape for all rows, its nodes in level order.
-        k: tokens of a block.
-        passes: how many passes there may be; default as many as it takes.
-
-    Attributes:
-        passes: the passes.
-        above: of every node with children, the block whose distributions these are drawn from.
-        slots: places that the passes below the first take in a drafter's cache, k a block.
-        lists: how many lists of candidates there are.
-
-    Raises:
-        ArgumentError: k < 1, a tree that is not one shape in level order, one without candidates,
-            or deeper than ``passes`` passes allow.
+    The nodes of depth ``k b + j`` are predicted at place j of a block of pass b + 1; all nodes j -
+    1 levels below a block have one list of candidates, that block's j-th, however their paths there
+    differ. ``above`` maps every node with children to the block whose distributions these are drawn
+    from; ``slots`` are the places that the passes below the first take in a drafter's cache, k per
+    block; ``lists`` counts the lists of candidates.
     """
 
     def __init__(self, tree: Tree, k: int, passes: int | None = None) -> None:
@@ -110,13 +94,8 @@ class BlockTree:
         return places
 
     def steps(self, v: float, c: float, f: float) -> float:
-        """A step's time in steps of plain decoding: ``1 + v (n - 1) + c passes + f slots``.
-
-        Args:
-            v: of a node that is scored.
-            c: of a pass.
-            f: of a pair that is fed below the text.
-        """
+        """A step's time in steps of plain decoding: ``1 + v (n - 1) + c passes + f slots``, with v
+        per scored node, c per pass and f per pair processed below the text."""
         return 1 + v * (self.tree.n - 1) + c * len(self.passes) + f * self.slots
 
     def sight(self) -> Tensor:

@@ -139,11 +139,9 @@ class _CustomGenerate:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """Refuses stop strings, and gives the signature of a call.
-
-        ``generate`` asks for the signature before anything else. It would next refuse stop strings
-        for want of a tokenizer, which it keeps from callables even where it was given one.
-        """
+        """The signature of a call; refuses stop strings. ``generate`` asks for the signature before
+        anything else, and would next refuse stop strings for want of a tokenizer, which it keeps
+        from callables even where it was given one."""
         arguments = _arguments_of_generate()
         model = arguments.get("self")
         settings = arguments.get("generation_config") or getattr(model, "generation_config", None)
@@ -232,7 +230,7 @@ class _CustomGenerate:
         return GenerateDecoderOnlyOutput(sequences=sequences)
 
     def _for(self, model: nn.Module) -> tuple[Target, Method]:
-        """Returns the target and the method for a model, built anew where either has changed."""
+        """The target and the method for a model, built anew where either has changed."""
         target = wrap(model)
         draft = wrap(self.draft) if isinstance(self.draft, nn.Module) else self.draft
         built = self._built.get(model)
@@ -251,15 +249,8 @@ _targets: WeakKeyDictionary[nn.Module, tuple[tuple, Target]] = WeakKeyDictionary
 
 
 def wrap(model: nn.Module) -> Target:
-    """Returns the model as a :class:`Target` without a tokenizer.
-
-    It is one target for as long as the model's weights are the same, and it does not keep the model
-    alive.
-
-    Raises:
-        UnsupportedModel: an architecture or layers the backbone does not run, or weights that are
-            not all on one device.
-    """
+    """The model as a :class:`Target` without a tokenizer: one target for as long as the model's
+    weights are the same, which does not keep the model alive."""
     known = _targets.get(model)
     if known is not None and known[0] == _fingerprint(model):
         return known[1]
@@ -275,21 +266,17 @@ def wrap(model: nn.Module) -> Target:
 
 
 def _fingerprint(model: nn.Module) -> tuple:
-    """Returns something that changes when weights are moved, cast, replaced or trained.
-
-    The backbone's fused products would not follow all of these changes.
-    """
+    """Changes when weights are moved, cast, replaced or trained; the backbone's fused products
+    would not follow all of these changes."""
     return tuple(
         (p.data_ptr(), p.dtype, 0 if p.is_inference() else p._version) for p in model.parameters()
     )
 
 
 def _arguments_of_generate() -> dict[str, Any]:
-    """Returns the local variables of the ``generate`` that is running, none where none is.
-
-    It does not hand streamer, assistant_model and synced_gpus to a callable, and a streamer that is
-    never ended leaves its reader waiting.
-    """
+    """The local variables of the ``generate`` that is running, none where none is. It does not hand
+    streamer, assistant_model and synced_gpus to a callable, and a streamer that is never ended
+    leaves its reader waiting."""
     from transformers import GenerationMixin
 
     code = inspect.unwrap(GenerationMixin.generate).__code__
@@ -311,7 +298,7 @@ def _sampling(settings) -> Sampling:
 
 
 def _is_plain_sampling(processors, sampling: Sampling) -> bool:
-    """Says whether the processors are just temperature, top-k and top-p, as the engine has them."""
+    """Whether the processors are just temperature, top-k and top-p, as the engine has them."""
     usual = {
         TemperatureLogitsWarper: sampling.temperature not in (0, 1),
         TopKLogitsWarper: sampling.top_k,
@@ -321,13 +308,8 @@ def _is_plain_sampling(processors, sampling: Sampling) -> bool:
 
 
 def _pad(settings, criteria) -> Tensor | None:
-    """Returns the token that rows are padded with after they stop, None where they are not.
-
-    The library pads only where a criterion has an ``eos_token_id``.
-
-    Raises:
-        UnsupportedGeneration: they are padded, and there is no such token.
-    """
+    """The token that rows are padded with after they stop, None where they are not: the library
+    pads only where a criterion has an ``eos_token_id``."""
     if not any(hasattr(criterion, "eos_token_id") for criterion in criteria):
         return None
     if settings._pad_token_tensor is None:
@@ -337,11 +319,7 @@ def _pad(settings, criteria) -> Tensor | None:
 
 
 def _limit(criteria, width: int) -> int:
-    """Returns the number of columns that the text may have, of which the prompt takes ``width``.
-
-    Raises:
-        UnsupportedGeneration: there is no limit.
-    """
+    """The number of columns that the text may have, of which the prompt takes ``width``."""
     limits = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
     if not limits:
         reason = "memory for the text is reserved in advance"
@@ -350,11 +328,7 @@ def _limit(criteria, width: int) -> int:
 
 
 def _check(settings, model_kwargs: dict, assistant, synced) -> None:
-    """Checks that this is greedy decoding or sampling, from one model and of one text a row.
-
-    Raises:
-        UnsupportedGeneration: it is not.
-    """
+    """Checks that this is greedy decoding or sampling, from one model and of one text per row."""
     mode = settings.get_generation_mode(assistant)
     if mode not in ("greedy_search", "sample"):
         raise UnsupportedGeneration(
@@ -382,11 +356,7 @@ def _check(settings, model_kwargs: dict, assistant, synced) -> None:
 
 
 def _starts(input_ids: Tensor, settings, model_kwargs: dict) -> list[int]:
-    """Returns the column at which each row's text begins, after its left padding.
-
-    Raises:
-        UnsupportedGeneration: any other mask or other positions.
-    """
+    """The column at which each row's text begins, after its left padding."""
     mask, columns = model_kwargs.get("attention_mask"), input_ids.shape[1]
     past_columns = getattr(settings, "_mask_length", columns)
     mask_columns = past_columns if mask is None else mask.shape[1]
@@ -413,7 +383,7 @@ def _starts(input_ids: Tensor, settings, model_kwargs: dict) -> list[int]:
 
 
 def _count_from_zero(positions: Tensor, inside: Tensor) -> bool:
-    """Says whether the positions ``inside`` the texts count each row's tokens from 0."""
+    """Whether the positions ``inside`` the texts count each row's tokens from 0."""
     if positions.shape[-1] != inside.shape[1]:
         return False
     expected = inside.long().cumsum(1) - 1
@@ -421,16 +391,9 @@ def _count_from_zero(positions: Tensor, inside: Tensor) -> bool:
 
 
 class _Text:
-    """The text as ``generate`` would have it.
-
-    It grows by one column for all rows together, and the stopping criteria are asked after each.
-
-    Args:
-        input_ids: the prompts with their padding.
-        criteria: the stopping criteria.
-        streamer: is given every column; None is no streamer.
-        pad: what rows that have stopped go on with; None where they go on as they are.
-    """
+    """The text as ``generate`` would have it: it grows by one column for all rows together, and the
+    stopping criteria are asked after each. The streamer is given every column; rows that have
+    stopped go on with ``pad``, or as they are where it is None."""
 
     def __init__(
         self, input_ids: Tensor, criteria: StoppingCriteriaList, streamer, pad: Tensor | None
@@ -440,7 +403,7 @@ class _Text:
         self.open = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
     def follow(self, state: State) -> bool:
-        """Takes the columns that all rows have reached, and says whether every row has stopped."""
+        """Takes the columns that all rows have reached; returns whether every row has stopped."""
         counts, new = self._new_tokens(state)
         while bool(self.open.any()):
             column = self.ids.shape[1] - self.width
@@ -460,7 +423,7 @@ class _Text:
         return not bool(self.open.any())
 
     def complete(self, state: State) -> Tensor:
-        """Returns the finished text, where only the end of text and the limit stop a row."""
+        """The finished text, where only the end of text and the limit stop a row."""
         counts, new = self._new_tokens(state)
         if self.pad is not None:
             beyond = torch.arange(new.shape[1], device=new.device) >= counts[:, None]
@@ -468,7 +431,7 @@ class _Text:
         return torch.cat([self.ids, new], 1)
 
     def _new_tokens(self, state: State) -> tuple[Tensor, Tensor]:
-        """Returns how many new tokens every row has, ``[B]``, and the tokens, ``[B, longest]``."""
+        """How many new tokens every row has, ``[B]``, and the tokens, ``[B, longest]``."""
         counts = state.length - state.start
         index = torch.arange(int(counts.max()), device=counts.device)
         tokens = state.tokens.gather(1, state.start[:, None] + index)

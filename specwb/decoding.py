@@ -141,11 +141,7 @@ def rounds(
 
 
 def _static(target: Target, method: Method, graphs: bool | None, eager: bool) -> bool:
-    """Whether steps are recorded: where nothing forbids it, unless ``graphs`` is False.
-
-    Raises:
-        ArgumentError: it was asked for and cannot be.
-    """
+    """Whether steps are recorded: where nothing forbids it, unless ``graphs`` is False."""
     recorder = target.device.type in RECORDERS
     if graphs and not recorder:
         raise ArgumentError(
@@ -313,7 +309,6 @@ def decode(
 
 
 def _report(step: Step, on_tokens: Callable[[int, list[int], int], None]) -> None:
-    """Call ``on_tokens`` for the rows that the step has written in."""
     assert step.verdict.emitted is not None
     counts, emitted = step.verdict.count.tolist(), step.verdict.emitted.tolist()
     for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):

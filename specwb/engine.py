@@ -64,26 +64,9 @@ class Clock:
 
 @dataclass
 class Decoding:
-    """A batch that is decoded: what takes part in every step, and the step.
-
-    Attributes:
-        target: the model whose distribution is preserved.
-        method: the drafter's description and the rule, see :func:`specwb.method`.
-        sampling: temperature and filters.
-        prompts: token ids, one list a row.
-        budgets: how many tokens each row may write.
-        seeds: ``[B]``, one a row.
-        ends: ids that end a row.
-        static: steps are recorded as CUDA graphs and replayed.
-        trace: steps keep their scores and uniforms.
-        clock: measures the parts of every step.
-        rescore: puts other scores in the place of the target's.
-        layout: how the target is run over a draft, see :meth:`Target.score`.
-        stops: what ends a row beside ``ends``, where there is something: a host read a step.
-        past: what an earlier decoding left, and what this one leaves.
-        rule: the verification rule under these sampling settings.
-        state, drafter, noise: made by :meth:`open`.
-    """
+    """A batch that is decoded: what takes part in every step, and the step. The arguments are those
+    of :func:`specwb.rounds`, checked; ``state``, ``drafter`` and ``noise`` are made by
+    :meth:`open`."""
 
     target: Target
     method: Method
@@ -300,11 +283,7 @@ class Decoding:
 
 
 def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
-    """What a drafter proposed, if its shapes and types can be scored.
-
-    Raises:
-        DraftError: it cannot.
-    """
+    """The draft, if its shapes and types can be scored; otherwise raises :class:`DraftError`."""
     name = type(drafter).__name__
     if not isinstance(draft, Draft):
         raise DraftError(f"{name}.propose must return a specwb.Draft, got {draft!r}")
@@ -322,7 +301,7 @@ def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
 
 
 def outside(draft: Draft, drafter: Drafter, target: Target) -> DraftError | None:
-    """What to raise where a draft token is no id of the target's vocabulary."""
+    """The error to raise if a draft token is no id of the target's vocabulary."""
     wrong = [x for x in draft.tokens.flatten().tolist() if not 0 <= x < target.vocabulary]
     if not wrong:
         return None

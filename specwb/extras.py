@@ -30,15 +30,8 @@ def how(extra: str) -> str:
 
 
 def require(what: str, extra: str, *packages: str) -> None:
-    """Check that the packages are installed.
-
-    Args:
-        what: the part of specwb that needs them, as the message names it.
-        extra: the extra of this package that brings them.
-        packages: their names as they are imported.
-    Raises:
-        MissingExtra: one is not installed; the message has the command that brings it.
-    """
+    """Checks that the packages, named as they are imported, are installed; ``what`` is the part of
+    specwb that needs them, ``extra`` the extra that brings them."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             brought = f"which the extra '{extra}' brings: {how(extra)}"

@@ -38,15 +38,8 @@ class WriteError(SpecwbError, OSError):
 
 @dataclass(frozen=True)
 class Remote:
-    """A public file.
-
-    Attributes:
-        path: its place under ``SPECWB_DATA``.
-        url: its address.
-        sha256: the checksum of its plain content.
-        licence: its licence.
-        gzip_sha256: the checksum of what lies at ``url``, where that is a gzip of the file.
-    """
+    """A public file: its place under ``SPECWB_DATA``, its address, the checksum of its plain
+    content, its licence, and the checksum of a gzip of it if that is what lies at ``url``."""
 
     path: str
     url: str
@@ -159,15 +152,7 @@ FILES: dict[str, Remote] = {
 
 
 def read(name: str) -> bytes:
-    """Returns the plain content of a public file, checked against its sha256.
-
-    Args:
-        name: a key of ``FILES``.
-
-    Raises:
-        DataError: unknown name, file neither under ``SPECWB_DATA`` nor downloadable, damaged gzip,
-            or wrong checksum.
-    """
+    """The plain content of a public file of :data:`FILES`, checked against its sha256."""
     if name not in FILES:
         raise DataError(f"unknown data file {name!r}; known: {', '.join(sorted(FILES))}")
     remote = FILES[name]
@@ -181,11 +166,8 @@ def read(name: str) -> bytes:
 
 
 def weights_hash(place: Path) -> str:
-    """Computes the sha256 of a file, or over a folder's weights.
-
-    These are its safetensors files or, where it has none, its ``.bin`` files or n-grams
-    (``.npz``), in the order of their names.
-    """
+    """The sha256 of a file, or over a folder's weights in the order of their names: its safetensors
+    files or, where it has none, its ``.bin`` files or n-grams (``.npz``)."""
     digest, files = hashlib.sha256(), [place]
     if not place.is_file():
         kinds = (sorted(place.glob(f"*.{kind}")) for kind in ("safetensors", "bin", "npz"))
@@ -198,11 +180,7 @@ def weights_hash(place: Path) -> str:
 
 
 def home(path: str | Path) -> Path:
-    """A path whose ``~`` is a home directory, where there is such a user; as it is otherwise.
-
-    Raises:
-        ArgumentError: no file can have this name.
-    """
+    """A path whose ``~`` is a home directory, where there is such a user; as it is otherwise."""
     if not isinstance(path, str | os.PathLike):
         raise ArgumentError(f"a path is a text or a Path, got {path!r:.200}")
     try:
@@ -216,11 +194,8 @@ def home(path: str | Path) -> Path:
 
 
 def from_json(content: str | bytes) -> Any:
-    """Returns the value that a JSON text stands for.
-
-    Raises:
-        ValueError: it is not JSON, not UTF-8, or nested deeper than the parser goes.
-    """
+    """The value of a JSON text; ValueError where it is not JSON, not UTF-8, or nested deeper than
+    the parser goes."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -234,15 +209,8 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def foreign(what: object, error_type: type[Exception] = DataError) -> Iterator[None]:
-    """Turns whatever a parser raises at what somebody else wrote into one line that names it.
-
-    Args:
-        what: the file, and what is wrong with it.
-        error_type: the exception that is raised.
-
-    Raises:
-        error_type: the parser failed. This package's errors that say more go on as they are.
-    """
+    """Turns whatever a parser raises at ``what`` somebody else wrote into one line that names it.
+    This package's errors that say more go on as they are."""
     try:
         yield
     except BaseException as error:
@@ -261,15 +229,7 @@ def foreign(what: object, error_type: type[Exception] = DataError) -> Iterator[N
 
 
 def toml(path: Path, error_type: type[Exception] = DataError) -> tuple[dict[str, Any], str]:
-    """Returns the table in a TOML file, and the file's text.
-
-    Args:
-        path: the file.
-        error_type: the exception that is raised.
-
-    Raises:
-        error_type: there is no such file, or it is no TOML.
-    """
+    """The table in a TOML file, and the file's text."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -280,16 +240,7 @@ def toml(path: Path, error_type: type[Exception] = DataError) -> tuple[dict[str,
 
 
 def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any]:
-    """Returns the object in a JSON file, and an empty one where there is no file.
-
-    Args:
-        path: the file.
-        error_type: the exception that is raised.
-
-    Raises:
-        error_type: the file is not JSON, or holds something else than an object; or it is a
-            folder, a pipe or a device.
-    """
+    """The object in a JSON file, and an empty one where there is no file."""
     if not path.exists():
         return {}
     if not path.is_file():
@@ -306,26 +257,19 @@ def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any
 
 
 def _part_name(path: Path) -> Path:
-    """Returns a name next to ``path`` that nothing else has.
-
-    Two runs that write one file must not meet. And in a folder that others write to too, a name
-    that can be guessed may be a link by the time it is opened.
-    """
+    """A name next to ``path`` that nothing else has: two runs that write one file must not meet,
+    and in a shared folder a name that can be guessed may be a link by the time it is opened."""
     return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a file to write, which takes ``path``'s place when the writing has ended.
-
-    So whoever opens ``path`` sees the old content or all of the new.
+    """Yields a file to write, which takes ``path``'s place when the writing has ended: whoever
+    opens ``path`` sees the old content or all of the new.
 
     A link is followed, and what it leads to is replaced. What is no regular file (a device, a pipe)
-    cannot be replaced and is written to as it is. The file gets the mode of the one before it, and
-    a new one what the umask leaves.
-
-    Raises:
-        OSError: it cannot be written; what was there is untouched.
+    is written to as it is. The file gets the mode of the one before it, and a new one what the
+    umask leaves.
     """
     path = Path(os.path.realpath(home(path)))
     if path.exists() and not path.is_file():
@@ -349,14 +293,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def probe(path: Path) -> None:
-    """Makes the file that :func:`whole_file` would write first for ``path``, and removes it.
-
-    Permissions alone do not say whether that works: of a name that is too long, or a file system
-    mounted for reading, they say nothing.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Makes and removes the file that :func:`whole_file` would write first: of a name that is too
+    long, or a file system mounted for reading, permissions say nothing."""
     part = _part_name(path)
     part.open("x").close()
     part.unlink()
@@ -364,14 +302,8 @@ def probe(path: Path) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yields a folder to write into, which becomes ``folder`` when the writing has ended.
-
-    Where there is a folder of that name already it must be empty: what a run has made is never
-    moved away for another's.
-
-    Raises:
-        FileExistsError: there is something of that name, at the beginning or at the end.
-    """
+    """Yields a folder to write into, which becomes ``folder`` when the writing has ended. A folder
+    of that name must be empty: what a run has made is never moved away for another's."""
     folder = home(folder)
     exists = FileExistsError(f"{folder} exists and stays as it is; delete it or choose another")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -395,16 +327,7 @@ UNPACKED_BYTES = 2**28  # of a gzip file's content at most; many times what the 
 
 
 def unpack(path: Path, limit: int = UNPACKED_BYTES) -> bytes:
-    """Returns the content of a file, unpacked where its name ends in ``.gz``.
-
-    Args:
-        path: the file.
-        limit: how many bytes the unpacked content may have.
-
-    Raises:
-        DataError: the name says gzip, and the content is not one, is cut off, or has more than
-            ``limit`` bytes.
-    """
+    """The content of a file, at most ``limit`` bytes, unpacked where its name ends in ``.gz``."""
     if path.suffix != ".gz":
         return path.read_bytes()
     with open(path, "rb") as packed:
@@ -420,7 +343,6 @@ def unpack(path: Path, limit: int = UNPACKED_BYTES) -> bytes:
 
 
 def _local(remote: Remote) -> Path | None:
-    """Returns where the file lies under ``SPECWB_DATA``, None where it does not."""
     root = os.environ.get("SPECWB_DATA")
     if not root:
         return None
@@ -430,10 +352,8 @@ def _local(remote: Remote) -> Path | None:
 
 
 def _download(name: str, remote: Remote) -> Path:
-    """Returns where the file lies in the user's cache, and downloads it where it does not.
-
-    pooch checks what it receives before it gives it that name, so a bad download is never kept.
-    """
+    """Where the file lies in the user's cache; downloads it where it does not. pooch checks what it
+    receives before it gives it that name, so a bad download is never kept."""
     where = f"not at {remote.path} under SPECWB_DATA ({os.environ.get('SPECWB_DATA') or 'not set'})"
     try:
         import pooch
@@ -459,10 +379,7 @@ def _download(name: str, remote: Remote) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Says in a few words why a download failed.
-
-    The libraries' own texts repeat the address and run over several lines.
-    """
+    """Why a download failed, in a few words: the libraries' own texts run over several lines."""
     from requests import HTTPError, RequestException
     from requests.exceptions import ChunkedEncodingError
 
@@ -481,15 +398,8 @@ def _reason(error: Exception) -> str:
 
 
 def check_path(path: Path, option: str) -> None:
-    """Check that a file can be written there, before the work whose results it is to hold.
-
-    Args:
-        path: of the file.
-        option: the option that named it, for the message.
-    Raises:
-        ValueError: the path is a folder; its folder does not exist or cannot be written to; or it
-            is a device or pipe that cannot be written.
-    """
+    """Checks that a file can be written there, before the work whose results it is to hold;
+    ``option`` named it."""
     real = Path(os.path.realpath(home(path)))  # what a link leads to is what is written
     folder = real.parent
     if real.is_dir():
@@ -511,23 +421,13 @@ def check_path(path: Path, option: str) -> None:
 
 
 def write(content: str | bytes, path: Path) -> None:
-    """Write text or bytes to ``path`` as :func:`whole_file` does.
-
-    Raises:
-        OSError: it cannot be written; what was there is untouched.
-    """
+    """Writes text or bytes to ``path`` as :func:`whole_file` does."""
     with whole_file(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
-    """Write several files; one that cannot be written does not keep the others from being.
-
-    Args:
-        contents: what makes the text of each file.
-    Raises:
-        OSError: some cannot be written; which, and why.
-    """
+    """Writes several files; one that cannot be written does not keep the others from being."""
     failed = []
     for path, text in contents.items():
         try:
@@ -539,10 +439,8 @@ def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
 
 
 def stored_png(line: str) -> str | None:
-    """The PNG beside this line of text in the notebook that runs in JupyterLab, as last saved.
-
-    With it, a notebook that is run again and saved keeps the PNGs of what has not changed.
-    """
+    """The PNG next to this line of text in the notebook that runs in JupyterLab, as last saved, so
+    that a notebook that is run again keeps the PNGs of what has not changed."""
     try:
         cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text("utf-8"))["cells"]
         every = [one.get("data", {}) for cell in cells for one in cell.get("outputs", ())]

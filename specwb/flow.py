@@ -196,17 +196,8 @@ class State:
         self._masks.clear()
 
     def read(self, rule: str = "") -> None:
-        """The one host read of a step: is everything done, how long is the longest row, and is
-        everything sound.
-
-        Args:
-            rule: the name of what verified the step, for the message.
-        Raises:
-            InvalidDistribution: a bonus token was drawn from probabilities that are NaN or have
-                no mass.
-            RuleMismatch: the rule needs the number of a node's candidates fixed before they are
-                drawn, and the draft left out some of them.
-        """
+        """The one host read of a step: whether everything is done, the longest row's length, and
+        whether a fault was found; ``rule`` names what verified the step, for the message."""
         assert self._summary is not None
         finished, longest, fault = self._summary.tolist()
         if fault == Fault.UNEVEN.value:
@@ -230,14 +221,9 @@ class State:
 
 @dataclass
 class Prior:
-    """What an earlier decoding computed of texts that begin with the same tokens.
-
-    Attributes:
-        caches: as of its :class:`State`.
-        features: ``[B,T,F]`` the target's, or None.
-        slots: so many slots of the target's cache, and features, are those of the new texts.
-        drafted: so many of any other cache.
-    """
+    """What an earlier decoding computed of texts that begin with the same tokens: the first
+    ``slots`` slots of the target's cache and features, and the first ``drafted`` of any other
+    cache, are those of the new texts."""
 
     caches: list[tuple[object, KVCache]]
     features: Tensor | None

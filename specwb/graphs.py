@@ -42,11 +42,7 @@ class GraphError(SpecwbError, RuntimeError):
 
 
 class Recording(Protocol):
-    """A recorded step.
-
-    Attributes:
-        result: what the recorded function returned; every ``replay`` writes its tensors anew.
-    """
+    """A recorded step; every ``replay`` writes the tensors of ``result`` anew."""
 
     result: Any
 
@@ -98,14 +94,9 @@ def _uncollected() -> Iterator[None]:
 
 
 class CudaGraph:
-    """A function captured (not executed) as a CUDA graph.
-
-    Args:
-        body: the function.
-        device: where its kernels run.
-        earlier: a recording of the same arena, whose memory this one may share, because the two are
-            never replayed at once and nothing but results outlives a replay.
-    """
+    """A function captured (not executed) as a CUDA graph. It may share the memory of an ``earlier``
+    recording of the same arena, because the two are never replayed at once and nothing but results
+    outlives a replay."""
 
     def __init__(
         self, body: Callable[[], Any], device: torch.device, earlier: Recording | None
@@ -147,15 +138,8 @@ RECORDERS: dict[str, Recorder] = {"cuda": CudaGraph}
 
 @dataclass
 class Arena:
-    """The tensors of one decoding at a time, and the graphs over them.
-
-    Attributes:
-        state: the decoding's texts and the target's cache.
-        drafter: the decoding's drafter.
-        noise: its uniforms.
-        recordings: by horizon, or by horizon and stage; None where this ran eagerly once.
-        last: the stage that ran last.
-    """
+    """The tensors of one decoding at a time, and the graphs over them, by horizon or by horizon and
+    stage (None where this ran eagerly once); ``last`` is the stage that ran last."""
 
     state: State
     drafter: Drafter
@@ -168,12 +152,7 @@ class Arena:
 
     def take(self, fresh: Arena) -> None:
         """Goes on with another decoding of the same shapes: copies its contents to where the graphs
-        look.
-
-        Raises:
-            RuntimeError: the decodings differ in what graphs cannot change: settings, or the shape
-                of a tensor.
-        """
+        look."""
         mine, other = self.state, fresh.state
         _check_equal("sampling", mine.sampling, other.sampling)
         _check_equal("ceiling", mine.ceiling, other.ceiling)
@@ -188,18 +167,11 @@ class Arena:
         self.noise.restart()
 
     def run(self, body: Callable[[], Any], stage: Hashable = None) -> Any:
-        """Runs one step, or one stage of it. The first of a horizon runs eagerly, which makes every
-        table that is made lazily; the second is recorded.
+        """Runs one step, or one ``stage`` of it. The first of a horizon runs eagerly, which makes
+        every table that is made lazily; the second is recorded.
 
         The results of all recordings stay referred to, so that no graph that is recorded later is
         given their memory: a stage's results are still there when the stages after it run.
-
-        Args:
-            body: the step or stage.
-            stage: which one it is; None: a whole step.
-
-        Raises:
-            RuntimeError: the drafter holds a tensor that would be lost to the graph.
         """
         self.last, horizon = stage, self.state.horizon
         bucket = horizon if stage is None else (horizon, stage)
@@ -220,11 +192,7 @@ class Arena:
         return recording.result
 
     def _check_drafter(self) -> None:
-        """Checks that the drafter's tensors are those that it listed when it was opened.
-
-        Raises:
-            GraphError: it is one more, or another one.
-        """
+        """Checks that the drafter's tensors are those that it listed when it was opened."""
         name, listed = type(self.drafter).__name__, self.drafter.tensors()
         for key, tensor in listed.items():
             if self._opened.get(key) is not tensor:
@@ -243,14 +211,10 @@ class Arena:
 
 
 def replayed(run: Callable[[], T], arenas: Mapping[tuple, Arena]) -> T:
-    """What ``run()`` returns once it has recorded nothing; for what is timed.
+    """The result of ``run()``, a decoding, once it has recorded nothing: for timing.
 
     A step or stage runs eagerly when it is first met, then it is recorded, then replayed. A
     decoding is run again while one of the first two was in it, :data:`RUNS` times at most.
-
-    Args:
-        run: a decoding, the same every time.
-        arenas: its method's.
     """
     for _ in range(RUNS):
         before = _met(arenas)

@@ -21,18 +21,8 @@ def integer(
     high: int | None = None,
     kind: type[ValueError] = ArgumentError,
 ) -> int:
-    """Returns ``value`` as an int and checks that it lies in ``low..high``.
-
-    Args:
-        name: what the value is, for the message.
-        value: an int, or one number of an integer type of numpy or torch.
-        low, high: the bounds, both included; None is no bound.
-        kind: the exception that is raised.
-
-    Raises:
-        kind: anything else. A bool is no number here, and a float is none even where it is an
-            integer.
-    """
+    """``value`` (an int, or one number of an integer type of numpy or torch) as an int in
+    ``low..high``. A bool or a float, even 3.0, raises ``kind``."""
     number = as_int(value)
     too_low = number is not None and low is not None and number < low
     too_high = number is not None and high is not None and number > high
@@ -43,16 +33,7 @@ def integer(
 
 
 def real(name: str, value: object, kind: type[ValueError] = ArgumentError) -> float:
-    """Returns ``value``, a number of Python, numpy or torch that is not NaN, as a float.
-
-    Args:
-        name: what the value is, for the message.
-        value: the number.
-        kind: the exception that is raised.
-
-    Raises:
-        kind: anything else. A bool is no number, and neither is a text that looks like one.
-    """
+    """``value``, a number of Python, numpy or torch that is neither NaN nor a bool, as a float."""
     number = value.item() if isinstance(value, Tensor | np.ndarray) and value.ndim == 0 else value
     if isinstance(number, bool | np.bool_) or not isinstance(number, numbers.Real):
         raise kind(f"{name} must be a number, got {value!r}")
@@ -65,7 +46,7 @@ def real(name: str, value: object, kind: type[ValueError] = ArgumentError) -> fl
 
 
 def as_int(value: object) -> int | None:
-    """Returns the int that ``value`` is, or None where it is not one integer."""
+    """The int that ``value`` is, or None where it is not one integer."""
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) is torch.bool:
@@ -79,30 +60,22 @@ def as_int(value: object) -> int | None:
 
 
 def to_python(values: Any) -> Any:
-    """Returns a tensor or an array as Python lists or numbers, and everything else as it is."""
+    """A tensor or an array as Python lists or numbers, and everything else as it is."""
     if isinstance(values, Tensor) and values.is_meta:
         raise ArgumentError("a tensor on the device meta holds no numbers")
     return values.tolist() if isinstance(values, Tensor | np.ndarray) else values
 
 
 def is_many(value: object) -> bool:
-    """Says whether ``value`` is a sequence of things: no text, bytes, mapping or single number."""
+    """Whether ``value`` is a sequence of things: no text, bytes, mapping or single number."""
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
 def eos_ids(eos: object, vocabulary: int, source: str = "eos") -> list[int]:
-    """Returns the ids that end a row as a list.
-
-    Args:
-        eos: one id, or several.
-        vocabulary: the number of tokens; ids are below it.
-        source: where the ids come from, for the message.
-
-    Raises:
-        ArgumentError: something that is no id of the vocabulary, and so would never end a row.
-    """
+    """The id or ids that end a row as a list; ``source`` names where they come from. One outside
+    the vocabulary would never end a row and is refused."""
     if isinstance(eos, set | frozenset):
         eos = list(eos)
     ids = []
@@ -116,11 +89,7 @@ def eos_ids(eos: object, vocabulary: int, source: str = "eos") -> list[int]:
 
 def check_unicode(name: str, text: str, kind: type[ValueError] = ArgumentError) -> None:
     """Checks that a text has no half of a surrogate pair: what Python makes of bytes that are no
-    UTF-8, and of half a pair in JSON.
-
-    Raises:
-        kind: it has one.
-    """
+    UTF-8, and of half a pair in JSON."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -41,20 +41,14 @@ PATHS = 1_000_000  # how many paths exhaustive lists at most
 def candidates(
     logits: Tensor, top: int, vocabulary: int, banned: Tensor, words: Tensor | None = None
 ) -> Tensor:
-    """Returns the best tokens of every position, in one tensor that the host can read at once.
+    """The best ``top`` tokens of every position of ``logits [B, k, V]`` (or of ``words [d]``,
+    ascending), in one tensor that the host can read at once: ``[2, B, k, min(top, vocabulary, V)]``
+    in float64, the ids and their log-probabilities under the distribution over the ids that may be
+    drafted.
 
-    Args:
-        logits: ``[B, k, V]``, or of the words.
-        top: M, how many tokens of each position.
-        vocabulary: ids from here on are not drafted.
-        banned: further ids that are not drafted (the mask token); any number of them, each < V.
-        words: ``[d]``, the ids that the logits are of, ascending; None for all.
-
-    Returns:
-        ``[2, B, k, min(M, vocabulary, V)]`` (or d for V) in float64, on the logits' device: the
-        ids, and their log-probabilities under the distribution over the ids that may be drafted.
-        The best come first, and of equal ones the lower id. Where fewer than M ids may be drafted
-        the rest has log-probability -inf, and :meth:`Lattice.prune` leaves it out.
+    The best come first, and of equal ones the lower id. Ids from ``vocabulary`` on and those
+    ``banned`` (the mask token) are not drafted. Where fewer than ``top`` ids may be drafted the
+    rest has log-probability -inf, and :meth:`Lattice.prune` leaves it out.
     """
     x = logits if logits.dtype == torch.float64 else logits.float()
     x = x.index_fill(-1, banned, -torch.inf)[..., :vocabulary]
@@ -69,19 +63,9 @@ def candidates(
 
 @dataclass(frozen=True)
 class Lattice:
-    """The candidates of every position of a block, best first.
-
-    Args:
-        ids: by position, the candidates' tokens.
-        logq: by position, their log-probabilities.
-        ends: ids that end the text.
-        k: how many positions the block had before pruning, at least as many as there are here;
-            0 is as many.
-
-    Raises:
-        ValueError: no position, a position without a candidate, or ids and log-probabilities that
-            do not fit each other.
-    """
+    """The candidates of every position of a block, best first: ``ids`` and ``logq`` by position,
+    the ``ends`` that end the text, and ``k``, how many positions the block had before pruning (0:
+    as many as there are here)."""
 
     ids: list[list[int]]
     logq: list[list[float]]
@@ -107,21 +91,12 @@ class Lattice:
         mass: float = 0.8,
         ends: Collection[int] = (),
     ) -> Lattice:
-        """Keeps, at every position, the fewest best candidates whose probabilities sum to ``mass``.
+        """Keeps, at every position, the fewest best candidates whose probabilities sum to ``mass``,
+        in (0, 1]; 1 keeps all. ``ids`` and ``logq`` are ``[k][M]``, one row of :func:`candidates`.
 
         Where all of them sum to less, all stay. The lattice stops at the first position whose best
         token ends the text, and that token is its only candidate there. At other positions an end
         stays if it is among the fewest.
-
-        Args:
-            ids: ``[k][M]``, tokens of one row of :func:`candidates`.
-            logq: ``[k][M]``, their log-probabilities.
-            mass: in (0, 1]; 1 keeps all.
-            ends: ids that end the text.
-
-        Raises:
-            ValueError: mass outside (0, 1], no position, or a position without a token that may be
-                drafted.
         """
         if not 0 < mass <= 1:
             raise ArgumentError(f"mass must be in (0, 1], got {mass}")
@@ -163,7 +138,7 @@ class Lattice:
 
 
 def _fewest(logq: Sequence[float], mass: float) -> int:
-    """Returns how many of the best log-probabilities it takes to reach ``mass``."""
+    """How many of the best log-probabilities it takes to reach ``mass``."""
     total, count = 0.0, 0
     for x in logq:
         if not x > -math.inf:  # may not be drafted (or is not a number)
@@ -177,15 +152,9 @@ def _fewest(logq: Sequence[float], mass: float) -> int:
 
 @dataclass(frozen=True)
 class Path:
-    """A path through a lattice.
-
-    Attributes:
-        tokens: its tokens.
-        ranks: their ranks among the candidates of their positions, from 0.
-        logq: their log-probabilities.
-        score: as the module defines it.
-        ends_text: whether the last token ends the text.
-    """
+    """A path through a lattice: its tokens, their ranks among the candidates of their positions
+    from 0, their log-probabilities, its score as the module defines it, and whether its last token
+    ends the text."""
 
     tokens: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -211,25 +180,14 @@ def beam(
     lam: float = 0.5,
     width: int = 3,
 ) -> list[Path]:
-    """Searches from left to right and extends the best ``width`` prefixes at every position.
+    """Searches from left to right and extends the best ``width`` prefixes at every position;
+    returns at most ``width`` paths, best first and all different.
 
-    A path that ends the text counts among them at its last position and is set aside.
-    ``lam = 1, width = 1`` gives the argmax row (:attr:`Lattice.row`); a beam as wide as there are
-    paths gives what :func:`exhaustive` does. Of equal scores the earlier candidate of the better
-    prefix comes first. Cost: ``width`` calls of the proxy for a position.
-
-    Args:
-        lattice: the candidates.
-        proxy: the causal score.
-        context: the text before the block, of which the last ``proxy.order - 1`` tokens matter.
-        lam: the drafter's weight against the proxy's, in [0, 1].
-        width: at least 1.
-
-    Returns:
-        At most ``width`` paths, best first and all different.
-
-    Raises:
-        ValueError: ``lam`` or ``width`` out of range.
+    A path that ends the text counts among them at its last position and is set aside. ``lam = 1,
+    width = 1`` gives the argmax row (:attr:`Lattice.row`); a beam as wide as there are paths gives
+    what :func:`exhaustive` does. Of equal scores the earlier candidate of the better prefix comes
+    first. Cost: ``width`` calls of the proxy for a position. Of the text before the block,
+    ``context``, the last ``proxy.order - 1`` tokens matter.
     """
     _check(lam)
     if width < 1:
@@ -266,9 +224,7 @@ def viterbi(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: fl
 
     What comes after a position depends on those tokens alone. So of all prefixes that share them
     only the best is extended, and of the paths that end the text at a position only the best is
-    kept. With M candidates a position it takes ``k M^order`` steps and ``M^(order - 1)`` states.
-
-    Args and errors are those of :func:`beam`.
+    kept. With M candidates per position it takes ``k M^order`` steps and ``M^(order - 1)`` states.
     """
     _check(lam)
     reach = proxy.order - 1
@@ -298,13 +254,7 @@ def viterbi(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: fl
 def exhaustive(
     lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5
 ) -> list[Path]:
-    """Lists every path, best first.
-
-    Args are those of :func:`beam`.
-
-    Raises:
-        ValueError: ``lam`` out of range, or more than a million paths.
-    """
+    """Lists every path, best first; at most a million."""
     _check(lam)
     bound = math.prod(map(len, lattice.ids))
     if bound > PATHS:
@@ -331,10 +281,8 @@ def exhaustive(
 def _gains(
     ids: list[int], draft_scores: list[float], proxy: Proxy, before: Context, lam: float
 ) -> list[float]:
-    """Returns what each candidate adds to a path's score.
-
-    ``draft_scores`` are the candidates' ``lam log q``. At lam = 1 the proxy is not asked.
-    """
+    """What each candidate adds to a path's score; ``draft_scores`` are the candidates' ``lam log
+    q``. At lam = 1 the proxy is not asked."""
     if lam == 1:
         return draft_scores
     weight = 1.0 - lam
@@ -348,7 +296,7 @@ def _check(lam: float) -> None:
 
 
 def _paths(lattice: Lattice, scored: Iterable[Scored]) -> list[Path]:
-    """Returns the paths of these scores and ranks, best first."""
+    """The paths of these scores and ranks, best first."""
     paths = []
     for score, ranks in scored:
         tokens = tuple(ids[r] for ids, r in zip(lattice.ids, ranks))

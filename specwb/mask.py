@@ -14,35 +14,18 @@ from specwb.tree import Tree
 
 
 def tree_mask(tree: Tree, length: Tensor, horizon: int, dtype: torch.dtype) -> Tensor:
-    """Lets each node of a draft tree see the committed slots, its ancestors and itself.
-
-    The committed slots are those below ``length - 1``, where the tree's root lies.
-
-    Args:
-        tree: the tree, of n nodes.
-        length: ``[B]``, the rows' sequence lengths.
-        horizon: the host's upper bound of ``length``.
-        dtype: the mask's type.
-
-    Returns:
-        ``[B, n, horizon - 1 + n]``.
-    """
+    """``[B, n, horizon - 1 + n]``: each of a tree's n nodes sees the committed slots (those below
+    ``length - 1``, where the root lies), its ancestors and itself; ``horizon`` bounds ``length
+    [B]``."""
     return table_mask(tree.table(dtype), length, horizon)
 
 
 def table_mask(table: Tensor, length: Tensor, horizon: int) -> Tensor:
-    """Spreads a table of who sees whom over the slots that each row has.
+    """Spreads a table of who sees whom over the slots of each row: ``[B, n, horizon - 1 + n]``.
 
-    Args:
-        table: ``[R, n, n + 2]``. For each of the n nodes, which lie at the slots ``length - 1``,
-            ``length`` and so on: what it sees of the committed slots below them (column 0), of the
-            n nodes, and of what lies beyond (the last column). R is 1, one table for all rows,
-            or B.
-        length: ``[B]``, the rows' sequence lengths.
-        horizon: the host's upper bound of ``length``.
-
-    Returns:
-        ``[B, n, horizon - 1 + n]``.
+    ``table [R, n, n + 2]`` states for each of the n nodes, which lie at the slots ``length - 1``,
+    ``length`` and so on, what it sees of the committed slots below them (column 0), of the n nodes,
+    and of what lies beyond (the last column). R is 1, one table for all rows, or B.
     """
     n = table.shape[1]
     extent = horizon - 1 + n
@@ -55,30 +38,17 @@ def table_mask(table: Tensor, length: Tensor, horizon: int) -> Tensor:
 
 
 def sight_mask(ends: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
-    """Lets each of m queries see the slots from 0 up to its own end.
-
-    Args:
-        ends: ``[B, m]``, the last slot that each query sees.
-        extent: how many slots there are.
-        dtype: the mask's type.
-
-    Returns:
-        ``[B, m, extent]``.
-    """
+    """``[B, m, extent]``: each of m queries sees the slots from 0 up to its own end, ``ends [B,
+    m]``."""
     hidden = torch.arange(extent, device=ends.device) > ends[:, :, None]
     mask = torch.zeros(hidden.shape, dtype=dtype, device=ends.device)
     return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 
 
 def aligned(mask: Tensor) -> Tensor:
-    """The same mask, its rows at distances that are multiples of 8 numbers.
-
-    CUDA's kernels of attention read masks in such pieces: one that lies otherwise is copied again
-    in every layer.
-
-    Args:
-        mask: ``[..., m, extent]``.
-    """
+    """The same mask ``[..., m, extent]``, its rows at distances that are multiples of 8 numbers:
+    CUDA's attention kernels read masks in such pieces, and one that lies otherwise is copied in
+    every layer."""
     if mask.stride(-1) == 1 and not any(step % 8 for step in mask.stride()[:-1]):
         return mask
     extent = mask.shape[-1]
@@ -86,17 +56,10 @@ def aligned(mask: Tensor) -> Tensor:
 
 
 def last_seen(mask: Tensor, window: int) -> Tensor:
-    """Lets each query see only the last ``window`` of the slots that it sees.
+    """Lets each query see only the last ``window`` of the slots that it sees, its own included.
 
-    A node of a tree sees one slot for every position up to its own, in order of their positions,
-    so that these are the last ``window`` positions on its path.
-
-    Args:
-        mask: ``[B, m, extent]``, of 0 and the lowest finite number.
-        window: how many, the query's own slot included.
-
-    Returns:
-        ``[B, m, extent]``.
+    A node of a tree sees one slot for every position up to its own, in order of their positions, so
+    that these are the last ``window`` positions on its path.
     """
     seen = mask == 0
     # how many a query sees from a slot on
@@ -105,15 +68,8 @@ def last_seen(mask: Tensor, window: int) -> Tensor:
 
 
 def block_ends(positions: Tensor, last: Tensor, k: int, align: str) -> Tensor:
-    """Returns where the block of k positions ends that each position lies in.
-
-    Args:
-        positions: the positions, of any shape.
-        last: the last position there is.
-        k: the length of a block.
-        align: ``right`` counts blocks backwards from ``last``; ``left`` counts them forwards from
-            position 0, and the last block is cut short.
-    """
+    """The end of the block of k positions that each position lies in. ``right`` counts blocks
+    backwards from ``last``; ``left`` forwards from position 0, and the last block is cut short."""
     if align == "left":
         block_end = (positions // k) * k + k - 1
         return torch.minimum(block_end, last.expand_as(positions)).maximum(positions)
@@ -121,14 +77,5 @@ def block_ends(positions: Tensor, last: Tensor, k: int, align: str) -> Tensor:
 
 
 def causal_mask(positions: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
-    """Lets a query at position i see the slots 0..i.
-
-    Args:
-        positions: ``[B, m]``.
-        extent: how many slots there are.
-        dtype: the mask's type.
-
-    Returns:
-        ``[B, m, extent]``.
-    """
+    """``[B, m, extent]``: a query at position i, ``positions [B, m]``, sees the slots 0..i."""
     return sight_mask(positions, extent, dtype)

@@ -71,13 +71,8 @@ class Method:
 
     @property
     def forwards(self) -> list[Forward]:
-        """The forward passes of a step, see :class:`specwb.drafters.base.Entry`.
-
-        The tree, size of a block and exit layer that its options leave open are those of its head.
-
-        Raises:
-            MethodError: its entry does not state them.
-        """
+        """The forward passes of a step, see :class:`specwb.drafters.base.Entry`; the tree, size of
+        a block and exit layer that its options leave open are those of its head."""
         entry, own = METHODS[self.key.partition(":")[0]], vars(self.drafter)
         names = {"tree", "k", "exit"} & set(entry.options) & set(own)
         if "nodes" not in entry.options:  # the tree is no head's; under several roots it has them
@@ -238,11 +233,7 @@ def method(
 
 
 def built_with(spec: str, target: Target, draft: Target | str | None = None) -> Method:
-    """Builds a method; ``draft`` is the draft model of one that takes any and names none.
-
-    Raises:
-        as :func:`method`.
-    """
+    """Builds a method; ``draft`` is the draft model of one that takes any and names none."""
     entry = METHODS.get(spec.partition(":")[0]) if isinstance(spec, str) else None
     takes = entry is not None and "draft" in entry.options and "draft=" not in spec
     options: dict[str, Any] = {"draft": draft} if takes and draft is not None else {}
@@ -253,18 +244,11 @@ def that_run(
     specs: Sequence[str], target: Target, draft: Target | str | None = None, usual: bool = False
 ) -> tuple[dict[str, Method], dict[str, str]]:
     """Builds those methods that this target can run: not, say, a tree deeper than its heads.
+    Returns spec -> the method, and spec -> why it was left out.
 
-    Args:
-        specs: what was asked for as a set: by a preset, or by leaving methods out.
-        target: the target model.
-        draft: the draft model of methods that take one and name none.
-        usual: nobody named the methods. Then one whose draft model is trained for it (``deep``)
-            takes that one, whatever the others take.
-    Returns:
-        spec -> the method, and spec -> why it was left out.
-    Raises:
-        MethodError: a spec that no target could run, such as a misspelt one.
-        LoadError: the draft model cannot be loaded.
+    ``draft`` is the draft model of methods that take one and name none. With ``usual`` nobody named
+    the methods: then one whose draft model is trained for it (``deep``) takes that one, whatever
+    the others take.
     """
     built: dict[str, Method] = {}
     left_out: dict[str, str] = {}
@@ -303,12 +287,7 @@ def read_spec(
     options: dict[str, Any],
 ) -> tuple[Entry, Rule | None, dict[str, Any]]:
     """The registered method, its rule and its options as given, as far as they can be read without
-    a target.
-
-    Raises:
-        MethodError: unknown method, rule or option, one given twice, one that is missing, or a
-            value out of its range.
-    """
+    a target."""
     options = dict(options)
     if not isinstance(spec, str):
         own = "a drafter of your own: specwb.register it first"
@@ -352,11 +331,7 @@ def read_spec(
 
 
 def with_preset(methods: Sequence[str], preset: str) -> list[str]:
-    """Adds ``preset=NAME`` to those specs whose method has a preset of that name.
-
-    Raises:
-        MethodError: none of them has.
-    """
+    """Adds ``preset=NAME`` to those specs whose method has a preset of that name."""
     out = []
     for spec in methods:
         entry = METHODS.get(spec.partition(":")[0])

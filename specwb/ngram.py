@@ -27,12 +27,8 @@ COLUMNS = ("keys", "count", "before", "around")
 
 class _Row(dict[int, float]):
     """The scores after one context: of the tokens seen there, and of others that were asked for.
-
-    Attributes:
-        lower: the row of the context without its first token.
-        weight: what a score changes by on the way from ``lower`` to here. In the row after nothing
-            it is the score of a token that was never seen.
-    """
+    ``lower`` is the row of the context without its first token, ``weight`` what a score changes by
+    on the way from it; in the row after nothing, the score of a token that was never seen."""
 
     __slots__ = ("lower", "weight")
     lower: _Row | None
@@ -51,16 +47,10 @@ class _Row(dict[int, float]):
 
 @dataclass(frozen=True, eq=False)
 class Grams:
-    """The n-grams of one length, sorted by key.
-
-    Attributes:
-        keys: ``[N]`` int64, the tokens as digits in base ``vocabulary``, first token first.
-        count: ``[N]``, how often each was seen.
-        before: ``[N]``, how many different tokens were seen before each; empty for the longest
-            length.
-        around: ``[N]``, how many different pairs of tokens were seen on its two sides; empty for
-            the two longest lengths.
-    """
+    """The n-grams of one length, sorted by key: ``keys [N]`` are the tokens as digits in base
+    ``vocabulary``, first token first; ``count`` how often each was seen; ``before`` how many
+    different tokens before it (empty for the longest length); ``around`` how many different pairs
+    on its two sides (empty for the two longest)."""
 
     keys: np.ndarray
     count: np.ndarray
@@ -70,15 +60,9 @@ class Grams:
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """The scores after all contexts of one length.
-
-    Attributes:
-        contexts: the contexts' keys, sorted.
-        start: where the continuations of each context begin in ``tokens`` and ``logs``.
-        tokens: the continuations.
-        logs: their log scores.
-        weight: for each context, the log of what is left for the shorter context.
-    """
+    """The scores after all contexts of one length, sorted by their keys: the continuations of each
+    begin at ``start`` in ``tokens`` and ``logs``; ``weight`` is the log of what is left for the
+    shorter context."""
 
     contexts: np.ndarray
     start: np.ndarray
@@ -158,22 +142,14 @@ class NGram:
         return [len(g.keys) for g in self.grams]
 
     def with_smoothing(self, smoothing: str) -> NGram:
-        """Returns the same counts, scored in this way, with no context remembered yet.
-
-        Raises:
-            NGramError: an unknown smoothing.
-        """
+        """The same counts, scored in this way, with no context remembered yet."""
         model = NGram(self.vocabulary, self.least, self.grams, self.rare, self.pairs, smoothing)
         if smoothing == self.smoothing and "_scored" in self.__dict__:  # large, and the same
             model.__dict__["_scored"] = self._scored
         return model
 
     def with_order(self, order: int) -> NGram:
-        """Returns what :meth:`count` makes of the same text with a lower order.
-
-        Raises:
-            NGramError: an order outside 1..order.
-        """
+        """What :meth:`count` makes of the same text with a lower order."""
         if not 1 <= order <= self.order:
             raise NGramError(f"order must be 1..{self.order}, which was counted, got {order}")
         if order == self.order:
@@ -242,10 +218,8 @@ class NGram:
     # -------------------------------------------------------------------------------------- scoring
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :meth:`specwb.proxy.Proxy.scores`.
-
-        A context that was asked for before costs look-ups only.
-        """
+        """See :meth:`specwb.proxy.Proxy.scores`. A context that was asked for before costs look-ups
+        only."""
         row = self._rows.get(context)
         if row is None:
             row = self._row(last(context, self.order - 1))
@@ -256,7 +230,6 @@ class NGram:
             return [row[x] for x in candidates]
 
     def _row(self, context: Context) -> _Row:
-        """Returns the scores after a context of at most order - 1 tokens, and remembers them."""
         row = self._rows.get(context)
         if row is not None:
             return row
@@ -272,7 +245,6 @@ class NGram:
         return row
 
     def _seen_after(self, level: _Level, context: Context, unseen_weight: float) -> _Row:
-        """Returns the scores of the tokens that were seen after a context."""
         key = 0
         for x in context:
             key = key * self.vocabulary + x if 0 <= x < self.vocabulary and key >= 0 else -1
@@ -288,11 +260,8 @@ class NGram:
 
     @cached_property
     def _scored(self) -> tuple[list[_Level], _Row, float]:
-        """All scores: by length of the context, after nothing, and the weight of unseen contexts.
-
-        The first list has a level for each context length from 1; the row is that after nothing;
-        the number is the log weight of a context that was never seen.
-        """
+        """The scores by length of the context from 1, those after nothing, and the log weight of a
+        context that was never seen."""
         root, p = self._unigrams()
         levels = []
         for m in range(2, self.order + 1):
@@ -311,7 +280,7 @@ class NGram:
         return levels, root, 0.0 if self.smoothing == "kn" else math.log(BACKOFF)
 
     def _unigrams(self) -> tuple[_Row, np.ndarray]:
-        """Returns the scores after nothing, as a row of logs and as the tokens' values."""
+        """The scores after nothing, as a row of logs and as the tokens' values."""
         unigrams = self.grams[0]
         seen = int(unigrams.count.sum())
         total = self.pairs if self.order > 1 else seen
@@ -329,13 +298,8 @@ class NGram:
     def _kneser_ney(
         self, m: int, context: np.ndarray, shorter_p: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Computes P of all n-grams of m tokens, and the log of g of all their contexts.
-
-        Args:
-            m: the length.
-            context: the index of each n-gram's context.
-            shorter_p: P of all n-grams of m - 1 tokens.
-        """
+        """P of all n-grams of m tokens, and the log of g of all their contexts, from the index of
+        each n-gram's context and P of all n-grams of m - 1 tokens."""
         here, shorter = self.grams[m - 1], self.grams[m - 2]
         is_longest = m == self.order
         a, totals = (here.count, shorter.count) if is_longest else (here.before, shorter.around)
@@ -346,7 +310,7 @@ class NGram:
         return part + left[context] * shorter_p[ending], np.log(left)
 
     def _discount(self, m: int) -> float:
-        """Returns D of the n-grams of m tokens."""
+        """D of the n-grams of m tokens."""
         by_count, by_before = self.rare[m - 1][:2], self.rare[m - 1][2:]
         n1, n2 = by_count if m == self.order else by_before
         return n1 / (n1 + 2 * n2) if n1 else 0.5
@@ -354,11 +318,8 @@ class NGram:
     # ---------------------------------------------------------------------------------------- files
 
     def save(self, path: Path) -> None:
-        """Writes one compressed npz file.
-
-        Keys are stored as differences, and all numbers by bytes of equal weight, most of which are
-        zero.
-        """
+        """Writes one compressed npz file: keys as differences, and all numbers by bytes of equal
+        weight, most of which are zero."""
         rare = [n for numbers in self.rare for n in numbers]
         facts = np.array([FORMAT, self.vocabulary, self.least, self.pairs, *rare], np.int64)
         columns: dict[str, Any] = {"facts": facts}
@@ -372,15 +333,7 @@ class NGram:
 
     @classmethod
     def load(cls, path: str | Path, smoothing: str = "backoff") -> NGram:
-        """Reads what :meth:`save` wrote.
-
-        Args:
-            path: the file.
-            smoothing: ``"backoff"`` or ``"kn"``.
-
-        Raises:
-            NGramError: a missing, damaged or foreign file, or an unknown smoothing.
-        """
+        """Reads what :meth:`save` wrote; NGramError of a missing, damaged or foreign file."""
         path = home(path)
         if not path.is_file():
             raise NGramError(f"no n-gram file {path}; make one with specwb train ngram")
@@ -415,11 +368,7 @@ class NGram:
         return model
 
     def _check(self) -> None:
-        """Checks that the columns can be of one text.
-
-        Raises:
-            ValueError: they cannot.
-        """
+        """Checks that the columns can be of one text."""
         V, order = self.vocabulary, self.order
         if not (order and V >= 1 and V**order < 2**63):
             raise ArgumentError("its order or vocabulary cannot be")
@@ -439,11 +388,7 @@ class NGram:
 
 
 def _check_bits(order: int, vocabulary: int) -> None:
-    """Checks that the key of an n-gram fits 63 bits.
-
-    Raises:
-        NGramError: it does not.
-    """
+    """Checks that the key of an n-gram fits 63 bits."""
     if vocabulary**order < 2**63:
         return
     highest = next(m for m in range(order, -1, -1) if vocabulary**m < 2**63)
@@ -452,11 +397,7 @@ def _check_bits(order: int, vocabulary: int) -> None:
 
 
 def _check_texts(texts: list[np.ndarray], vocabulary: int) -> None:
-    """Checks that there is a token, and that all of them are ids of the vocabulary.
-
-    Raises:
-        NGramError: there is none, or one is not.
-    """
+    """Checks that there is a token, and that all of them are ids of the vocabulary."""
     if not sum(map(len, texts)):
         raise NGramError("there is no text to count")
     for text in texts:
@@ -468,13 +409,13 @@ def _check_texts(texts: list[np.ndarray], vocabulary: int) -> None:
 def _count_length(
     texts: list[np.ndarray], m: int, vocabulary: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the sorted keys of all n-grams of m tokens, and how often each was seen."""
+    """The sorted keys of all n-grams of m tokens, and how often each was seen."""
     keys = [_packed(text, m, vocabulary) for text in texts if len(text) >= m]
     return np.unique(np.concatenate(keys or [np.zeros(0, np.int64)]), return_counts=True)
 
 
 def _packed(text: np.ndarray, m: int, vocabulary: int) -> np.ndarray:
-    """Returns the keys of all n-grams of m tokens, in the order of the text."""
+    """The keys of all n-grams of m tokens, in the order of the text."""
     count = len(text) - m + 1
     keys = text[:count]
     for i in range(1, m):
@@ -483,18 +424,18 @@ def _packed(text: np.ndarray, m: int, vocabulary: int) -> np.ndarray:
 
 
 def _occurrences(parts: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Returns how often each of the sorted keys is among the parts, all of which are keys."""
+    """How often each of the sorted keys is among the parts, all of which are keys."""
     return np.bincount(keys.searchsorted(parts), minlength=len(keys))
 
 
 def _is_sorted(g: Grams, size: int) -> bool:
-    """Says whether the keys rise, lie in 0..size - 1 and were all seen."""
+    """Whether the keys rise, lie in 0..size - 1 and were all seen."""
     in_range = g.keys[0] >= 0 and g.keys[-1] < size
     return bool(in_range and (np.diff(g.keys) > 0).all() and g.count.min() > 0)
 
 
 def _contains_all(keys: np.ndarray, parts: np.ndarray) -> bool:
-    """Says whether each of the parts is one of the sorted keys."""
+    """Whether each of the parts is one of the sorted keys."""
     if not len(parts):
         return True
     if not len(keys):
@@ -504,10 +445,10 @@ def _contains_all(keys: np.ndarray, parts: np.ndarray) -> bool:
 
 
 def _bytes(numbers: np.ndarray) -> np.ndarray:
-    """Returns ``[8, N]``: the lowest byte of all numbers, then the second one, and so on."""
+    """``[8, N]``: the lowest byte of all numbers, then the second one, and so on."""
     return np.ascontiguousarray(numbers.astype("<i8").view(np.uint8).reshape(-1, 8).T)
 
 
 def _numbers(planes: np.ndarray) -> np.ndarray:
-    """Returns the numbers whose bytes :func:`_bytes` gave."""
+    """The numbers whose bytes :func:`_bytes` gave."""
     return np.ascontiguousarray(planes.T).view("<i8").reshape(-1).astype(np.int64)

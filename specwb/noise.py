@@ -37,14 +37,8 @@ def _multiply(a: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 def philox(key: Tensor, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-    """Computes Philox-4x32-10 for the counter (c0, c1, c2, 0) and a 64-bit key.
-
-    Args:
-        key: int64, of which all 64 bits are used.
-        c0, c1, c2: int64, of which the low 32 bits are used; all are broadcast together.
-
-    Returns:
-        ``[..., 4]`` 32-bit words, as int64.
+    """Philox-4x32-10 of the counter (c0, c1, c2, 0), low 32 bits each and broadcast together, under
+    a 64-bit key: ``[..., 4]`` 32-bit words, as int64.
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
     """
@@ -62,18 +56,8 @@ def philox(key: Tensor, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
 def row_seeds(
     seed: int | Sequence[int] | torch.Generator, rows: int, device: torch.device
 ) -> Tensor:
-    """Returns ``[rows]`` int64 seeds, one a row.
-
-    Args:
-        seed: one integer, from which every row gets a seed of its own; or one integer a row, which
-            are used as they are; or a generator, from which one integer is drawn.
-        rows: how many rows there are.
-        device: where the seeds are to lie.
-
-    Raises:
-        ArgumentError: something that is no integer of 64 bits, or a list whose length is not
-            ``rows``.
-    """
+    """``[rows]`` int64 seeds: of one integer, from which every row gets a seed of its own; of one
+    integer per row, used as they are; or of a generator, from which one integer is drawn."""
     if isinstance(seed, torch.Generator):
         seed = int(torch.randint(0, 2**62, (1,), generator=seed, device=seed.device).item())
     if not is_many(seed):

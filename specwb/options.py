@@ -85,11 +85,7 @@ class Option:
         return ", or ".join(words)
 
     def check(self, key: str, value: Any) -> Any:
-        """The value as the method ``key`` gets it: numbers as int and float, trees as trees.
-
-        Raises:
-            MethodError: it is not what is expected.
-        """
+        """The value as the method ``key`` gets it: numbers as int and float, trees as trees."""
         if Any in self.types or (value is None and NoneType in self.types):
             return value
         if isinstance(value, bool):
@@ -113,20 +109,15 @@ class Option:
 
 
 def _inside(interval: str, number: float) -> bool:
-    """Whether a number lies in an interval such as ``(0, 1]``."""
     low, high = map(float, interval[1:-1].split(","))
     above = number >= low if interval[0] == "[" else number > low
     return above and (number <= high if interval[-1] == "]" else number < high)
 
 
 def options_of(build: Callable[..., Any], settings: type | None = None) -> dict[str, Option]:
-    """The options of a method by their names.
-
-    Args:
-        build: what builds the drafter; without ``settings`` the options are what it takes beside
-            the target, and their values are not checked.
-        settings: the dataclass of the options, each field annotated with an :class:`Option`.
-    """
+    """The options of a method by their names: the fields of the dataclass ``settings``, each
+    annotated with an :class:`Option`; without it the keywords of ``build``, whose values are not
+    checked."""
     if settings is None:
         keywords = list(inspect.signature(build).parameters.values())[1:]
         return {
@@ -206,8 +197,8 @@ def spell(value: object) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """The value that is written so: true or false, a number, children a node by level (4-2-2) as a
-    tuple, and anything else as it is."""
+    """The value that is written so: true or false, a number, children per node by level (4-2-2) as
+    a tuple, and anything else as it is."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -222,16 +213,11 @@ def parse_value(text: str) -> Any:
 
 
 def whole(name: str, value: object, low: int = 1) -> int:
-    """An integer of at least ``low``. Raises MethodError where it is none."""
     return integer(name, value, low, kind=MethodError)
 
 
 def ranges(name: str, value: object) -> list[list[int]]:
-    """Lists of whole numbers, given so or written ``1-3.4-6``.
-
-    Raises:
-        MethodError: neither.
-    """
+    """Lists of whole numbers, given so or written ``1-3.4-6``."""
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(i, int) for i in value):
         value = spell(value)  # one range is read as a tree's widths are
     if isinstance(value, str):
@@ -252,12 +238,8 @@ def _is_range(ends: list[str]) -> bool:
 
 
 def shape(name: str, tree: object) -> Tree:
-    """A tree from what an option can be: a :class:`Tree`, children a node by level (4-2-2), or the
-    parents of the nodes 1, 2, .. (0.0.1.1.2).
-
-    Raises:
-        MethodError: none of these; its message begins with ``name``.
-    """
+    """A tree from what an option can be: a :class:`Tree`, children per node by level (4-2-2), or
+    the parents of the nodes 1, 2, .. (0.0.1.1.2)."""
     if isinstance(tree, Tree):
         return tree
     try:

@@ -128,17 +128,11 @@ WIDE = 16384  # the vocabulary from which summing by blocks pays
 
 
 def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
-    """Draws one token from each row: the first x with ``cumsum(p)[x] > u * sum(p)``.
+    """Draws one token ``[...]`` from each row of ``p [..., V]`` with ``u [...]`` in (0, 1): the
+    first x with ``cumsum(p)[x] > u * sum(p)``; a row need not sum to 1.
 
     So a token of probability 0 is never drawn while sum(p) > 0. Wide rows are summed by blocks
     first, and only the block that u falls into is cumulated.
-
-    Args:
-        p: ``[..., V]``, not negative; a row need not sum to 1.
-        u: ``[...]``, in (0, 1).
-
-    Returns:
-        ``[...]`` tokens.
     """
     width = p.shape[-1]
     if width >= WIDE and width % BLOCK == 0:
@@ -163,28 +157,17 @@ def _inverse_cdf_by_blocks(p: Tensor, u: Tensor) -> Tensor:
 
 
 def _first_above(cdf: Tensor, point: Tensor) -> Tensor:
-    """Returns ``[...]``, the first x with ``cdf[x] > point``.
-
-    Where there is none, it is the first x that has all the mass.
-    """
+    """``[...]``, the first x with ``cdf[x] > point``; where there is none, the first x that has all
+    the mass."""
     total = cdf[..., -1:]
     point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_(max=cdf.shape[-1] - 1)
 
 
 def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws K tokens from each row, one after the other, without replacement.
-
-    Each draw renormalises by the sum of what remains.
-
-    Args:
-        q: ``[..., V]``, the probabilities.
-        u: ``[..., K]``, in (0, 1), one for each draw.
-
-    Returns:
-        tokens: ``[..., K]``, in the order in which they were drawn.
-        ok: ``[..., K]``, False for draws after the support of q had ended.
-    """
+    """Draws K tokens from each row of ``q [..., V]`` with ``u [..., K]``, without replacement: each
+    draw renormalises by the sum of what remains. Returns the tokens in order, and False for draws
+    after the support of q had ended, both ``[..., K]``."""
     left = q.clone()
     tokens, ok = [], []
     for j in range(u.shape[-1]):
@@ -196,12 +179,6 @@ def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entropy(logq: Tensor) -> Tensor:
-    """Computes the entropy in nats; a token without probability counts nothing.
-
-    Args:
-        logq: ``[..., V]``, logarithms of probabilities.
-
-    Returns:
-        ``[...]``.
-    """
+    """The entropy in nats, ``[...]``, of log-probabilities ``[..., V]``; a token without
+    probability counts nothing."""
     return -(logq.exp() * logq.clamp_min(torch.finfo(logq.dtype).min)).sum(-1)

@@ -60,15 +60,9 @@ def impure(processors: Iterable[Any]) -> str:
 
 
 class Processors:
-    """Replaces a step's scores by those after the logits processors.
-
-    Args:
-        processors: the logits processors.
-        input_ids: the prompts with their padding.
-        starts: the column at which each row's text begins.
-        ends: texts that hold one of these tokens are complete.
-        limit: so are texts of this many columns.
-    """
+    """Replaces a step's scores by those after the logits processors. Prompts are ``input_ids`` from
+    the columns ``starts`` on; texts that hold one of ``ends``, or have ``limit`` columns, are
+    complete."""
 
     def __init__(
         self, processors, input_ids: Tensor, starts: list[int], ends: list[int], limit: int
@@ -118,7 +112,7 @@ class ProcessedScores(Scores):
         self.possible: dict[tuple[int, int], bool] = {}  # the same
 
     def at(self, row: int, node: int) -> Tensor:
-        """Returns ``[V]`` float32, what the library's processors make of the node's logits."""
+        """``[V]`` float32, the node's logits after the library's processors."""
         if (row, node) not in self.processed:
             logits = self.logits[row, node].to(torch.float32, copy=True)
             if not self.done[row]:
@@ -127,7 +121,6 @@ class ProcessedScores(Scores):
         return self.processed[row, node]
 
     def _process(self, row: int, node: int, logits: Tensor) -> Tensor:
-        """Applies the processors to the logits at a node, after the text and the node's path."""
         padding = self.rescore.padding[row]
         tree = self.draft.tree
         parents = tree.host[row if tree.R > 1 else 0]
@@ -175,10 +168,8 @@ class ProcessedScores(Scores):
         return torch.stack(rows)
 
     def best(self, tree: Tree) -> Tensor:
-        """Returns the argmax at the nodes whose path agrees with the target's argmax.
-
-        There it is as for plain scores; it is 0 at the other nodes, which are not asked about.
-        """
+        """The argmax at the nodes whose path agrees with the target's argmax, as for plain scores;
+        0 at the other nodes, which the greedy walk does not ask about."""
         tokens, valid = self.draft.tokens.tolist(), self.draft.valid.tolist()
         best = [[0] * tree.v for _ in tokens]
         for row in range(len(tokens)):

@@ -41,12 +41,8 @@ class Proxy(Protocol):
         """n: a score depends on the n - 1 tokens before."""
 
     def scores(self, context: Context, candidates: Sequence[int], /) -> list[float]:
-        """Returns the natural log scores of the candidates after a context.
-
-        Args:
-            context: the tokens before, of which the last n - 1 count, or all where it has fewer.
-            candidates: the tokens to be scored.
-        """
+        """The natural log scores of the candidates after a context, of which the last n - 1 tokens
+        count."""
 
 
 def read_along(proxy: Proxy, ids: Sequence[int]) -> None:
@@ -56,18 +52,13 @@ def read_along(proxy: Proxy, ids: Sequence[int]) -> None:
 
 
 def last(context: Sequence[int], count: int) -> Context:
-    """Returns the last ``count`` tokens, or all of them where there are fewer."""
+    """The last ``count`` tokens, or all of them where there are fewer."""
     return tuple(context[max(0, len(context) - count) :])
 
 
 def log_likelihood(proxy: Proxy, stream: Sequence[int] | np.ndarray) -> float:
-    """Returns the mean score of a text's tokens in nats, each after what is before it.
-
-    Where scores are a probability, minus this is the cross-entropy.
-
-    Raises:
-        NGramError: a text without tokens.
-    """
+    """The mean score of a text's tokens in nats, each after what is before it; where scores are a
+    probability, minus this is the cross-entropy."""
     text, reach = np.asarray(stream).tolist(), proxy.order - 1
     if not text:
         raise NGramError("a text without tokens has no likelihood")
@@ -76,18 +67,9 @@ def log_likelihood(proxy: Proxy, stream: Sequence[int] | np.ndarray) -> float:
 
 
 class OnlineNGram:
-    """Stupid backoff over the text at hand, prompt and output.
-
-    It scores as :class:`~specwb.ngram.NGram` with ``least=1`` does, and is counted as the text
-    comes: ``OnlineNGram(3, V)``, then ``add(ids)`` for every new piece of one text.
-
-    Args:
-        order: n, the longest n-grams that are counted.
-        vocabulary: the number of tokens; ids are below it.
-
-    Raises:
-        NGramError: an order or vocabulary < 1.
-    """
+    """Stupid backoff over the text at hand, prompt and output: it scores as
+    :class:`~specwb.ngram.NGram` with ``least=1`` does, and is counted as the text comes,
+    ``add(ids)`` for every new piece."""
 
     def __init__(self, order: int, vocabulary: int):
         if order < 1 or vocabulary < 1:
@@ -99,11 +81,7 @@ class OnlineNGram:
         self._tail: Context = ()
 
     def add(self, ids: Iterable[int]) -> None:
-        """Counts these tokens as the text's next ones.
-
-        Raises:
-            NGramError: an id outside the vocabulary; the tokens before it stay counted.
-        """
+        """Counts these tokens as the text's next ones."""
         reach, tail = self.order - 1, self._tail
         for x in ids:
             if not 0 <= x < self.vocabulary:
@@ -115,7 +93,6 @@ class OnlineNGram:
             self._tail = tail = last((*tail, x), reach)
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :meth:`Proxy.scores`."""
         before = last(context, self.order - 1)
         log_backoff = math.log(BACKOFF)
         # from the longest context to the empty one: its counts, and what is added to their logs
@@ -139,21 +116,12 @@ class OnlineNGram:
 
 
 class CacheProxy:
-    """A mixture of a proxy counted beforehand and the text at hand, a language model's cache.
-
-    The score is ``log ((1 - w) exp counted(x) + w exp online(x))`` with w the ``online_weight``.
+    """A mixture of a proxy counted beforehand and the text at hand (an :class:`OnlineNGram` of
+    ``order``), a language model's cache: ``log ((1 - w) exp counted(x) + w exp online(x))`` with w
+    the ``online_weight``.
 
     Source: Kuhn and De Mori 1990, "A Cache-Based Natural Language Model for Speech Recognition"
     (there of single words).
-
-    Args:
-        counted: the proxy counted beforehand.
-        order: n of the :class:`OnlineNGram` that counts the text at hand.
-        vocabulary: the number of tokens.
-        online_weight: the weight of the text at hand, in (0, 1).
-
-    Raises:
-        NGramError: a weight outside (0, 1), or what :class:`OnlineNGram` raises.
     """
 
     def __init__(self, counted: Proxy, order: int, vocabulary: int, online_weight: float = 0.5):
@@ -163,11 +131,9 @@ class CacheProxy:
         self.online_weight, self.order = online_weight, max(counted.order, order)
 
     def add(self, ids: Iterable[int]) -> None:
-        """See :meth:`OnlineNGram.add`."""
         self.online.add(ids)
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :meth:`Proxy.scores`."""
         counted = self.counted.scores(last(context, self.counted.order - 1), candidates)
         online = self.online.scores(context, candidates)
         a, b = 1 - self.online_weight, self.online_weight
@@ -183,7 +149,6 @@ class Uniform:
         self._score = -math.log(vocabulary)
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :meth:`Proxy.scores`."""
         return [self._score] * len(candidates)
 
 

@@ -27,19 +27,10 @@ class StopError(SpecwbError, ValueError):
 class Text:
     """The text of a row's new tokens, decoded behind the last tokens of its prompt.
 
-    Stop texts are looked for with special tokens visible, so a special token can be one; the text
-    that is printed has none. A row ends with the token that completes a stop text, and its printed
-    text ends before that stop.
-
-    Args:
-        tokenizer: the target's.
-        prompt: the prompt's token ids.
-        stop: texts that end the row; none of them is empty.
-
-    Attributes:
-        ended: whether one of the texts has ended the row.
-        sizes: of the visible and the plain text, before the first token and after each; without
-            bytes of characters that are not complete.
+    Stop texts are looked for with special tokens visible, so a special token can be one; the
+    printed text has none. A row ends with the token that completes a stop text, and its printed
+    text ends before that stop. ``sizes`` are those of the visible and the plain text, before the
+    first token and after each, without bytes of characters that are not complete.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
@@ -89,17 +80,8 @@ class Text:
 
 
 class _Decoded:
-    """New ids as text. With every one only the last of them are decoded again.
-
-    Args:
-        tokenizer: the target's.
-        prompt: the prompt's token ids.
-        skip_special: whether special tokens are left out.
-
-    Attributes:
-        text: of all new ids.
-        settled: the beginning of it that further ids leave as it is.
-    """
+    """New ids as ``text``. With every one only the last of them are decoded again: ``settled`` is
+    the beginning of the text that further ids leave as it is."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], skip_special: bool) -> None:
         self.tokenizer, self.skip_special = tokenizer, skip_special
@@ -152,19 +134,6 @@ class Stops:
     A row ends with the token that completes one of the texts, or at which the function says so;
     tokens behind it are taken back. So where a row ends does not depend on how many tokens a step
     writes.
-
-    Args:
-        stop: texts, or a function of (row, all its new ids).
-        tokenizer: the target's.
-        prompts: token ids, one list a row.
-
-    Attributes:
-        ended: of each row, whether this has ended it.
-        rows: the text of each row; empty without a tokenizer. Without stop texts the engine feeds
-            none of them, and whoever reads one does.
-
-    Raises:
-        StopError: an empty text, neither texts nor a function, or texts without a tokenizer.
     """
 
     def __init__(self, stop: Stop, tokenizer: Any, prompts: Sequence[Sequence[int]]) -> None:
@@ -202,24 +171,15 @@ class Stops:
         return bool(self.ends(row, list(self.ids[row])))
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> list[str] | None:
-        """The printed texts of finished rows; None without a tokenizer.
-
-        Args:
-            tokens: all new ids, one list a row.
-        """
+        """The printed texts of finished rows with these new ids; None without a tokenizer."""
         if not self.rows:
             return None
         rows = zip(self.rows, tokens, strict=True)
         return [text.feed(ids[len(text.sizes) - 1 :]).printed for text, ids in rows]
 
     def reasons(self, tokens: Sequence[Sequence[int]], eos: Iterable[int]) -> list[str]:
-        """Why finished rows have ended: ``"stop"`` by a text or the function, ``"eos"`` or
-        ``"length"``.
-
-        Args:
-            tokens: all new ids, one list a row.
-            eos: the ids that ended rows of this decoding: ``State.eos``.
-        """
+        """Why finished rows with these new ids have ended: ``"stop"`` by a text or the function,
+        ``"eos"`` (one of ``State.eos``) or ``"length"``."""
         last = set(eos)  # the engine cuts a row at the first of them
         rows = zip(self.ended, tokens, strict=True)
         return ["stop" if end else "eos" if ids[-1] in last else "length" for end, ids in rows]
@@ -228,16 +188,8 @@ class Stops:
 def stop_texts(
     stop: object, name: str = "until=", kinds: str = "a text, texts or a function"
 ) -> tuple[str, ...]:
-    """One text, several or none as a tuple.
-
-    Args:
-        stop: a text, a sequence of texts, or None.
-        name: what the caller calls them, for the message.
-        kinds: what else could stand there, for the message.
-
-    Raises:
-        StopError: something else, or an empty text.
-    """
+    """One text, several or none as a tuple; ``name`` and ``kinds`` are the message's words for what
+    the caller gave and could have given."""
     if stop is None:
         return ()
     if not isinstance(stop, str | list | tuple | set | frozenset):

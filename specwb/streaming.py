@@ -15,23 +15,13 @@ class Stream:
     """Turns decoding steps into pieces of text that never have to be taken back.
 
     An instance is called with each step of :func:`specwb.rounds` for one prompt. What has become
-    certain with the step is passed to ``show``: a piece belongs to the token that completed it. No
-    text of ``until`` is shown, nor what may be the beginning of one.
+    certain with the step is passed to ``show(piece, drafted)``: a piece belongs to the token that
+    completed it, an accepted draft token or the target's. No text of ``until`` is shown, nor what
+    may be the beginning of one.
 
     Text is held back while it ends in a replacement character (not all bytes of that character are
     there yet), and while it does not continue what was shown (decoders with a byte fallback rewrite
     a whole run of bytes while it is incomplete).
-
-    Args:
-        show: is called with a piece of text, and whether it came from an accepted draft token and
-            not from the target.
-
-    Attributes:
-        ids: the token ids decoded so far.
-        rounds: the decoding steps so far.
-        accepted: the draft tokens accepted so far.
-        text: what was decoded, of which what was shown is the beginning; None before the first
-            step.
     """
 
     def __init__(self, show: Callable[[str, bool], None]) -> None:

@@ -50,25 +50,13 @@ TEMPLATES = {
 
 
 def check_template(name: str | None) -> None:
-    """Checks that there is a template of that name; None is no template.
-
-    Raises:
-        TemplateError: there is none.
-    """
+    """Checks that there is a template of that name; None is no template."""
     if name is not None and not (isinstance(name, str) and name in TEMPLATES):
         raise TemplateError(f"unknown chat template {name!r}; known: {', '.join(TEMPLATES)}")
 
 
 def use_template(tokenizer: Any, name: str | None) -> None:
-    """Puts a template on a tokenizer.
-
-    Args:
-        tokenizer: the target's.
-        name: a key of :data:`TEMPLATES`; None leaves the tokenizer as it is.
-
-    Raises:
-        TemplateError: the name is unknown, or there is no tokenizer.
-    """
+    """Puts a template of :data:`TEMPLATES` on a tokenizer; None leaves it as it is."""
     check_template(name)
     if name is None:
         return

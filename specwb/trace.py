@@ -137,7 +137,7 @@ def explain(step: Step, row: int = 0) -> Explanation:
 
 
 def _levels(step: Step, row: int) -> list[Level]:
-    """Verifies the draft again and returns the levels that the row's walk visits."""
+    """Verifies the draft again; the levels that the row's walk visits."""
     assert step.scores is not None
     draft, greedy = step.draft, isinstance(step.rule, Greedy)
     if greedy:
@@ -167,7 +167,7 @@ def _levels(step: Step, row: int) -> list[Level]:
 
 
 def _node_tests(step: Step, rule: NodeRule, visit, row: int, greedy: bool) -> list[Test]:
-    """Returns the tests among the children of the node that the row's walk visits."""
+    """The tests among the children of the node that the row's walk visits."""
     choice = int(visit.choice[row])
     candidates = zip(visit.tokens[row].tolist(), visit.ok[row].tolist(), strict=True)
     tests = []
@@ -191,10 +191,8 @@ def _node_tests(step: Step, rule: NodeRule, visit, row: int, greedy: bool) -> li
 
 
 def _path_levels(step: Step, verdict: Verdict, row: int) -> list[Level]:
-    """Returns the levels of the accepted path under a rule that decides about the whole tree.
-
-    There are no tests of single candidates, so no u.
-    """
+    """The levels of the accepted path under a rule that decides about the whole tree; no candidate
+    is tested alone, so there is no u."""
     assert step.scores is not None
     draft, levels = step.draft, []
     tree = draft.tree
@@ -220,7 +218,7 @@ def _path_levels(step: Step, verdict: Verdict, row: int) -> list[Level]:
 
 
 def _path_decision(step: Step, verdict: Verdict, row: int, depth: int, kid: int) -> str:
-    """Says what became of a child of the accepted path's node at ``depth``."""
+    """What became of a child of the accepted path's node at ``depth``."""
     draft, accepted = step.draft, int(verdict.accepted[row])
     if not bool(draft.valid[row, kid]):
         return "invalid"

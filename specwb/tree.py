@@ -469,8 +469,7 @@ class GrownTree(Tree):
 def _levels(
     parents: Sequence[int], v: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Depth and rank of n nodes, and the children of the first v; raises ValueError for parents
-    that are none."""
+    """Depth and rank of n nodes, and the children of the first v."""
     if parents[0] != -1:
         raise ArgumentError(f"node 0 is the root and has no parent, got {parents[0]}")
     depths, ranks = [0], [0]

@@ -204,17 +204,10 @@ def scoring(tree: Tree, start: int = 0) -> Forward:
 
 
 def level_passes(model: str, widths: Sequence[int], window: int, group: int = 0) -> list[Forward]:
-    """The passes of a drafter that drafts level by level.
-
-    The first pass processes the last ``window`` tokens of the text and gives the root's output,
-    each of the others processes a level; the last level is drafted but not processed.
-
-    Args:
-        model: the model of the passes.
-        widths: nodes of the levels 0, 1, .. of the tree.
-        window: tokens of the first pass.
-        group: as in :class:`Forward`, for all passes but the first.
-    """
+    """The passes of a drafter that drafts the levels of ``widths`` nodes one by one: the first
+    processes the last ``window`` tokens of the text and gives the root's output, each of the others
+    a level; the last level is drafted but not processed. ``group`` is that of all passes but the
+    first."""
     return [
         Forward(model, width if d else window, width, group=group if d else 0)
         for d, width in enumerate(widths[:-1])
@@ -228,12 +221,7 @@ def level_widths(tree: Tree) -> list[int]:
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings under which a method was published.
-
-    Attributes:
-        options: of the method; ``rule`` is its verification rule.
-        source: where they are published, and what differs here.
-    """
+    """Published settings of a method (``rule`` is its verification rule), and their source."""
 
     options: Mapping[str, Any]
     source: str

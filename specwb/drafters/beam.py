@@ -47,15 +47,11 @@ def repeated(x: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Level:
-    """Nodes of one depth, ``m`` in every row, as tensors ``[B,m]``.
+    """Nodes of one depth, ``m`` in every row. Tensors are ``[B,m]``.
 
-    Attributes:
-        score: the sum of log q along the path to each node, so never above the parent's.
-        token: the token of each node.
-        above: the index of the node that it continues in the expanded level.
-        parent: the number of that node.
-        number: the number of the node itself, once it is among :class:`Nodes`.
-        depth: number of tokens of the paths.
+    ``score`` is the sum of log q along a node's path, never above its parent's; ``above`` is the
+    index of its parent in the expanded level, ``parent`` the parent's number; ``number`` is the
+    node's own, once it is among :class:`Nodes`.
     """
 
     score: Tensor
@@ -72,15 +68,9 @@ class Level:
         return Level(zero.float(), zero, zero, zero - 1, zero, 0)
 
     def expand(self, score: Tensor, token: Tensor) -> Level:
-        """All continuations by the drafter's best tokens, those of one node next to each other.
-
-        Args:
-            score: ``[B,m,top]`` log-probabilities of a node's children.
-            token: ``[B,m,top]`` their tokens.
-
-        Returns:
-            ``m * top`` nodes per row.
-        """
+        """All continuations by the drafter's best tokens, ``m * top`` nodes per row, those of one
+        node next to each other. ``score`` and ``token`` are ``[B,m,top]``: log-probabilities and
+        tokens."""
         assert self.number is not None
         rows, m, top = score.shape
         above = torch.arange(m * top, device=score.device).expand(rows, -1) // top
@@ -107,15 +97,10 @@ class Level:
 class Beams:
     """The places of the processed levels in a drafter's cache, and what each node sees there.
 
-    The text ends with the root, at slot and position ``base``. Every processed level takes the next
-    slots: ``m`` beams of ``length`` tokens each, so the cache also holds paths that were given up.
-    A beam sees the text, the beams on its path and itself.
-
-    Args:
-        base: ``[B]`` slot of the root.
-        horizon: an upper bound on ``base + 1`` that the host knows.
-        dtype: number type of the masks.
-        length: tokens per beam: 1, or k for a drafter that continues in blocks of k.
+    The text ends with the root, at slot and position ``base [B]``, below ``horizon``. Every
+    processed level takes the next slots: ``m`` beams of ``length`` tokens each (1, or k for blocks
+    of k), so the cache also holds paths that were given up. A beam sees the text, the beams on its
+    path and itself.
     """
 
     def __init__(self, base: Tensor, horizon: int, dtype: torch.dtype, length: int = 1) -> None:
@@ -175,15 +160,9 @@ class Nodes:
     def draft(
         self, drafter: Drafter, state: State, chosen: Tensor, top: int, scores: Tensor
     ) -> Draft:
-        """The entries ``chosen [B,n-1]`` as a draft; those without a score are not valid.
-
-        Args:
-            drafter: the drafter.
-            state: of the decoding.
-            chosen: in the order in which they were made, including each one's parent.
-            top: an upper bound on the children of a node.
-            scores: ``[B,count]``; -inf where there is none.
-        """
+        """The entries ``chosen [B,n-1]``, in the order in which they were made and with each one's
+        parent, as a draft with at most ``top`` children per node; those with ``scores [B,count]``
+        of -inf are not valid."""
         tokens = torch.cat([level.token for level in self.levels], 1)
         parents = torch.cat([level.parent for level in self.levels], 1)
         depths = [torch.full_like(level.parent, level.depth) for level in self.levels]
@@ -224,14 +203,8 @@ def renumbered(chosen: Tensor, parents: Tensor, depths: Tensor) -> tuple[Tensor,
 
 
 def grown_limits(nodes: int, depth: int, top: int, most: int) -> Limits:
-    """The limits of trees of up to ``depth`` levels in which a node has up to ``top`` children.
-
-    Args:
-        nodes: nodes per tree, including the root.
-        most: number of nodes made in all, without the root.
-    Raises:
-        ValueError: fewer nodes than levels, or more than are made.
-    """
+    """The limits of trees of ``nodes`` nodes (root included) and up to ``depth`` levels in which a
+    node has up to ``top`` children, chosen from ``most`` nodes without the root."""
     if not depth < nodes <= most + 1:
         raise ArgumentError(
             f"{depth} levels of {top} tokens each make trees of {depth + 1} to {most + 1} nodes,"

@@ -218,19 +218,12 @@ class DiffusionDrafter(Drafter):
     def _forward(
         self, state: State, tokens: Tensor, drafted: int, k: Tensor, most: int, fresh: int
     ) -> tuple[Tensor, Tensor]:
-        """What the model predicts behind the text.
+        """The model's logits ``[B,most,V]`` (or of its words) for the places behind the text, and
+        the states ``[B,most,H]`` before the final norm that they are read from.
 
-        Args:
-            state: of the decoding.
-            tokens: ``[B,capacity]`` the texts, and behind them ``drafted`` draft tokens.
-            drafted: how many of them there are.
-            k: ``[B]`` how many places each row asks for.
-            most: how many are predicted, at least the largest of these.
-            fresh: at most so many places before these the model has not seen.
-
-        Returns:
-            ``[B,most,V]`` logits, or of the model's words, and the states ``[B,most,H]`` before the
-            final norm that they are read from.
+        ``tokens [B,capacity]`` are the texts with ``drafted`` draft tokens behind them; a row asks
+        for ``k [B]`` places, at most ``most``. Up to ``fresh`` places before these are new to the
+        model.
         """
         fed = state.length + (drafted - self.chunk) if drafted else self.fed
         place = (state.length + drafted, state.horizon + drafted)
@@ -250,15 +243,9 @@ class DiffusionDrafter(Drafter):
         most: int,
         fresh: int,
     ) -> Tensor:
-        """All that the search needs, in one tensor for one transfer.
-
-        Args are those of :meth:`_forward`, but what each row asks for may be more than ``most``, or
-        None where it is not known yet.
-
-        Returns:
-            ``[B,n]`` in float64: what each row asks for, the length of its text, the last ``fresh``
-            tokens of it, ids and log-probabilities of the candidates at ``most`` places.
-        """
+        """All that the search needs, in one tensor for one transfer, ``[B,n]`` in float64: what
+        each row asks for, the length of its text, its last ``fresh`` tokens, ids and
+        log-probabilities of the candidates at ``most`` places."""
         asked = self._asked(state) if asked is None else asked
         logits, _ = self._forward(state, tokens, drafted, asked.clamp_max(most), most, fresh)
         banned, words = self.blocks.banned, self.model.words

@@ -205,13 +205,8 @@ def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
 
 
 def ngram_file(key: str, target: Target, ngram: str | Path) -> Path | None:
-    """The n-gram file that an option names: both, own, online, none or a file or folder.
-
-    Returns:
-        The file; None if nothing was counted beforehand.
-    Raises:
-        MethodError: there is no such file.
-    """
+    """The n-gram file that an option (both, own, online, none, or a file or folder) names; None if
+    nothing was counted beforehand."""
     if ngram in ("none", "online", "own", "both"):
         folder = target.own_head("ngram") if ngram in ("own", "both") else None
         return folder and folder / "ngram.npz"
@@ -262,20 +257,9 @@ def _scorer(
 def proxy_for(
     key: str, target: Target, ngram: str | Path, place: Path | None, order: int, smoothing: str
 ) -> Callable[[], Proxy]:
-    """Returns a function that makes a row's proxy: one for all rows, or one per row if it also
-    counts the row's own text.
-
-    Args:
-        key: the method, for the message.
-        target: the model whose tokens are counted.
-        ngram: both, own, online, none or a file.
-        place: its :func:`ngram_file`.
-        order: n of the n-grams; 0: the file's, or 3.
-        smoothing: of counted n-grams.
-
-    Raises:
-        MethodError: a file that cannot be used.
-    """
+    """A function that makes a row's proxy from the option ``ngram`` and its :func:`ngram_file`: one
+    for all rows, or one per row if it also counts the row's own text. ``order`` 0 is the file's, or
+    3."""
     if ngram == "none":
         uniform = Uniform(target.vocabulary)
         return lambda: uniform
@@ -316,12 +300,7 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
 def work(options: Options) -> list[Forward]:
     """All of ``k`` (or ``k_max``) places in every denoising step. The first one processes up to k +
     1 new tokens of the text and k - 1 masks, since the last place of the text predicts the first
-    token. A model whose text attends to its masks computes the text again in each.
-
-    Raises:
-        MethodError: the number of tokens of a draft in chunks, or scored as a tree, is only known
-            during drafting.
-    """
+    token. A model whose text attends to its masks computes the text again in each."""
     if options.chunk or options.tree or options.paths > 1:
         raise MethodError("diffuspec: the passes of a step are those of one chain and no chunks")
     k = options.k or options.k_max

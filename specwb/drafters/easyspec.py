@@ -228,12 +228,7 @@ def easyspec(target: Target, options: Options) -> Drafter:
 
 
 def _groups(model: Target, options: Options) -> Groups:
-    """Which layers of the draft model run side by side, and how.
-
-    Raises:
-        GroupError: groups that cannot be, or none of two layers.
-        MethodError: ``groups`` is not written as ranges.
-    """
+    """Which layers of the draft model run side by side, and how."""
     layers, n = len(model.backbone.layers), options.n
     if options.groups is None:
         parts = grouping(layers, n)

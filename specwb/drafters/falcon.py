@@ -193,17 +193,11 @@ class FalconDrafter(EagleDrafter):
         place: Place,
         skipped: int = 0,
     ) -> Tensor:
-        """One forward pass of the head over r runs of n successive pairs.
+        """One forward pass of the head over r runs of n successive pairs, ``tokens [B,r,n]`` with
+        the states ``above [B,r,n,H]``, at ``place``; returns ``[B,r,n,H]``.
 
-        Args:
-            tokens: ``[B,r,n]``.
-            above: ``[B,r,n,H]`` the states of the pairs.
-            before: ``[B,r]`` the slots whose LSTM states the runs continue; -1: none.
-            place: the positions, slots and masks of the r n pairs.
-            skipped: number of pairs, from the first of a run on, that nothing continues from.
-
-        Returns:
-            ``[B,r,n,H]``.
+        ``before [B,r]`` are the slots whose LSTM states the runs continue (-1: none). Nothing
+        continues from the first ``skipped`` pairs of a run.
         """
         rows, r, n = tokens.shape
         embedded = self.embed(tokens).to(above.dtype)
@@ -267,20 +261,9 @@ class FalconDrafter(EagleDrafter):
         horizon: int,
         mask: Tensor,
     ) -> Tensor:
-        """Processes the blocks of a pass below the first.
-
-        Args:
-            b: the number of the pass.
-            one: the pass.
-            tokens: ``[B,nodes]`` tokens drafted so far.
-            hidden: ``[B,blocks,k,H]`` the states that the pass before has made.
-            base: ``[B]`` slot of the last pair of the text.
-            horizon: an upper bound on ``base + 1`` that the host knows.
-            mask: ``[B, 1 + slots, extent]`` of all passes.
-
-        Returns:
-            ``[B,blocks,k,H]``.
-        """
+        """Processes the blocks of pass ``b`` below the first: ``hidden [B,blocks,k,H]`` are the
+        states that the pass before has made, ``base [B]`` the slot of the text's last pair, ``mask
+        [B, 1 + slots, extent]`` that of all passes. Returns ``[B,blocks,k,H]``."""
         k, n = self.k, len(one.blocks)
         above = hidden.index_select(1, self.follows[b])
         index = torch.arange(n * k, device=base.device)

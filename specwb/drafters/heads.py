@@ -22,15 +22,7 @@ target's, by position; from the published training log."""
 
 def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
     """``[positions][ranks]``: how often the right token is the head's r-th guess, according to its
-    card.
-
-    Args:
-        card: the head's.
-        domain: kind of text; for ``all`` it is the mean over domains.
-
-    Raises:
-        ValueError: the card has no such domain, or nothing was measured.
-    """
+    card; for ``all`` domains their mean."""
     held_out = card.get("held_out", {})
     ranks = {name: entry["rank"] for name, entry in held_out.items() if "rank" in entry}
     if not ranks or domain not in (ALL, *ranks):
@@ -44,16 +36,12 @@ def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
 
 
 def measured_tree(card: dict, nodes: int, depth: int | None = None) -> Tree:
-    """The tree with the largest expected length under a head's accuracies by position and rank.
+    """The tree of ``nodes`` nodes (root included) with the largest expected length under a head's
+    accuracies by position and rank, at most ``depth`` deep.
 
     The accuracies are those of its card, averaged over domains; for a head without a card, those of
     Medusa's published log. They are made not to rise with the rank, because high ranks are counts
     of a few places.
-
-    Args:
-        card: the head's.
-        nodes: nodes of the tree, including its root.
-        depth: the largest depth; default the number of measured positions.
     """
     measured = any("rank" in entry for entry in card.get("held_out", {}).values())
     rates = accuracies(card) if measured else [[one, *[(five - one) / 4] * 4] for one, five in LOG]
@@ -69,21 +57,8 @@ def trained_head(
     wanted: type,
     **options: Any,
 ) -> Any:
-    """The head that is given or named, or the target's own head, checked.
-
-    It is loaded once for a target and ``options`` of ``load``.
-
-    Args:
-        kind: kind of the target's own head.
-        target: the model whose states it reads.
-        head: a head, its folder or hub id, or None for the target's own.
-        load: the function that reads a folder.
-        wanted: the class that the head must have.
-        options: further arguments of ``load``.
-
-    Raises:
-        MethodError: there is no such head, or it is for another target.
-    """
+    """The head that is given, named by folder or hub id, or the target's own head of this kind; it
+    is loaded once for a target and ``options`` of ``load``, and must be a ``wanted``."""
     target.backbone.lm_head  # noqa: B018  # of a model in parts it may be out of reach
     # a subclass of EAGLE's head, but it predicts other places
     if isinstance(head, FalconHead) and wanted is not FalconHead:
@@ -103,11 +78,7 @@ def trained_head(
 
 
 def _same_sizes(kind: str, target: Target, head: Any) -> None:
-    """Checks of a head that was handed over what loading checks of a file.
-
-    Raises:
-        MethodError: it is for a target of other sizes.
-    """
+    """Checks of a head that was handed over what loading checks of a file."""
     width, layers = target.backbone.config.hidden_size, len(target.backbone.layers)
     hidden = getattr(head, "target_hidden", head.hidden)
     vocabulary, deepest = getattr(head, "vocabulary", target.vocabulary), max(*head.features, 0)
@@ -119,11 +90,7 @@ def _same_sizes(kind: str, target: Target, head: Any) -> None:
 
 
 def check_place(kind: str, target: Target, head: Any) -> None:
-    """Checks the number type and device of a head that was given as an object.
-
-    Raises:
-        MethodError: its number type or device is not the target's.
-    """
+    """Checks that a head given as an object has the target's number type and device."""
     weight = next(head.parameters())
     if (weight.dtype, weight.device) != (target.dtype, target.device):
         ours, theirs = (

@@ -315,12 +315,7 @@ def _static_tree(key: str, size: int, options: Options) -> Tree:
 
 def work(options: Options) -> list[Forward]:
     """The target's first layers run over every node before its adapter does, including the last
-    level.
-
-    Raises:
-        MethodError: the exit layer is not named, or the tree is grown, so that no option gives its
-            size.
-    """
+    level. They follow from a named exit layer and a static tree only."""
     if options.exit is None or options.tree is True:
         raise MethodError("kangaroo: the passes of a step are those of a named exit and no beams")
     tree = options.tree or Tree.chain(options.gamma)

@@ -39,22 +39,14 @@ class Length:
         return {"length.tokens": self.tokens}
 
     def onward(self, drafted: int, sure: Tensor | None = None) -> Tensor:
-        """``[B]``: the rows that continue their draft after ``drafted`` tokens.
-
-        Args:
-            drafted: number of tokens drafted so far.
-            sure: ``[B]`` the confidence of each row in them; None if it is not needed.
-        """
+        """``[B]``: the rows that continue their draft after ``drafted`` tokens, in which they have
+        the confidence ``sure [B]``."""
         go = self.tokens > drafted
         return go if sure is None or not self.confidence else go & (sure >= self.confidence)
 
     def observe(self, drafted: Tensor, accepted: Tensor) -> None:
-        """Called after a step.
-
-        Args:
-            drafted: ``[B]`` draft tokens of each row, up to an end of text.
-            accepted: ``[B]`` accepted ones among them.
-        """
+        """Called after a step with each row's draft tokens up to an end of text, and the accepted
+        ones among them, both ``[B]``."""
 
 
 class Heuristic(Length):

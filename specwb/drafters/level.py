@@ -127,17 +127,8 @@ class Levels(Drafter):
         raise NotImplementedError
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
-        """Processes the nodes of one level.
-
-        Args:
-            state: of the decoding.
-            tokens: ``[B,m]``.
-            above: ``[B,m,H]`` the hidden states of their parents.
-            place: their positions, slots and masks.
-
-        Returns:
-            Their hidden states ``[B,m,H]``.
-        """
+        """Processes the nodes ``tokens [B,m]`` of one level, whose parents have the hidden states
+        ``above [B,m,H]``, at ``place``; returns their hidden states ``[B,m,H]``."""
         raise NotImplementedError
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -328,19 +319,12 @@ class Levels(Drafter):
         race: Tensor | None,
         q: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """The children of every node of a level.
+        """The children ``[B,nodes,k]`` of every node of level ``d``, and which of them may be
+        accepted.
 
-        Args:
-            logits: ``[B,nodes,V]``, or of :attr:`words`.
-            d: the depth of the level.
-            sampling: of the decoding.
-            u: ``[B,uniforms]`` of the step, None where none are needed.
-            used: how many of them the levels above have used.
-            race: ``[B,D+1,K,V]`` exponential variables, with coupled draws.
-            q: the distribution that children were drawn from is appended here.
-
-        Returns:
-            Their tokens, and which of them may be accepted, each ``[B,nodes,k]``.
+        ``logits`` are ``[B,nodes,V]``, or of :attr:`words`; ``u`` holds the step's uniforms, of
+        which the levels above have used the first ``used``; ``race [B,D+1,K,V]`` belongs to coupled
+        draws. The distribution that children were drawn from is appended to ``q``.
         """
         k, nodes = self.tree.widths[d], logits.shape[1]
         if sampling.greedy or self.draw == "greedy":
@@ -386,19 +370,8 @@ def drawable(
     owner: str = "the vocabulary",
     empty: bool = False,
 ) -> Tree:
-    """Returns the tree, if the method ``key`` can draft it level by level with these draws.
-
-    Args:
-        key: the method, for the message.
-        tree: the tree.
-        vocabulary: number of tokens that children are chosen from.
-        draw: how children are drawn, if the method has a choice.
-        owner: the model that the vocabulary belongs to, for the message.
-        empty: whether a tree without candidates is allowed.
-
-    Raises:
-        MethodError: it cannot.
-    """
+    """Returns the tree, if the method ``key`` can draft it level by level with these draws from
+    ``vocabulary`` tokens of ``owner``; ``empty`` allows a tree without candidates."""
     if not tree.in_level_order or not (tree.D or empty):
         size = "" if empty else ", of at least one candidate"
         tree_needed = f"one tree for all rows{size}, its nodes in level order"

@@ -44,17 +44,13 @@ def lookahead_tree(
 
 
 def remember(pool: Tensor, key: Tensor, gram: Tensor, ok: Tensor) -> None:
-    """Puts n-grams into the pool, one after another: each moves to the front of its key's list,
-    where it leaves its old place or pushes out the last one.
+    """Puts the n-grams ``gram [B,m,L]`` behind their first tokens ``key [B,m]`` into ``pool
+    [B,V,G,L]`` (-1 where empty), in place and one after another: each moves to the front of its
+    key's list, where it leaves its old place or pushes out the last one. Those not ``ok [B,m]`` are
+    ignored.
 
     Such a list holds the last G distinct n-grams in order of their last use, so all can be put in
     at once: the new ones and the old ones, newest first, without repetitions and cut to G.
-
-    Args:
-        pool: ``[B,V,G,L]``, -1 where empty; it is changed in place.
-        key: ``[B,m]`` the first tokens.
-        gram: ``[B,m,L]`` the tokens that followed.
-        ok: ``[B,m]``; the others are ignored.
     """
     row = torch.arange(len(pool), device=pool.device)[:, None]
     before = pool[row, key]  # [B,m,G,L]

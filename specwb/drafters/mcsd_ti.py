@@ -176,11 +176,7 @@ def _below_roots(key: str, tree: Tree, roots: int, vocabulary: int, draw: str) -
 def sureness(
     key: str, stop: str, target: Target, draft: Target, head: object = None
 ) -> Confidence | None:
-    """The confidence that ``stop`` names, None for none.
-
-    Raises:
-        MethodError: no decision model, or one for another draft.
-    """
+    """The confidence that ``stop`` names, None for none."""
     if stop in KINDS:
         return Decision(decision_model(key, target, draft, head), stop, draft.backbone)
     if head is not None:
@@ -190,11 +186,7 @@ def sureness(
 
 
 def decision_model(key: str, target: Target, draft: Target, head: object = None) -> DecisionModel:
-    """The decision model that is given or named, or the target's own.
-
-    Raises:
-        MethodError: there is none, or it is for another draft model.
-    """
+    """The decision model that is given or named, or the target's own."""
     if isinstance(head, DecisionModel):
         hidden = draft.backbone.config.hidden_size
         if head.hidden != hidden:

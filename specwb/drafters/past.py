@@ -43,13 +43,8 @@ class Past:
         return Prior(old.caches, old.features, slots, min(common, old.drafted))
 
     def keep(self, state: State, drafter: Drafter, before: Tensor) -> None:
-        """Keeps the state of a finished decoding.
-
-        Args:
-            state: its texts and caches.
-            drafter: its drafter.
-            before: ``[B]`` sequence lengths before its last step.
-        """
+        """Keeps the state of a finished decoding, whose rows had the lengths ``before [B]`` before
+        the last step."""
         lengths = state.length.tolist()
         self._texts = [row[:n] for row, n in zip(state.tokens.tolist(), lengths, strict=True)]
         self._features = drafter.features

@@ -19,18 +19,11 @@ from specwb.tree import Tree
 
 
 def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
-    """The first occurrence of the longest of the last n-grams.
+    """The first occurrence of the longest of the last n-grams: of n = ngram..1 the largest n for
+    which ``text[s-n:s] == text[length-n:length]`` for an s < length, and of those s the smallest.
 
-    That is, of n = ngram..1 the largest n for which ``text[s-n:s] == text[length-n:length]`` for an
-    s < length, and of those s the smallest.
-
-    Args:
-        text: ``[B,T]`` ids >= 0.
-        length: ``[B]`` sequence lengths, at most T.
-        ngram: the largest n.
-
-    Returns:
-        ``s [B]``, the position of the first token that followed, and ``[B]`` whether there is one.
+    Returns ``s [B]``, the position of the first token that followed, and ``[B]`` whether there is
+    one, for ``text [B,T]`` of ids >= 0 and ``length [B]``.
     """
     last = length[:, None] + torch.arange(-ngram, 0, device=text.device)
     suffix = text.gather(1, last.clamp_min(0))

@@ -147,6 +147,5 @@ def _added(tokenizer: Any, ids: list[int], more: list[int]) -> str:
 
 
 def _common(a: list[int], b: list[int]) -> int:
-    """How many ids both begin with."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

@@ -20,29 +20,16 @@ class Confidence:
     threshold."""
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
-        """The confidence of each row.
-
-        Args:
-            logits: ``[B,m,V]`` of the m nodes that have children, or of the drafter's words.
-            hidden: ``[B,m,H]`` the states that they came from, before the last norm.
-            tokens: ``[B,n]`` places in ``logits`` of the tokens drawn from them.
-            sampling: temperature and filters of the decoding.
-
-        Returns:
-            ``[B]``, in [0, 1].
-        """
+        """``[B]`` in [0, 1], from the ``logits [B,m,V]`` of the m nodes that have children (or of
+        the drafter's words), the states ``hidden [B,m,H]`` that they came from, before the last
+        norm, and the places ``tokens [B,n]`` in ``logits`` of the tokens drawn from them."""
         raise NotImplementedError
 
 
 class Top(Confidence):
     """The largest probability at temperature 1, whatever the decoding's temperature: at T < 1
-    scaled probabilities overstate it.
-
-    Args:
-        scaled: take it at the decoding's temperature and filters instead; the paper's comparison.
-
-    Source: Kangaroo (arXiv 2404.18911).
-    """
+    scaled probabilities overstate it. ``scaled``, the paper's comparison, takes it at the
+    decoding's temperature and filters. Source: Kangaroo (arXiv 2404.18911)."""
 
     def __init__(self, scaled: bool = False) -> None:
         self.scaled = scaled
@@ -74,12 +61,8 @@ class Entropy(Confidence):
 
 
 class Decision(Confidence):
-    """A trained model's estimate that a token drafted here is accepted.
-
-    Args:
-        model: see :class:`specwb.models.decision.DecisionModel`.
-        kind: its soft or its hard net.
-        draft: the draft model whose states it reads.
+    """A trained model's estimate that a token drafted here is accepted, from its soft or hard net
+    (``kind``) on the states of the draft model.
 
     Source: Lu et al. 2024 (arXiv 2409.10644): continue if any score is above the threshold.
     """

@@ -59,13 +59,9 @@ STOPS, STOP_SIZE = 32, 500
 
 
 class RequestError(SpecwbError, ValueError):
-    """A request that is not understood or asks for what is not offered.
-
-    Args:
-        message: one line.
-        status: of the HTTP answer.
-        code, field: what OpenAI's clients read as the error's code and parameter.
-    """
+    """A request that is not understood or asks for what is not offered. ``status`` is the HTTP
+    answer's; ``code`` and ``field`` are what OpenAI's clients read as the error's code and
+    parameter."""
 
     def __init__(
         self, message: str, status: int = 400, code: str | None = None, field: str | None = None
@@ -76,17 +72,8 @@ class RequestError(SpecwbError, ValueError):
 
 @dataclass
 class Job:
-    """A request that has been checked.
-
-    Attributes:
-        ids: the prompt's token ids.
-        steps: its decoding, not begun yet.
-        seed: of the sampling.
-        is_chat: it came to the chat endpoint.
-        streamed: the answer is sent while it is decoded.
-        counted: a streamed answer ends with its token counts.
-        gone: set when nobody waits for the answer any more.
-    """
+    """A request that has been checked, and its decoding, not begun yet. A ``counted`` streamed
+    answer ends with its token counts; ``gone`` is set when nobody waits for the answer any more."""
 
     ids: list[int]
     steps: Iterator[Step]
@@ -98,31 +85,15 @@ class Job:
 
 
 def check_model(target: Target, name: object) -> None:
-    """Checks that a request means the model that is served.
-
-    Raises:
-        RequestError: it means another one.
-    """
+    """Checks that a request means the model that is served."""
     if name is not None and name != target.name:
         message = f"model {name!r} is not served here, {target.name!r} is"
         raise RequestError(message, 404, "model_not_found", "model")
 
 
 def job(body: Any, target: Target, method: Method, past: Past, is_chat: bool) -> Job:
-    """Checks a request.
-
-    Args:
-        body: the JSON value that was sent.
-        target: the model that is served.
-        method: built for the target.
-        past: what the request before this one left.
-        is_chat: it came to the chat endpoint.
-
-    Raises:
-        RequestError: another model than the one that is served, or a field that is unknown or
-            asks for what is not offered.
-        SpecwbError: a value that cannot be decoded with.
-    """
+    """Checks a request to the chat or the completions endpoint; ``past`` is what the request before
+    it left."""
     if not isinstance(body, dict):
         raise RequestError("a request is a JSON object")
     check_model(target, body.get("model"))
@@ -187,12 +158,7 @@ def _prompt(body: dict[str, Any]) -> str | list[Any]:
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    """The texts that end an answer: so many, and so long, as can be looked for with every token.
-
-    Raises:
-        RequestError: there are too many, or one is too long.
-        StopError: something else than texts, or an empty one.
-    """
+    """The texts that end an answer: as many and as long as can be looked for with every token."""
     texts = stop_texts(stop, "stop", "a text or texts")
     longest = max(map(len, texts), default=0)
     if len(texts) > STOPS or longest > STOP_SIZE:

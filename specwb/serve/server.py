@@ -44,25 +44,12 @@ class Abandoned(SpecwbError, ConnectionError):
 class Server:
     """An ASGI application that answers requests with a target and a method, one at a time.
 
-    What the last request left in the caches is used by one that begins with the same tokens, as
-    the next turn of a chat does.
+    The caches that the last request left are used by one that begins with the same tokens, as the
+    next turn of a chat does.
 
     A page in a browser can send requests to this machine too, so they must name a host that is this
-    one's and say that they are JSON, which a page of another site cannot.
-
-    Args:
-        target: with a tokenizer.
-        method: built for the target.
-        host: a name by which requests may call this server, beside the names of the local host and
-            the address that they came to.
-
-    Attributes:
-        hosts: names of this machine by which requests may call it.
-        most: how many bytes a request may have.
-
-    Raises:
-        MissingExtra: the extra ``serve`` is not installed.
-        RequestError: the target has no tokenizer.
+    one's (``host``, a name of the local host, or the address that they came to) and say that they
+    are JSON, which a page of another site cannot.
     """
 
     def __init__(self, target: Target, method: Method, host: str = "localhost") -> None:
@@ -149,12 +136,7 @@ class Server:
             return _refusal(RequestError(f"the request is not JSON: {error}"))
 
     async def _body(self, request: Request) -> bytes:
-        """The request's bytes; not more of them are read than any request needs.
-
-        Raises:
-            RequestError: it does not say that it is JSON (415), or has, or says that it has, too
-                many bytes (413).
-        """
+        """The request's bytes; not more of them are read than any request needs."""
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "application/json":
             raise RequestError(f"the content type must be application/json, got {kind!r}", 415)
@@ -177,11 +159,7 @@ class Server:
         return job(from_json(body), self.target, self.method, self._past, is_chat)
 
     def _pieces(self, job: Job, report: dict[str, Any]) -> Iterator[str]:
-        """The answer's text, piece by piece; fills in the report on it when it is complete.
-
-        Raises:
-            Abandoned: between two steps, when nobody waits for it any more.
-        """
+        """The answer's text, piece by piece; fills in the report on it when it is complete."""
         pieces = self._decoded(job, report)
         return _message(pieces) if job.is_chat else pieces
 
@@ -312,22 +290,14 @@ def _message(pieces: Iterable[str]) -> Iterator[str]:
 
 
 async def _departure(request: Request, job: Job) -> None:
-    """Waits until nobody waits for the answer any more."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     job.gone.set()
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens at an address: whoever asks before the server runs, waits.
-
-    Args:
-        host: a name or address of this machine.
-        port: 0 is any that is free.
-
-    Raises:
-        AddressError: the address is taken or none of this machine's.
-    """
+    """A socket that listens at an address (port 0: any that is free): whoever asks before the
+    server runs, waits."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
