@@ -13,10 +13,7 @@ from specwb.training.heads import RECIPES
 
 
 def model_card(out: Path) -> str:
-    """Returns the family's README, from the files that the build wrote.
-
-    It says what was trained on what, how, and how well.
-    """
+    """The family's README, from the files that the build wrote."""
     corpus = json.loads((out / "corpus.json").read_text())
     models = {name: read_card(out / name) for name in ("target", "draft")}
     lines = [
@@ -79,7 +76,7 @@ def model_card(out: Path) -> str:
 
 
 def loops_card(card: dict) -> list[str]:
-    """Returns the model card's lines about the target's loops, before and after their cure."""
+    """The lines about the target's loops, before and after their cure."""
     if "before_cure" not in card:
         return []
     cure, before = card["cure"], card["before_cure"]
@@ -103,17 +100,17 @@ def loops_card(card: dict) -> list[str]:
 
 
 def read_card(folder: Path) -> dict:
-    """Returns the card of a trained model."""
+    """The card of a trained model."""
     return json.loads((folder / "card.json").read_text())
 
 
 def _megabytes(folder: Path) -> float:
-    """Returns the size of a folder's weights."""
+    """The size of a folder's weights."""
     return sum(p.stat().st_size for p in folder.glob("*.safetensors")) / 1e6
 
 
 def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
-    """Says how the two models were trained."""
+    """How the two models were trained."""
     target, draft = models["target"], models["draft"]
     own_text = ""
     if tokens := draft.get("generated"):
@@ -135,14 +132,8 @@ def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
 
 
 def head_card(out: Path, heads: list[dict]) -> list[str]:
-    """Returns the model card's lines about the trained heads.
-
-    They say what each saw, and how often its best token at every depth is the target's.
-
-    Args:
-        out: the family's folder.
-        heads: the heads' cards.
-    """
+    """The lines about the trained heads, from their cards: what each saw, and how often its best
+    token at every depth is the target's."""
     if not heads:
         return []
     lines = [
@@ -174,14 +165,8 @@ def head_card(out: Path, heads: list[dict]) -> list[str]:
 
 
 def heads_card(out: Path, names: Sequence[str], target: str, sources: Sequence[dict]) -> str:
-    """Returns the README of heads that were trained together, from their cards.
-
-    Args:
-        out: the folder that has a folder for each.
-        names: those of the heads that are finished.
-        target: what messages call their target.
-        sources: what was read, the manifest of a :class:`specwb.training.corpus.Corpus`.
-    """
+    """The README of heads that were trained together, from the cards in the folders ``out/NAME``;
+    ``sources`` is the manifest of a :class:`specwb.training.corpus.Corpus`."""
     lines = [
         f"# Heads of {target}",
         "",
@@ -221,14 +206,10 @@ def heads_card(out: Path, names: Sequence[str], target: str, sources: Sequence[d
 
 
 def budget_card(heads: list[dict]) -> list[str]:
-    """Returns the model card's table of all heads at one budget of tokens and one of time.
+    """A table of all heads at one budget of tokens and one of time, the least that a head had.
 
-    The budgets are the least that a head was trained for. What a head could do by then is what was
-    measured in its run last before, when the learning rate was not yet lowered as it is at the end.
-
-    Args:
-        heads: the heads' cards; those without times are left out.
-    """
+    What a head could do by then is its last measurement before, when the learning rate was not yet
+    lowered as it is at the end. Heads without times are left out."""
     timed = [card for card in heads if card.get("step_seconds")]
     if len(timed) < 2:
         return []
@@ -254,7 +235,7 @@ def budget_card(heads: list[dict]) -> list[str]:
 
 
 def _accuracy_at(card: dict, step: float) -> str:
-    """Returns what a run had measured last at a step, rounded up to a whole one."""
+    """The last measurement of a run up to a step, rounded up to a whole one."""
     measured = [entry for entry in card["progress"] if entry[0] <= math.ceil(step - 1e-6)]
     if not measured:
         return "not measured yet"
@@ -263,7 +244,7 @@ def _accuracy_at(card: dict, step: float) -> str:
 
 
 def samples_card(samples: list[dict]) -> list[str]:
-    """Returns the model card's lines with what the target writes."""
+    """The lines with what the target writes."""
     lines = ["", "## What the target writes", ""]
     lines += ["After the first prompt of every domain in `data/prompts/lab.jsonl`:"]
     for sample in samples:
@@ -273,10 +254,8 @@ def samples_card(samples: list[dict]) -> list[str]:
 
 
 def decision_card(card: dict) -> list[str]:
-    """Returns the model card's lines about the decision models.
-
-    They say how much better than the mean they predict what is accepted.
-    """
+    """The lines about the decision models: how much better than the mean they predict
+    acceptance."""
     domains = card["held_out"].values()
     parts = []
     for kind in ("soft", "hard"):
@@ -293,10 +272,7 @@ def decision_card(card: dict) -> list[str]:
 
 
 def ngram_card(card: dict) -> list[str]:
-    """Returns the model card's lines about the counted n-grams.
-
-    They say of what they were counted, how many there are, and how well they predict held-out text.
-    """
+    """The lines about the counted n-grams: of what, how many, and how well they predict."""
     nats = "; ".join(f"{domain} {loss['kn']:.2f}" for domain, loss in card["held_out"].items())
     sizes = " + ".join(f"{n:,}" for n in card["sizes"])
     read, generated = card["tokens"]["read"], card["tokens"]["generated"]

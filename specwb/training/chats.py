@@ -18,15 +18,7 @@ ROLES = {"human": "user", "gpt": "assistant"}
 
 
 def turns(entry: Any, where: str) -> list[dict[str, str]]:
-    """Returns the turns of one line of a file, as ``role`` and ``content``.
-
-    Args:
-        entry: the line's JSON.
-        where: the file and line, for messages.
-
-    Raises:
-        DataError: it has neither a text nor turns, or none of the turns is an assistant's.
-    """
+    """The turns of one line of a file, as ``role`` and ``content``; ``where`` names the line."""
     is_table = isinstance(entry, Mapping)
     found = entry.get("messages", entry.get("conversations")) if is_table else None
     if not isinstance(found, list):
@@ -46,15 +38,10 @@ def turns(entry: Any, where: str) -> list[dict[str, str]]:
 
 
 def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], list[bool]]:
-    """Returns a conversation's tokens by the chat template, and which of them are an assistant's.
+    """A conversation's tokens by the chat template, and which of them are an assistant's.
 
     A turn is what the template adds when the turn is added, without what it adds to ask for one
-    (``add_generation_prompt``). So the token that ends a turn counts with it.
-
-    Raises:
-        ValueError: the template writes earlier turns otherwise when one is added, so that what is
-            whose cannot be told.
-    """
+    (``add_generation_prompt``). So the token that ends a turn counts with it."""
     ids: list[int] = []
     counted: list[bool] = []
     text = ""
@@ -82,17 +69,8 @@ def encode(
     first_held_out: int,
     tokenizer: Any,
 ) -> corpus.Corpus:
-    """Returns conversations, and texts between them that count whole, as one domain "text".
-
-    Args:
-        path: of the file, for messages and the card.
-        parts: texts and conversations.
-        first_held_out: the index of the first part that is held out.
-        tokenizer: the target's.
-
-    Raises:
-        DataError: the tokenizer has no chat template.
-    """
+    """Conversations, and texts between them that count whole, as one domain "text"; the parts from
+    ``first_held_out`` on are held out. ``path`` is for messages and the card."""
     if getattr(tokenizer, "chat_template", None) is None:
         raise files.DataError(
             f"corpus {path} has conversations, and the target's tokenizer has no chat template"

@@ -68,15 +68,8 @@ _GSM8K_HELD_OUT = 373  # problems, the last ones
 
 @dataclass(frozen=True)
 class Document:
-    """One text.
-
-    Attributes:
-        domain: one of ``DOMAINS``.
-        source: the package, book or data set, as the model card lists it.
-        licence: its licence.
-        text: the text.
-        held_out: whether it is kept out of training.
-    """
+    """One text: its domain, the package, book or data set it is from, that one's licence, and
+    whether it is kept out of training."""
 
     domain: str
     source: str
@@ -86,14 +79,8 @@ class Document:
 
 
 def documents(packages: dict[str, str]) -> list[Document]:
-    """Returns all documents, in a fixed order.
-
-    Args:
-        packages: import names, and the licence that each was checked to be under.
-
-    Raises:
-        DataError: a package is not installed, or a public text cannot be read.
-    """
+    """All documents, in a fixed order; ``packages``: import names, and the licence that each was
+    checked to be under."""
     code, prose = _code(packages), _prose()
     everything = [*code, *_math(), *prose, *_chats(code, prose)]
     # verbatim copies (vendored modules) would leak between the splits
@@ -230,12 +217,9 @@ class Corpus:
     """Token streams by domain; documents end with the end-of-text id.
 
     Attributes:
-        train: the streams that are trained on.
-        held_out: the streams that are not.
         manifest: what the model card lists of each source.
         sha256: of all text.
-        counted: of conversations, which of the training tokens are an assistant's; None where all
-            count.
+        counted: of conversations, which of the training tokens are an assistant's; None for all.
     """
 
     train: dict[str, np.ndarray]
@@ -247,26 +231,15 @@ class Corpus:
     def batch(
         self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
     ) -> np.ndarray:
-        """Returns the tokens of :meth:`batch_counted`."""
         return self.batch_counted(seed, step, rows, length, mixture)[0]
 
     def batch_counted(
         self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Draws rows from random places of the training text.
+        """Rows ``[rows, length + 1]`` from random places of the training text, by ``mixture`` (the
+        probability of each domain), and which tokens count, None for all.
 
-        They are a pure function of (seed, step): resuming needs no reader state.
-
-        Args:
-            seed: of the run.
-            step: of the run.
-            rows: how many rows.
-            length: each row has one token more.
-            mixture: the probability of each domain.
-
-        Returns:
-            ``[rows, length + 1]`` token ids, and which of them count, None for all.
-        """
+        They are a pure function of (seed, step): resuming needs no reader state."""
         rng = np.random.Generator(np.random.Philox(key=[seed, step]))
         domains = list(mixture)
         picks = rng.choice(len(domains), size=rows, p=np.array([mixture[d] for d in domains]))
@@ -289,15 +262,8 @@ class Corpus:
 
 
 def train_tokenizer(docs: list[Document], vocabulary: int, folder: Path) -> None:
-    """Trains a byte-level BPE and saves it for ``from_pretrained`` with a chat template.
-
-    Digits are single tokens, and ids 0-7 are reserved.
-
-    Args:
-        docs: the documents, of which the held-out ones are left out.
-        vocabulary: how many tokens it has.
-        folder: where it is saved.
-    """
+    """Trains a byte-level BPE on what is not held out, and saves it with a chat template; digits
+    are single tokens, and ids 0-7 are reserved."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -361,11 +327,7 @@ class _Source:
 
 
 def encode(docs: list[Document], tokenizer) -> Corpus:
-    """Returns the token streams of all documents, with a manifest for the model card.
-
-    The manifest has an entry for each source and split: source, domain, licence, how many
-    documents, characters and tokens, sha256.
-    """
+    """The token streams of all documents; the manifest has an entry for each source and split."""
     domains = list(dict.fromkeys(d.domain for d in docs))
     streams: dict[tuple[str, bool], list[np.ndarray]]
     streams = {(domain, held_out): [] for domain in domains for held_out in (False, True)}

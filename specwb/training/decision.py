@@ -59,16 +59,8 @@ class DecisionRecipe(Recipe):
     def inputs(
         self, outputs: TargetOutputs, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Computes what the nets read, and their labels.
-
-        Args:
-            outputs: what the target computes from the texts.
-            uniforms: ``[B, L]``, which draw the tokens.
-
-        Returns:
-            The draft's logits ``[B, L, V]`` (or of its words), its states after the final norm
-            ``[B, L, H]``, and each net's labels ``[B, L]``.
-        """
+        """The draft's logits ``[B, L, V]`` (or of its words), its states after the final norm ``[B,
+        L, H]``, and each net's labels ``[B, L]``; ``uniforms [B, L]`` draw the tokens."""
         inner, _ = self.draft.decoder
         normed = inner(input_ids=outputs.ids, use_cache=False).last_hidden_state
         logits = self.draft.backbone.called_head(normed).float()
@@ -114,11 +106,8 @@ class DecisionRecipe(Recipe):
 
 
 def area(yes: Tensor, no: Tensor) -> float:
-    """Computes the area under the ROC curve.
-
-    It is how likely a score of ``yes`` is to be above one of ``no``, equal ones counting half; .5
-    where either is empty.
-    """
+    """The area under the ROC curve: how likely a score of ``yes`` is to be above one of ``no``,
+    equal ones counting half; .5 where either is empty."""
     if not len(yes) or not len(no):
         return 0.5
     order = no.sort().values

@@ -164,7 +164,6 @@ class DiffusionRecipe(Recipe):
         return model
 
     def _draft(self) -> Target | None:
-        """Returns the target's draft model, None where there is none to start from."""
         if self.settings["start"] != "draft" or self.target.draft is None:
             return None
         if is_borrowed(self.target.draft):
@@ -195,7 +194,6 @@ class DiffusionRecipe(Recipe):
 
     @torch.no_grad()
     def _from_target(self, words: Tensor | None) -> DiffusionModel:
-        """Makes a model of some of the target's layers."""
         target, layers = self.target, self.settings["layers"]
         config, ends = eagle_config(target, layers), tuple(target.eos)
         model = shared(config, target, words, ends=ends, context=target.context)
@@ -257,15 +255,9 @@ class DiffusionRecipe(Recipe):
         )
 
     def _weights(self, masked: Tensor, share: Tensor) -> Tensor:
-        """Returns ``[B, blocks, k - 1]``, how much each slot of a block counts.
-
-        Slot i of a block predicts the token that stands at slot i + 1, the last slot the token
-        behind the block.
-
-        Args:
-            masked: ``[B, blocks, k - 1]``, which slots are masked.
-            share: ``[B, blocks, 1]``, t.
-        """
+        """``[B, blocks, k - 1]``, how much each slot of a block counts; slot i predicts the token
+        that stands at slot i + 1, the last slot the token behind the block. ``share [B, blocks,
+        1]`` is t."""
         slots = masked.shape[2]
         predicts_masked = torch.cat([masked[:, :, 1:], torch.ones_like(masked[:, :, :1])], 2)
         weights = predicts_masked / share
@@ -277,19 +269,9 @@ class DiffusionRecipe(Recipe):
     def states(
         head: DiffusionModel, ids: Tensor, first: int, k: int, masked: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Computes the states of a text and of its blocks in one forward.
-
-        Args:
-            head: the model.
-            ids: ``[B, L]``.
-            first: the position at which the first block begins; the others follow every k
-                positions.
-            k: one more than the length of a block.
-            masked: ``[B, blocks, k - 1]``, which positions of the blocks are masked.
-
-        Returns:
-            ``[B, L, H]`` of the text and ``[B, blocks, k - 1, H]`` of the blocks.
-        """
+        """The states ``[B, L, H]`` of texts ``ids [B, L]`` and ``[B, blocks, k - 1, H]`` of their
+        blocks, in one forward. Blocks begin at ``first`` and then every k positions; ``masked [B,
+        blocks, k - 1]``: which of their positions are masked."""
         rows, length = ids.shape
         blocks, device = masked.shape[1], ids.device
         tokens = ids[:, first : first + blocks * k].view(rows, blocks, k)
@@ -324,16 +306,9 @@ def _block_positions(first: int, blocks: int, k: int, device: torch.device) -> T
 
 
 def _labels(tokens: Tensor, masked: Tensor, ends: tuple[int, ...]) -> Tensor:
-    """Returns ``[B, blocks, k - 1]``, the token that each slot learns, or -1.
-
-    -1 is where it learns the target's distribution: nothing is shown to the right of the token, and
-    the block has not ended before it.
-
-    Args:
-        tokens: ``[B, blocks, k]``, the text's.
-        masked: ``[B, blocks, k - 1]``, which slots are masked.
-        ends: ids that end the text.
-    """
+    """``[B, blocks, k - 1]``, the token that each slot learns, of ``tokens [B, blocks, k]``, or -1
+    where it learns the target's distribution: nothing is shown to the right of the token, and the
+    block has not ended before it."""
     answers, is_after_end = fill_after_end(tokens, ends)
     shown_from_here = (~masked).flip(2).cummax(2).values.flip(2)
     nothing = torch.zeros_like(shown_from_here[:, :, :1])
@@ -343,15 +318,8 @@ def _labels(tokens: Tensor, masked: Tensor, ends: tuple[int, ...]) -> Tensor:
 
 
 def fill_after_end(tokens: Tensor, ends: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Replaces every token behind a block's first end by that end.
-
-    Args:
-        tokens: ``[B, blocks, k]``.
-        ends: ids that end the text.
-
-    Returns:
-        The tokens, and which of them were behind an end, both ``[B, blocks, k]``.
-    """
+    """``tokens [B, blocks, k]`` with every token behind a block's first end replaced by that end,
+    and which of them were behind one."""
     if not ends:
         return tokens, torch.zeros_like(tokens, dtype=torch.bool)
     k = tokens.shape[-1]

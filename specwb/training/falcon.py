@@ -160,7 +160,6 @@ class FalconRecipe(Recipe):
         return max(self.measured_levels + self.k, (self.settings["unroll"] + 2) * self.k)
 
     def ratio(self, progress: float) -> float:
-        """Returns lambda when this part of the run is done."""
         first, last = self.settings["glance"], self.settings["glance_end"]
         return first + (last - first) * progress
 
@@ -210,13 +209,8 @@ class FalconRecipe(Recipe):
     def _replace(
         self, mask: Tensor, pairs: tuple[Tensor, Tensor], answers: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Replaces pairs by those k positions further, where ``mask`` says so.
-
-        Args:
-            mask: ``[B, m]``.
-            pairs: the embeddings and features of the m pairs.
-            answers: those of all pairs of the text, the features without noise.
-        """
+        """Replaces embeddings and features of the pairs in ``mask [B, m]`` by those k positions
+        further, which are in ``answers`` (of all pairs of the text, without noise)."""
         replaced = []
         for name, old, new in zip(("tokens", "features"), pairs, answers, strict=True):
             if self.settings["replaced"] in ("both", name):
@@ -245,16 +239,11 @@ class FalconRecipe(Recipe):
         offset: int,
         in_text: int,
     ) -> Tensor:
-        """Returns ``[B, m]``, which pairs glance in this step.
+        """``[B, m]``, which of m pairs (embeddings and features, in whole blocks) glance in this
+        step.
 
-        Args:
-            head: the head.
-            outputs: what the target computes from the text.
-            moment: the step.
-            pairs: the embeddings and features of the m pairs, in whole blocks.
-            offset: how many of the text's first pairs are left out.
-            in_text: how many pairs have predictions for positions of the text.
-        """
+        ``offset`` of the text's first pairs are left out; ``in_text`` pairs predict positions of
+        it."""
         k, m = head.k, pairs[0].shape[1]
         hidden = next(head.unroll(*pairs, 1))[:, :in_text]
         output = head.output(self.target.backbone.lm_head)

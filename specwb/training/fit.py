@@ -61,13 +61,7 @@ def write_errors(path: Path) -> Iterator[None]:
 def save_atomically(write: Callable[[Path], object], path: Path) -> None:
     """Writes a file by :func:`specwb.files.whole_file`, in a folder that is made if missing.
 
-    Args:
-        write: writes the content to the path that it is given.
-        path: the file.
-
-    Raises:
-        TrainingError: the disk is full or not writable; the previous file is untouched.
-    """
+    Where it cannot be written, the previous file is untouched."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as part:
@@ -101,15 +95,9 @@ COMPILE_FROM = 400
 
 
 def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
-    """Returns ``function`` compiled by torch, or itself.
-
-    It stays as it is in short runs, and where torch cannot compile (there is no C++ compiler): the
-    first call finds out, and says so.
-
-    Args:
-        function: takes tensors of the same shapes every time, or nearly so.
-        steps: how often it is going to be called.
-    """
+    """``function`` compiled by torch, or itself in short runs, and where torch cannot compile
+    (there is no C++ compiler): the first call finds out, and says so. It must take tensors of the
+    same shapes every time, or nearly so."""
     if steps < COMPILE_FROM:
         return function
     # Compiled code is not looked up by a module's hooks: what was compiled for another head of the
@@ -139,12 +127,7 @@ def _processes():
 
 
 def process_rows(rows: np.ndarray) -> np.ndarray:
-    """Returns this process' rows of a batch: every n-th row, for n processes.
-
-    Raises:
-        TrainingError: the rows cannot be divided evenly, so that a mean of means would not be the
-            mean.
-    """
+    """This process' rows of a batch: every n-th row, for n processes."""
     state = _processes()
     if len(rows) % state.num_processes:
         problem = f"batches of {len(rows)} rows cannot be divided"
@@ -173,13 +156,12 @@ def _print(line: str) -> None:
 
 
 def training_device(device: torch.device) -> torch.device:
-    """Returns ``device``, or this process' own where several processes train together."""
+    """``device``, or this process' own where several processes train together."""
     state = _processes()
     return device if state.num_processes == 1 else state.device
 
 
 def _average_gradients(model: nn.Module) -> None:
-    """Replaces every process' gradients by the mean over all processes."""
     from accelerate.utils import reduce
 
     parameters = [p for p in model.parameters() if p.grad is not None]
@@ -191,14 +173,9 @@ def _average_gradients(model: nn.Module) -> None:
 
 @dataclass
 class Log:
-    """What a run has recorded.
-
-    Attributes:
-        loss: of every step, of the first process' rows of the batch.
-        measurements: pairs of a step and the acceptance by position on held-out text.
-        seconds: of every step, without measuring and saving; of a run that an earlier version
-            began, those since.
-    """
+    """A run's losses of every step (of the first process' rows), its measurements (pairs of a step
+    and the acceptance by position on held-out text), and the seconds of every step without
+    measuring and saving."""
 
     loss: list[float] = field(default_factory=list)
     measurements: list[list] = field(default_factory=list)
@@ -224,15 +201,8 @@ class Log:
 
 
 def saved_state(checkpoint: Path, identity: str) -> dict | None:
-    """Returns what an interrupted run left, None where there is nothing.
-
-    Args:
-        checkpoint: its file.
-        identity: what names the run, see :func:`fit`.
-
-    Raises:
-        TrainingError: it is damaged or of another run.
-    """
+    """What an interrupted run left in its checkpoint, None where there is nothing; a file that is
+    damaged or of another run is refused."""
     if not checkpoint.exists():
         return None
     try:
@@ -255,12 +225,8 @@ def fit(*trainings: Training) -> list[Log]:
 
     At every step each of them takes its own, so that what they have in common is computed once
     (:class:`specwb.training.run.Passes`). A model that an interrupted run left behind the others
-    catches up first. Each is trained to the same weights as alone.
-
-    Raises:
-        TrainingError: a checkpoint belongs to another run, or cannot be written.
-        KeyboardInterrupt: after saving; the same command resumes there.
-    """
+    catches up first. Each is trained to the same weights as alone. An interrupt saves, and the same
+    command resumes there."""
     for training in trainings:
         training.resume()
         training.model.train()
@@ -302,23 +268,15 @@ class Training:
     """A model that is trained by :func:`fit`.
 
     Args:
-        name: what progress is shown under.
-        model: the model.
         loss: builds the batch of a step and returns its loss, as a pure function of the step, so
             that a resumed run repeats an unbroken one exactly; or yields the parts whose sum it is,
             each of which is computed when the one before is done with.
-        plan: how long and how fast.
-        checkpoint: the file that the run is saved to.
         identity: names everything that must not change between the parts of one run (data, model,
             seed).
         measure: returns the acceptance by position on held-out text, which is shown beside the
             loss: the loss alone does not say what will be accepted.
         adam_matrices: names of matrices that AdamW trains and not Muon; default embeddings and
             heads.
-
-    Attributes:
-        done: how many steps.
-        log: what was recorded.
     """
 
     def __init__(
@@ -348,7 +306,6 @@ class Training:
         self.last_save = time.monotonic()
 
     def resume(self) -> None:
-        """Takes over what an interrupted run left."""
         state = saved_state(self.checkpoint, self.identity)
         if state is None:
             return
@@ -396,7 +353,6 @@ class Training:
             self.last_save = time.monotonic()
 
     def measure_where_due(self) -> None:
-        """Measures acceptance after this step, if that is due and not done."""
         if self.measure is None or not self.is_first or not self.done:
             return
         measured = [step for step, _ in self.log.measurements[-1:]]
@@ -404,7 +360,6 @@ class Training:
             self.log.measurements.append([self.done, self.measure()])
 
     def finish(self) -> None:
-        """Saves the last step."""
         if self.done > self.start or not self.checkpoint.exists():
             self.save()
         self.model.eval()

@@ -34,28 +34,13 @@ def generated_text(
     mixture: dict[str, float],
     seed: int,
 ) -> np.ndarray:
-    """Returns rows of a few tokens of training text each, continued by the target.
+    """Rows ``[rows, length + 1]``, about ``tokens`` in all, of a few tokens of training text each,
+    continued by the target.
 
     A block of rows is a pure function of (target, text, seed, its number) and is written under
     ``root`` when it is complete. So an interrupted run resumes where it stopped, and several
     trainings on the same target share the blocks. End of text does not stop a row: training streams
-    continue behind it too.
-
-    Args:
-        target: the model that writes.
-        data: the training text.
-        root: the folder under which blocks are written.
-        tokens: about how many tokens in all.
-        length: each row has one token more.
-        mixture: the proportions of the text's domains.
-        seed: of the prompts and of sampling.
-
-    Returns:
-        ``[rows, length + 1]`` token ids.
-
-    Raises:
-        TrainingError: a block cannot be written.
-    """
+    continue behind it too."""
     contents = json.dumps(
         [target.fingerprint, data.sha256, length, seed, mixture, ROWS, PROMPT, TEMPERATURES]
     )

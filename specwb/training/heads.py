@@ -60,14 +60,9 @@ RECIPES: dict[str, type[Recipe]] = {
 
 
 class TargetPass:
-    """What the frozen target computes from a text, once for all heads that are trained on it.
-
-    Args:
-        target: the target; the library's own forward is run.
-        ids: ``[B, L]``.
-        layers: the numbers of the hidden states that heads read, as in
-            :mod:`specwb.models.backbone`.
-    """
+    """What the frozen target computes from texts ``ids [B, L]`` by the library's own forward, once
+    for all heads that are trained on it; ``layers`` are the hidden states that they read, numbered
+    as in :mod:`specwb.models.backbone`."""
 
     @torch.no_grad()
     def __init__(self, target: Target, ids: Tensor, layers: Iterable[int]) -> None:
@@ -91,8 +86,7 @@ class TargetPass:
         )
 
     def for_head(self, features: tuple[int, ...]) -> TargetOutputs:
-        """Returns the same with the features of one head, which has everything else in common with
-        others."""
+        """The same with the features of one head."""
         chosen = [self.states[i] for i in features]
         if not chosen:
             return self.outputs
@@ -127,17 +121,8 @@ def step_loss(
     moment: Moment,
     objective: Objective = Objective(),  # noqa: B008
 ) -> Tensor:
-    """Computes the loss of one training step; the module has its formula.
-
-    It is a mean over the positions of the rows in ``outputs``.
-
-    Args:
-        recipe: the head's recipe.
-        head: the head.
-        outputs: what the target computes from this process' rows of the batch.
-        moment: the step.
-        objective: what a prediction costs.
-    """
+    """The loss of one training step, a mean over the positions of the rows in ``outputs``; the
+    module has its formula."""
     own_loss = recipe.loss(head, outputs, moment)
     if own_loss is not None:
         return own_loss

@@ -62,21 +62,11 @@ def build(
     start_from: Path | None = None,
     seed: int | None = None,
 ) -> Path:
-    """Trains the family into ``out`` and returns it.
+    """Trains the family into ``out`` with a budget of the recipe, and returns it.
 
     Steps that are complete in ``out`` are not repeated; an interrupted one is resumed.
-
-    Args:
-        out: the folder.
-        budget: a budget of the recipe.
-        device: where to train.
-        start_from: a family's folder, whose weights (and tokenizer) are trained on instead of fresh
-            ones.
-        seed: default the recipe's.
-
-    Raises:
-        TrainingError, DataError: see :func:`specwb.training.fit.fit`, :func:`specwb.files.read`.
-    """
+    ``start_from``: a family's folder, whose weights (and tokenizer) are trained on instead of fresh
+    ones."""
     plan, out = lab_recipe(), home(out)
     if budget not in plan["budget"]:
         raise TrainingError(
@@ -136,7 +126,6 @@ def _write_text(path: Path, content: str) -> None:
 def _make_tokenizer(
     folder: Path, docs: list[text.Document], plan: dict, start_from: Path | None
 ) -> None:
-    """Copies the tokenizer of the family that is trained on, or trains one."""
     if folder.exists():
         return
     if start_from is not None:
@@ -165,7 +154,6 @@ class _Family:
 
     @property
     def settings(self) -> dict:
-        """The budget's table, by model and head."""
         return self.plan["budget"][self.budget]
 
     @property
@@ -173,13 +161,8 @@ class _Family:
         return self.plan["corpus"]["mixture"]
 
     def train(self, name: str, seed: int, teacher: Any) -> Any:
-        """Trains one model and writes it with its card; returns it.
-
-        Args:
-            name: ``target`` or ``draft``.
-            seed: of its first weights and its text.
-            teacher: the model that it is distilled from at the end, None for the target.
-        """
+        """Trains ``target`` or ``draft``, writes it with its card and returns it; ``teacher``: the
+        model that it is distilled from at the end, None for the target."""
         model = self._first_model(name, seed).to(self.device)
         settings = self.settings[name]
         loss = self._loss(name, model, teacher, settings, seed)
@@ -264,7 +247,6 @@ class _Family:
         }
 
     def _first_model(self, name: str, seed: int) -> Any:
-        """Returns the model that training begins with."""
         torch.manual_seed(seed)
         if self.start_from is not None:
             return AutoModelForCausalLM.from_pretrained(
@@ -340,10 +322,8 @@ class _Family:
         return loss
 
     def _identity(self, name: str, settings: dict, teacher: Any) -> str:
-        """Names everything that must not change between the parts of a model's training.
-
-        The tokenizer and, for the draft model, its teacher are among it.
-        """
+        """Names everything that must not change between the parts of a model's training; the
+        tokenizer and, for the draft model, its teacher are among it."""
         tokenizer = (self.out / "tokenizer" / "tokenizer.json").read_bytes()
         parts = [
             name,
@@ -431,11 +411,8 @@ def _held_out_loss(
 def agreement(
     draft: Any, target: Any, data: text.Corpus, domain: str, device: torch.device
 ) -> dict[str, float]:
-    """Returns the acceptance per token on held-out text.
-
-    ``greedy`` is how often the best tokens are equal, ``sampled`` the mean of sum min(p, q) at
-    T = 1.
-    """
+    """The acceptance per token on held-out text: ``greedy`` is how often the best tokens are equal,
+    ``sampled`` the mean of sum min(p, q) at T = 1."""
     ids = torch.from_numpy(data.windows(domain, 16, 256)).to(device)
     p = target(input_ids=ids, use_cache=False).logits.float().softmax(-1)
     q = draft(input_ids=ids, use_cache=False).logits.float().softmax(-1)

@@ -45,18 +45,12 @@ LEAST = 1e-5  # what 1 - q is at least, where its logarithm is learnt
 
 
 def forbidden(ids: np.ndarray, n: int, times: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the tokens that would complete an n-gram that has come ``times`` times or more.
+    """The tokens that would complete an n-gram that has come ``times`` times or more in ``ids [B,
+    L]``.
 
-    Args:
-        ids: ``[B, L]``.
-        n: the length of the n-grams.
-        times: how often one may come.
-
-    Returns:
-        ``[B, L]``, the token that may not follow each one, -1 where all may, and ``[B, L]``, one
-        over the number of comings too many that it would make, 0 where all may. Of several tokens
-        it is the one that came last after these n - 1.
-    """
+    Returns ``[B, L]``, the token that may not follow each one, -1 where all may, and ``[B, L]``,
+    one over the number of comings too many that it would make, 0 where all may. Of several tokens
+    it is the one that came last after these n - 1."""
     found, weights = np.full(ids.shape, -1), np.zeros(ids.shape, np.float32)
     for row, tokens in enumerate(ids.tolist()):
         comings: Counter[tuple[int, ...]] = Counter()
@@ -84,20 +78,12 @@ def cure_loss(
     seed: int,
     folder: Path,
 ) -> Callable[[int], Tensor]:
-    """Returns the loss of a step of the cure, a function of the step and of what it wrote before.
+    """The loss of a step of the cure; ``before`` is the model as it was.
 
-    Args:
-        target: the model that is cured, as :class:`Target`, which shares its weights.
-        before: the model as it was.
-        data: the training text.
-        mixture: the proportions of its domains.
-        settings: steps; rows and length of a batch of text; ``own``, the rows of a step that the
-            model wrote, and every how many steps it writes them anew, ``renew``; n, times, hold,
-            weight.
-        seed: of the text.
-        folder: where what the model wrote is kept. A run that goes on from a checkpoint learns from
-            the text that the model wrote then, and not from what it would write now.
-    """
+    ``settings``: steps; rows and length of a batch of text; ``own``, the rows of a step that the
+    model wrote, and every how many steps it writes them anew, ``renew``; n, times, hold, weight.
+    What the model wrote is kept in ``folder``: a run that goes on from a checkpoint learns from the
+    text that the model wrote then, and not from what it would write now."""
     model = target.model
     steps, rows, length = settings["steps"], settings["rows"], settings["length"]
     hold, weight = settings["hold"], settings["weight"]
@@ -178,11 +164,7 @@ def _continued(target: Target, prompts: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def loop_shares(target: Target, data: Corpus, rows: int = 32) -> dict[str, float]:
-    """Returns by domain how many greedy continuations of held-out text loop, as a share.
-
-    A continuation of 24 tokens loops if in 128 tokens more, or up to the end of its text, some 8
-    tokens come three times.
-    """
+    """By domain the share of greedy continuations of held-out text that loop."""
     return {
         domain: prompt_loops(target, data.windows(domain, rows, PROMPT - 1).tolist())
         for domain in data.held_out
@@ -190,14 +172,12 @@ def loop_shares(target: Target, data: Corpus, rows: int = 32) -> dict[str, float
 
 
 def prompt_loops(target: Target, prompts: Sequence[list[int]]) -> float:
-    """Returns the share of prompts that the target's greedy text of 128 tokens loops after.
-
-    Text that ends before is looked at up to its end.
-    """
+    """The share of prompts that the target's greedy text of 128 tokens, or up to its end, loops
+    after."""
     output = decode(target, list(prompts), "ar", max_new_tokens=MEASURED)
     return looping(output.tokens)
 
 
 def looping(texts: Sequence[Sequence[int]] | np.ndarray) -> float:
-    """Returns the share of texts in which some 8 tokens come three times."""
+    """The share of texts in which some 8 tokens come three times."""
     return round(sum(loops(list(map(int, text))) for text in texts) / len(texts), 4)

@@ -46,19 +46,18 @@ def loss_by_position(
     eta: float = 3.0,
     counts: Tensor | None = None,
 ) -> Tensor:
-    """Computes ``[B, m]``, the loss of every prediction.
+    """``[B, m]``, the loss of every prediction.
 
     Args:
         loss: one of ``LOSSES``.
         logits: ``[B, m, V]``, those of q.
         p: ``[B, m, V]``, the target's distribution over the head's vocabulary, which sums to 1.
-        mass: ``[B, m]``, how much of the target's distribution that vocabulary has; None for all of
-            it. What it has not is never accepted, so that alpha is at most that.
+        mass: ``[B, m]``, how much of the target's distribution that vocabulary has, None for all;
+            what it has not is never accepted, so that alpha is at most that.
         tokens: ``[B, m]``, the text's next tokens as the head numbers them, for ``token``; -1 where
             it has none, which costs nothing.
         eta: of ``lk``.
-        counts: ``[B, m]``, how much each prediction counts in the mean that ``lk`` takes of alpha;
-            None for all alike.
+        counts: ``[B, m]``, how much each prediction counts in the mean that ``lk`` takes of alpha.
     """
     logits = logits.float()
     if loss in ("best", "token"):
@@ -98,14 +97,10 @@ def output_loss(
 
     Args:
         states: ``[B, m, H]``, what the layer reads.
-        output: the layer, ``[d, H]``; its weights have gradients where they ask for them.
         counts: ``[B, m]``, what each prediction's loss is multiplied by.
         loss: takes logits ``[r, n, d]``, which rows and which of their m predictions they are;
             returns ``[r, n]`` losses.
         frozen: the layer has no gradients, though its weights ask for them.
-
-    Returns:
-        One number.
     """
     weights: list[Tensor | None] = [output.weight, output.bias]
     if frozen:

@@ -122,7 +122,7 @@ class MarkovSource:
         return texts
 
     def target_outputs(self, ids: Tensor) -> TargetOutputs:
-        """Returns what a target would compute from texts ``ids [B, L]``."""
+        """What a target would compute from texts ``ids [B, L]``."""
         s = len(self.transition)
         logits = torch.zeros(s, HIDDEN)
         logits[:, :s] = torch.from_numpy(self.transition).log().clamp_min(-16)
@@ -301,15 +301,8 @@ def train(
 def _losses(
     recipe: BlockwiseRecipe, head: FalconHead, source: MarkovSource, ids: Tensor, seed: int
 ) -> list[tuple[float | None, float | None]]:
-    """Returns the mean and standard error of ``-log q(token)`` by position in a block.
-
-    Args:
-        recipe: the head's recipe.
-        head: the head.
-        source: the source of the texts.
-        ids: ``[B, L + 1]``, the texts.
-        seed: of the blocks that glance.
-    """
+    """The mean and standard error of ``-log q(token)`` by position in a block, on texts ``[B, L +
+    1]``; blocks glance by ``seed``."""
     outputs = source.target_outputs(ids[:, :-1])
     (level,) = recipe.training_levels(head, outputs, Moment(1.0, seed, 10**9, len(ids)))
     tokens = level.select(ids[:, 1:])
@@ -320,10 +313,8 @@ def _losses(
 
 
 def _mean(value: Tensor, weights: Tensor) -> tuple[float | None, float | None]:
-    """Returns the mean over all counted positions, and its standard error.
-
-    Texts are the independent units of the standard error.
-    """
+    """The mean over all counted positions, and its standard error, whose independent units are
+    texts."""
     total = weights.sum()
     if not total:
         return None, None

@@ -69,11 +69,7 @@ def count_for(
 def _check(
     model: Target, order: int, least: int, source: str, tokens: int, length: int = LENGTH
 ) -> None:
-    """Checks the arguments of :func:`count_ngram`.
-
-    Raises:
-        TrainingError, NGramError: one of them cannot be.
-    """
+    """Checks the arguments of :func:`count_ngram`."""
     if source not in SOURCES:
         *others, last = SOURCES
         raise TrainingError(f"text must be {', '.join(others)} or {last}, got {source!r}")
@@ -99,31 +95,20 @@ def count_ngram(
     generated: Path = Path("build/generated"),
     seed: int = 0,
 ) -> Path:
-    """Writes ``ngram.npz`` and ``card.json`` to the folder ``out`` and returns it.
-
-    Where the same run has finished, nothing is done.
+    """Writes ``ngram.npz`` and ``card.json`` to the folder ``out`` and returns it; where the same
+    run has finished, nothing is done.
 
     The card has minus the mean log-likelihood of held-out text by domain, in nats a token, under
     either smoothing. Backoff's scores are no probability: its number says what became better and is
     not to be compared with the other.
 
     Args:
-        model: the target whose tokens are counted.
-        out: the folder.
-        data: the training text.
-        mixture: the proportions of its domains in the prompts of the target's own text.
         order, least: see :meth:`specwb.ngram.NGram.count`.
         source: "read": the training text; "generated": what the target wrote; "both": either, token
             for token.
         tokens: how much the target writes, of which the first twentieth of the rows is held out.
         length: of its rows. With the length, tokens and seed of a trained head it is that head's
             text.
-        generated: the folder of the target's own text.
-        seed: of the target's own text.
-
-    Raises:
-        TrainingError: an unknown source, no tokenizer, or something else in ``out``.
-        NGramError, DataError: text that cannot be counted or read.
     """
     _check(model, order, least, source, tokens, length)
     out, generated = home(out), home(generated)

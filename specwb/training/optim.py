@@ -83,17 +83,8 @@ def fast_bfloat16(device: torch.device) -> bool:
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Approximates ``U V^T`` of each matrix by Newton-Schulz iteration.
-
-    It iterates in bfloat16 where that is fast.
-
-    Args:
-        g: ``[..., m, n]``.
-        steps: of the iteration.
-
-    Returns:
-        ``[..., m, n]``.
-    """
+    """Approximates ``U V^T`` of each matrix of ``g [..., m, n]`` by Newton-Schulz iteration, in
+    bfloat16 where that is fast."""
     is_tall = g.shape[-2] > g.shape[-1]
     x = g.mT if is_tall else g
     x = x.bfloat16() if fast_bfloat16(g.device) else x
@@ -150,13 +141,8 @@ class Muon(torch.optim.Optimizer):
 def optimisers(
     model: nn.Module, plan: Plan, adam_matrices: set[str] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Returns the optimisers that a plan names, for the parameters that are not frozen.
-
-    Args:
-        model: the model.
-        plan: says which, and their learning rates and moments.
-        adam_matrices: names of matrices that AdamW trains beside Muon; default embeddings and
-            heads.
+    """The optimisers that a plan names, for the parameters that are not frozen; ``adam_matrices``:
+    names of matrices that AdamW trains beside Muon, default embeddings and heads.
     """
 
     def is_for_muon(name: str, p: nn.Parameter) -> bool:

@@ -20,7 +20,7 @@ from specwb.training.recipe import Moment, Recipe, TargetOutputs
 
 @dataclass
 class Lattices:
-    """The lattices of all blocks of a batch, and what the target says of their candidates.
+    """The lattices of all N blocks of a batch, and what the target says of their candidates.
 
     Attributes:
         anchor: ``[N]``, the tokens before the blocks.
@@ -45,7 +45,6 @@ class Lattices:
     follows: Tensor
 
     def scores(self, head: PathScorer) -> Tensor:
-        """``[N, k, M, M]``."""
         return head(self.anchor, self.ids, self.logq, self.states, self.follows)
 
     def behind_the_text(self, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,18 +14,8 @@ from specwb.training.settings import lab_recipe
 
 
 def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
-    """Returns the lab's text, or a file's, as the target's tokens, and its domains' proportions.
-
-    What this process has read is not read again.
-
-    Args:
-        target: its tokenizer is used.
-        corpus: a text file, None for the lab's text.
-
-    Raises:
-        TrainingError: the target has no tokenizer.
-        DataError: the text cannot be read.
-    """
+    """The lab's text, or a file's, as the target's tokens, and its domains' proportions; what this
+    process has read is not read again."""
     if target.tokenizer is None:
         raise TrainingError(f"{target.name!r} has no tokenizer to read text with")
     key = _text_key(target.tokenizer, corpus)
@@ -56,19 +46,11 @@ def _read(tokenizer: Any, corpus: Path | None) -> tuple[Corpus, dict[str, float]
 
 
 def from_file(path: Path, tokenizer) -> Corpus:
-    """Reads a user's text as one domain, "text".
+    """A user's text as one domain, "text", of which the last twentieth of the parts is held out.
 
-    The last twentieth of its parts is held out.
-
-    Args:
-        path: a plain text file, or a JSON lines file whose lines have a field ``text``, or a
-            conversation: ``messages`` with ``role`` and ``content``, or ``conversations`` with
-            ``from`` and ``value``. Of conversations only the assistant's turns count.
-        tokenizer: the target's; for conversations it must have a chat template.
-
-    Raises:
-        DataError: no such file, a line without a text, a conversation without an assistant's turn,
-            or too little of it.
+    The file is plain text, or JSON lines that have a field ``text``, or a conversation:
+    ``messages`` with ``role`` and ``content``, or ``conversations`` with ``from`` and ``value``. Of
+    conversations only the assistant's turns count.
     """
     path = home(path)
     if not path.is_file():

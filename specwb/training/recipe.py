@@ -33,22 +33,18 @@ POSITIONS = {"cpu": 64, "cuda": 4096}
 
 @dataclass
 class Level:
-    """What a head predicts at one depth.
+    """What a head predicts at one depth, for m of the L positions of a text: ``start``, ``start +
+    stride`` and so on, or those of ``index``.
 
-    The predictions are for m of the L positions of a text: ``start``, ``start + stride`` and so on,
-    or those of ``index``. They are logits ``[B, m, d]`` over the head's words; a step computes them
-    part by part (:func:`specwb.training.losses.output_loss`), since all of them at once would be
-    many times the states.
+    Predictions are logits ``[B, m, d]`` over the head's words; a step computes them part by part
+    (:func:`specwb.training.losses.output_loss`), since all of them at once would be many times the
+    states.
 
     Attributes:
         states: ``[B, m, H]``, what the output layer reads.
-        output: the output layer.
-        start: the first position.
         hidden: ``[B, m, H]``, states that are compared with the target's own, None where the loss
             does not.
-        stride: the distance between two positions.
-        weights: ``[B, m]``, how much each prediction counts in the loss, or which of them do; None
-            for all alike.
+        weights: ``[B, m]``, how much each prediction counts in the loss, or which of them do.
         index: ``[m]``, the positions, where they are not evenly spaced.
         labels: ``[B, m]``. Where it is not -1, this token is learnt and not the target's
             distribution.
@@ -78,13 +74,13 @@ class Level:
         return best.view(self.states.shape[:2])
 
     def select(self, x: Tensor) -> Tensor:
-        """Returns ``[B, m, ..]``, the entries of ``x [B, L, ..]`` at these positions."""
+        """``[B, m, ..]``, the entries of ``x [B, L, ..]`` at these positions."""
         if self.index is not None:
             return x[:, self.index]
         return x[:, self.start :: self.stride][:, : self.states.shape[1]]
 
     def part(self, x: Tensor, rows: slice, part: slice) -> Tensor:
-        """Returns ``[r, n, ..]``, :meth:`select` of some rows and of some of their positions."""
+        """``[r, n, ..]``, :meth:`select` of some rows and of some of their positions."""
         if self.index is not None:
             return x[rows, self.index[part]]
         return self.select(x[rows])[:, part]
@@ -92,11 +88,10 @@ class Level:
 
 @dataclass
 class TargetOutputs:
-    """What the frozen target computes from a text.
+    """What the frozen target computes from texts ``ids [B, L]``.
 
     Attributes:
-        ids: ``[B, L]``, the text.
-        embedded: ``[B, L, H]``, its embeddings.
+        embedded: ``[B, L, H]``, the embeddings.
         features: ``[B, L, F]``, the hidden states that a head asks for.
         normed: ``[B, L, H]``, the states that the target's head reads.
         head: the target's output layer, with what a model does to its logits.
@@ -120,8 +115,8 @@ class TargetOutputs:
         return self.head(self.normed).float()
 
     def parts(self, rows: slice = slice(None)) -> Iterator[Tensor]:
-        """Yields the logits ``[n, V]`` of rows part by part, one position after another, so that
-        a processor's caches hold them."""
+        """The logits ``[n, V]`` of rows part by part, one position after another, so that a
+        processor's caches hold them."""
         for states in _split(self.normed[rows]):
             yield self.head(states).float()
 
@@ -175,14 +170,10 @@ class Wanted:
 
 @dataclass
 class Moment:
-    """A step of a run, and the noise of that step.
-
-    The noise is a function of (seed, step) for all ``rows`` of a batch.
+    """A step of a run, and its noise, a function of (seed, step) for all ``rows`` of a batch.
 
     Attributes:
         progress: which part of the run's steps is done, 0..1.
-        seed: the seed of the noise.
-        step: the number of the step.
         rows: how many rows the batch has, over all processes.
         part, parts: which part of this process' rows it is, of how many: every ``parts``-th row.
     """
@@ -195,10 +186,8 @@ class Moment:
     parts: int = 1
 
     def uniforms(self, columns: int, stream: int, device: torch.device) -> Tensor:
-        """Returns ``[this process' rows of this part, columns]`` in [0, 1).
-
-        Every use has a ``stream`` of its own.
-        """
+        """``[this process' rows of this part, columns]`` in [0, 1); every use has its own
+        ``stream``."""
         values = process_rows(self._random(stream, (self.rows, columns)))[self.part :: self.parts]
         return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
@@ -210,7 +199,7 @@ class Moment:
         return features + (2 * u - 1) * range * 512 / features.shape[1]
 
     def number(self, stream: int) -> float:
-        """Returns one number in [0, 1) for all rows of all processes."""
+        """One number in [0, 1) for all rows of all processes."""
         return float(self._random(stream, (1,))[0])
 
     def _random(self, stream: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -220,10 +209,6 @@ class Moment:
 
 class Recipe:
     """A kind of head.
-
-    Args:
-        target: the frozen target.
-        settings: those of ``options`` that are not to have their default.
 
     Attributes:
         options: the settings there are, each with its default, or a tuple of the words that it can
@@ -258,71 +243,56 @@ class Recipe:
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Returns every setting's default."""
         return {
             name: value[0] if isinstance(value, tuple) else value
             for name, value in cls.options.items()
         }
 
     def initial_weights(self) -> str:
-        """Names what a head's first weights come from, where settings do not say it."""
+        """What a head's first weights come from, where settings do not say it."""
         return ""
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Any:
-        """Builds the head that training begins with.
-
-        Args:
-            data: the training text.
-            mixture: the proportions of its domains.
-        """
+        """The head that training of ``data`` begins with; ``mixture``: the proportions of its
+        domains."""
         raise NotImplementedError
 
     def levels(
         self, head: Any, outputs: TargetOutputs, depth: int | None = None
     ) -> Iterator[Level]:
-        """Yields what the head predicts, level by level.
-
-        Args:
-            head: the head.
-            outputs: what the target computes from the text.
-            depth: the number of levels, where the head can draft deeper; default those that are
-                trained.
-        """
+        """What the head predicts, level by level; ``depth``: their number, where the head can draft
+        deeper than it is trained."""
         raise NotImplementedError
 
     def training_levels(self, head: Any, outputs: TargetOutputs, moment: Moment) -> Iterator[Level]:
-        """Yields the levels that the loss of one step is taken of."""
+        """The levels that the loss of one step is taken of."""
         return self.levels(head, outputs)
 
     def loss(self, head: Any, outputs: TargetOutputs, moment: Moment) -> Tensor | None:
-        """Returns the loss of a head that predicts something else than tokens.
-
-        None is the cross-entropy of :meth:`training_levels`.
-        """
+        """The loss of a head that predicts something else than tokens; None is the cross-entropy of
+        :meth:`training_levels`."""
         return None
 
     def measure(self, head: Any, outputs: TargetOutputs) -> dict[str, list] | None:
-        """Returns the measurements on held-out text of a head with a :meth:`loss` of its own.
-
-        ``rank [1][1]`` is what progress shows.
-        """
+        """The measurements on held-out text of a head with a :meth:`loss` of its own; progress
+        shows ``rank [1][1]``."""
         return None
 
     def min_tokens(self) -> int:
-        """Returns how many tokens a row must have."""
+        """How many tokens a row must have."""
         return max(self.measured_levels, self.settings[self.depth_option])
 
     def adam_matrices(self, head: Any) -> set[str]:
-        """Returns the names of matrices that are rows of a vocabulary, which Muon is not for."""
+        """The names of matrices that are rows of a vocabulary, which Muon is not for."""
         return {name for name, _ in head.named_parameters() if "lm_head" in name}
 
     def words(self, head: Any) -> Tensor | None:
-        """Returns the target ids that a head drafts, None for all."""
+        """The target ids that a head drafts, None for all."""
         return getattr(head, "words", None)
 
     def frequent(self, data: text.Corpus, mixture: dict[str, float]) -> Tensor | None:
-        """Returns the ``vocabulary`` most frequent tokens of the training text, ascending; None
-        where that is 0, or all."""
+        """The ``vocabulary`` most frequent tokens of the training text, ascending; None where that
+        is 0, or all."""
         count = self.settings["vocabulary"]
         if not 0 < count < self.target.vocabulary:
             return None
@@ -331,14 +301,11 @@ class Recipe:
 
     @torch.no_grad()
     def balance(self, weight: Tensor) -> None:
-        """Lets a matrix that reads ``[embedding; feature]`` begin with as much of either.
+        """Lets a matrix ``[.., 2H]`` that reads ``[embedding; feature]`` begin with as much of
+        either.
 
         What an output layer reads may be many times as large as the embeddings (SmolLM2-135M: 1.9
-        and .12), so that the token would hardly be seen beside the state.
-
-        Args:
-            weight: ``[.., 2H]``, the embedding's columns first.
-        """
+        and .12), so that the token would hardly be seen beside the state."""
         backbone = self.target.backbone
         if isinstance(backbone.norm, nn.Identity):
             return
@@ -497,8 +464,8 @@ def _split(states: Tensor) -> tuple[Tensor, ...]:
 
 
 def _by_frequency(data: text.Corpus, mixture: dict[str, float], vocabulary: int) -> np.ndarray:
-    """Returns all token ids, the most frequent of the training text first; of conversations only
-    what an assistant says is counted."""
+    """All token ids, the most frequent of the training text first; of conversations only what an
+    assistant says is counted."""
 
     def shares(domain: str) -> np.ndarray:
         ids = data.train[domain]

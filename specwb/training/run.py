@@ -110,22 +110,16 @@ def train_heads(
 
     Args:
         heads: what is trained. Rows and length are the same for all.
-        target: the frozen target.
-        data: the training text.
-        mixture: the proportions of its domains.
+        mixture: the proportions of the text's domains.
         seed: of the heads' first weights, the order of the text and the noise.
         text_seed: of the text that the target writes; default ``seed``.
         source: "generated": three of four rows of a batch are text that the target wrote, as
             drafting meets it; "read": all of it is training text.
         generated: the folder of the target's own text.
         note: of the budget, for the card.
-        recipe: the recipe that the settings follow, which is said.
+        recipe: the recipe that the settings follow, which is printed.
         store: fp16, or int8: matrices are rounded to it, with one scale a row, before the last
             measurement.
-
-    Raises:
-        TrainingError: an unknown kind, setting or source, rows that do not fit the target, the text
-            or the processes, something else in a folder, or files that cannot be written.
     """
     checked = check_together(heads, target, source)
     passes = Passes(target)
@@ -152,11 +146,8 @@ def train_heads(
 
 
 def check_together(heads: Sequence[Head], target: Target, source: str) -> list[Settings]:
-    """Checks the settings of heads that are to be trained together, and returns them.
-
-    Raises:
-        TrainingError: one of them cannot be, or they read different batches.
-    """
+    """The checked settings of heads that are to be trained together; all must read the same
+    batches."""
     checked = [checked_settings(h.kind, h.settings, target, source) for h in heads]
     if len({settings.batch for settings in checked}) > 1:
         same = "rows, length, accumulate and generated"
@@ -187,11 +178,8 @@ def _finish(run: _Run, log: Log, note: str, store: str) -> None:
 class Passes:
     """The target's passes over the parts of a step, for all heads that are trained together.
 
-    Attributes:
-        layers: whose states the heads read.
-        heads: how many there are. Several keep the passes of all parts of a step, one only the
-            part that it is at.
-    """
+    ``layers`` are those whose states the heads read. Several heads keep the passes of all parts of
+    a step, one only the part that it is at."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -214,7 +202,7 @@ class Passes:
 
 
 def _about(run: _Run, recipe: Published | None) -> list[str]:
-    """Says which recipe a run follows, or how it differs from the published one."""
+    """Which recipe a run follows, or how it differs from the published one."""
     if recipe is not None:
         lines = [f"recipe {recipe.name}: {recipe.source or recipe.kind}"]
         if recipe.differs:
@@ -281,7 +269,6 @@ class _Run:
 
     @property
     def tokens(self) -> int:
-        """How many tokens are read in all."""
         batch = self.settings.batch
         return self.settings.plan.steps * batch.rows * batch.length
 
@@ -324,11 +311,10 @@ class _Run:
         )
 
     def write_text(self) -> None:
-        """Has the target write its text now, where that is asked for and not there."""
         _ = self.own_text
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns a step's rows ``[rows, length + 1]``, and which of their tokens count."""
+        """A step's rows ``[rows, length + 1]``, and which of their tokens count."""
         batch = self.settings.batch
         size = batch.rows, batch.length, self.mixture
         ids, counted = self.data.batch_counted(self.seed + 2, step, *size)
@@ -373,7 +359,7 @@ class _Run:
         }
 
     def measured(self) -> dict[str, dict[str, list]]:
-        """Returns :func:`specwb.training.heads.measure` by domain."""
+        """:func:`specwb.training.heads.measure` by domain."""
         device = self.target.device
         return {
             domain: measure(self.recipe, self.head, window.to(device))
@@ -381,7 +367,7 @@ class _Run:
         }
 
     def acceptance(self) -> list[float]:
-        """Returns the acceptance by position, a mean over the domains."""
+        """Acceptance by position, a mean over the domains."""
         ranks = [measurements["rank"] for measurements in self.measured().values()]
         depths = range(len(ranks[0]))
         return [round(fmean(rank[d][0] for rank in ranks), 3) for d in depths]
@@ -412,7 +398,7 @@ class _Run:
 
 
 def last_loss(log: Log) -> float:
-    """Returns the mean loss of the last 50 steps, as cards have it."""
+    """The mean loss of the last 50 steps, as cards have it."""
     losses = log.loss[-50:]
     return round(sum(losses) / max(1, len(losses)), 4)
 
@@ -447,18 +433,7 @@ def draw_loss(log: Log, path: Path) -> None:
 def checked_settings(
     kind: str, settings: Mapping[str, Any], target: Target, source: str = "generated"
 ) -> Settings:
-    """Checks a head's settings before any text is read, and returns them in their parts.
-
-    Args:
-        kind: a key of ``RECIPES``.
-        settings: by name; what is not there has its default.
-        target: the target.
-        source: as of :func:`train_head`.
-
-    Raises:
-        TrainingError: one of them cannot be.
-        MethodError: a number that cannot be.
-    """
+    """A head's settings in their parts, checked before any text is read."""
     if kind not in RECIPES:
         raise TrainingError(f"unknown head {kind!r}; known: {', '.join(RECIPES)}")
     if source not in TEXTS:
@@ -509,11 +484,7 @@ def _check_setting(kind: str, name: str, value: object) -> None:
 
 
 def _check_text(data: text.Corpus, length: int) -> None:
-    """Checks that every domain has enough text.
-
-    Raises:
-        TrainingError: one has not.
-    """
+    """Checks that every domain has enough text."""
     for part, streams, row in (
         ("training", data.train, length),
         ("held-out", data.held_out, min(length, 256)),
@@ -526,11 +497,8 @@ def _check_text(data: text.Corpus, length: int) -> None:
 
 
 def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:
-    """Says whether the result of this very run is in ``out``, stored so.
-
-    Raises:
-        TrainingError: anything else is, or nothing can be written.
-    """
+    """Whether the result of this very run is in ``out``, stored so; anything else there is
+    refused."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         card = table(out / "card.json")
         if card.get("run") == identity and card.get("store", "fp16") == store:
@@ -561,29 +529,14 @@ def train_for(
     seed: int = 0,
     seeds: int = 1,
 ) -> Path:
-    """Trains a head by :func:`train_head` with the lab recipe's settings and text.
+    """Trains a head by :func:`train_head` with the lab recipe's settings and text; this is what
+    ``specwb train`` does.
 
-    This is what ``specwb train`` does. A setting is that of the lab's recipe, unless the ``recipe``
-    has another, unless ``options`` or ``changes`` have another.
-
-    Args:
-        kind: a key of ``RECIPES``.
-        target: a name, folder or hub id.
-        out: the folder that the head is written to.
-        budget: a budget of the lab's recipe.
-        changes: steps, rows and length instead of the budget's.
-        options: settings, ``name=value`` with commas.
-        recipe: a published recipe's name, or a TOML file.
-        source, generated, seed: see :func:`train_head`.
-        corpus: a text file to train on instead of the lab's text.
-        device: where to train.
-        seeds: how many heads are trained, with the seeds ``seed``, ``seed + 1``, ..; more than one
-            are written to ``out/seed-0`` and so on, with a summary beside them.
-
-    Raises:
-        TrainingError: an unknown budget, or one that has no such head, options that cannot be read,
-            or what :func:`train_head` raises.
-    """
+    A setting is that of the lab's recipe, unless the published ``recipe`` (a name, or a TOML file)
+    has another, unless ``options`` (``name=value`` with commas) or ``changes`` have another.
+    Instead of the lab's text the file ``corpus`` is read. ``seeds`` heads are trained, with the
+    seeds ``seed``, ``seed + 1``, ..; more than one are written to ``out/seed-0`` and so on, with a
+    summary beside them."""
     plan = lab_recipe()
     if budget not in plan["budget"]:
         raise TrainingError(
@@ -629,11 +582,7 @@ def train_for(
 
 
 def summary(folders: Sequence[Path]) -> list[str]:
-    """Says what heads of several seeds have in common: acceptance by position, with its spread.
-
-    Args:
-        folders: of the heads.
-    """
+    """Acceptance by position of heads of several seeds, with its spread."""
     cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in folders]
     lines = [f"{len(cards)} seeds, held-out acceptance by position, mean and standard deviation"]
     for domain in cards[0]["held_out"]:

@@ -55,7 +55,7 @@ TRAINING: dict[str, Option] = {
 
 
 def lab_recipe(path: Path | None = None) -> dict[str, Any]:
-    """Returns the tables of a recipe of the lab family, by default of the shipped one."""
+    """The tables of a recipe of the lab family, by default of the shipped one."""
     return tomllib.loads((path or data_dir() / "lab" / "recipe.toml").read_text())
 
 
@@ -76,17 +76,8 @@ class Settings:
 
 
 def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
-    """Sorts a flat table of settings into its parts and checks those of the training.
-
-    Args:
-        kind: what is trained, for messages.
-        settings: every setting without a default, and others.
-        own: the names of the head's settings, which are checked elsewhere.
-
-    Raises:
-        TrainingError: an unknown name, or one that is missing.
-        MethodError: a value that cannot be.
-    """
+    """Sorts a flat table of settings into its parts, and checks those of the training; ``own`` are
+    the names of the head's settings, which are checked elsewhere."""
     for name in settings:
         if name not in own and name not in TRAINING:
             raise TrainingError(f"{kind} has no setting {name!r}; {names(own)}")
@@ -113,11 +104,7 @@ def names(own: Mapping[str, Any]) -> str:
 
 
 def parse(kind: str, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads ``name=value`` with commas.
-
-    Raises:
-        TrainingError: something else, or an unknown name.
-    """
+    """Reads ``name=value`` with commas."""
     settings = {}
     for item in filter(None, text.split(",")):
         name, equals, value = item.partition("=")
@@ -131,15 +118,7 @@ def parse(kind: str, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Published:
-    """A recipe from a file.
-
-    Attributes:
-        name: of the file.
-        kind: what it trains.
-        source: where its settings are from.
-        differs: what in the source is otherwise than a setting can say, "" if nothing is.
-        settings: its settings by name.
-    """
+    """A recipe from a file; ``differs``: what in its source is otherwise than a setting can say."""
 
     name: str
     kind: str
@@ -154,15 +133,8 @@ def published() -> dict[str, Path]:
 
 
 def read_recipe(name: str, kind: str | None, own: Mapping[str, Any] | None = None) -> Published:
-    """Reads a recipe.
-
-    Args:
-        name: one of :func:`published`, or a TOML file with ``kind`` and a table ``settings``.
-        kind: what it must be for, None for anything.
-        own: the names of that head's settings.
-
-    Raises:
-        TrainingError: there is none, it is for something else, or it has an unknown key or setting.
+    """Reads a recipe: a name of :func:`published`, or a TOML file with ``kind`` and a table
+    ``settings``. It must be for ``kind`` (None: for anything), whose head has the settings ``own``.
     """
     known = published()
     path = known.get(name, home(name))

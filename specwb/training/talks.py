@@ -39,11 +39,7 @@ MARK = "QXZJQ"  # stands for the user's words in a template
 
 
 def frame(tokenizer: Any) -> tuple[str, str]:
-    """What a chat template writes before and behind a user's first words, up to the answer.
-
-    Raises:
-        TrainingError: there is no template, or it does not write the words as they are.
-    """
+    """What a chat template writes before and behind a user's first words, up to the answer."""
     if getattr(tokenizer, "chat_template", None) is None:
         raise TrainingError("the target's tokenizer has no chat template to write requests in")
     message = [{"role": "user", "content": MARK}]
@@ -62,16 +58,8 @@ def block(
     given: Sequence[str] = (),
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
-    """One block of conversations, each as a line of the file.
-
-    Args:
-        target: the model of both sides.
-        plain: plain decoding of it.
-        number: of the block; temperatures follow from it.
-        seed: of all blocks.
-        given: its requests; none are sampled then.
-        rows: how many requests are sampled.
-    """
+    """One block of conversations, each as a line of the file; temperatures follow from its number.
+    ``given`` are its requests; otherwise ``rows`` are sampled."""
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
     first = seed * 2**32 + number * 2 * rows
@@ -141,24 +129,10 @@ def write(
 ) -> Path:
     """Writes conversations with about so many tokens of answers to a .jsonl file.
 
-    Args:
-        target: a model with a chat template.
-        out: the file; complete blocks lie in the folder ``out`` + ``.blocks``, where a later call,
-            for more tokens too, goes on.
-        tokens: of answers, in all, without what is cut off.
-        given: a prompt set or file (:func:`specwb.bench.prompts.load_prompts`) whose questions
-            are answered, instead of requests that the model writes; fewer tokens come if they end.
-        rows: conversations of a block, which are decoded together.
-        device, dtype: of the model, where a name is given.
-        seed: of sampling.
-
-    Returns:
-        The file.
-
-    Raises:
-        TrainingError: there is no chat template, the blocks are another target's, or the disk is
-            full.
-    """
+    Complete blocks lie in the folder ``out`` + ``.blocks``, where a later call, for more tokens
+    too, goes on. ``given`` is a prompt set or file (:func:`specwb.bench.prompts.load_prompts`)
+    whose questions are answered, instead of requests that the model writes; fewer tokens come if
+    they end."""
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))
     model = load(target, device=device, dtype=dtype)

@@ -34,28 +34,16 @@ def train_together(
     device: str = "auto",
     seed: int = 0,
 ) -> list[Path]:
-    """Trains the heads of a recipe file, by :func:`specwb.training.run.train_heads`.
+    """Trains the heads of a recipe file, by :func:`specwb.training.run.train_heads`, and returns
+    their folders, in ``out``.
 
-    Args:
-        target: a model with a chat template, where the corpus has conversations.
-        out: the folder that each head gets a folder in.
-        corpus: the text, see :func:`specwb.training.reading.from_file`.
-        recipe: a TOML file with a table ``batch``, whose settings all heads have, and a table
-            ``heads.NAME`` for each, with its own settings and its ``kind`` where that is not its
-            name; ``store`` as of :func:`specwb.training.run.train_heads`. Default the shipped one
-            of smol.
-        only: names of heads; default all.
-        steps: instead of the recipe's.
-        device: of the model, where a name is given.
-        seed: of the heads' first weights, the order of the text and the noise.
+    The file has a table ``batch``, whose settings all heads have, and a table ``heads.NAME`` for
+    each, with its own settings and its ``kind`` where that is not its name; ``store`` as of
+    ``train_heads``. The default is the shipped one of smol. ``only`` names some of its heads,
+    ``steps`` replaces the recipe's.
 
-    Returns:
-        The heads' folders. Beside them lie their README.md, the recipe, and ``requests.txt``, the
-        fingerprints of what users asked in the text (:func:`specwb.training.talks.requests`).
-
-    Raises:
-        TrainingError: the recipe lacks something or has no such head, or what training raises.
-    """
+    Beside the folders lie their README.md, the recipe, and ``requests.txt``, the fingerprints of
+    what users asked in the text (:func:`specwb.training.talks.requests`)."""
     path = home(recipe or data_dir() / "smol" / "recipe.toml")
     content, _ = toml(path, TrainingError)
     batch, heads = content.get("batch"), content.get("heads")
