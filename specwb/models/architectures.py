@@ -26,16 +26,14 @@ class UnsupportedModel(SpecwbError, ValueError):
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a layer departs from Llama's.
+    """How a layer departs from Llama's, by the names of the library's modules and config fields.
 
     Attributes:
-        before_attention: the norm of what the attention reads; None: it reads ``x`` itself.
-        after_attention: the norm of what the attention puts out.
-        before_mlp: the norm of what the MLP reads.
-        after_mlp: the norm of what the MLP puts out.
+        before_attention, after_attention: the norms of what the attention reads (None: it reads
+            ``x`` itself) and puts out.
+        before_mlp, after_mlp: the same of the MLP.
         mlp: the layer's MLP, or its experts.
-        q_norm: the norm of the queries, of each head or of all, where the attention has one.
-        k_norm: the norm of the keys.
+        q_norm, k_norm: the norms of queries and keys, of each head or of all.
         rotated_first: queries and keys are rotated before their norms, not behind them.
         adjacent: the rotation turns neighbours ``(2i, 2i + 1)``, not ``(i, i + half)``.
         rotates: whether an attention module rotates at all.
@@ -122,11 +120,7 @@ def text_config(config: Any) -> Any:
 
 
 def architecture_of(config: Any) -> Architecture:
-    """The entry of a config's model type.
-
-    Raises:
-        UnsupportedModel: there is none, or the config asks for what no entry describes.
-    """
+    """The entry of a config's model type; without one it is refused."""
     kind = getattr(config, "model_type", "?")
     if kind not in ARCHITECTURES:
         raise UnsupportedModel(f"model type {kind!r} has no fast path here")
@@ -136,12 +130,8 @@ def architecture_of(config: Any) -> Architecture:
 
 
 def check_causal(config: Any) -> None:
-    """Checks that a draft's tree can be scored by a model at all: it is a decoder whose memory of
-    a text is keys and values by position.
-
-    Raises:
-        UnsupportedModel: an encoder-decoder, or layers with a state that has no positions.
-    """
+    """Checks that a draft's tree can be scored by a model at all: it is a decoder whose memory of a
+    text is keys and values by position."""
     config, kind = text_config(config), getattr(config, "model_type", "?")
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModel(
@@ -157,16 +147,8 @@ def check_causal(config: Any) -> None:
 
 
 def check_head(config: Any, windowed: bool) -> None:
-    """Checks that a trained head's layers look at positions in a way that is computed.
-
-    Args:
-        config: of its layers.
-        windowed: whether a head of its kind may have sliding windows.
-
-    Raises:
-        UnsupportedModel: a sliding window, one without a width, or a rotation that changes with
-            the text's length.
-    """
+    """Checks that a trained head's layers look at positions in a way that is computed;
+    ``windowed``: a head of its kind may have sliding windows."""
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         if not windowed:
             raise UnsupportedModel("a sliding attention window is not supported in such a head")

@@ -55,17 +55,13 @@ class Pass:
     """What all layers of one forward share.
 
     Attributes:
-        cos: of the positions, ``[B,m,1,head_dim]``.
-        sin: of the positions, signed, of the same shape.
+        cos, sin: of the positions, ``[B,m,1,head_dim]``; sin is signed.
         index: where in the cache the keys and values go, ``[B * m]``.
-        cache: the cache.
-        extent: slots below it are attended to.
         mask: of the queries, folded by groups of heads; None: everything is seen.
         causal: plain causal attention over a fresh cache, without a mask.
-        keys: the keys attended to, ``[layers,B,kv_heads,extent,head_dim]``, a view of the cache.
-        values: the values, of the same shape.
+        keys, values: those attended to, ``[layers,B,kv_heads,extent,head_dim]``, in the cache.
         every: cos and sin of queries, keys and values, ``[B,m,heads + 2 * kv_heads,head_dim]``,
-            which leave values as they are; None until they are asked for.
+            which leave values as they are; None until they are needed.
         window: how many positions each query sees where that is not all of them.
         others: what layers of other kinds than the first one have instead of this.
     """
@@ -250,14 +246,8 @@ class Stack:
         return at
 
     def attention(self, i: int, inputs: Tensor, at: Pass, cache_layer: int | None = None) -> Tensor:
-        """What layer i's attention adds to the residual stream: ``[B,m,H]``.
-
-        Args:
-            i: the layer, counted from 0.
-            inputs: what the attention reads, see :meth:`inputs`, ``[B,m,H]``.
-            at: what the layers of this forward share.
-            cache_layer: the layer of the cache that keys and values go to; default i.
-        """
+        """What layer i's attention adds to the residual stream, of ``inputs [B,m,H]``
+        (:meth:`inputs`); keys and values go to the cache's layer ``cache_layer``, default i."""
         layer, (rows, m, _) = self.layers[i], inputs.shape
         at = at.others.get(self.kinds[i], at)
         h, kv, dim = self.heads, self.kv_heads, self.head_dim
@@ -340,17 +330,13 @@ class Stack:
         features: Sequence[int] = (),
         attended: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs layers ``first..last`` in order.
+        """Runs layers ``first..last`` in order over hidden states, or embeddings when ``first`` is
+        0, ``x [B,m,H]``.
 
         Args:
-            x: hidden states, or embeddings when ``first`` is 0, ``[B,m,H]``.
-            place: where they stand and what they see.
-            cache: where their keys and values go.
-            first: the first layer that runs, counted from 0.
-            last: the layer before which the forward stops; default none.
-            features: the numbers of the layers whose hidden states are wanted: 0 is the
-                embedding, i the output of layer i from 1 on, before the final norm, and -1 what
-                the head reads, after it; of layers before ``first`` there are none.
+            features: the numbers of the layers whose hidden states are wanted: 0 is the embedding,
+                i the output of layer i from 1 on, before the final norm, and -1 what the head
+                reads, after it; of layers before ``first`` there are none.
             attended: what the first layer's attention reads instead of its norm of ``x``; ``x``
                 stays the residual stream.
         Returns:
@@ -387,20 +373,13 @@ class Scaled:
 
 
 class Backbone(Stack):
-    """A whole model: ``run`` gives hidden states, ``head`` logits.
-
-    They equal those of the library model's forward up to rounding (4e-7 relative in float32).
+    """A whole model: ``run`` gives hidden states, ``head`` logits, which equal those of the library
+    model's forward up to rounding (4e-7 relative in float32).
 
     Attributes:
-        whole: whether its layers run only together.
-        reason: why they do.
+        whole, reason: whether its layers run only together, and why.
         inner: the library's module of all layers and the final norm.
         captured: its forwards wait for no value of the device, so that graphs can hold them.
-
-    Raises:
-        UnsupportedModel: it has no fast path, see
-            :func:`specwb.models.architectures.architecture_of` and
-            :func:`specwb.models.hooks.check_unhooked`.
     """
 
     whole = False

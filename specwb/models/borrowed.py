@@ -37,11 +37,7 @@ def borrowed(source: str | Path, target: Target) -> Target:
     """Reads such a draft model, which then is one like any other.
 
     The model's own forward has logits of all tokens, those of no word -inf; the backbone's output
-    layer has rows for :attr:`Target.words` only, which drafting level by level reads.
-
-    Raises:
-        HeadError: it is for another target, damaged, or no whole model.
-    """
+    layer has rows for :attr:`Target.words` only, which drafting level by level reads."""
     check_lender(target, str(source), HeadError)
     adapter = load_kangaroo(source, target)
     if adapter.adapter != "layer":

@@ -56,16 +56,11 @@ class KVCache:
         return (slots + self.offset).flatten()
 
     def keep(self, base: Tensor, path: Tensor, layers: int | None = None) -> None:
-        """Moves the entries of the accepted path's nodes to the slots of their positions.
+        """Moves the entries of the accepted path's nodes (``path [B,D+1]``, below the roots' slots
+        ``base [B]``) to the slots of their positions, in the first ``layers`` layers.
 
         What lies past the accepted part is copied too: those slots are beyond the new pending token
-        and are written again before anything sees them.
-
-        Args:
-            base: the root's slot, ``[B]``.
-            path: node indices, ``[B,D+1]``.
-            layers: how many layers, from the first on; default all.
-        """
+        and are written again before anything sees them."""
         source = self.index(base[:, None] + path)
         target = self.index(base[:, None] + torch.arange(path.shape[1], device=path.device))
         flat = self.flat[:layers]

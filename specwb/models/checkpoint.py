@@ -64,12 +64,7 @@ class Stored:
         """Reads a head's folder, local or the hub's, and checks that it is for this target.
 
         Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger
-        than its heads.
-
-        Raises:
-            HeadError: nothing is there, a file is damaged, or the card names another target or
-                other weights.
-        """
+        than its heads."""
         where, _ = folder_of(source, names, wanted, refused=HeadError)
         config, card = settings(where / "config.json"), card_of(where, HeadError)
         trained = card.get("target_sha256")

@@ -41,13 +41,8 @@ class DecisionModel(nn.Module):
         self.soft, self.hard = net(hidden, 2 * hidden // 3, hidden // 3), net(1 + SEEN, 44)
 
     def forward(self, kind: str, logits: Tensor, normed: Tensor) -> Tensor:
-        """The log-odds of acceptance, ``[..]``.
-
-        Args:
-            kind: which net, "soft" or "hard".
-            logits: the draft's, ``[..,V]``.
-            normed: its hidden states after the final norm, ``[..,H]``.
-        """
+        """The log-odds of acceptance, ``[..]``, by the net ``kind`` (soft or hard), of the draft's
+        ``logits [..,V]`` and its states after the final norm ``[..,H]``."""
         x = normed if kind == "soft" else summary(logits)
         odds = self.get_submodule(kind)(x.to(next(self.parameters()).dtype))
         return odds.squeeze(-1).float()
@@ -75,11 +70,7 @@ def summary(logits: Tensor) -> Tensor:
 
 
 def load_decision(source: str | Path, target: Target, draft: Target) -> DecisionModel:
-    """Loads decision models from a folder that ``specwb train decision`` wrote.
-
-    Raises:
-        HeadError: it is not such a folder, or trained for another target or draft.
-    """
+    """Loads decision models from a folder that ``specwb train decision`` wrote."""
     stored = Stored.read(source, target, ("model.safetensors",))
     where, hidden = stored.where, draft.backbone.config.hidden_size
     sha256, wanted = draft.sha256, stored.card.get("draft_sha256")

@@ -190,13 +190,7 @@ class SharedEmbedding(nn.Module):
 
 def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
     """One of ours, or a published Dream or LLaDA checkpoint; which it is, its ``config.json`` says
-    (``model_type``).
-
-    Raises:
-        HeadError: another kind of model, no mask token, a tokenizer that gives other ids than the
-            target's, a vocabulary that is too small, an embedding shared with another target,
-            words that are no ids, missing, surplus or wrongly shaped keys.
-    """
+    (``model_type``)."""
     stored = Stored.read(source, target, FILES)
     where, config = stored.where, stored.config
     kind = str(config.get("model_type", "")).lower()

@@ -372,12 +372,7 @@ def load_eagle(
     source: str | Path, target: Target, layers: tuple[int, ...] | None = None
 ) -> EagleHead:
     """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its
-    keys say. ``layers``: EAGLE-3's feature layers as our numbers, instead of the config's.
-
-    Raises:
-        HeadError: missing, surplus or wrongly shaped keys, vocabulary maps that contradict each
-            other, heads of another target.
-    """
+    keys say. ``layers``: EAGLE-3's feature layers as our numbers, instead of the config's."""
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, weights, config = stored.where, dict(stored.weights), stored.config
     kind: Any = LlamaConfig

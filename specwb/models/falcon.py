@@ -115,12 +115,9 @@ class FalconHead(EagleHead):
         """``[R,n,H]`` embeddings and hidden states of n successive pairs -> ``[R,n,H]`` what enters
         the layers, ``[R,n,4H]`` states after each.
 
-        Args:
-            state: ``[R,4H]`` after the pair before (h, c of the first layer, h, c of the second),
-                None at the beginning of a text.
-            skipped: of so many pairs, from the first on, the states are not wanted, and 0 here:
-                these pairs go through the LSTM in one call.
-        """
+        ``state [R,4H]`` is the one after the pair before (h, c of the first layer, h, c of the
+        second), None at the beginning of a text. Of the first ``skipped`` pairs, which go through
+        the LSTM in one call, the states are not wanted, and 0 here."""
         x = torch.cat([embedded, above], -1)
         if self.fusion == "linear":
             return product(x, self.fc.weight, self.fc.bias), None
@@ -212,11 +209,7 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
     """A Falcon head from a published folder or one of ours.
 
     A published file says k (``k_mask``) and nothing of how its LSTM was run: trained one text at a
-    time, that is ``pointwise``. Ours say it in ``specwb_fusion`` and ``specwb_align``.
-
-    Raises:
-        HeadError: missing, surplus or wrongly shaped keys, no k, heads of another target.
-    """
+    time, that is ``pointwise``. Ours say it in ``specwb_fusion`` and ``specwb_align``."""
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, weights, config = stored.where, dict(stored.weights), stored.config
     k = config.get("k_mask")

@@ -34,14 +34,7 @@ class LoadError(SpecwbError, ValueError):
 
 @dataclass(frozen=True)
 class Hub:
-    """How files are had from the hub.
-
-    Attributes:
-        revision: a branch, tag or commit; default the newest.
-        token: of a user who may read the repository; default the one that is logged in.
-        cache_dir: where files are kept; default the user's cache.
-        local_files_only: the hub is not asked; what was fetched before is used.
-    """
+    """How files are had from the hub; the arguments of :func:`specwb.load` of these names."""
 
     revision: str | None = None
     token: str | bool | None = None
@@ -68,19 +61,7 @@ def folder_of(
     Of a repository come its small files and the first of ``names`` that exists, in all its parts
     that have ``wanted`` keys; other weights are left. Where the hub does not answer within
     ``PATIENCE`` seconds, or the environment says ``HF_HUB_OFFLINE=1``, what was fetched before is
-    used.
-
-    Args:
-        source: a folder, a hub id ``OWNER/NAME``, or ``OWNER/NAME@REVISION``.
-        names: what the weights may be called.
-        wanted: which of their keys are needed.
-        revision: of a hub id: a branch, tag or commit; default the newest.
-        refused: the kind of error that is raised.
-        hub: how the hub is asked; its revision may be given there.
-    Raises:
-        ValueError: of the kind ``refused``: there is no such folder, and it is no hub id, or one
-            that cannot be had.
-    """
+    used."""
     if not isinstance(source, str | Path) or not str(source).strip():
         raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r:.200}")
     hub = Hub() if hub is None else hub

@@ -38,17 +38,9 @@ class GroupError(SpecwbError, ValueError):
 
 
 def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Layers:
-    """The paper's groups of at most ``n`` layers: ``[1..n-1], [n..2n-1], ..``, and in the last
-    group what remains. Layers are numbered from 0.
-
-    Args:
-        layers: how many layers there are.
-        n: the size of the largest groups.
-        first: the first layer is a group by itself; True is the paper's choice.
-        last: the same of the last layer.
-    Raises:
-        GroupError: n is no number >= 1, or larger than the layers that may be grouped allow.
-    """
+    """The paper's groups of at most ``n`` layers, numbered from 0: ``[1..n-1], [n..2n-1], ..``, and
+    in the last group what remains. ``first``, ``last``: these layers are groups by themselves, as
+    in the paper."""
     ends = int(first) + int(last)
     inner, largest = range(int(first), layers - int(last)), max(1, layers - int(last))
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -92,11 +84,8 @@ class Groups:
     """*Simulation*: the data flow as it is written, one attention after the other. The other
     executions are compared with it.
 
-    Args:
-        layers: all layers in order, as groups.
-        parallel_mlp: the MLPs of a group read the group's input too,
-            ``h + sum_i (A_i + MLP_i(h + A_i))``; the paper advises against it.
-    """
+    ``layers`` are all layers in order, as groups. With ``parallel_mlp`` the MLPs of a group read
+    the group's input too, ``h + sum_i (A_i + MLP_i(h + A_i))``; the paper advises against it."""
 
     name = "simulation"
     captured = True
@@ -130,7 +119,6 @@ class Groups:
         return logits
 
     def on(self, stack: Stack) -> Run:
-        """The forward of a stack's layers in these groups, see :meth:`run`."""
         return partial(self.run, stack)
 
     def run(
@@ -142,9 +130,8 @@ class Groups:
         *,
         features: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs all layers of a stack in these groups; arguments and results as of
-        :meth:`specwb.models.backbone.Stack.run`.
-        """
+        """Runs all layers of a stack in these groups, as :meth:`specwb.models.backbone.Stack.run`
+        does."""
         grouped, layers = sum(map(len, self.layers)), len(stack.layers)
         if grouped != layers:
             raise GroupError(

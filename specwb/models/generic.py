@@ -119,12 +119,7 @@ class GenericBackbone:
     :class:`specwb.models.backbone.Backbone`.
 
     ``run`` gives the hidden states that the model's head reads, behind the final norm, so that
-    :attr:`norm` changes nothing here.
-
-    Raises:
-        UnsupportedModel: no decoder whose memory is keys and values by position, or one that does
-            not take masks or positions as they are given.
-    """
+    :attr:`norm` changes nothing here."""
 
     whole = True
     captured = False
@@ -231,13 +226,8 @@ class GenericBackbone:
         features: Sequence[int] = (),
         attended: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs all layers; arguments as of :meth:`specwb.models.backbone.Stack.run`.
-
-        Returns:
-            hidden states ``[B,m,H]`` behind the final norm, and the features or None.
-        Raises:
-            UnsupportedModel: a part of the layers is asked for.
-        """
+        """Runs all layers, as :meth:`specwb.models.backbone.Stack.run`; hidden states are behind
+        the final norm."""
         if first or last is not None or attended is not None:
             raise UnsupportedModel(
                 f"this method runs a part of the target's layers, those of "

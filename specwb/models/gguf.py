@@ -21,11 +21,8 @@ PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 def split(source: Any, file: str | None) -> tuple[Any, str | None]:
-    """Parts the path of a GGUF file into its folder and its name; everything else stays as it is.
-
-    Raises:
-        LoadError: a path of a file, and the name of one beside it.
-    """
+    """Parts the path of a GGUF file into its folder and its name; everything else stays as it
+    is."""
     if file is not None and not isinstance(file, str):
         raise LoadError(f"gguf_file must be the name of a GGUF file, got {file!r}")
     if not isinstance(source, str | Path) or Path(source).suffix != SUFFIX:
@@ -60,13 +57,7 @@ def is_in_few_bits(path: Path) -> bool:
 
 
 def config_of(folder: Path, file: str, name: str) -> Any:
-    """The library's config of the model in a GGUF file.
-
-    Raises:
-        LoadError: there is no such file, it is one of several parts, it is damaged or cut off, or
-            the library does not know its architecture.
-        MissingExtra: the package ``gguf`` is not installed.
-    """
+    """The library's config of the model in a GGUF file."""
     require("a GGUF file", "gguf", "gguf")
     from transformers import AutoConfig
 

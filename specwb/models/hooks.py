@@ -18,11 +18,7 @@ def check_unhooked(model: Any, name: str = "model") -> None:
     """Checks that no hook, patched ``forward`` or parametrisation was put on a model's modules.
 
     Only weights are read from the modules, or they are called in another order than the library
-    does: whatever such an addition computes would be ignored.
-
-    Raises:
-        HookedModel: the module is named by its path.
-    """
+    does: whatever such an addition computes would be ignored."""
     remaining = [model]
     while remaining:  # every decoding asks, and model.modules() takes longer
         module = remaining.pop()
@@ -38,11 +34,7 @@ def check_whole(model: Any, name: str = "model") -> None:
     """Checks that nothing was put on a model itself that a forward in two parts would not compute.
 
     Its layers and its head are called one after the other; hooks of all its modules, and of its
-    outputs, are computed there, of every node of a draft as of a token of a text.
-
-    Raises:
-        HookedModel: a forward of its own, or a hook on what the whole model is given.
-    """
+    outputs, are computed there, of every node of a draft as of a token of a text."""
     hooks = [hook for hook in model._forward_pre_hooks.values() if not _is_from(hook, _TRANSPARENT)]
     # accelerate's brings inputs to the weights' devices; what it calls is the class's own
     patched = "forward" in model.__dict__ and not hasattr(model, "_hf_hook")
@@ -53,7 +45,7 @@ def check_whole(model: Any, name: str = "model") -> None:
 
 
 def _addition(module: nn.Module) -> str | None:
-    """Says in words what a module computes beyond its class; None where that is nothing."""
+    """What a module computes beyond its class, in words; None where that is nothing."""
     attributes = module.__dict__
     hooks = (*attributes["_forward_pre_hooks"].values(), *attributes["_forward_hooks"].values())
     for hook in hooks:

@@ -171,12 +171,7 @@ class KangarooAdapter(Output, nn.Module):
 
 def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -> KangarooAdapter:
     """An adapter from a published folder or one of ours. ``exit``: the exit layer of a file that
-    does not say it.
-
-    Raises:
-        HeadError: an exit layer that the target does not have, that is missing, or other than the
-            file's; missing, surplus or wrongly shaped keys; adapters of another target.
-    """
+    does not say it."""
     stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
     where, config, weights = stored.where, stored.config, stored.weights
     said, depth = config.get("exit_layer"), len(target.backbone.layers)

@@ -26,9 +26,8 @@ class Layer:
     unless the library has them fused already.
 
     Attributes:
-        norm1: the norm before the attention, or None.
-        norm2: the norm before the MLP, or None.
-        behind: the norms of what attention and MLP put out, or None each.
+        norm1, norm2: the norms before attention and MLP, or None.
+        behind: the norms of what they put out, or None each.
         qk_norm: gains ``[heads + kv_heads, head_dim]`` of norms of each head, or None.
         all_norm: norms of all queries and of all keys as one vector each, or None.
         called: the library's module in the place of a gated MLP, or None.
@@ -117,10 +116,8 @@ class Layer:
 
 
 def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Makes one weight (and bias) for several products of the same input.
-
-    The parts' parameters become views of it.
-    """
+    """One weight (and bias) for several products of the same input; the parts' parameters become
+    views of it."""
     check_plain(*parts)
     weight = torch.cat([local(p.weight) for p in parts])
     bias = None if parts[0].bias is None else torch.cat([local(p.bias) for p in parts])
@@ -157,10 +154,8 @@ def local(weight: Tensor) -> Tensor:
 
 
 def check_plain(*parts: Any) -> None:
-    """Checks that layers are plain linear ones.
-
-    Only their weights are read, so that whatever else one of them computes would be ignored.
-    """
+    """Checks that layers are plain linear ones: only their weights are read, so that whatever else
+    one of them computes would be ignored."""
     other = next((p for p in parts if type(p) is not nn.Linear), None)
     if other is not None:
         raise UnsupportedModel(
@@ -232,17 +227,11 @@ def capped(x: Tensor, cap: float | None) -> Tensor:
 
 
 def attend(layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of queries over all keys, ``[B,kv,q,dim]``, with the layer's cap and sinks.
+    """Attention of queries ``q [B,kv,per_key * m,dim]`` (the heads that share a key one behind the
+    other) over keys and values ``[B,kv,extent,dim]``, with the layer's cap and sinks; the additive
+    mask broadcasts to ``[B,1,per_key * m,extent]``.
 
-    Args:
-        layer: whose attention it is.
-        q: ``[B,kv,per_key * m,dim]``, the heads that share a key one behind the other.
-        key: ``[B,kv,extent,dim]``.
-        value: of the same shape.
-        mask: additive, to ``[B,1,per_key * m,extent]``; None: everything is seen.
-
-    A sink is a further key of its own score and no value, one a head.
-    """
+    A sink is a further key of its own score and no value, one a head."""
     if layer.cap is None and layer.sinks is None:
         # torch's products of bfloat16 for one query of a head take three times as long as for two
         # (AMD EPYC; docs/log.md)
@@ -284,16 +273,9 @@ def repeats_keys(device: str, dtype: torch.dtype) -> bool:
 def attend_causally(
     layer: Layer, q: Tensor, key: Tensor, value: Tensor, window: int | None
 ) -> Tensor:
-    """Attention over a text from its beginning, ``[B,m,h,dim]``, some hundred queries at a time,
-    so that no mask of all of a text is ever made.
-
-    Args:
-        layer: whose attention it is.
-        q: ``[B,m,h,dim]``.
-        key: ``[B,kv,m,dim]``.
-        value: of the same shape.
-        window: how many positions a query sees, its own included; None: all up to its own.
-    """
+    """Attention of ``q [B,m,h,dim]`` over a text's keys and values ``[B,kv,m,dim]`` from its
+    beginning, some hundred queries at a time, so that no mask of all of a text is ever made;
+    ``window``: how many positions a query sees, its own included."""
     rows, m, h, dim = q.shape
     kv, outs = key.shape[1], []
     for start in range(0, m, CHUNK):

@@ -17,17 +17,11 @@ LAYOUTS = ("tree", "batch")
 
 @lru_cache(maxsize=256)
 def leaf_paths(host: tuple[tuple[int, ...], ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The leaf paths of trees, and where each node first stands in them.
+    """The leaf paths ``[R,P,W]`` of trees (the parents of every tree's nodes), and where each node
+    first stands in them, ``path * W + place [R,n]``.
 
     A path goes from its root to a leaf. A short one repeats its last node, and a tree with fewer
-    leaves than others repeats its last path. Padding nodes are roots of their own.
-
-    Args:
-        host: the parents of every tree's nodes (``Tree.host``).
-        device: where the results lie.
-    Returns:
-        nodes ``[R,P,W]``, and for each node ``path * W + place``, ``[R,n]``.
-    """
+    leaves than others repeats its last path. Padding nodes are roots of their own."""
     trees = []
     for parents in host:
         inner, paths = set(parents), []
@@ -49,20 +43,16 @@ def leaf_paths(host: tuple[tuple[int, ...], ...], device: torch.device) -> tuple
 def run_paths(
     backbone: Backbone, state: State, draft: Draft, features: tuple[int, ...] = ()
 ) -> tuple[Tensor, Tensor | None]:
-    """Hidden states and features at every node, computed path by path. They are what one forward
-    with a tree attention mask gives, up to rounding.
+    """Hidden states ``[B,n,H]`` before the final norm and features at every node, computed path by
+    path. They are what one forward with a tree attention mask gives, up to rounding.
 
     B rows with P leaves become B P rows of W tokens: a plain causal forward over B P copies of the
     prefix's keys and values. A node on several paths is computed on each. Its first copy's entries
     then go to its slot of the target's cache, where the tree layout would have put them.
 
-    Returns:
-        hidden states ``[B,n,H]`` before the final norm, and features ``[B,n,F]`` or None.
-
     Source: the MCSD code's strategy without tree attention (``tree_attn=False``), Yang et al.
     2401.06706. Differs from it in: the head, and nothing else, runs once a node; rows of different
-    lengths.
-    """
+    lengths."""
     n, rows, base = draft.tree.n, state.rows, (state.length - 1)[:, None]
     nodes, where = leaf_paths(draft.tree.host, base.device)
     paths, width = nodes.shape[1:]

@@ -509,8 +509,7 @@ def check_device(target: Target, draft: Target) -> None:
 def check_pair(target: Target, draft: Target) -> None:
     """Checks that both models speak the same tokens and live on one device: verification compares
     ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
-    number.
-    """
+    number."""
     check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
         why = "and not because one of them has rows that no token of their tokenizers has"
@@ -541,15 +540,8 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
     """The draft model that was given or named, or the target's own: read once a target, checked,
     and in the terms of the target's vocabulary.
 
-    Args:
-        target: the model that it drafts for.
-        draft: a model, folder or hub id; None is the target's own.
-        vocabulary: how its tokens become the target's, one of
-            :data:`specwb.models.vocabulary.WAYS`; of ``text`` it is the draft model as it is.
-    Raises:
-        MethodError: there is none.
-        LoadError: it does not fit.
-    """
+    ``vocabulary``: how its tokens become the target's, one of
+    :data:`specwb.models.vocabulary.WAYS`; of ``text`` it is the draft model as it is."""
     chosen: object = draft if draft is not None else target.draft
     if chosen is None:
         way_out = "name one with draft= (--draft on the command line)"

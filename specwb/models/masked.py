@@ -20,20 +20,13 @@ class Blocks:
 
     A model whose text sees only what is before it has an exact cache: a forward is over the tokens
     that are new and the masks. Of a model whose text sees everything, a forward is over all there
-    is (``refresh`` = 1). Or, in ``refresh - 1`` of ``refresh`` steps, it is over what is new
-    alone, and the keys and values of the rest are those of an earlier step (Fast-dLLM's prefix
-    cache): drafts change then, what is decoded does not.
+    is (``refresh`` = 1). Or, in ``refresh - 1`` of ``refresh`` steps, it is over what is new alone,
+    and the keys and values of the rest are those of an earlier step (Fast-dLLM's prefix cache):
+    drafts change then, what is decoded does not.
 
     Rows of different lengths and with different numbers of masks draft what each would alone: a
-    row's masks beyond its own number are seen by nobody.
-
-    Args:
-        model: the diffusion model.
-        rows: how many texts (B).
-        capacity: how many places each has, masks included.
-        refresh: see above.
-        vocabulary: ids from this number on are not drafted; None: all are.
-    """
+    row's masks beyond its own number are seen by nobody. Each row has ``capacity`` places, masks
+    included; ids from ``vocabulary`` on are not drafted."""
 
     def __init__(
         self,
@@ -68,18 +61,15 @@ class Blocks:
         first k are meant.
 
         Args:
-            tokens: the texts, ``[B,T]``.
-            length: their sequence lengths, ``[B]``.
-            horizon: the longest one's, or, if ``padded``, more.
-            fed: places below it have keys and values that are to stay, ``[B]``.
-            fresh: at most so many places of any row have none.
-            k: how many tokens each row asks for, ``[B]``.
-            most: the largest of them.
+            tokens, length: the texts, ``[B,T]``, and their sequence lengths, ``[B]``.
+            horizon: the longest one's, or, if ``padded``, more: shapes depend on it alone then.
+            fed: places below it have keys and values that are to stay, ``[B]``; at most ``fresh``
+                places of any row have none.
+            k: how many tokens each row asks for, ``[B]``; ``most`` is the largest.
             steps: S denoising steps. In each the ``ceil(k / S)`` surest of the places that are
                 still masked get their best token; a place's logits are those of the step in which
                 it got one.
             anew: everything is computed anew, where the model's text sees its masks.
-            padded: shapes are to depend on ``horizon`` alone, not on the lengths.
         """
         model, device = self.model, tokens.device
         rows, m = len(tokens), model.masks(most)

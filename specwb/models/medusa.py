@@ -137,12 +137,7 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
 
     How many heads there are is read from the file: the published Vicuna v1.3 configs say 2 where
     the files hold 5. With several blocks a head, files may hold each block or, as the published
-    code does, the shared one under every number.
-
-    Raises:
-        HeadError: missing, surplus or wrongly shaped keys, words that are not the target's, heads
-            of another target, or heads of version 2, which have no matrix behind their blocks.
-    """
+    code does, the shared one under every number."""
     stored = Stored.read(folder, target, _FILES, _is_of_heads)
     where, weights = stored.where, dict(stored.weights)
     words = words_in(weights, where, target)

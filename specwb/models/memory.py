@@ -46,11 +46,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def check_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-    """Checks that a cache ``[layers, B, T, 2 * kv_heads, head_dim]`` fits.
-
-    Raises:
-        MemoryShortage: the device has not so much memory free.
-    """
+    """Checks that a cache ``[layers, B, T, 2 * kv_heads, head_dim]`` fits."""
     needed = math.prod(shape) * dtype.itemsize
     if needed <= SMALL or device.type not in ("cpu", "cuda"):
         return
@@ -65,16 +61,9 @@ def check_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model takes before it is loaded.
-
-    Attributes:
-        weights: bytes of its weights.
-        slot: bytes that a token takes in the cache.
-        rows: texts that are decoded together.
-        tokens: of each, prompt and new ones.
-        free: bytes that the device has left; of a map of devices, all of them together.
-        device: where.
-    """
+    """What a model takes before it is loaded: bytes of its ``weights`` and of a token in the cache
+    (``slot``), for ``rows`` texts of ``tokens`` each, prompt and new ones; ``free``: bytes that the
+    device has left, of a map of devices all of them together."""
 
     weights: int
     slot: int
@@ -120,13 +109,8 @@ def is_in_bfloat16(folder: Path) -> bool:
 
 
 def weight_bytes(folder: Path, dtype: torch.dtype | str) -> int:
-    """Bytes that a folder's weights take in a number type; ``"auto"`` is what they are stored in.
-
-    Of files without a table of their tensors it is their size.
-
-    Raises:
-        LoadError: a file is missing or damaged.
-    """
+    """Bytes that a folder's weights take in a number type (``"auto"``: the stored one); of files
+    without a table of their tensors it is their size."""
     from safetensors import safe_open
 
     itemsize = dtype.itemsize if isinstance(dtype, torch.dtype) else None
@@ -176,17 +160,9 @@ def estimated(
     tokens: int | None = None,
     spread: bool = False,
 ) -> Estimate:
-    """What the model in a folder takes on a device.
-
-    Args:
-        folder: with its weights; None counts those of a model with this config.
-        config: the library's config of it.
-        dtype: of weights and cache; ``"auto"`` is what the weights are stored in.
-        device: where it is to lie.
-        rows: texts that are decoded together.
-        tokens: of each; default the model's whole context.
-        spread: it may lie on all devices, and in the machine's memory.
-    """
+    """What the model in a folder takes on a device; without a folder, what a model of this config
+    does. ``dtype``: of weights and cache, ``"auto"`` is the stored one; ``spread``: it may lie on
+    all devices, and in the machine's memory."""
     stored = getattr(text_config(config), "dtype", None)
     kind = dtype if isinstance(dtype, torch.dtype) else stored or torch.float32
     longest = context(config) if tokens is None else tokens
@@ -212,11 +188,7 @@ def parameters(config: Any) -> int:
 
 
 def check_weights_fit(estimate: Estimate, name: str) -> None:
-    """Checks that the weights fit beside the cache of one token.
-
-    Raises:
-        MemoryShortage: they do not.
-    """
+    """Checks that the weights fit beside the cache of one token."""
     if estimate.weights + estimate.slot > estimate.free:
         raise MemoryShortage(
             f"{name} does not fit: {estimate}; take a smaller dtype=, quantization_config=4bit, or "

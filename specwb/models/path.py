@@ -47,15 +47,9 @@ FLOOR = -20.0  # log q of a candidate that may not be drafted, as a scorer reads
 class PathScorer(nn.Module):
     """The scores of all neighbouring candidates of a lattice; the module has the formula.
 
-    Args:
-        target: whose embeddings the scorer reads; they are no part of the module.
-        kind: one of ``KINDS``.
-        hidden: size of the diffusion model's states.
-        places: k, the longest block that it scores.
-        top: M, the most candidates of a place.
-        rank: of the scores.
-        width: of the transformer of ``corr``, a multiple of 4.
-    """
+    The embeddings are ``target``'s, and no part of the module. ``hidden``: size of the diffusion
+    model's states; ``places``: k, the longest block; ``top``: M, the most candidates of a place;
+    ``width``: of the transformer of ``corr``, a multiple of 4."""
 
     features = ()  # it reads none of the target's states
     table: Any
@@ -159,16 +153,8 @@ def _normed(states: Tensor) -> Tensor:
 
 
 def load_path(source: str | Path, target: Target, diffusion: Any = None) -> PathScorer:
-    """Loads a path scorer from a folder that ``specwb train path`` wrote.
-
-    Args:
-        source: the folder.
-        target: whose embeddings it reads.
-        diffusion: the diffusion model whose lattices it is to score, None for any.
-
-    Raises:
-        HeadError: it is no such folder, or trained for another target or diffusion model.
-    """
+    """Loads a path scorer from a folder that ``specwb train path`` wrote; ``diffusion``: the model
+    whose lattices it is to score, None for any."""
     stored = Stored.read(source, target, ("model.safetensors",))
     where, config = stored.where, stored.config.get("specwb_path")
     sizes = ("hidden", "places", "top", "rank", "width")
@@ -198,13 +184,8 @@ def load_path(source: str | Path, target: Target, diffusion: Any = None) -> Path
 
 def follows_in(text: Tensor, length: Tensor, anchor: Tensor, ids: Tensor) -> Tensor:
     """``[B, k, M, M]``: of the occurrences of candidate a of the place before in a text, the share
-    that candidate b follows; 0 where there are none.
-
-    Args:
-        text: ``[B, T]``, tokens.
-        length: ``[B]``, how many of them count.
-        anchor, ids: of :class:`PathScorer`.
-    """
+    that candidate b follows; 0 where there are none. Of ``text [B, T]`` the first ``length [B]``
+    tokens count; ``anchor, ids`` as of :class:`PathScorer`."""
     before = torch.cat([anchor[:, None, None].expand(-1, 1, ids.shape[2]), ids[:, :-1]], 1)
     counts = torch.arange(1, text.shape[1], device=text.device) < length[:, None]
     is_a = (before[..., None] == text[:, None, None, :-1]) & counts[:, None, None]
@@ -214,11 +195,8 @@ def follows_in(text: Tensor, length: Tensor, anchor: Tensor, ids: Tensor) -> Ten
 
 
 def greedy_walk(scores: Tensor) -> Tensor:
-    """The ranks ``[B, k]`` of the walk that always takes the best candidate, of equals the first.
-
-    Args:
-        scores: ``[B, k, M, M]`` of :class:`PathScorer`.
-    """
+    """The ranks ``[B, k]`` of the walk that always takes the best candidate, of equals the first,
+    by the scores ``[B, k, M, M]`` of :class:`PathScorer`."""
     ranks: list[Tensor] = []
     row = scores[:, 0, 0]
     for i in range(scores.shape[1]):
@@ -231,19 +209,11 @@ def greedy_walk(scores: Tensor) -> Tensor:
 def sampled_walk(
     scores: Tensor, ids: Tensor, logq: Tensor, sampling: Sampling, u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Draws a walk, and returns what it was drawn from.
+    """Draws a walk, and returns its tokens ``[B, k]`` and the distributions from which they were
+    drawn, each given the tokens before, ``[B, k, V]``.
 
-    Args:
-        scores: ``[B, k, M, M]`` of :class:`PathScorer`.
-        ids: ``[B, k, M]``, the candidates.
-        logq: ``[B, k, V]``, the diffusion model's log-probabilities of all tokens.
-        sampling: temperature and filters.
-        u: ``[B, k]``, uniforms.
-
-    Returns:
-        The tokens ``[B, k]``, and ``[B, k, V]``: the distributions from which they were drawn, each
-        given the tokens before.
-    """
+    ``ids [B, k, M]`` are the candidates, ``logq [B, k, V]`` the diffusion model's log-probabilities
+    of all tokens, ``u [B, k]`` uniforms."""
     tokens: list[Tensor] = []
     drawn_from = []
     for i in range(scores.shape[1]):
@@ -259,16 +229,9 @@ def sampled_walk(
 
 
 def best_walks(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The most probable walks that a beam finds, all different.
-
-    Args:
-        scores: ``[B, k, M, M]`` of :class:`PathScorer`.
-        width: W, of the beam.
-
-    Returns:
-        The ranks ``[B, W', k]``, best first, with W' = W or as many as there are, and their summed
-        log-probabilities ``[B, W']``; -inf where there are fewer.
-    """
+    """The most probable walks that a beam of ``width`` W finds, all different: their ranks ``[B,
+    W', k]``, best first, with W' = W or as many as there are, and their summed log-probabilities
+    ``[B, W']``; -inf where there are fewer."""
     steps = scores.log_softmax(-1)
     k, m = scores.shape[1:3]
     total, ranks = steps[:, 0, 0].topk(min(width, m), -1)

@@ -13,7 +13,7 @@ from specwb.mask import causal_mask
 @dataclass(frozen=True)
 class Place:
     """Where the m tokens of one forward stand in each of B texts, and which slots of the cache they
-    see. It is made once where a forward is asked for, and read by all of its layers.
+    see. It is made once, and read by all layers.
 
     Attributes:
         positions: of the rotary embedding, ``[B,m]``.

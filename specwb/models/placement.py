@@ -29,11 +29,7 @@ NUMBER_TYPES = {
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """A torch dtype by name; ``auto`` is float32.
-
-    Raises:
-        LoadError: an unknown name, or bfloat16 on a device that has no units for it.
-    """
+    """A torch dtype by name; ``auto`` is float32."""
     known = {"auto": torch.float32, **NUMBER_TYPES}
     if not isinstance(dtype, torch.dtype) and dtype not in known:
         names = ", ".join(known)
@@ -53,13 +49,8 @@ NVIDIA = Path("/dev/nvidia0")
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """A torch device by name; ``auto`` is CUDA where there is one.
-
-    Warns where ``auto`` is the CPU although the machine has an NVIDIA device.
-
-    Raises:
-        LoadError: an unknown device, or CUDA where there is none.
-    """
+    """A torch device by name; ``auto`` is CUDA where there is one, and warns where it is the CPU
+    although the machine has an NVIDIA device."""
     if device == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -121,11 +112,7 @@ def device_of(module: Any) -> torch.device:
 
 def checked_map(device_map: Any) -> Any:
     """A ``device_map`` that accelerate can be given: a strategy, a device for everything, or a
-    table from modules to devices, which may be written in JSON.
-
-    Raises:
-        LoadError: it is none of these, or names a device that this machine has not.
-    """
+    table from modules to devices, which may be written in JSON."""
     if isinstance(device_map, str) and device_map.lstrip().startswith("{"):
         try:
             device_map = from_json(device_map)
@@ -170,12 +157,8 @@ SHORT = {"4bit": {"load_in_4bit": True}, "8bit": {"load_in_8bit": True}}
 
 
 def quantisation(config: Any) -> Any:
-    """The library's config of a quantisation that was asked for: its config object, its fields as
-    a table or in JSON, or ``"4bit"`` or ``"8bit"``, which are bitsandbytes'; None is none.
-
-    Raises:
-        LoadError: it describes no quantisation that the library knows.
-    """
+    """The library's config of a quantisation that was asked for: its config object, its fields as a
+    table or in JSON, or ``"4bit"`` or ``"8bit"``, which are bitsandbytes'; None is none."""
     from transformers.quantizers.auto import AutoQuantizationConfig
 
     if config is None:
@@ -202,12 +185,8 @@ def quantisation(config: Any) -> Any:
 
 
 def check_quantised(config: Any, asked: Any, name: str) -> bool:
-    """Whether a model's weights are quantised, or are to be by what :func:`quantisation` gave.
-
-    Raises:
-        LoadError: this cannot be computed here: an unknown method, one whose library is not
-            installed or that needs another device, or another one than the weights have.
-    """
+    """Whether a model's weights are quantised, or are to be by what :func:`quantisation` gave;
+    refused where that cannot be computed here."""
     from transformers.quantizers.auto import AutoHfQuantizer
 
     stored = getattr(config, "quantization_config", None)

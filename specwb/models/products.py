@@ -175,11 +175,7 @@ def fastest(seconds: dict[str, float]) -> str:
 
 
 class Choices:
-    """Which way each shape takes, as measured; in memory and, best effort, in a file.
-
-    Args:
-        path: of the file; None is a file of the user's cache folder.
-    """
+    """Which way each shape takes, as measured; in memory and, best effort, in a file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path if path is not None else cache_folder() / "products-3.json"
@@ -207,14 +203,9 @@ class Choices:
         measured: Callable[[], dict[str, str]],
         threads: str = "",
     ) -> str:
-        """A choice of this machine, made where it is not known yet.
-
-        Args:
-            key: what is chosen for.
-            known: what can be chosen; anything else in the file is chosen anew.
-            measured: chooses, for this key and perhaps for others.
-            threads: how many it holds for; default as many as there are now.
-        """
+        """A choice of this machine for ``key``, made by ``measured`` (for this key and perhaps for
+        others) where it is none of the ``known`` ones; it holds for so many ``threads``, by default
+        as many as there are now."""
         if self._known is None:
             self._machine, self._known = machine() + ("" if packing() else " no packs"), {}
             self._known |= self._read().get(self._machine, {})

@@ -32,7 +32,7 @@ class PromptError(SpecwbError, ValueError):
 
 
 def token_rows(target: Target, prompts: Prompts) -> list[list[int]]:
-    """Returns the token ids of every row; see :func:`read_prompts`."""
+    """The token ids of every row; see :func:`read_prompts`."""
     return read_prompts(target, prompts)[0]
 
 
@@ -47,21 +47,13 @@ def check_room(rows: Sequence[Sequence[int]], more: int, model: str, context: in
 
 
 def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], bool]:
-    """Returns the token ids of every row, and whether ``prompts`` was one prompt and not a batch.
+    """The token ids of every row, and whether ``prompts`` was one prompt and not a batch.
 
-    Args:
-        target: the model they are for; its tokenizer is used for texts and chats.
-        prompts: one prompt or a batch of them. A prompt is a text, token ids (a list, tensor or
-            array), a question of a prompt set (its first turn), or a chat: a list of messages
-            ``{"role": .., "content": ..}``, which the target's chat template turns into text up to
-            where the assistant goes on. What a
-            tokenizer returned is taken as its ``input_ids`` where its ``attention_mask`` is 1, so
-            that padding on either side is dropped.
-
-    Raises:
-        PromptError: no prompt or an empty one; ids that are no integers or outside the vocabulary;
-            text or chat without a tokenizer or template; a mask with holes.
-    """
+    A prompt is a text, token ids (a list, tensor or array), a question of a prompt set (its first
+    turn), or a chat: a list of messages ``{"role": .., "content": ..}``, which the target's chat
+    template turns into text up to where the assistant goes on. What a tokenizer returned is taken
+    as its ``input_ids`` where its ``attention_mask`` is 1, so that padding on either side is
+    dropped."""
     single = False
     batch: Any
     if isinstance(prompts, Mapping):
@@ -87,7 +79,7 @@ def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], boo
 
 
 def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
-    """Returns the token ids of one prompt; ``name`` is what messages call it."""
+    """The token ids of one prompt, which messages call ``name``."""
     if isinstance(prompt, str):
         values = encode(target.tokenizer, prompt, name)
     elif _is_asked(prompt):
@@ -128,13 +120,12 @@ def _is_message(value: object) -> bool:
 
 
 def _is_nested(ids: object) -> bool:
-    """Says whether these are several rows of ids and not one."""
     ids = to_python(ids)
     return is_many(ids) and bool(len(ids)) and is_many(ids[0])  # type: ignore[arg-type,index]
 
 
 def _without_padding(name: str, encoding: Mapping[str, Any]) -> list[list]:
-    """Returns the rows of what a tokenizer returned without their padding."""
+    """The rows of what a tokenizer returned without their padding."""
     rows = to_python(encoding["input_ids"])
     masks = to_python(encoding.get("attention_mask"))
     for key, table in (("input_ids", rows), ("attention_mask", masks)):
@@ -161,17 +152,7 @@ def _without_padding(name: str, encoding: Mapping[str, Any]) -> list[list]:
 
 
 def encode(tokenizer: Any, text: str, name: str = "prompt", special: bool = True) -> list[int]:
-    """Returns the token ids of a text.
-
-    Args:
-        tokenizer: the target's, None where it has none.
-        text: the text.
-        name: what messages call it.
-        special: whether the tokenizer adds its special tokens.
-
-    Raises:
-        PromptError: there is no tokenizer, or the text is not Unicode.
-    """
+    """The token ids of a text; ``special``: whether the tokenizer adds its special tokens."""
     if tokenizer is None:
         missing = "prompts are text but the target was loaded without a tokenizer"
         raise PromptError(f"{missing}; pass token ids or a tokenizer")
@@ -181,18 +162,8 @@ def encode(tokenizer: Any, text: str, name: str = "prompt", special: bool = True
 
 
 def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
-    """Returns the token ids of a chat up to where the assistant goes on.
-
-    Where the last message is the assistant's, that message is continued.
-
-    Args:
-        tokenizer: the target's; it must have a chat template.
-        messages: dicts with ``role`` and ``content``.
-        name: what messages of errors call the chat.
-
-    Raises:
-        PromptError: no tokenizer, no chat template, or one that fails for these messages.
-    """
+    """The token ids of a chat up to where the assistant goes on; where the last message is the
+    assistant's, that message is continued."""
     if not getattr(tokenizer, "chat_template", None):
         missing = "tokenizer was given" if tokenizer is None else "target has a chat template"
         way_out = "name one with template= (--template), or give its text or token ids"
@@ -221,11 +192,7 @@ ROLES = ("system", "user", "assistant", "tool", "developer", "function")
 
 
 def _check_message(name: str, message: Mapping[str, Any], template: str) -> None:
-    """Checks a message's role and content, which a template writes down whatever they are.
-
-    Raises:
-        PromptError: an unknown role, or a content that is no text.
-    """
+    """Checks a message's role and content, which a template writes down whatever they are."""
     role, content = message["role"], message.get("content")
     quoted = template.replace('"', "'")
     if role not in ROLES and not (isinstance(role, str) and repr(role) in quoted):

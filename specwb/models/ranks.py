@@ -174,10 +174,7 @@ def here() -> Ranks | None:
 def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     """Join the processes that ``torchrun`` started; a rank's device is its own.
 
-    Raises:
-        RanksError: a timeout of more than a day, no environment of ``torchrun``, fewer CUDA devices
-            than ranks, or the others do not come within ``timeout`` seconds, on CUDA twice that.
-    """
+    The others must come within ``timeout`` seconds, on CUDA twice that."""
     global _here
     if _here is not None:
         return _here

@@ -46,13 +46,8 @@ COMPLETE = "card.json"
 
 
 def folder() -> Path:
-    """The model's folder in the user's cache, made when it is first asked for.
-
-    Raises:
-        LoadError: it cannot be fetched, the disk is full, or what came is another file; nothing
-            half-made stays.
-        MissingExtra: the package that reads GGUF files is not installed.
-    """
+    """The model's folder in the user's cache, made when it is first asked for; nothing half-made
+    stays where that fails."""
     place = cache_folder() / "smol-1"
     if (place / COMPLETE).is_file():
         return place

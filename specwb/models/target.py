@@ -41,11 +41,7 @@ logger = logging.getLogger("specwb")
 
 def backbone_of(model: Any, generic: bool = False) -> Backbone:
     """What runs a model: the fast backbone where there is one for it, otherwise the generic one,
-    which is in the same terms.
-
-    Raises:
-        UnsupportedModel: it cannot be run right by either.
-    """
+    which is in the same terms."""
     check_causal(model.config)
     reason = "it was asked for"
     if is_spread(model):
@@ -61,11 +57,7 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
 
 
 def check_target(target: object) -> None:
-    """Checks that this is a target.
-
-    Raises:
-        ArgumentError: it is something else, such as a model's name.
-    """
+    """Checks that this is a target."""
     if not isinstance(target, Target):
         kind = type(target).__name__
         given = f"{kind} {target!r}" if isinstance(target, str) else kind
@@ -73,7 +65,7 @@ def check_target(target: object) -> None:
 
 
 def memory_hash(module: nn.Module) -> str:
-    """Computes the sha256 over a module's weights in memory."""
+    """The sha256 over a module's weights in memory."""
     digest = hashlib.sha256()
     for name, weight in sorted(module.state_dict().items()):
         flat = weight.detach().cpu().contiguous().flatten()
@@ -170,14 +162,9 @@ class Target:
     def loaded(self, kind: Hashable, place: str | Path, make: Callable[[], T]) -> T:
         """What was made for this target of the files at a place: heads, drafts, counted n-grams.
 
-        It is made once, however many methods use it, and made again when a file there was written
-        anew.
-
-        Args:
-            kind: what is made of the files; one place may have several kinds.
-            place: a file, a folder, or a hub id, whose files are never looked at again.
-            make: makes it. What it raises is raised here, and nothing is remembered then.
-        """
+        It is made once, however many methods use it, and made again when a file there (not a hub
+        id's) was written anew. ``kind``: what is made of the files; one place may have several
+        kinds. Where ``make`` raises, nothing is remembered."""
         path = home(place)
         files = [path] if path.is_file() else path.glob("*")
         written = max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
@@ -187,11 +174,7 @@ class Target:
         return self._loaded[key][1]
 
     def check_hooks(self) -> None:
-        """Checks that nothing was put on the model's modules that its way to run would ignore.
-
-        Raises:
-            UnsupportedModel: it is named.
-        """
+        """Checks that nothing was put on the model's modules that its way to run would ignore."""
         (check_whole if self.backbone.whole else check_unhooked)(self.model, self.name)
 
     @cached_property
@@ -207,8 +190,8 @@ class Target:
         return memory_hash(self.model) if self.sha256 is None else self.sha256
 
     def own_head(self, kind: str) -> Path | None:
-        """The folder of a trained head that lies beside this target and whose card names it; None
-        where there is none."""
+        """The folder of a trained head that lies beside this target and whose card names it, or
+        None."""
         if self.heads is None:
             return None
         folder = self.heads / kind
@@ -220,11 +203,7 @@ class Target:
 
     @property
     def ends(self) -> list[int]:
-        """:attr:`eos`, checked: the ids that end a row where none are named.
-
-        Raises:
-            ValueError: one of them is no id of the vocabulary.
-        """
+        """:attr:`eos`, checked: the ids that end a row where none are named."""
         source = f"eos of {self.name!r} (its generation_config or tokenizer; eos=.. names others)"
         return eos_ids(self.eos, self.vocabulary, source)
 
@@ -262,13 +241,10 @@ class Target:
         static: bool = False,
         prior: Prior | None = None,
     ) -> State:
-        """Makes the state of a decoding, with all tokens of every prompt but the last processed.
+        """The state of a decoding, with all tokens of every prompt but the last processed.
 
         Args:
-            prompts: token ids, one list a row.
-            max_new_tokens: how many tokens each row may write.
             spare: how many slots are kept free for a draft beyond the limit.
-            sampling: temperature and filters.
             eos: the ids that end a row.
             features: the numbers of the layers whose hidden states the drafter wants.
             static: steps are recorded as graphs; capacities are rounded up then.
@@ -310,14 +286,10 @@ class Target:
     def score(
         self, state: State, draft: Draft, features: tuple[int, ...] = (), layout: str = "tree"
     ) -> Scores:
-        """Computes the logits after every node of a draft, in one forward over the whole tree.
-
-        Where the draft brings hidden states (``draft.hidden``), it goes through the layers behind
-        them only.
+        """The logits after every node of a draft, in one forward over the whole tree; where the
+        draft brings hidden states (``draft.hidden``), through the layers behind them only.
 
         Args:
-            state: the texts.
-            draft: a token tree below each.
             features: the numbers of the layers whose hidden states are wanted.
             layout: "tree" is one sequence a row with a tree attention mask; "batch" is a row for
                 every leaf path, without one (of a chain they are the same). Scores and the draft's
@@ -374,21 +346,12 @@ def prefill(
     features: tuple[int, ...] = (),
     run: Run | None = None,
 ) -> Tensor | None:
-    """Processes positions 0..length-2 of every row, without the head.
+    """Processes positions 0..length-2 of every row, without the head, by ``run`` (default
+    ``backbone.run``); returns their features ``[B, horizon - 1, len(features) * H]``, or None.
 
     What is computed of a short row past its end is overwritten before it is seen. What
     ``state.prior`` has of them is copied, and long prompts go through the layers in parts, so that
-    masks and activations stay small; on a terminal a bar shows how far a very long one has come.
-
-    Args:
-        backbone: the model that reads the text.
-        state: the texts.
-        cache: where the keys and values go.
-        features: the numbers of the layers whose hidden states are wanted.
-        run: how the layers run, default ``backbone.run``.
-    Returns:
-        the features of these positions, ``[B, horizon - 1, len(features) * H]``, or None.
-    """
+    masks and activations stay small; on a terminal a bar shows how far a very long one has come."""
     m, rows = state.horizon - 1, state.rows
     if m == 0:
         state.caches.append((backbone, cache))

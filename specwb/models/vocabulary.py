@@ -39,12 +39,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Fitted:
-    """A backbone that reads and writes the ids of another vocabulary; the rest is its own.
-
-    Args:
-        backbone: the draft model's.
-        vocabulary: how many ids the target has.
-    """
+    """A backbone that reads and writes the ids of another ``vocabulary``; the rest is its own."""
 
     def __init__(self, backbone: Any, vocabulary: int) -> None:
         self.backbone, self.vocabulary = backbone, vocabulary
@@ -84,12 +79,9 @@ class Shared(Fitted):
     """A backbone that reads all ids of a target with another tokenizer, and writes those whose
     token it has too.
 
-    Args:
-        backbone: the draft model's.
-        ids: ``[V]`` the draft model's id of every target id, -1 where it has none.
-        pieces: ``[V, PIECES]`` the ids that are read in a target id's place.
-        share: ``[V, PIECES]`` the weight of each in the mean of their embeddings.
-    """
+    ``ids [V]``: the draft model's id of every target id, -1 where it has none; ``pieces [V,
+    PIECES]``: the ids that are read in a target id's place; ``share``: the weight of each in the
+    mean of their embeddings."""
 
     def __init__(self, backbone: Any, ids: Tensor, pieces: Tensor, share: Tensor) -> None:
         super().__init__(backbone, len(ids))
@@ -138,11 +130,7 @@ def shared_tokens(ours: Any, theirs: Any) -> dict[int, int]:
 
 
 def check_tokenizers(target: Target, tokenizer: Any, name: str) -> None:
-    """Checks that the tokenizers of a target and of a draft model are known.
-
-    Raises:
-        LoadError: one is not.
-    """
+    """Checks that the tokenizers of a target and of a draft model are known."""
     for model, known in ((target.name, target.tokenizer), (name, tokenizer)):
         if known is None:
             raise LoadError(
@@ -153,11 +141,7 @@ def check_tokenizers(target: Target, tokenizer: Any, name: str) -> None:
 
 
 def check_shared(target: Target, tokenizer: Any, name: str) -> dict[int, int]:
-    """:func:`shared_tokens` of a target's tokenizer and a draft model's.
-
-    Raises:
-        LoadError: a tokenizer is missing, or they have no token of text in common.
-    """
+    """:func:`shared_tokens` of a target's tokenizer and a draft model's, which must have some."""
     check_tokenizers(target, tokenizer, name)
     ids = shared_tokens(target.tokenizer, tokenizer)
     meaning = token_bytes(target.tokenizer)
@@ -170,11 +154,8 @@ def check_shared(target: Target, tokenizer: Any, name: str) -> dict[int, int]:
 
 
 def shared(draft: Target, target: Target) -> Target:
-    """The draft model in the terms of a target with another tokenizer; it shares everything else.
-
-    Raises:
-        LoadError: they have no tokens in common.
-    """
+    """The draft model in the terms of a target with another tokenizer; it shares everything
+    else."""
     known = check_shared(target, draft.tokenizer, draft.name)
     size, device = target.vocabulary, draft.device
     ids = torch.full((size,), -1)

@@ -23,14 +23,9 @@ _rows: WeakKeyDictionary[nn.Module, dict[bytes, tuple[tuple, nn.Linear]]] = Weak
 
 
 def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
-    """An output layer for these words only; of None it is the layer itself.
+    """An output layer for these words only, ``[d]`` ids; of None it is the layer itself.
 
-    Drafters with the same words share one copy, which is made anew where the layer was changed.
-
-    Args:
-        lm_head: the target's.
-        words: ``[d]`` ids.
-    """
+    Drafters with the same words share one copy, which is made anew where the layer was changed."""
     if words is None:
         return lm_head
     parts = [x for x in (lm_head.weight, lm_head.bias) if x is not None]
