@@ -1,15 +1,9 @@
-"""The engine's own cost on the shipped family.
+"""The share of a decoding step spent outside model forwards, on the shipped family.
 
     python benchmarks/foundation.py [--out FILE]
 
-1. Plain decoding through the engine against transformers' greedy generate, on the same model,
-   interleaved.
-2. The share of a decoding step that is spent outside model forwards (bookkeeping, noise,
-   verification, commit), for greedy chains and sampled trees.
-3. Tokens/s of a batch of 8 rows of different lengths against batch 1, for every method.
-
-float32, one setting for all prompts, prompts of the "lab" set; medians and quartiles over paired
-runs.
+That is bookkeeping, noise, verification and commit, for greedy chains and sampled trees in float32:
+medians and quartiles over prompts of the set "lab".
 """
 
 from __future__ import annotations
@@ -23,7 +17,6 @@ from pathlib import Path
 import torch
 
 import specwb
-from specwb.bench.compare import compare
 from specwb.bench.conditions import describe_device
 from specwb.bench.prompts import interleave, load_prompts
 from specwb.models.backbone import Backbone
@@ -94,28 +87,6 @@ def overhead(target: specwb.Target, prompts: list[list[int]]) -> dict[str, list[
     return {name: quartiles(values[1:]) for name, values in shares.items()}
 
 
-def plain_over_transformers(target: specwb.Target, questions: list) -> list[float]:
-    """Returns plain decoding's speed over the library's, with its quartiles."""
-    frame = compare(target, questions, ["ar"], max_new_tokens=64)
-    rows, columns = frame.set_index("method"), ("speedup", "speedup_low", "speedup_high")
-    # a speedup is over the faster of the two
-    if frame.attrs["reference"]["method"] == "ar":
-        median, low, high = (1 / rows.loc["hf_greedy", column] for column in columns)
-        return [round(median, 3), round(high, 3), round(low, 3)]
-    return [float(rows.loc["ar", column]) for column in columns]
-
-
-def batch_of_eight(target: specwb.Target, questions: list) -> dict[str, list[float]]:
-    """Returns tokens/s of batch 1 and of batch 8 and their ratio, by method."""
-    shared = {"max_new_tokens": 64, "library": False}
-    one = compare(target, questions, **shared).set_index("method").tokens_per_second
-    eight = compare(target, questions, batch=8, **shared).set_index("method").tokens_per_second
-    return {
-        name: [float(one[name]), float(eight[name]), round(float(eight[name] / one[name]), 3)]
-        for name in one.index
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -128,15 +99,6 @@ def main() -> None:
     questions = interleave(load_prompts("lab"))[: args.prompts]
     ids = [question.ids(target.tokenizer) for question in questions]
 
-    plain = plain_over_transformers(target, questions)
-    spread = f"quartiles {plain[1]:.2f}-{plain[2]:.2f}"
-    print(f"plain decoding over transformers greedy: {plain[0]:.2f}x ({spread})")
-
-    batch = batch_of_eight(target, questions)
-    for name, (one, eight, ratio) in batch.items():
-        rates = f"{one:.0f} -> {eight:.0f} tokens/s"
-        print(f"batch 8 over batch 1, {name}: {ratio:.2f}x ({rates})")
-
     outside = overhead(target, ids)
     for name, (median, low, high) in outside.items():
         spread = f"quartiles {low:.1%}-{high:.1%}"
@@ -146,8 +108,6 @@ def main() -> None:
         results = {
             "device": describe_device(target.device),
             "torch": torch.__version__,
-            "plain_over_transformers": plain,
-            "batch_8": batch,
             "outside_forwards": outside,
         }
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -28,15 +28,13 @@ SPECWB = ["-m", "specwb.cli"]
 CUDA = ["--device", "cuda"]
 PARTS = {
     "foundation": ["foundation.py", *CUDA],
-    "everyday": ["everyday.py", *CUDA],
-    "precision": ["precision.py", *CUDA, "--dtype", "float32 bfloat16 float16"],
+    "compare": [*SPECWB, "compare", *CUDA],
+    "half precision": [*SPECWB, "compare", *CUDA, "--dtype", "bfloat16"],
     "tune": [*SPECWB, "tune", *CUDA, "--temperature", "1"],
     "verify": ["verify.py", *CUDA],
-    "heads": ["heads.py", *CUDA],
     "graphs": ["graphs.py"],
     "predicted": ["predicted.py", *CUDA],
     "masks": ["masks.py", *CUDA],
-    "losses": ["losses.py", *CUDA],
     "easyspec": [*SPECWB, "reproduce", "easyspec", *CUDA, "--seconds", "400"],
     "papers": [*SPECWB, "reproduce", "all", *CUDA, "--quick"],
 }
@@ -51,7 +49,7 @@ def run(part: str, out: Path) -> int:
         command = ["-m", "pytest", "-m", "cuda", str(HERE.parent / "tests")]
     else:
         words = [str(HERE / word) if word.endswith(".py") else word for word in PARTS[part]]
-        command = [*words, "--out", str(out)]
+        command = [*words, "--json" if "compare" in words else "--out", str(out)]
     return subprocess.run([sys.executable, *command], cwd=HERE.parent, check=False).returncode
 
 

@@ -81,16 +81,16 @@ def test_results_stay_when_a_later_part_fails(monkeypatch, tmp_path):
     file = tmp_path / "results" / "h100.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"masks": {"seconds": 5, "exit_code": 0}}))
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "values", "verify", "masks", "heads"])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "values", "verify", "masks", "graphs"])
     assert gpu.main() == 1
     kept = json.loads(file.read_text())
-    assert ran == ["values", "verify", "masks", "heads"]
-    assert kept["verify"] == kept["heads"] == {"seconds": 1, "exit_code": 0}
+    assert ran == ["values", "verify", "masks", "graphs"]
+    assert kept["verify"] == kept["graphs"] == {"seconds": 1, "exit_code": 0}
     assert kept["masks"] == {"seconds": 5, "exit_code": 1}
     assert (kept["device"], kept["driver"]) == ("H100", "580.65.06")
 
 
-@pytest.mark.parametrize("old", ["[1]", "\udcff", '{"heads": [1]}', "{"])
+@pytest.mark.parametrize("old", ["[1]", "\udcff", '{"graphs": [1]}', "{"])
 def test_an_old_file_that_holds_no_results_is_no_obstacle(monkeypatch, tmp_path, old):
     monkeypatch.setattr(gpu, "HERE", tmp_path)
     monkeypatch.setattr(gpu, "facts", lambda: GOOD)
@@ -98,9 +98,9 @@ def test_an_old_file_that_holds_no_results_is_no_obstacle(monkeypatch, tmp_path,
     file = tmp_path / "results" / "h100.json"
     file.parent.mkdir()
     file.write_text(old, errors="surrogateescape")
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "heads"])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "graphs"])
     assert gpu.main() == 0
-    assert json.loads(file.read_text())["heads"] == {"exit_code": 0}
+    assert json.loads(file.read_text())["graphs"] == {"exit_code": 0}
 
 
 def test_other_values_than_the_cpus_end_the_run(monkeypatch, tmp_path):
