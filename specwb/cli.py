@@ -11,14 +11,13 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.progress import Progress
 
 from specwb import __version__
+from specwb.commands import options as opt
 from specwb.commands.certify import certify
 from specwb.commands.check import check
 from specwb.commands.classroom import classroom
@@ -31,20 +30,15 @@ from specwb.commands.predict import predict
 from specwb.commands.reproduce import reproduce
 from specwb.commands.serve import serve
 from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LOAD,
-    SEED,
-    TARGET,
-    TEMPLATE,
-    THREADS,
     Commands,
+    check_outputs,
     command_line,
     compact,
     errors,
     loaded,
+    progress,
     tell,
+    whole,
     wide,
 )
 from specwb.commands.sweep import results, sweep
@@ -62,10 +56,8 @@ app = Commands(
     help="Speculative decoding workbench.",
 )
 # The numbers are of the 256-colour palette, near the colours of the figures.
-DRAFT_STYLE: dict[str, Any] = {"fg": 36}
-"""Accepted draft tokens are green."""
-BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}
-"""Bonus tokens, the target's own, are blue and underlined: some people do not see the colour."""
+DRAFT_STYLE: dict[str, Any] = {"fg": 36}  # green
+BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}  # blue; some do not see the colour
 ROUNDS_OF = 24
 """Tokens of the decodings that a report plays step by step."""
 
@@ -89,19 +81,17 @@ def generate(
     prompt: Annotated[
         str, typer.Argument(help="Text to continue; - reads it from standard input.")
     ],
-    method: Annotated[
-        str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")
-    ] = "sps",
+    method: opt.METHOD = "sps",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
-    seed: SEED = 0,
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    loading: LOAD = None,
+    temperature: opt.TEMPERATURE = 0.0,
+    top_k: opt.TOP_K = 0,
+    top_p: opt.TOP_P = 1.0,
+    seed: opt.SEED = 0,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")
     ] = False,
@@ -112,10 +102,8 @@ def generate(
         list[str] | None,
         typer.Option(help="With --chat: a further turn, after the answer; may be repeated."),
     ] = None,
-    template: TEMPLATE = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
-    ] = None,
+    template: opt.TEMPLATE = None,
+    stop: opt.STOP = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Then measure against plain decoding.")
     ] = False,
@@ -171,19 +159,15 @@ def generate(
         drafts = typer.style("accepted draft tokens", **DRAFT_STYLE)
         bonus = typer.style("bonus tokens, from the target", **BONUS_STYLE)
         typer.echo(f"{drafts}   {bonus}", err=True)
-    settings: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-    }
+    settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    settings["seed"] = seed
     streams, past, interrupted = [], Past(), False
     began = time.perf_counter()
     for i, said in enumerate([text, *(turn or ())]):
         if i:
             messages.append({"role": "user", "content": said})
             (ids,) = token_rows(model, messages)
-            errors.print(f"> {said}", highlight=False, markup=False, soft_wrap=True)
+            whole(errors, f"> {said}")
         stream = Stream(show)
         streams.append(stream)
         how = {"max_new_tokens": max_new_tokens, "until": stops, "past": past, **settings}
@@ -200,7 +184,6 @@ def generate(
         assert stream.text is not None
         messages.append({"role": "assistant", "content": stream.text.printed.strip()})
     seconds = time.perf_counter() - began
-    note = partial(errors.print, highlight=False, markup=False, soft_wrap=True)
     lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
     summary = "no tokens"
     if count := sum(len(stream.ids) for stream in streams):
@@ -210,11 +193,12 @@ def generate(
             f"{count} tokens in {steps} steps, tau {tau:.2f} "
             f"({tau - 1:.2f} accepted/step), {count / seconds:.1f} tokens/s from a cold start"
         )
-    note(f"{chosen.key}{lossy}: {summary}")
+    whole(errors, f"{chosen.key}{lossy}: {summary}")
     if interrupted:
         raise typer.Exit(130)
     if baseline:
-        note(_speedup(model, ids, chosen, max_new_tokens, {"until": stops, **settings}))
+        measured = _speedup(model, ids, chosen, max_new_tokens, {"until": stops, **settings})
+        whole(errors, measured)
 
 
 def _speedup(
@@ -249,11 +233,7 @@ def _speedup(
 
 
 def standard_input() -> str:
-    """Read the prompt that is piped or typed.
-
-    Raises:
-        ValueError: standard input is closed, or is no UTF-8 text.
-    """
+    """Read the prompt that is piped or typed."""
     if sys.stdin is None:
         raise ValueError("PROMPT is -, but standard input is closed")
     if sys.stdin.isatty():
@@ -286,13 +266,13 @@ def compare(
             "(spec_bench/rag) or a .jsonl file in their formats."
         ),
     ] = "lab",
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
+    temperature: opt.TEMPERATURE = 0.0,
+    top_k: opt.TOP_K = 0,
+    top_p: opt.TOP_P = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
     also_plain: Annotated[
         list[str] | None,
         typer.Option(
@@ -300,14 +280,14 @@ def compare(
             "over; the weights are loaded once more. May be repeated."
         ),
     ] = None,
-    loading: LOAD = None,
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    seed: SEED = 0,
+    loading: opt.LOAD = None,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    seed: opt.SEED = 0,
     seconds: Annotated[
         float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")
     ] = 120.0,
-    threads: THREADS = None,
+    threads: opt.THREADS = None,
     json_file: Annotated[
         Path | None,
         typer.Option(
@@ -343,7 +323,7 @@ def compare(
     from specwb.bench.compare import compare as run
     from specwb.bench.compare import to_json, usual
     from specwb.bench.prompts import load_prompts
-    from specwb.files import check_path, write_all
+    from specwb.files import write_all
     from specwb.methods import METHODS, Method, built_with, that_run, with_preset
     from specwb.options import specs
 
@@ -358,9 +338,7 @@ def compare(
         raise ValueError(
             f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
         )
-    for option, path in files.items():
-        if path is not None and option not in piped:
-            check_path(path, option)
+    check_outputs(files)
     if html_file is not None:
         require("--html", "notebooks", "plotly")
     chosen = None if methods is None else specs(methods)
@@ -383,8 +361,7 @@ def compare(
         if not those and not library:
             raise ValueError("; ".join(report.left_out(left_out)))
         to_run = [*those.values(), *library]
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("comparing", total=1.0)
+    with progress("comparing") as moved:
         frame = run(
             model,
             questions,
@@ -398,9 +375,7 @@ def compare(
             seconds=seconds or None,
             seed=seed,
             others=others,
-            progress=lambda done, text: bar.update(
-                task, completed=min(done, 1.0), description=text
-            ),
+            progress=moved,
         )
     frame.attrs["left_out"] = left_out | frame.attrs["left_out"]
     out = errors if piped else wide()
@@ -504,16 +479,13 @@ def fail(message: str) -> NoReturn:
     """Print one line on standard error and exit with code 2."""
     # what cannot be written, such as half of a surrogate pair, is shown by its number
     line = message.encode("utf-8", "backslashreplace").decode()
-    errors.print(f"error: {line}", highlight=False, markup=False, soft_wrap=True)
+    whole(errors, f"error: {line}")
     sys.exit(2)
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether a device ran out of memory.
-
-    torch is imported here and not before: it takes seconds, and a wrong option needs none of it.
-    """
-    import torch
+    """Return whether a device ran out of memory."""
+    import torch  # not before: it takes seconds, and a wrong option needs none of it
 
     return isinstance(error, torch.OutOfMemoryError)
 

@@ -71,12 +71,6 @@ def test_every_public_name_is_there_and_listed():
         specwb.nonsense  # noqa: B018
 
 
-def test_methods_lists_the_registry(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "methods")
-    assert code == 0
-    assert all(key in out for key in ("ar", "sps", "mcsd", "lossless", "2401.06706"))
-
-
 @pytest.mark.parametrize("columns", [80, 140])
 def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import imported, table, wide
+from specwb.commands.shared import imported, table, whole, wide
 
 
 def certify(
@@ -76,8 +76,8 @@ def certify(
             raise ValueError(f"--like is for functions, package.module:function, got {verifier!r}")
         function = ADAPTERS[like](function)
     result = certified(function, draw, logits=logits, seconds=seconds)
-    screen.print(repr(result), highlight=False, markup=False, soft_wrap=True)
+    whole(screen, repr(result))
     for case in result.instances:
-        screen.print(f"  {case}: TV {case.tv:.3g}", highlight=False, markup=False)
+        whole(screen, f"  {case}: TV {case.tv:.3g}")
     if result.verdict != LOSSLESS:
         raise typer.Exit(1)

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specwb.commands.shared import DEVICE, DRAFT, SEED, TARGET, loaded, own_rule, table, wide
+from specwb.commands import options as opt
+from specwb.commands.shared import loaded, own_rule, table, whole, wide
 
 PROMPTS = 4
 """How many prompts of the set are used."""
@@ -40,10 +41,10 @@ def check(
     prompts: Annotated[
         str, typer.Option(help=f"As for compare; its {PROMPTS} shortest are used.")
     ] = "lab",
-    seed: SEED = 0,
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
+    seed: opt.SEED = 0,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
     dtype: Annotated[
         str, typer.Option(help="float32 unless you want to see what rounding does.")
     ] = "float32",
@@ -76,9 +77,8 @@ def check(
         screen.print(table([_cells(row) for row in results], ("rule", "method", "what is wrong")))
         sees = max(row["joint"].sees for row in results)
         texts = results[0]["joint"].texts
-        screen.print(
-            f"{texts} texts a rule; a total variation of {sees:.2g} is seen 8 times in 10",
-            highlight=False,
+        whole(
+            screen, f"{texts} texts a rule; a total variation of {sees:.2g} is seen 8 times in 10"
         )
         if not all(row["joint"].failed == bool(row["wrong"]) for row in results):
             raise typer.Exit(1)
@@ -86,7 +86,7 @@ def check(
     options = {} if draft is None else {"draft": draft}
     built = make_method(method, model, rule=chosen, **options)
     report = checking.check(model, built, ids, **settings)
-    screen.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    whole(screen, str(report))
     if not report.passed:
         raise typer.Exit(1)
 

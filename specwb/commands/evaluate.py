@@ -8,23 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LOAD,
-    SEED,
-    TARGET,
-    TEMPLATE,
-    THREADS,
-    compact,
-    errors,
-    loaded,
-    tell,
-    wide,
-)
+from specwb.commands import options as opt
+from specwb.commands.shared import check_outputs, compact, errors, loaded, progress, tell, wide
 
 USUAL = ("sps", "eagle", "pld")
 """The methods where none are named."""
@@ -61,20 +47,18 @@ def evaluate(
     turns: Annotated[
         int, typer.Option(min=1, help="Turns of a question that are put, at most.")
     ] = 8,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
-    template: TEMPLATE = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
-    ] = None,
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    loading: LOAD = None,
-    seed: SEED = 0,
-    threads: THREADS = None,
+    temperature: opt.TEMPERATURE = 0.0,
+    top_k: opt.TOP_K = 0,
+    top_p: opt.TOP_P = 1.0,
+    template: opt.TEMPLATE = None,
+    stop: opt.STOP = None,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
+    seed: opt.SEED = 0,
+    threads: opt.THREADS = None,
     csv: Annotated[
         Path | None, typer.Option(help="Also write all figures here.", writable=True)
     ] = None,
@@ -94,7 +78,7 @@ def evaluate(
     from specwb.bench import report
     from specwb.bench.prompts import interleave, load_prompts
     from specwb.bench.report import csv_bytes
-    from specwb.files import check_path, write_all
+    from specwb.files import write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings
@@ -104,9 +88,7 @@ def evaluate(
     from specwb.probability import Sampling
     from specwb.templates import check_template
 
-    for path, name in ((csv, "--csv"), (vllm, "--vllm")):
-        if path is not None:
-            check_path(path, name)
+    check_outputs({"--csv": csv, "--vllm": vllm})
     if any(not text for text in stop or ()):
         raise ValueError("--stop must not be empty")
     chosen: list[Any] | None = None if methods is None else specs(methods)
@@ -122,24 +104,15 @@ def evaluate(
     limit = max_new_tokens or min(1024, model.context // 2)
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("evaluate", total=1.0)
-        try:
+    try:
+        with progress("evaluate", lasting=True) as report_done:
             answers = run(
-                model,
-                questions,
-                chosen,
-                out,
-                settings,
-                draft=draft,
-                progress=lambda done, text: progress.update(task, completed=done, description=text),
+                model, questions, chosen, out, settings, draft=draft, progress=report_done
             )
-        except KeyboardInterrupt:
-            progress.stop()
-            if any((out / "answers").glob("*.jsonl")):
-                tell(errors, f"answers so far are in {out / 'answers'}; the same command goes on")
-            raise
+    except KeyboardInterrupt:
+        if any((out / "answers").glob("*.jsonl")):
+            tell(errors, f"answers so far are in {out / 'answers'}; the same command goes on")
+        raise
     frame = summary.frame(answers, model.tokenizer)
     console = wide()
     rows = [

@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specwb.commands.reproduce import print_tables, progress
+from specwb.commands import options as opt
+from specwb.commands.reproduce import print_tables
 from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LIKE_COMPARE,
-    RESTART,
-    SEED,
-    TARGET,
     alone,
     command_line,
     errors,
     folder,
     loaded,
+    progress,
     table,
     tell,
     wide,
@@ -61,13 +56,13 @@ def reproduce_all(
     seconds: Annotated[
         float | None, typer.Option(help="About how long to measure each paper in all.")
     ] = None,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
+    prompts: opt.LIKE_COMPARE = "lab",
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    seed: opt.SEED = 0,
+    restart: opt.RESTART = False,
 ) -> None:
     """The ledger of all papers: what each claims, what is measured here, and the verdict.
 
@@ -121,7 +116,7 @@ def reproduce_all(
                 command=command_line(),
             )
             models = run.models_of(study, model, None if study.deep else draft)
-            with progress() as report:
+            with progress("reproducing") as report:
                 documents[name], stopped = run.reproduce(
                     study, models, questions, settings, progress=report
                 )

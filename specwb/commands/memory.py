@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from specwb.commands.shared import DEVICE, DTYPE, TARGET
+from specwb.commands import options as opt
 
 
 def memory(
-    target: TARGET = "lab",
+    target: opt.TARGET = "lab",
     rows: Annotated[int, typer.Option(min=1, help="Texts that are decoded together.")] = 1,
     tokens: Annotated[
         int | None, typer.Option(min=1, help="Of each, prompt and new; default the whole context.")
     ] = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
     revision: Annotated[str | None, typer.Option(help="Of a hub id.")] = None,
     cache_dir: Annotated[
         Path | None, typer.Option(help="Where the hub's files are kept.", writable=True)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specwb.commands.shared import tell, wide
+from specwb.commands.shared import tell, whole, wide
 
 
 def list_methods(
@@ -87,4 +87,4 @@ def describe(screen: Console, name: str) -> None:
     if colon:
         tell(screen, f"{name} sets: {written or 'nothing'}")
     if entry.bibtex:
-        screen.print(entry.bibtex, highlight=False, markup=False, soft_wrap=True)
+        whole(screen, entry.bibtex)

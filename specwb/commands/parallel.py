@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specwb.commands.shared import DEVICE, DRAFT, DTYPE, SEED, TARGET, table, wide
+from specwb.commands import options as opt
+from specwb.commands.shared import table, whole, wide
 
 PROMPT = (
     "Question: Tom has three boxes with 12 apples each. He gives away 8 apples. "
@@ -25,12 +26,12 @@ def parallel(
     gamma: Annotated[int, typer.Option(min=1, help="Levels of draft tokens.")] = 5,
     width: Annotated[int, typer.Option(min=1, help="Nodes a level.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 48,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: SEED = 0,
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
+    temperature: opt.TEMPERATURE = 0.0,
+    seed: opt.SEED = 0,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
     ranks: Annotated[
         int | None,
         typer.Option("--ranks", min=1, help="How many processes there must be; default any."),
@@ -88,20 +89,18 @@ def parallel(
         return
     screen = wide()
 
-    def show(line: str) -> None:
-        screen.print(line, highlight=False, markup=False, soft_wrap=True)
-
     if here is not None:
-        show(_distribution(result, here.size, here.device.type))
+        whole(screen, _distribution(result, here.size, here.device.type))
     for number, step in enumerate(result["rounds"], 1):
         text = model.tokenizer.decode([step["bonus"]])
-        show(
+        whole(
+            screen,
             f"step {number}: drafted {' '.join(map(str, step['draft']))}; "
-            f"{step['accepted']} accepted, then {step['bonus']} {text!r}"
+            f"{step['accepted']} accepted, then {step['bonus']} {text!r}",
         )
     screen.print(table(ranked.cells(result), ("rank",)))
     for line in ranked.notes(result):
-        show(line)
+        whole(screen, line)
 
 
 def _distribution(result: dict[str, Any], size: int, device: str) -> str:

@@ -114,11 +114,7 @@ def predict(
 
 
 def tokens(text: str) -> int:
-    """Read a number of tokens such as 500, 2k (2048) or 0.5k.
-
-    Raises:
-        ValueError: it is no such number, or below 1.
-    """
+    """Read a number of tokens, 1 or more, such as 500, 2k (2048) or 0.5k."""
     thousands = text.lower().endswith("k")
     try:
         number = float(text[:-1]) * 1024 if thousands else float(text)
@@ -149,7 +145,6 @@ def _cells(told: Forecast) -> list[dict[str, str]]:
 
 
 def notes(told: Forecast) -> list[str]:
-    """The lines below the table."""
 
     def between(interval: tuple[float, float] | None, factor: float = 1, digits: int = 2) -> str:
         assert interval is not None

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress
 
+from specwb.commands import options as opt
 from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LIKE_COMPARE,
-    RESTART,
-    RESULTS,
-    SEED,
-    TARGET,
     Commands,
     alone,
     command_line,
-    errors,
     loaded,
+    progress,
     table,
+    whole,
     wide,
 )
 
 if TYPE_CHECKING:
-    from specwb.studies.run import Progress as Report
     from specwb.studies.study import Tables
 
 reproduce = Commands(
@@ -71,6 +62,16 @@ TOKENS = Annotated[
         "of another one, whose times stay.",
     ),
 ]
+POSITIONS = Annotated[int, typer.Option(min=1, help="How many, of each prompt and temperature.")]
+LENGTH = Annotated[
+    int, typer.Option(min=1, help="Length of the texts that positions are taken from.")
+]
+DIFFUSION = Annotated[
+    str | None,
+    typer.Option(
+        "--diffusion", help="Folder or hub id of a diffusion model; default the target's own."
+    ),
+]
 TEMPERATURES = Annotated[str, typer.Option(help="Comma-separated.")]
 SECONDS = Annotated[
     float | None,
@@ -98,198 +99,128 @@ WORDS = (
 """Columns of text."""
 
 
-@reproduce.command()
-def mcsd(
-    ctx: typer.Context,
-    figure: FIGURE = None,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/mcsd.json"),
-    temperatures: TEMPERATURES = "0,0.3,0.7,1",
-    seconds: SECONDS = 300.0,
-    rounds: ROUNDS = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-    tokens_only: TOKENS = False,
-) -> None:
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "figure": (FIGURE, None),
+    "shipped": (SHIPPED, False),
+    "out": (opt.RESULTS, None),
+    "train": (TRAIN, False),
+    "heads": (HEADS, None),
+    "runs": (RUNS, 1),
+    "head": (HEAD, None),
+    "positions": (POSITIONS, 4),
+    "tokens": (LENGTH, 48),
+    "temperatures": (TEMPERATURES, "0,0.3,0.7,1"),
+    "seconds": (SECONDS, None),
+    "rounds": (ROUNDS, 10),
+    "prompts": (opt.LIKE_COMPARE, "lab"),
+    "target": (opt.TARGET, "lab"),
+    "draft": (opt.DRAFT, None),
+    "device": (opt.DEVICE, "auto"),
+    "dtype": (opt.DTYPE, "auto"),
+    "seed": (opt.SEED, 0),
+    "restart": (opt.RESTART, False),
+    "tokens_only": (TOKENS, False),
+}
+"""Parameter -> its type and default."""
+MEASURED = ("prompts", "target", "draft", "device", "dtype", "seed", "restart")
+SHOWN = ("figure", "shipped", "out")
+
+
+def _add(name: str, about: str, *options: str, **own: tuple[Any, Any]) -> None:
+    """Add the command of a study.
+
+    Args:
+        name: of the study.
+        about: its help.
+        options: of :data:`OPTIONS`, in the order of the help.
+        own: type and default of an option that differ from those.
+    """
+
+    def command(**given: Any) -> None:
+        _reproduce(**given)
+
+    paths = {"out": f"build/reproduce/{name}.json", "heads": f"build/heads/{name}-ablation"}
+    parameters = [Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for option in options:
+        kind, default = own.get(option) or OPTIONS[option]
+        default = Path(paths[option]) if option in paths else default
+        parameters.append(
+            Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        )
+    command.__doc__ = about
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    reproduce.command(name)(command)
+
+
+_add(
+    "mcsd",
     """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts.
 
     The tree layout is compared with the batch layout.
-    """
-    _reproduce(**locals())
-
-
-@reproduce.command()
-def acceptance(
-    ctx: typer.Context,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/acceptance.json"),
-    positions: Annotated[
-        int, typer.Option(min=1, help="How many, of each prompt and temperature.")
-    ] = 4,
-    tokens: Annotated[
-        int, typer.Option(min=1, help="Length of the texts that positions are taken from.")
-    ] = 48,
-    temperatures: TEMPERATURES = "0.3,0.7,1",
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-) -> None:
+    """,
+    *(*SHOWN, "temperatures", "seconds", "rounds", *MEASURED, "tokens_only"),
+    seconds=(SECONDS, 300.0),
+)
+_add(
+    "acceptance",
     """Acceptance of every rule compared with the optimum: which rule wins where.
 
     It is computed from both models' exact distributions along the target's own texts, by domain,
     temperature and number of candidates.
-    """
-    _reproduce(**locals())
-
-
-@reproduce.command()
-def falcon(
-    ctx: typer.Context,
-    figure: FIGURE = None,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/falcon.json"),
-    train: TRAIN = False,
-    heads: HEADS = Path("build/heads/falcon-ablation"),
-    runs: RUNS = 1,
-    seconds: SECONDS = None,
-    rounds: ROUNDS = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-    tokens_only: TOKENS = False,
-) -> None:
+    """,
+    *("shipped", "out", "positions", "tokens", "temperatures", *MEASURED),
+    temperatures=(TEMPERATURES, "0.3,0.7,1"),
+)
+_add(
+    "falcon",
     """Falcon: its tables 1, 4 and 5 next to the same comparisons here, with verdicts.
 
     Comparisons that the paper lacks are measured too: equal verified tokens, equal heads, fusion,
     alignment, T = 1. --seed is for decoding; the ablation's heads are trained with seeds 1, 2, ..
     of --runs.
-    """
-    _reproduce(**locals())
-
-
-@reproduce.command()
-def diffuspec(
-    ctx: typer.Context,
-    figure: FIGURE = None,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/diffuspec.json"),
-    head: Annotated[
-        str | None,
-        typer.Option(
-            "--diffusion", help="Folder or hub id of a diffusion model; default the target's own."
-        ),
-    ] = None,
-    seconds: SECONDS = None,
-    rounds: ROUNDS = 16,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-    tokens_only: TOKENS = False,
-) -> None:
+    """,
+    *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
+)
+_add(
+    "diffuspec",
     """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 next to the same comparisons here.
 
     Comparisons that the paper lacks (lambda, n-grams, sampling) and the parts of the time are
     measured too, and verdicts given.
-    """
-    _reproduce(**locals())
-
-
-@reproduce.command()
-def kangaroo(
-    ctx: typer.Context,
-    figure: FIGURE = None,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/kangaroo.json"),
-    train: TRAIN = False,
-    heads: HEADS = Path("build/heads/kangaroo-ablation"),
-    runs: RUNS = 1,
-    head: HEAD = None,
-    seconds: SECONDS = None,
-    rounds: ROUNDS = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-    tokens_only: TOKENS = False,
-) -> None:
+    """,
+    *(*SHOWN, "head", "seconds", "rounds", *MEASURED, "tokens_only"),
+    head=(DIFFUSION, None),
+    rounds=(ROUNDS, 16),
+)
+_add(
+    "kangaroo",
     """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures.
 
     The paper's numbers and ours are compared, with verdicts, and so are measured and predicted
     speedups, and ways to scale the confidence. --seed is for decoding; the ablation's heads are
     trained with seeds 1, 2, .. of --runs.
-    """
-    _reproduce(**locals())
-
-
-@reproduce.command(name="mcsd_ti")
-def mcsd_ti(
-    ctx: typer.Context,
-    figure: FIGURE = None,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/mcsd_ti.json"),
-    head: HEAD = None,
-    seconds: SECONDS = None,
-    rounds: ROUNDS = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-    tokens_only: TOKENS = False,
-) -> None:
+    """,
+    *(*SHOWN, "train", "heads", "runs", "head", "seconds", "rounds", *MEASURED, "tokens_only"),
+)
+_add(
+    "mcsd_ti",
     """Improved MCSD: the decision model against none on one pair, shapes, and several roots.
 
     Trees of 4 to 16 roots are verified as in the paper's code and losslessly below each root.
     Several roots are LOSSY; how far they move the output is measured.
-    """
-    _reproduce(**locals())
-
-
-@reproduce.command()
-def easyspec(
-    ctx: typer.Context,
-    figure: FIGURE = None,
-    shipped: SHIPPED = False,
-    out: RESULTS = Path("build/reproduce/easyspec.json"),
-    seconds: SECONDS = None,
-    rounds: ROUNDS = 10,
-    prompts: LIKE_COMPARE = "lab",
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    seed: SEED = 0,
-    restart: RESTART = False,
-    tokens_only: TOKENS = False,
-) -> None:
+    """,
+    *(*SHOWN, "head", "seconds", "rounds", *MEASURED, "tokens_only"),
+)
+_add(
+    "easyspec",
     """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.
 
     Groups of 1 to 6 layers, the first and last layer, parallel MLPs, acceptance by position,
     cosines, the drift of the cache and the cost model are measured.
-    """
-    _reproduce(**locals())
+    """,
+    *(*SHOWN, "seconds", "rounds", *MEASURED, "tokens_only"),
+)
 
 
 def _reproduce(
@@ -336,7 +267,7 @@ def _reproduce(
         out, prompts, rounds, seconds, seed, restart, not tokens_only, own, command_line()
     )
     models = run.models_of(study, model, draft, head)
-    with progress() as report:
+    with progress("reproducing") as report:
         document, interrupted = run.reproduce(study, models, questions, settings, training, report)
     _show(study, document, f"kept in {out}")
     if interrupted:
@@ -347,7 +278,7 @@ def _show(study: Any, document: dict[str, Any], *more: str) -> None:
     """Print the tables of a study's results, its verdicts and notes."""
     print_tables(study.printed(document))
     for note in [*study.summary(document), *more]:
-        wide().print(note, highlight=False, markup=False, soft_wrap=True)
+        whole(wide(), note)
 
 
 def print_tables(tables: Tables) -> None:
@@ -395,24 +326,11 @@ def _draw(study: Any, figure: str, out: Path, shipped: bool) -> None:
                 write(draw(study.figures[key], document).to_html(include_plotlyjs=True), path)
             else:
                 write(picture_of(study.figures[key], document, kind), path)
-            line = f"{path}, from {source}"
-            wide().print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def progress() -> Iterator[Report]:
-    """A progress bar on a terminal; yields what moves it."""
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("reproducing", total=1.0)
-        yield lambda done, text: bar.update(task, completed=min(done, 1.0), description=text)
+            whole(wide(), f"{path}, from {source}")
 
 
 def numbers(text: str, option: str) -> list[float]:
-    """Read temperatures such as ``"0,0.7,1"``; each is returned once.
-
-    Raises:
-        ValueError: one is no number, or no temperature.
-    """
+    """Read temperatures such as ``"0,0.7,1"``; each is returned once."""
     from specwb.probability import Sampling
 
     try:

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LOAD,
-    TARGET,
-    TEMPLATE,
-    errors,
-    loaded,
-)
+from specwb.commands import options as opt
+from specwb.commands.shared import errors, loaded, whole
 from specwb.extras import require
 
 if TYPE_CHECKING:
@@ -26,15 +18,13 @@ if TYPE_CHECKING:
 
 
 def serve(
-    target: TARGET = "lab",
-    method: Annotated[
-        str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")
-    ] = "sps",
-    draft: DRAFT = None,
-    template: TEMPLATE = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    loading: LOAD = None,
+    target: opt.TARGET = "lab",
+    method: opt.METHOD = "sps",
+    draft: opt.DRAFT = None,
+    template: opt.TEMPLATE = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
 ) -> None:
@@ -53,13 +43,11 @@ def serve(
     web = interruptible(Server(model, chosen, host))
     lossy = " (LOSSY)" if chosen.exactness.value == "LOSSY" else ""
     place = f"[{host}]" if ":" in host else host
-    errors.print(
+    whole(
+        errors,
         f"{model.name} with {chosen.key}{lossy} at http://{place}:{socket.getsockname()[1]}/v1, "
         "one request at a time; "
         "not a production server. Ctrl-C ends it.",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
     )
     web.run(sockets=[socket])
 

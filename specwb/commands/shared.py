@@ -9,17 +9,19 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specwb.files import from_json, home
+from specwb.files import check_path, from_json, home
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -27,19 +29,6 @@ if TYPE_CHECKING:
 # :x: is part of a message such as package:x: and no picture
 errors = Console(stderr=True, emoji=False)
 
-# options that several commands share
-TARGET = Annotated[str, typer.Option(help="lab, smol, a folder, a hub id or a .gguf file.")]
-DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
-DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
-DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
-LOAD = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--load",
-        help="How the target is loaded: an argument of specwb.load, such as device_map=auto or "
-        "quantization_config=4bit; may be repeated.",
-    ),
-]
 LOADING = (
     "revision",
     "gguf_file",
@@ -53,31 +42,10 @@ LOADING = (
     "local_files_only",
 )
 """What ``--load`` may say. A token is no word for a command line: the environment has HF_TOKEN."""
-TEMPLATE = Annotated[
-    str | None,
-    typer.Option(help="Chat template instead of the tokenizer's: vicuna or llama-2."),
-]
-BUDGET = Annotated[
-    str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")
-]
-LIKE_COMPARE = Annotated[str, typer.Option(help="As for compare.")]
-SEED = Annotated[int, typer.Option(min=0, max=2**62)]
-THREADS = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads to compute with; default what torch takes.")
-]
-RESULTS = Annotated[
-    Path,
-    typer.Option(help="Results; a run with the same arguments goes on from them.", writable=True),
-]
-RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
 
 
 def load_settings(words: list[str] | None) -> dict[str, Any]:
-    """Arguments of :func:`specwb.load` that ``--load`` says.
-
-    Raises:
-        ValueError: it is not KEY=VALUE, or names no such argument, or one twice.
-    """
+    """Read the arguments of :func:`specwb.load` from ``--load``: KEY=VALUE, each KEY once."""
     settings: dict[str, Any] = {}
     for word in words or ():
         key, equals, value = word.partition("=")
@@ -107,12 +75,7 @@ def _memory(word: str, value: str) -> dict[Any, Any]:
 
 
 def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
-    """Make a table.
-
-    Args:
-        rows: column -> text, every row with the same columns.
-        words: the columns that are text, aligned left; the others are numbers.
-    """
+    """Make a table of rows, column -> text; the columns in ``words`` are aligned left."""
     table = Table(header_style="bold")
     for name in rows[0]:
         table.add_column(name, justify="left" if name in words else "right", overflow="fold")
@@ -126,16 +89,11 @@ NAME = 18
 
 
 def compact(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) -> Table:
-    """Make a table that is no wider than it must be.
+    """Make a table as :func:`table` does that is no wider than it must be.
 
     It has no lines, and the words of a header are one below the other. Where the console is too
     narrow, the last columns are left out by name; what is left is whole, but for the first column,
     which folds.
-
-    Args:
-        rows: column -> text, every row with the same columns.
-        words: the columns that are text, aligned left; the others are numbers.
-        console: where the table is printed.
     """
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     headers = {name: name.split() for name in rows[0]}
@@ -171,6 +129,31 @@ def tell(console: Console, note: str) -> None:
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
+def whole(console: Console, line: str) -> None:
+    """Print a line that may be copied, so it is never broken."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str], None]]:
+    """Show a bar on a terminal; yields what moves it: the share done, and what is done now.
+
+    A ``lasting`` one says how long it will take, and stays when it is full.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    about: dict[str, Any] = {"console": errors, "disable": not errors.is_terminal}
+    with Progress(*columns[: 3 * lasting], transient=not lasting, **about) as bar:
+        number = bar.add_task(task, total=1.0)
+        yield lambda done, text: bar.update(number, completed=min(done, 1.0), description=text)
+
+
+def check_outputs(files: Mapping[str, Path | None]) -> None:
+    """Check before any work that the file of each option can be written."""
+    for option, path in files.items():
+        if path not in (None, Path("-")):
+            check_path(path, option)
+
+
 class Commands(typer.Typer):
     """A group of commands that look at their files first, see :func:`careful`."""
 
@@ -181,18 +164,11 @@ class Commands(typer.Typer):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a command that may name files.
+    """A parameter of a command that may name files."""
 
-    Attributes:
-        word: what it is called on the command line.
-        is_path: whether it is a path and nothing else.
-        is_output: whether it is declared ``writable``.
-        default: the value that it has if nothing is given.
-    """
-
-    word: str
-    is_path: bool
-    is_output: bool
+    word: str  # on the command line
+    is_path: bool  # and nothing else
+    is_output: bool  # declared ``writable``
     default: Any
 
 
@@ -245,14 +221,12 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_files(outputs: Mapping[str, Path], inputs: Sequence[tuple[str, str]]) -> None:
-    """Check that nothing is written over what is read, and nothing twice.
+    """Check that no option writes over what another reads, nor two to one file, by a link perhaps.
 
     Args:
         outputs: option -> what it writes.
-        inputs: options with the files and folders that they read.
-    Raises:
-        ValueError: two options name one file, by a link perhaps, or an output is a file of a
-            model's folder that is read.
+        inputs: options with the files and folders that they read; a file of a model's folder that
+            is read must not be written either.
     """
     first: dict[str, str] = {}
     for option, path in outputs.items():
@@ -292,13 +266,7 @@ def _of_model(output: Path, read: Path) -> bool:
 
 
 def alone(ctx: typer.Context, option: str, *used: str) -> None:
-    """Refuse what else was typed with an option that measures nothing.
-
-    Args:
-        ctx: of the command.
-        option: the option.
-        used: the parameters that may stand with it.
-    """
+    """Refuse what else was typed with an option that measures nothing, but for those ``used``."""
     typed = [
         max(parameter.opts, key=len)
         for parameter in ctx.command.params
@@ -311,11 +279,7 @@ def alone(ctx: typer.Context, option: str, *used: str) -> None:
 
 
 def folder(path: Path, option: str) -> None:
-    """Make a folder that results are written to, where it is not there.
-
-    Raises:
-        ValueError: it cannot be made, or is a file.
-    """
+    """Make a folder that results are written to, where it is not there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -337,13 +301,11 @@ def loaded(
     """Load the model of a command, with threads that suit the machine as it is now.
 
     Args:
-        target, device, dtype: of :func:`specwb.load`.
-        loading: what ``--load`` says.
+        loading: ``--load``.
         threads: CPU threads to compute with; None: torch's own number, or one where the CPUs are
             so busy that one is faster.
         stored: the command keeps results that depend on the number of threads, and goes on from
             them. Then it is not changed, and a line says how to.
-        settings: more of :func:`specwb.load`.
     """
     from specwb import load
 
@@ -353,7 +315,6 @@ def loaded(
 
 
 def _use_threads(threads: int | None, device: str, stored: bool) -> None:
-    """Set the number of threads; arguments are those of :func:`loaded`."""
     import torch
 
     from specwb.bench import machine
@@ -387,11 +348,7 @@ def command_line() -> str:
 
 
 def own_rule(name: str):
-    """Import the rule class that ``package.module:Rule`` names.
-
-    Raises:
-        ValueError: there is none, or it is no rule.
-    """
+    """Import the rule that ``package.module:Rule`` names."""
     from specwb.verify.rule import Rule
 
     rule = imported(name, "--rule")
@@ -401,11 +358,7 @@ def own_rule(name: str):
 
 
 def imported(name: str, option: str) -> Any:
-    """Import what ``package.module:name`` names, also from the folder of the command.
-
-    Raises:
-        ValueError: there is no such module or name in it, or the module cannot be imported.
-    """
+    """Import what ``package.module:name`` names, also from the folder of the command."""
     module, _, attribute = name.partition(":")
     here = os.getcwd()
     if here not in sys.path:

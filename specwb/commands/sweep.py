@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specwb.commands.shared import DEVICE, DTYPE, alone, errors, loaded, table, wide
+from specwb.commands import options as opt
+from specwb.commands.shared import alone, check_outputs, errors, loaded, progress, table, wide
 from specwb.files import home
 
 STORE = Path("build/sweep.sqlite")
@@ -77,8 +77,8 @@ def sweep(
     shard: Annotated[
         str, typer.Option(help="i/n: only every n-th configuration, from the i-th on (0 <= i < n).")
     ] = "0/1",
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
 ) -> None:
     """Measure many settings of methods; stop and restart it at any moment.
 
@@ -100,13 +100,12 @@ def sweep(
     plan = spaces.read(file)
     questions = interleave(load_prompts(plan.prompts))[: plan.first]
     model = loaded(plan.target, device, dtype, stored=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        task, last = progress.add_task("sweep", total=1.0), 0.0
+    last = 0.0
+    with progress("sweep", lasting=True) as move:
 
         def report(done: float, text: str) -> None:
             nonlocal last
-            progress.update(task, completed=done, description=text)
+            move(done, text)
             # a log has a line a minute
             if not done or (not errors.is_terminal and time.monotonic() - last > LOG_SECONDS):
                 last = time.monotonic()
@@ -186,15 +185,13 @@ def results(
 
     from specwb.bench.report import csv_bytes
     from specwb.bench.store import Store
-    from specwb.files import check_path, write
+    from specwb.files import write
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError
 
     if not home(store).is_file():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
-    for path, name in ((csv, "--csv"), (parquet, "--parquet"), (plot, "--plot")):
-        if path is not None:
-            check_path(path, name)
+    check_outputs({"--csv": csv, "--parquet": parquet, "--plot": plot})
     with Store(store, False) as opened:
         for other in merge or ():
             looking.frame(other)  # a sweep has written it

@@ -8,18 +8,8 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LOAD,
-    SEED,
-    TARGET,
-    THREADS,
-    command_line,
-    loaded,
-    wide,
-)
+from specwb.commands import options as opt
+from specwb.commands.shared import check_outputs, command_line, loaded, whole, wide
 
 PROMPT = "def area(width, height):\n    "
 
@@ -37,31 +27,29 @@ def trace(
         typer.Option("--json", help="Write the trace here; of several a list.", writable=True),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 24,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
-    seed: SEED = 0,
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    loading: LOAD = None,
-    threads: THREADS = None,
+    temperature: opt.TEMPERATURE = 1.0,
+    top_k: opt.TOP_K = 0,
+    top_p: opt.TOP_P = 1.0,
+    seed: opt.SEED = 0,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
+    threads: opt.THREADS = None,
 ) -> None:
     """Record a decoding step by step; write it as JSON or as a page that plays it.
 
     The page needs no Python and no network. docs/trace.md says what is in a trace.
     """
-    from specwb.files import check_path, write_all
+    from specwb.files import write_all
     from specwb.methods import built_with
     from specwb.scope import in_words, page, record
 
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
     files = {"--html": html_file, "--json": json_file}
-    for option, path in files.items():
-        if path is not None:
-            check_path(path, option)
+    check_outputs(files)
     model = loaded(target, device, dtype, loading, threads=threads)
     # all of them, before any work is done
     chosen = [built_with(spec, model, draft) for spec in methods]
@@ -80,11 +68,11 @@ def trace(
     ]
     screen = wide()
     for one in traces:
-        screen.print(in_words(one), highlight=False, markup=False, soft_wrap=True)
-    whole = traces[0] if len(traces) == 1 else traces
+        whole(screen, in_words(one))
+    content = traces[0] if len(traces) == 1 else traces
     command = command_line()
     forms = {
-        "--json": lambda: json.dumps(whole, ensure_ascii=False, separators=(",", ":")) + "\n",
+        "--json": lambda: json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n",
         "--html": lambda: page(traces, command=command),
     }
     write_all({path: forms[option] for option, path in files.items() if path})

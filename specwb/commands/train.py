@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import BUDGET, DEVICE, DTYPE, TARGET, Commands, errors
+from specwb.commands import options as opt
+from specwb.commands.shared import Commands, errors
 
 train = Commands(
     no_args_is_help=True,
@@ -17,12 +18,12 @@ train = Commands(
 
 @train.command("lab")
 def train_lab(
-    budget: BUDGET = "cpu",
+    budget: opt.BUDGET = "cpu",
     out: Annotated[
         Path,
         typer.Option(help="Family folder; an interrupted run in it goes on.", writable=True),
     ] = Path("build/lab"),
-    device: DEVICE = "auto",
+    device: opt.DEVICE = "auto",
     continue_: Annotated[
         bool, typer.Option("--continue", help="Start from the shipped weights.")
     ] = False,
@@ -56,7 +57,7 @@ def _add_command(kind: str) -> None:
     """Add the command that trains this kind of head."""
 
     def command(
-        target: TARGET = "lab",
+        target: opt.TARGET = "lab",
         out: Annotated[
             Path | None,
             typer.Option(
@@ -64,7 +65,7 @@ def _add_command(kind: str) -> None:
                 writable=True,
             ),
         ] = None,
-        budget: BUDGET = "cpu",
+        budget: opt.BUDGET = "cpu",
         steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
         rows: Annotated[
             int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")
@@ -101,7 +102,7 @@ def _add_command(kind: str) -> None:
                 "default the lab's text."
             ),
         ] = None,
-        device: DEVICE = "auto",
+        device: opt.DEVICE = "auto",
         seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
         seeds: Annotated[
             int,
@@ -158,7 +159,7 @@ def train_several(
     corpus: Annotated[
         Path, typer.Option(help="Conversations of the target, such as train talks writes.")
     ],
-    target: TARGET = "smol",
+    target: opt.TARGET = "smol",
     out: Annotated[
         Path,
         typer.Option(help="Folder of all heads; an interrupted run in it goes on.", writable=True),
@@ -168,7 +169,7 @@ def train_several(
     ] = None,
     only: Annotated[str, typer.Option(help="Some of them, with commas.")] = "",
     steps: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None,
-    device: DEVICE = "auto",
+    device: opt.DEVICE = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
 ) -> None:
     """Train several heads of a target, which runs once a step for all of them."""
@@ -182,7 +183,7 @@ def train_several(
 
 @train.command("talks")
 def train_talks(
-    target: TARGET = "smol",
+    target: opt.TARGET = "smol",
     out: Annotated[
         Path,
         typer.Option(help="The .jsonl file; an interrupted run to it goes on.", writable=True),
@@ -198,8 +199,8 @@ def train_talks(
     rows: Annotated[
         int, typer.Option(min=1, help="Conversations at once; a GPU has room for 1024 and more.")
     ] = 64,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**20)] = 0,
 ) -> None:
     """Let a chat model write conversations, requests and answers, to train its heads on."""
@@ -212,7 +213,7 @@ def train_talks(
 
 @train.command("ngram")
 def train_ngram(
-    target: TARGET = "lab",
+    target: opt.TARGET = "lab",
     out: Annotated[
         Path, typer.Option(help="Folder for ngram.npz and card.json.", writable=True)
     ] = Path("build/ngram"),
@@ -235,7 +236,7 @@ def train_ngram(
         Path | None,
         typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text."),
     ] = None,
-    device: DEVICE = "auto",
+    device: opt.DEVICE = "auto",
     seed: Annotated[
         int, typer.Option(min=0, max=2**31, help="That of a trained head shares its text.")
     ] = 0,

@@ -6,32 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from specwb.commands.shared import (
-    DEVICE,
-    DRAFT,
-    DTYPE,
-    LOAD,
-    SEED,
-    TARGET,
-    THREADS,
-    command_line,
-    compact,
-    errors,
-    loaded,
-    tell,
-    wide,
-)
+from specwb.commands import options as opt
+from specwb.commands.shared import command_line, compact, loaded, progress, tell, whole, wide
 
 
 def tune(
-    target: TARGET = "lab",
-    draft: DRAFT = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    loading: LOAD = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
+    temperature: opt.TEMPERATURE = 0.0,
     nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
     prompts: Annotated[
         str, typer.Option(help="As for compare; one in three calibrates, the others measure.")
@@ -44,8 +30,8 @@ def tune(
             help="About how long to measure, after a few minutes of calibration; 0 = all prompts.",
         ),
     ] = 150.0,
-    seed: SEED = 0,
-    threads: THREADS = None,
+    seed: opt.SEED = 0,
+    threads: opt.THREADS = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -68,8 +54,7 @@ def tune(
     questions = load_prompts(prompts)
     model = loaded(target, device, dtype, loading, threads=threads, stored=True)
     path = out or tuning.default_path(model, temperature)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("tuning", total=1.0)
+    with progress("tuning") as report:
         result = tuning.tune(
             model,
             questions,
@@ -80,42 +65,27 @@ def tune(
             seconds=seconds or None,
             seed=seed,
             path=path,
-            progress=lambda done, text: bar.update(
-                task, completed=min(done, 1.0), description=text
-            ),
+            progress=report,
             command=command_line(),
         )
     screen = wide()
     screen.print(compact(tuning.cells(result), ("setting",), screen))
     screen.print()
-    values = {
-        "--target": target,
-        "--draft": draft,
-        "--device": device,
-        "--dtype": dtype,
-        "--prompts": prompts,
-        "--temperature": f"{temperature:g}",
-        "--threads": None if threads is None else str(threads),
+    given = {  # value and default
+        "--target": (target, "lab"),
+        "--draft": (draft, None),
+        "--device": (device, "auto"),
+        "--dtype": (dtype, "auto"),
+        "--prompts": (prompts, "lab"),
+        "--temperature": (f"{temperature:g}", "0"),
+        "--threads": (None if threads is None else str(threads), None),
     }
-    defaults = {
-        "--target": "lab",
-        "--draft": None,
-        "--device": "auto",
-        "--dtype": "auto",
-        "--prompts": "lab",
-        "--temperature": "0",
-        "--threads": None,
-    }
-    options = [
-        word
-        for name, value in values.items()
-        if value is not None and value != defaults[name]
-        for word in (name, value)
-    ]
+    options = [x for name, (one, usual) in given.items() if one not in (None, usual)
+               for x in (name, one)]  # fmt: skip
     *notes, command = tuning.notes(result, options)
     for note in notes:
         tell(screen, note)
     for line in (command, f"kept in {path}"):  # these are copied, so they are never broken
-        screen.print(line, highlight=False, markup=False, soft_wrap=True)
+        whole(screen, line)
     if result["interrupted"]:
         raise typer.Exit(130)

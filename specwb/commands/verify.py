@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from specwb.commands.shared import errors, table, wide
+from specwb.commands.shared import own_rule, progress, table, whole, wide
 
 
 def verify(
@@ -28,22 +27,18 @@ def verify(
 
     Rules are checked over fractions and as they decode.
     """
-    from specwb.commands.shared import own_rule
     from specwb.verify import suite
 
     rules = [own_rule(name) if ":" in name else name for name in rule] if rule else None
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("verifying", total=1.0)
-        report = suite.run(
-            full, lambda done, text: bar.update(task, completed=done, description=text), rules
-        )
+    with progress("verifying") as moved:
+        report = suite.run(full, moved, rules)
     screen = wide()
     if rows := suite.cells(report):
         screen.print(table(rows, ("rule", "sampling schemes", "verdict")))
     if rows := suite.wrong_cells(report):
         screen.print(table(rows, ("wrong rule", "of", "what is wrong")))
     for note in suite.notes(report):
-        screen.print(note, highlight=False, markup=False, soft_wrap=True)
+        whole(screen, note)
     if report.interrupted:
         raise typer.Exit(130)
     if not report.right:
