@@ -13,166 +13,23 @@ import pytest
 from specwb import course
 
 half = Fraction(1, 2)
+# right solutions by hand are the folded answers of the lessons, which test_lessons.py grades
+ANSWERS = {name: exercise.answer for name, exercise in course.EXERCISES.items()}
+accept, residual, speedup = (ANSWERS[name] for name in ("accept", "residual", "speedup"))
+mask, expected, longest = (ANSWERS[name] for name in ("mask", "expected", "longest"))
+lookup, cheapest = ANSWERS["lookup"], ANSWERS["cheapest"]
 
 
 def normal(weights):
-    total = sum(weights)
-    return [w / total for w in weights]
-
-
-def step_time(n, read, compute):
-    return max(read, compute * n)
-
-
-def accept(p, q, x):
-    return min(1, p[x] / q[x])
-
-
-def residual(p, q):
-    left = [max(a - b, 0) for a, b in zip(p, q)]
-    return normal(left) if sum(left) else p
+    return [w / sum(weights) for w in weights]
 
 
 def acceptance(p, q):
-    return 1 - sum(abs(a - b) for a, b in zip(p, q)) / 2
-
-
-def rejection(p, q):
-    return lambda tokens: ([accept(p, q, tokens[0])], residual(p, q))
-
-
-def without(q, tokens):
-    return normal([0 if x in tokens else share for x, share in enumerate(q)])
-
-
-def rrs(p, q):
-    def rule(tokens):
-        left = residual(p, q)
-        first = accept(p, q, tokens[0])
-        second = accept(left, q, tokens[1])
-        return [first, (1 - first) * second], residual(left, q)
-
-    return rule
-
-
-def most(p, q):
-    best = 1
-    for chosen in product((0, 1), repeat=len(p)):
-        inside = [sum(a for a, c in zip(law, chosen) if c) for law in (p, q)]
-        best = min(best, inside[0] + 1 - inside[1] ** 2)
-    return best
-
-
-def mask(parents):
-    rows = []
-    for node, parent in enumerate(parents):
-        row = list(rows[parent]) if parent >= 0 else [False] * len(parents)
-        row[node] = True
-        rows.append(row)
-    return rows
-
-
-def expected(parents, rates):
-    total, chance = 0, [1]
-    for parent, rate in zip(parents[1:], rates[1:]):
-        chance.append(chance[parent] * rate)
-        total += chance[-1]
-    return total
-
-
-def longest(parents, tokens, best):
-    node, accepted = 0, 0
-    reached = {0: 0}
-    for node in range(1, len(parents)):
-        above = parents[node]
-        if above in reached and tokens[node] == best[above]:
-            reached[node] = reached[above] + 1
-            accepted = max(accepted, reached[node])
-    return accepted
-
-
-def lookup(text, n, k):
-    places = [i for i in range(len(text) - n) if text[i : i + n] == text[-n:]]
-    return text[places[-1] + n : places[-1] + n + k] if places else []
-
-
-def unseen(joint):
-    (a, b), (c, d) = joint
-    return max(a + c, b + d)
-
-
-def ctar(accepted, w):
-    return mean(a >= w for a in accepted)
-
-
-def kept(joint, path):
-    return sum(joint[path[0]]) + sum(joint[path[0]][x] for x in path[1:])
-
-
-def comes_out(rule, p, q):
-    out = [0] * len(p)
-    for x, y in product(range(len(p)), repeat=2):
-        accept, left = rule([x, y])
-        refused = 1 - sum(accept)
-        for token, chance in zip((x, y), accept):
-            out[token] += q[x] * q[y] * chance
-        for token, share in enumerate(left or []):
-            out[token] += q[x] * q[y] * refused * share
-    return out
-
-
-def biased(p, q, rules):
-    return "ABC"[[comes_out(rule, p, q) == p for rule in rules].index(False)]
-
-
-def tau(accepted):
-    return mean(Fraction(a + 1) for a in accepted)
-
-
-def by_depth(accepted, tested):
-    return [
-        Fraction(sum(a >= d for a in accepted), sum(t >= d for t in tested))
-        for d in range(1, max(tested) + 1)
-    ]
-
-
-def speedup(alpha, gamma, c):
-    tokens = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    return tokens / (gamma * c + 1)
-
-
-def paired(plain, method):
-    return median(a / b for a, b in zip(plain, method))
-
-
-def several(p, q, k):
-    none, left = 1, p
-    for _ in range(k):
-        none, left = none * (1 - acceptance(left, q)), residual(left, q)
-    return 1 - none
+    return sum(map(min, p, q))
 
 
 def margin(joint):
     return [sum(column) for column in zip(*joint)]
-
-
-def second(joint):
-    rows = [(sum(row), row) for row in joint if sum(row)]
-    return sum(share * acceptance(normal(row), margin(joint)) for share, row in rows)
-
-
-def cheapest(first, steps):
-    """By listing all paths."""
-    paths = product(*(range(len(layer)) for layer in [first, *(step[0] for step in steps)]))
-    return min(
-        first[path[0]] + sum(step[a][b] for step, a, b in zip(steps, path, path[1:]))
-        for path in paths
-    )
-
-
-RIGHT = (step_time, tau, speedup, accept, residual, rejection, without, rrs, most, mask, expected,
-         longest, lookup, unseen, kept, ctar, by_depth, paired, biased, several, second,
-         cheapest)  # fmt: skip
 
 
 def first_only(tokens, p, q):
@@ -303,8 +160,8 @@ WRONG: dict[str, tuple[Callable, ...]] = {
 
 
 def test_every_exercise_is_here_two_a_lesson_and_more():
-    names = [solution.__name__ for solution in RIGHT]
-    assert names == list(course.EXERCISES) == list(WRONG)
+    names = list(course.EXERCISES)
+    assert names == list(WRONG)
     lessons = [exercise.lesson for exercise in course.EXERCISES.values()]
     assert lessons == sorted(lessons, key=course.LESSONS.index)
     assert all(lessons.count(lesson) >= 2 for lesson in course.LESSONS[:-3])
@@ -312,64 +169,50 @@ def test_every_exercise_is_here_two_a_lesson_and_more():
     assert all(course.task(name).split(": ")[1].startswith(f"{name}(") for name in names)
 
 
-@pytest.mark.parametrize("solution", RIGHT, ids=lambda solution: solution.__name__)
-def test_a_right_solution_passes(solution):
-    name = solution.__name__
-    found = course.grade(name, solution)
-    assert found.right, str(found)
-    assert found.tried >= 30
+@pytest.mark.parametrize("name", WRONG)
+def test_a_right_solution_passes_and_a_wrong_one_is_answered_by_a_problem(name):
+    exercise = course.EXERCISES[name]
+    found = course.grade(name, exercise.answer)
     assert str(found) == f"{name}: right, on all {found.tried} problems"
-    assert course.grade(name, course.EXERCISES[name].answer).right
+    assert found.tried >= 30
+    assert len(WRONG[name]) == 3
+    for wrong in WRONG[name]:
+        found = course.grade(name, wrong)
+        assert not found.right
+        assert found.fault
+        assert exercise.fault(found.problem, exercise.answer(**found.problem)) is None
 
 
 @pytest.mark.parametrize(
-    ("name", "which"), [(name, i) for name, several in WRONG.items() for i in range(len(several))]
+    ("name", "limit"),
+    [
+        ("step_time", {"n": 99}),
+        ("step_time", {"n": 999}),
+        ("tau", {"accepted": 4}),
+        ("speedup", {"gamma": 3}),
+        ("most", {"p": 3, "q": 3}),
+        ("without", {"tokens": 2}),
+        ("expected", {"parents": 4, "rates": 4}),
+        ("longest", {"parents": 4, "tokens": 4, "best": 4}),
+        ("lookup", {"k": 2}),
+        ("lookup", {"n": 2}),
+        ("by_depth", {"accepted": 3, "tested": 3}),
+        ("paired", {"plain": 3, "method": 3}),
+    ],
 )
-def test_a_wrong_solution_is_answered_by_a_problem(name, which):
-    """And on that problem the right solution is right."""
-    assert len(WRONG[name]) == 3
-    found = course.grade(name, WRONG[name][which])
-    assert not found.right
-    assert found.fault
+def test_a_solution_that_stops_at_small_problems_is_seen(name, limit):
+    """The right answer with the named arguments cut to a size: right on what anyone lists by hand,
+    and wrong from there on."""
     exercise = course.EXERCISES[name]
-    right = next(one for one in RIGHT if one.__name__ == name)
-    assert exercise.fault(found.problem, right(*found.problem.values())) is None
-
-
-def beyond(limit: dict[str, int], answer: Callable) -> Callable:
-    """The right answer with the named arguments cut to a size: right for all that are no larger."""
+    names = next(iter(exercise.problems()))
 
     def written_out(*arguments):
-        names = next(iter(course.EXERCISES[answer.__name__].problems()))
         cut = dict(zip(names, arguments))
-        for name, most in limit.items():
-            cut[name] = min(cut[name], most) if isinstance(cut[name], int) else cut[name][:most]
-        return answer(*cut.values())
+        for key, most in limit.items():
+            cut[key] = min(cut[key], most) if isinstance(cut[key], int) else cut[key][:most]
+        return exercise.answer(**cut)
 
-    return written_out
-
-
-@pytest.mark.parametrize(
-    ("solution", "limit"),
-    [
-        (step_time, {"n": 99}),
-        (step_time, {"n": 999}),
-        (tau, {"accepted": 4}),
-        (speedup, {"gamma": 3}),
-        (most, {"p": 3, "q": 3}),
-        (without, {"tokens": 2}),
-        (expected, {"parents": 4, "rates": 4}),
-        (longest, {"parents": 4, "tokens": 4, "best": 4}),
-        (lookup, {"k": 2}),
-        (lookup, {"n": 2}),
-        (by_depth, {"accepted": 3, "tested": 3}),
-        (paired, {"plain": 3, "method": 3}),
-    ],
-    ids=lambda value: getattr(value, "__name__", None) or "-".join(value),
-)
-def test_a_solution_that_stops_at_small_problems_is_seen(solution, limit):
-    """It is right on what anyone lists by hand, and wrong from there on."""
-    found = course.grade(solution.__name__, beyond(limit, solution))
+    found = course.grade(name, written_out)
     assert not found.right
     assert found.tried > 30
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
 
 import pytest
+from test_scenes import NAMESPACE, inside
 
 from specwb import course
-from specwb.course.measure import HERE, SHIPPED, MeasuredError, origin, says
+from specwb.course.measure import HERE, SHIPPED, MeasuredError, says
 from specwb.course.question import _ASKED, HOLE, QuestionError
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(autouse=True)
@@ -234,28 +232,6 @@ def test_figures_of_every_prompt_of_a_shipped_study():
 # -------------------------------------------------------------------------------------- drawings
 
 
-def parsed(drawing: course.Drawing) -> ElementTree.Element:
-    root = ElementTree.fromstring(drawing.svg)
-    assert root.find(f"{SVG}title").text == drawing.title
-    assert root.find(f"{SVG}desc").text == drawing.desc
-    return root
-
-
-def words(root: ElementTree.Element) -> list[str]:
-    return [one.text for one in root.iter(f"{SVG}text")]
-
-
-def inside(root: ElementTree.Element) -> None:
-    """Nothing lies outside of the drawing."""
-    width, height = float(root.get("width")), float(root.get("height"))
-    for one in root.iter(f"{SVG}rect"):
-        assert 0 <= float(one.get("x")) <= float(one.get("x")) + float(one.get("width")) <= width
-        assert 0 <= float(one.get("y")) <= float(one.get("y")) + float(one.get("height")) <= height
-    for one in root.iter(f"{SVG}text"):
-        assert 0 <= float(one.get("x")) <= width
-        assert 0 <= float(one.get("y")) <= height
-
-
 def test_drawings_say_what_they_are_given():
     steps = [("draft <&>", "four small steps", "draft"), ("score", "one\nforward", "target")]
     for drawing, wanted in (
@@ -269,9 +245,7 @@ def test_drawings_say_what_they_are_given():
         (course.tree([-1, 0, 0, 1], list("rabc"), "Tree", "Four", notes=["", ".5", ".3", ".9"]),
          ["r", "c", ".9"]),
     ):  # fmt: skip
-        root = parsed(drawing)
-        inside(root)
-        assert set(wanted) <= set(words(root))
+        assert set(wanted) <= {one.text for one in inside(drawing).iter(f"{NAMESPACE}text")}
         bundle = drawing._repr_mimebundle_()
         assert bundle == {"image/svg+xml": drawing.svg, "text/plain": repr(drawing)}
 
@@ -279,11 +253,11 @@ def test_drawings_say_what_they_are_given():
 def test_bars_have_the_areas_of_the_rule():
     """What is rejected and what the residual adds have the same area; accepted is min(p, q)."""
     p, q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
-    root = parsed(course.bars(p, q, list("abc"), "Bars", "Three"))
+    root = inside(course.bars(p, q, list("abc"), "Bars", "Three"))
     from specwb.palette import ACCEPTED, REJECTED, RESIDUAL
 
     def area(colour: str) -> float:
-        drawn = [r for r in root.iter(f"{SVG}rect") if r.get("fill") == colour]
+        drawn = [r for r in root.iter(f"{NAMESPACE}rect") if r.get("fill") == colour]
         return sum(float(r.get("width")) * float(r.get("height")) for r in drawn[1:])  # not the key
 
     assert area(REJECTED) == pytest.approx(area(RESIDUAL))
@@ -291,8 +265,8 @@ def test_bars_have_the_areas_of_the_rule():
 
 
 def test_lanes_are_to_scale():
-    root = parsed(course.lanes({"a": [(1, "", "draft"), (3, "", "target")]}, "Lanes", "Times"))
-    short, long = (float(r.get("width")) + 2 for r in root.iter(f"{SVG}rect"))
+    root = inside(course.lanes({"a": [(1, "", "draft"), (3, "", "target")]}, "Lanes", "Times"))
+    short, long = (float(r.get("width")) + 2 for r in root.iter(f"{NAMESPACE}rect"))
     assert long == pytest.approx(3 * short, rel=1e-3)
 
 
@@ -368,8 +342,3 @@ def test_what_is_stored(tmp_path):
         course.measured({}, "x")
     with pytest.raises(MeasuredError, match="nothing was given"):
         shown.here()
-
-
-def test_one_thread_is_no_plural():
-    for threads, words in ((1, "1 thread"), (2, "2 threads"), (11, "11 threads")):
-        assert origin({"arguments": {"device": f"X, {threads} threads"}}) == f"X, {words}"

@@ -1,5 +1,5 @@
-"""The drawings that lessons 4, 5 and 7 begin with: whole SVGs whose parts lie inside them, and
-whose numbers are computed."""
+"""The drawings that lessons and papers' notebooks begin with: their parts lie inside them, and
+their numbers are computed."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from specwb.course import scenes
+from specwb.course import Drawing, scenes
+from specwb.course.architectures import DRAWINGS, architecture
 
-SCENES = [scenes.chain_and_tree, scenes.five_drafters, scenes.two_orders]
+SCENES = [scenes.chain_and_tree, scenes.five_drafters, scenes.two_orders, *DRAWINGS.values()]
+
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def inside(drawing: Drawing) -> ET.Element:
+    """Check that no box and no line of text begins or ends outside; return the SVG."""
+    root, ns = ET.fromstring(drawing.svg), NAMESPACE
+    for box in root.findall(f"{ns}rect"):
+        x, y, width, height = (float(box.get(name)) for name in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + width <= drawing.width
+        assert 0 <= y <= y + height <= drawing.height
+    for word in root.findall(f"{ns}text"):
+        assert float(word.get("y")) <= drawing.height, word.text
+        if word.get("text-anchor") == "start":  # about 0.6 of a letter's height is its width
+            reach = float(word.get("x")) + 0.58 * float(word.get("font-size")) * len(word.text)
+            assert reach <= drawing.width + 8, word.text
+    assert root.find(f"{ns}title").text == drawing.title
+    assert root.find(f"{ns}desc").text == drawing.desc
+    assert repr(drawing) == f"{drawing.title}: {drawing.desc}"
+    return root
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_everything_lies_inside(scene):
-    drawing = scene()
-    root = ET.fromstring(drawing.svg)
-    ns = "{http://www.w3.org/2000/svg}"
-    boxes = root.findall(f"{ns}rect")
-    assert len(boxes) > 10
-    for box in boxes:
-        x, y, width, height = (float(box.get(name)) for name in ("x", "y", "width", "height"))
-        assert x >= 0
-        assert y >= 0
-        assert x + width <= drawing.width
-        assert y + height <= drawing.height
-    for word in root.findall(f"{ns}text"):
-        if word.get("text-anchor") == "start":  # about 0.6 of a letter's height is its width
-            reach = float(word.get("x")) + 0.58 * float(word.get("font-size")) * len(word.text)
-            assert reach <= drawing.width, word.text
-    assert repr(drawing) == f"{drawing.title}: {drawing.desc}"
+    assert len(inside(scene()).findall(f"{NAMESPACE}rect")) > 5
 
 
 def test_what_each_shape_accepts_is_what_is_said():
@@ -44,3 +51,8 @@ def test_an_order_of_runs_decides_what_is_measured():
     assert "in turn, median of ratios: 1.30x" in scenes.two_orders().desc
     calm = scenes.two_orders(speedup=1.5, load=1.0).desc  # nothing to disturb either
     assert calm.count("1.50x") == 2
+
+
+def test_a_drawing_that_is_not_there():
+    with pytest.raises(ValueError, match=r"there is a drawing of mcsd, .*; got 'other'"):
+        architecture("other")

@@ -25,9 +25,8 @@ from specwb.course.classroom import ClassError, collect, seed
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
-from specwb.course.measure import Measured, calibration, measured, stored
+from specwb.course.measure import Measured, calibration, lattices, measured, stored
 from specwb.course.question import Question, Score, ask, questions, score
-from specwb.course.walks import lattices
 
 __all__ = [
     "EXERCISES",

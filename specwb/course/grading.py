@@ -18,24 +18,19 @@ class ExerciseError(SpecwbError, ValueError):
 
 @dataclass(frozen=True)
 class Exercise:
-    """Something to write.
+    """Something to write, in one of :data:`specwb.course.LESSONS`."""
 
-    Attributes:
-        name: what :func:`grade` calls it.
-        lesson: one of :data:`specwb.course.LESSONS`.
-        task: what is to be returned, beginning with the function's arguments.
-        problems: name -> value of every argument, the smallest problem first.
-        answer: what is right, called with the same arguments.
-        judge: says what is wrong with (arguments, what was returned), or None. Default: it is
-            compared with ``answer``.
-    """
-
-    name: str
     lesson: str
-    task: str
-    problems: Callable[[], Iterable[dict[str, Any]]]
-    answer: Callable[..., Any]
+    task: str  # what is to be returned, beginning with the function: ``name(arguments): ..``
+    problems: Callable[[], Iterable[dict[str, Any]]]  # the arguments by name, the smallest first
+    answer: Callable[..., Any]  # called with the same arguments
+    # what is wrong with (arguments, what was returned), or None; default: other than ``answer``'s
     judge: Callable[[dict[str, Any], Any], str | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """What :func:`specwb.course.grade` calls it."""
+        return self.task.partition("(")[0]
 
     def fault(self, problem: dict[str, Any], given: Any) -> str | None:
         """What is wrong with an answer, or None."""

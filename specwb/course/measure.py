@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,33 @@ def calibration(name: str = "tune-lab-cpu") -> CostModel:
     return CostModel.from_json(saved)
 
 
+TEXTS = 12  # how many of the lab family's prompts lesson 10 looks behind
+
+
+@cache
+def lattices(texts: int = TEXTS) -> tuple[Any, list[Any], Any]:
+    """Return the lab's target, the lattices of its diffusion model behind some texts, and the
+    trigrams: the arguments of :class:`specwb.widgets.LatticeExplorer`.
+
+    The texts are the first prompts of the lab family, each with 4 to 15 tokens that the target
+    wrote at T = 0. All is computed in float64, so that the digits are the same on every machine.
+    """
+    from specwb.bench.prompts import load_prompts
+    from specwb.decoding import decode
+    from specwb.evaluation.lattices import places
+    from specwb.models.diffusion import load_diffusion
+    from specwb.models.load import data_dir, load
+    from specwb.ngram import NGram
+
+    lab = load("lab", dtype="float64", device="cpu")
+    begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:texts]]
+    written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS, eos=()).tokens
+    ids = [first + rest[: 4 + i % TEXTS] for i, (first, rest) in enumerate(zip(begun, written))]
+    model = load_diffusion(data_dir() / "lab" / "diffusion", lab)
+    trigrams = NGram.load(data_dir() / "lab" / "ngram" / "ngram.npz")
+    return lab, places(lab, model, ids), trigrams
+
+
 def origin(document: Mapping[str, Any]) -> str:
     """Where a result comes from, in one line: hardware, command."""
     arguments = document.get("arguments") or {}
@@ -69,11 +97,7 @@ def origin(document: Mapping[str, Any]) -> str:
 
 
 class Light:
-    """Whether the machine is quiet: times a small fixed piece of work beside what is measured.
-
-    Attributes:
-        facts: of :class:`specwb.bench.machine.Watch`, once something was measured.
-    """
+    """Whether the machine is quiet: times a small fixed piece of work next to what is measured."""
 
     def __init__(self) -> None:
         import torch
@@ -89,7 +113,7 @@ class Light:
 
         self._watch = Watch(lambda: seconds_of({"": products}, weights.device, count=1, warm=0)[""])
         self._steps: list[float] = []
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}  # of the watch, once something was measured
 
     def around(self, work: Callable[[], Any]) -> Any:
         """Run the work between two probes."""
@@ -117,26 +141,57 @@ def says(facts: Mapping[str, Any] | None) -> str:
 
 
 class Measured:
-    """Numbers that were measured, as a picture; what :func:`measured` returns and a notebook shows.
+    """Numbers that were measured in calm, with a button that measures the same here.
 
+    ```python
+    tuned = course.stored("tune-lab-cpu")
+    course.measured(v, "cost of scoring", document=tuned, measure=here, xaxis="tokens")
+    ```
+
+    The button runs ``measure`` five times, with a small fixed piece of work timed between the
+    runs; it draws the medians beside the shipped numbers and says whether the machine was quiet.
+    Nothing is measured until it is pressed, so a cell's stored output is the same everywhere.
+
+    Args:
+        numbers: x -> number, as shipped.
+        title: what is shown.
+        document: the result they come from (:func:`stored`): its hardware, command and, where it
+            has it, how quiet the machine was are said below.
+        measure: a function without arguments that returns numbers of the same keys.
+        xaxis, yaxis: their titles, with units.
+        draw: makes a figure of {name of the machine: numbers}; default: a line for each.
     Attributes:
         rows: name of the machine -> numbers.
         light: what is said of this machine once it was measured, or empty.
+    Raises:
+        MeasuredError: no numbers.
     """
 
     def __init__(
         self,
         numbers: Numbers,
         title: str,
-        source: str,
-        measure: Callable[[], Numbers] | None,
-        draw: Callable[[Mapping[str, Numbers]], Any],
-        facts: Mapping[str, Any] | None,
+        *,
+        document: Mapping[str, Any] | None = None,
+        measure: Callable[[], Numbers] | None = None,
+        xaxis: str = "",
+        yaxis: str = "",
+        draw: Callable[[Mapping[str, Numbers]], Any] | None = None,
     ) -> None:
+        if not numbers:
+            raise MeasuredError(f"{title}: no numbers to show")
         self.rows: dict[str, Numbers] = {SHIPPED: dict(numbers)}
-        self.title, self._source, self._measure, self._draw = title, source, measure, draw
-        self.light, self._facts = "", facts
+        self.title, self.light, self._measure = title, "", measure
+        self._source = "stored" if document is None else origin(document)
+        self._facts = None if document is None else document.get("machine")
+        self._draw = draw or self._lines
+        self._axes = yaxis, xaxis
         self._canvas: Any = None
+
+    def _lines(self, rows: Mapping[str, Numbers]) -> Any:
+        from specwb.figures import by_setting
+
+        return by_setting(rows, self.title, *self._axes)
 
     def here(self, repeats: int = REPEATS) -> Numbers:
         """Measure on this machine: the median of several repeats. What the button does.
@@ -202,46 +257,4 @@ class Measured:
         show(self._widget(), self.summary)
 
 
-def measured(
-    numbers: Numbers,
-    title: str,
-    *,
-    document: Mapping[str, Any] | None = None,
-    measure: Callable[[], Numbers] | None = None,
-    xaxis: str = "",
-    yaxis: str = "",
-    draw: Callable[[Mapping[str, Numbers]], Any] | None = None,
-) -> Measured:
-    """Show what was measured in calm, with a button that measures the same here.
-
-    ```python
-    tuned = course.stored("tune-lab-cpu")
-    course.measured(v, "cost of scoring", document=tuned, measure=here, xaxis="tokens")
-    ```
-
-    The button runs ``measure`` five times, with a small fixed piece of work timed between the
-    runs; it draws the medians beside the shipped numbers and says whether the machine was quiet.
-    Nothing is measured until it is pressed, so a cell's stored output is the same everywhere.
-
-    Args:
-        numbers: x -> number, as shipped.
-        title: what is shown.
-        document: the result they come from (:func:`stored`): its hardware, command and, where it
-            has it, how quiet the machine was are said below.
-        measure: a function without arguments that returns numbers of the same keys.
-        xaxis, yaxis: their titles, with units.
-        draw: makes a figure of {name of the machine: numbers}; default: a line for each.
-    Raises:
-        MeasuredError: no numbers.
-    """
-    if not numbers:
-        raise MeasuredError(f"{title}: no numbers to show")
-
-    def line_for_each(rows: Mapping[str, Numbers]) -> Any:
-        from specwb.figures import by_setting
-
-        return by_setting(rows, title, yaxis, xaxis)
-
-    source = origin(document) if document is not None else "stored"
-    facts = document.get("machine") if document is not None else None
-    return Measured(numbers, title, source, measure, draw or line_for_each, facts)
+measured = Measured

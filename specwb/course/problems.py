@@ -7,9 +7,13 @@ written out for the small ones is wrong there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 from typing import Any
+
+from specwb.verify import exact
+from specwb.verify.mutants import MUTANTS
 
 
 def distributions(tokens: int, parts: int) -> Iterator[list[Fraction]]:
@@ -139,3 +143,88 @@ def seconds() -> Iterator[dict[str, Any]]:
         for several in product([(1, 1), (2, 1), (4, 1), (1, 2)], repeat=n):
             yield {"plain": [a for a, _ in several], "method": [b for _, b in several]}
     yield {"plain": [3, 8, 5, 9, 2, 7, 6], "method": [2, 3, 4, 1, 3, 5, 7]}
+
+
+def texts() -> Iterator[dict[str, Any]]:
+    """Texts of two words, how many of their last tokens are looked up, how many are drafted."""
+    for length in range(1, 6):
+        for text in product((0, 1), repeat=length):
+            for n in range(1, min(length, 3)):
+                for k in (1, 2):
+                    yield {"text": list(text), "n": n, "k": k}
+    for n, k in ((1, 4), (3, 5), (3, 9), (4, 2)):
+        yield {"text": [5, 3, 8, 1, 5, 3, 8, 2, 9, 4, 5, 3, 8], "n": n, "k": k}
+
+
+def joints(parts: int = 4) -> Iterator[dict[str, Any]]:
+    """The probabilities of two tokens in succession, each 0 or 1: ``joint[a][b]``."""
+    seen = set()
+    for size in range(1, parts + 1):
+        for counts in product(range(size, -1, -1), repeat=4):
+            if sum(counts) == size:
+                a, b, c, d = (Fraction(n, size) for n in counts)
+                if (a, b, c, d) not in seen:
+                    seen.add((a, b, c, d))
+                    yield {"joint": [[a, b], [c, d]]}
+
+
+def drafted() -> Iterator[dict[str, Any]]:
+    """Two tokens in succession, and the path of one or two that a drafter proposes."""
+    for problem in joints(3):
+        for path in ((0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)):
+            yield {**problem, "path": list(path)}
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A rule for two candidates drawn independently from q, which does not say what it is. Called
+    with a list of two tokens it returns ([how often each is the accepted one], residual).
+
+    Attributes:
+        name: A, B or C.
+    """
+
+    name: str
+    rule: exact.NodeRule
+    p: tuple[Fraction, ...]
+    q: tuple[Fraction, ...]
+
+    def __call__(self, tokens: list[int]) -> exact.Decision:
+        return self.rule(self.p, self.q, tuple(tokens))
+
+    def __str__(self) -> str:
+        return f"verifier {self.name}"
+
+    @property
+    def biased(self) -> bool:
+        """Whether what comes out is not p."""
+        return exact.output_distribution(self.rule, exact.iid, self.p, self.q, 2) != list(self.p)
+
+
+def lineups() -> Iterator[dict[str, Any]]:
+    """p and q, and three verifiers for them, of which exactly one is biased."""
+    wrong = [m.node for m in MUTANTS if m.scheme is exact.iid and m.original in ("rrs", "race")]
+    weights = [([1, 1], [1, 3]), ([1, 2], [2, 1]), ([2, 1, 1], [1, 1, 2]), ([4, 3, 2], [2, 3, 4])]
+    for (over_p, over_q), mutant in product(weights, wrong):
+        p, q = tuple(exact.norm(over_p)), tuple(exact.norm(over_q))
+        if not Verifier("", mutant, p, q).biased:
+            continue
+        for rules in permutations((exact.rrs, exact.kseq, mutant)):
+            named = [Verifier(name, rule, p, q) for name, rule in zip("ABC", rules, strict=True)]
+            yield {"p": list(p), "q": list(q), "rules": named}
+
+
+def candidates() -> Iterator[dict[str, Any]]:
+    """p, q and a number of candidates."""
+    for pair, k in product(list(pairs(parts=3)), (1, 2, 3)):
+        yield {**pair, "k": k}
+
+
+def searches() -> Iterator[dict[str, Any]]:
+    """What the first place's candidates cost, and each later one after each of those before it."""
+    for first in ((0, 1), (1, 0), (0, 0), (1, 1)):
+        for step in product((0, 1, 3), repeat=4):
+            yield {"first": list(first), "steps": [[list(step[:2]), list(step[2:])]]}
+    far = [[[(7 * a * b + 3 * a + 5 * b + i) % 11 for b in range(4)] for a in range(4)]
+           for i in range(5)]  # fmt: skip
+    yield {"first": [2, 0, 1, 3], "steps": far}

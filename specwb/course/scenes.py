@@ -11,29 +11,19 @@ SIGNS = {"accepted": "✓ ", "rejected": "✗ ", "target": "◆ ", "draft": "", 
 
 def chain_and_tree() -> Drawing:
     """Six draft tokens as a chain and as a tree, where the target refuses the second of a path."""
-    drawing = Drawing(
-        WIDTH,
-        316,
-        "Six draft tokens, twice",
+    desc = (
         "As a chain one is accepted and five are lost behind a rejection; as a tree three are"
-        " accepted, because the rejected token has a sibling",
+        " accepted, because the rejected token has a sibling"
     )
+    drawing = Drawing(WIDTH, 316, "Six draft tokens, twice", desc)
     step, width, high = 101, 84, 30
 
     def put(column: float, row: float, words: str, look: str, parent: tuple[float, float]) -> None:
         x, y = 4 + column * step, 34 + row * 42
         before = 4 + parent[0] * step + width, 34 + parent[1] * 42 + high / 2
-        drawing.line(*before, x, y + high / 2, dashed=look == "target")
-        drawing.box(
-            x,
-            y,
-            width,
-            high,
-            SIGNS[look] + words,
-            colour=look,
-            hollow=look == "other",
-            dashed=look == "target",
-        )
+        how = {"hollow": look == "other", "dashed": look == "target"}
+        drawing.line(*before, x, y + high / 2, dashed=how["dashed"])
+        drawing.box(x, y, width, high, SIGNS[look] + words, colour=look, **how)
 
     for row, title in ((0, "a chain: 1 accepted + ◆"), (3, "a tree: 3 accepted + ◆")):
         drawing.text(4, 20 + row * 42, title, bold=True)
@@ -56,14 +46,12 @@ def chain_and_tree() -> Drawing:
 
 def five_drafters() -> Drawing:
     """Where five kinds of drafter look, and what each has seen when it says the second token."""
-    drawing = Drawing(
-        WIDTH,
-        430,
-        "Five ways to draft",
+    desc = (
         "Copying reads the text; a draft model writes token by token; Medusa's heads all read the"
         " target's last hidden state; EAGLE's head also reads the token before; a block drafter"
-        " says all places at once",
+        " says all places at once"
     )
+    drawing = Drawing(WIDTH, 430, "Five ways to draft", desc)
     panels = (
         ("copy", "sees the text and nothing else"),
         ("draft model", "t3 is said after t1 and t2"),
@@ -176,50 +164,41 @@ def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
         "one after the other": [i < count for i in range(2 * count)],
         "in turn": [i % 2 == 0 for i in range(2 * count)],
     }
-    said = []
-    drawing_parts = []
+    said, runs = {}, {}
     for name, is_plain in orders.items():
-        seconds = [s / (1 if plain else speedup) for s, plain in zip(slow, is_plain, strict=True)]
-        plain = [s for s, own in zip(seconds, is_plain, strict=True) if own]
-        method = [s for s, own in zip(seconds, is_plain, strict=True) if not own]
-        if name == "in turn":
-            value = median(a / b for a, b in zip(plain, method, strict=True))
-            said.append(f"median of ratios: {value:.2f}x")
-        else:
-            said.append(f"ratio of medians: {median(plain) / median(method):.2f}x")
-        drawing_parts.append((name, seconds, is_plain))
-    drawing = Drawing(
-        WIDTH,
-        296,
-        "Two orders of the same runs",
-        f"A true speedup of {speedup:g} on a machine that is busy for a while. One after the other,"
-        f" {said[0]}; in turn, {said[1]}",
-    )
-    left, step, high = 4, 27, 62
-    for row, (name, seconds, is_plain) in enumerate(drawing_parts):
-        top = 12 + 142 * row
-        drawing.text(left, top + 12, name, bold=True)
-        base = top + 26 + high + 14
-        drawing.bar(
-            left + first * step - 2,
-            top + 20,
-            (last - first) * step,
-            base - top - 20,
-            "other",
-            "dots",
+        runs[name] = [s / (1 if own else speedup) for s, own in zip(slow, is_plain, strict=True)]
+        plain, method = (
+            [s for s, own in zip(runs[name], is_plain, strict=True) if own == wanted]
+            for wanted in (True, False)
         )
-        for i, (time, own) in enumerate(zip(seconds, is_plain, strict=True)):
+        pairs = median(a / b for a, b in zip(plain, method, strict=True))
+        means = median(plain) / median(method)
+        paired = name == "in turn"
+        ratio = f"median of ratios: {pairs:.2f}x" if paired else f"ratio of medians: {means:.2f}x"
+        said[name] = ratio
+    one, other = said.values()
+    desc = (
+        f"A true speedup of {speedup:g} on a machine that is busy for a while. One after the other,"
+        f" {one}; in turn, {other}"
+    )
+    drawing = Drawing(WIDTH, 296, "Two orders of the same runs", desc)
+    left, step, high = 4, 27, 62
+    for row, (name, is_plain) in enumerate(orders.items()):
+        top = 12 + 142 * row
+        base, end = top + 26 + high + 14, left + 2 * count * step
+        drawing.text(left, top + 12, name, bold=True)
+        stretch = left + first * step - 2, top + 20, (last - first) * step, base - top - 20
+        drawing.bar(*stretch, "other", "dots")
+        for i, (time, own) in enumerate(zip(runs[name], is_plain, strict=True)):
             tall = high * time / load
-            colour, pattern = ("target", "") if own else ("draft", "stripes")
-            drawing.bar(left + i * step + 2, base - tall, step - 8, tall, colour, pattern)
-        drawing.line(left, base, left + 2 * count * step, base)
-        drawing.text(left + 2 * count * step + 16, base - 34, said[row], bold=True)
-        drawing.text(left + 2 * count * step + 16, base - 12, f"the truth: {speedup:.2f}x")
-    drawing.bar(left, 281, 13, 11, "target").text(left + 18, 291, "plain decoding", size=12)
-    drawing.bar(left + 130, 281, 13, 11, "draft", "stripes").text(
-        left + 148, 291, "the method", size=12
-    )
-    drawing.bar(left + 250, 281, 13, 11, "other", "dots").text(
-        left + 268, 291, "something else works", size=12
-    )
+            look = ("target", "") if own else ("draft", "stripes")
+            drawing.bar(left + i * step + 2, base - tall, step - 8, tall, *look)
+        drawing.line(left, base, end, base).text(end + 16, base - 34, said[name], bold=True)
+        drawing.text(end + 16, base - 12, f"the truth: {speedup:.2f}x")
+    for x, look, words in (
+        (left, ("target", ""), "plain decoding"),
+        (left + 130, ("draft", "stripes"), "the method"),
+        (left + 250, ("other", "dots"), "something else works"),
+    ):
+        drawing.bar(x, 281, 13, 11, *look).text(x + 18, 291, words, size=12)
     return drawing
