@@ -28,7 +28,7 @@ import numpy as np
 from nbclient import NotebookClient
 
 from specwb.course.question import HOLE
-from specwb.figures.style import DARK, INK
+from specwb.palette import DARK, INK
 from specwb.scope.pages import PACKED, packed
 from specwb.widgets.display import STILL
 

@@ -45,15 +45,11 @@ def lattice(
     """A lattice as columns of candidates, the likeliest on top; the paths that a search has so far;
     and what they cost, less being better.
 
-    Args:
-        words, chances: ``[k][M]`` tokens and their probabilities, best first.
-        target: of the target's own tokens, the rank from 0 (None: not among the M) and the word.
-        paths: the ranks of each path's tokens from the first place on, the best path first.
-        costs: name -> of a path, the drafter's and the proxy's part of what a token costs, in nats,
-            and its words.
-        stay: how many of each column are left after pruning, default all.
-        kept: how many tokens of the best path are kept; None as long as the search goes on.
-        title: of the figure.
+    ``words`` and ``chances`` are ``[k][M]``, best first. ``target`` has the rank (from 0; None: not
+    among the M) and the word of the target's own tokens. ``paths`` are ranks, the best path first.
+    ``costs``: name -> the drafter's and the proxy's part of a token's cost in nats, and the path's
+    words. ``stay`` candidates of each column are left after pruning (default all); ``kept`` tokens
+    of the best path are kept, None as long as the search goes on.
     """
     k, m = len(words), len(words[0])
     stay = stay or [m] * k
@@ -119,11 +115,7 @@ def lattice(
 
 def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
     """Adaptive draft length, step by step: what was drafted, generated and accepted, and the two
-    averages that steer it.
-
-    Args:
-        rounds: of :func:`specwb.analysis.adl_trace`.
-        least, most: k_min and k_max.
+    averages that steer it; ``rounds`` of :func:`specwb.analysis.adl_trace` from k_min to k_max.
     """
     xs = list(range(1, len(rounds) + 1))
     tokens = Panel("tokens drafted, generated, accepted")
@@ -152,11 +144,6 @@ def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:
 def by_setting(
     curves: Mapping[str, Mapping[float, float]], title: str, yaxis: str, xaxis: str
 ) -> go.Figure:
-    """Lines over the values of one setting.
-
-    Args:
-        curves: name -> value of the setting -> what is shown.
-        title, yaxis, xaxis: words.
-    """
+    """Lines over the values of one setting: name -> value of the setting -> what is shown."""
     points = {name: (list(values), values.values()) for name, values in curves.items()}
     return draw(Panel(title, xaxis, axis(yaxis, rangemode="tozero")).lines(points), 400)

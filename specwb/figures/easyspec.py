@@ -30,7 +30,6 @@ def grouped(rows: Mapping[str, Groups], title: str) -> go.Figure:
 
     Args:
         rows: name -> groups of consecutive layers, all layers of the same model; the first on top.
-        title: of the figure.
     """
     layers = max(sum(map(len, groups)) for groups in rows.values())
     one = Panel(title, axis("layer", -0.6, layers - 0.4, **BARE))
@@ -69,13 +68,8 @@ def by_layer(
     yaxis: str,
     least: float = 0.0,
 ) -> go.Figure:
-    """Curves over layers 0, 1, ..; layers that run side by side have a common grey band behind
-    them.
-
-    Args:
-        curves: name -> a value a layer; None where there is none.
-        groups: of layers.
-        least: the axis goes at least down to it.
+    """Curves over layers 0, 1, .., None where there is no value; layers that run side by side have
+    a common grey band behind them. The axis goes down to ``least`` at least.
     """
     low = min(least, *(v for values in curves.values() for v in values if v is not None))
     one = Panel(title, axis("layer", dtick=1, **BARE))
@@ -120,13 +114,8 @@ def cache_drift(
 
 def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
     """One step as a timeline, a bar for each device: what it does and when; a gap is waiting.
-    Dotted lines part the draft's steps. Of a verification that takes long the beginning is shown,
-    with a break mark.
-
-    Args:
-        spans: of :func:`specwb.analysis.layer_parallel.timeline`.
-        depth: draft tokens; the step after them verifies.
-        unit: of the times.
+    Dotted lines part the draft's steps; the one after ``depth`` draft tokens verifies. Of a
+    verification that takes long the beginning is shown, with a break mark.
     """
     devices, end = 1 + max(s.device for s in spans), max(s.stop for s in spans)
     names = [f"device {d}" for d in range(devices)]
@@ -180,15 +169,10 @@ def stage_and_round(
     """The cost model: what the drafting stage gains from attention's share of a layer (left),
     tokens per step that a speedup needs (right).
 
-    Args:
-        shares: of a layer's time that attention takes.
-        stages: name -> the stage's speedup at each, at most three.
-        points: name -> (share, speedup of the stage), at most four.
-        published: a stage's speedup, a dashed line.
-        costs: of a draft step, in plain steps.
-        tokens: name -> tau needed at each, at most five.
-        most: tokens a step can have.
-        title: of the panel on the right, what is needed.
+    ``stages``: name -> the stage's speedup at each of ``shares``, three at most; ``points``: name
+    -> (share, speedup), four at most; ``published``, a dashed line. ``tokens``: name -> tau needed
+    at each of ``costs`` of a draft step in plain steps, five at most; ``most`` tokens a step can
+    have.
     """
     stage = Panel("speedup of the drafting stage", y={"zeroline": False})
     stage.x = axis("attention's share of a layer's time", 0, 1.02, zeroline=False)

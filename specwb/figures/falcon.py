@@ -12,11 +12,10 @@ import plotly.graph_objects as go
 from specwb.blocks import BlockTree
 from specwb.errors import ArgumentError
 from specwb.figures.kit import BARE, Panel, axis, draw, errors, steps
-from specwb.figures.tree import NODES, edges_of, leaves_of
+from specwb.figures.tree import NODES, leaves_of, tree_panel
 from specwb.palette import (
     ACCEPTED,
     DRAFT,
-    EDGE,
     FAINT,
     FIRST,
     INK,
@@ -33,12 +32,8 @@ def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure
     """Which pairs each pair of a text sees, and what the last k of them predict.
 
     A row is a pair that looks, a column one that is looked at: dark its own block, light an earlier
-    one, empty hidden.
-
-    Args:
-        ends, starts: of each pair, the numbers (from 1) of the last and the first pair of its
-            block.
-        k: size of a block.
+    one, empty hidden. ``ends`` and ``starts`` are the numbers (from 1) of the last and the first
+    pair of each pair's block.
     """
     n, every = len(ends), list(range(1, len(ends) + 1))
     z = [
@@ -58,14 +53,10 @@ def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure
 def dependence(
     joint: Sequence[Sequence[float]], firsts: Sequence[str], seconds: Sequence[str], g: float = 0
 ) -> go.Figure:
-    """The joint distribution of two tokens, the product of its margins, and two areas over the
-    first token: the information on the second that the product lacks, and what is kept of it.
-
-    Args:
-        joint: ``[X][Y]``, every first token with a probability above 0.
-        firsts, seconds: the tokens.
-        g: the share of blocks that glance, which take that part of the information out of the
-            training loss.
+    """The joint distribution ``[X][Y]`` of two tokens, the product of its margins, and two areas
+    over the first token: the information on the second that the product lacks, and what is kept of
+    it. ``g`` is the share of blocks that glance, which take that part of the information out of the
+    training loss.
     """
     table = np.asarray(joint, dtype=float)
     chance, second = table.sum(1), table.sum(0)
@@ -104,14 +95,9 @@ def glancing(
     curves: Mapping[str, Sequence[float]],
     here: tuple[float, float],
 ) -> go.Figure:
-    """Which pairs of some texts are replaced, and what the loss of a block is above autoregression
-    as more blocks glance.
-
-    Args:
-        replaced: ``[texts][pairs]``.
-        k: size of a block.
-        curves: name -> prediction at evenly spaced shares 0..1 of blocks that glance.
-        here: share and excess of the texts shown.
+    """Which pairs of some texts are replaced (``[texts][pairs]``), and what the loss of a block is
+    above autoregression as more blocks glance: curves at evenly spaced shares 0..1, and ``here``,
+    share and excess of the texts shown.
     """
     rows = [list(map(bool, row)) for row in replaced]
     width, down = len(rows[0]), list(range(1, len(rows) + 1))
@@ -163,12 +149,9 @@ def ratios(
 
 
 def block_tree(tree: BlockTree, title: str) -> go.Figure:
-    """A tree as its passes make it: colour and marker say which pass a node comes of; a ring says
-    that the next pass begins a block there.
+    """A tree of at most eight passes as they make it: colour and marker say which pass a node comes
+    of; a ring says that the next pass begins a block there.
 
-    Args:
-        tree: blocks of a tree of at most eight passes.
-        title: of the figure.
     Raises:
         ValueError: more than eight passes.
     """
@@ -180,13 +163,8 @@ def block_tree(tree: BlockTree, title: str) -> go.Figure:
 def block_designer(
     tree: BlockTree, speeds: Mapping[str, Sequence[float]], chosen: str
 ) -> go.Figure:
-    """A tree by passes, its nodes by depth, and the predicted speedup of the best trees by number
-    of nodes.
-
-    Args:
-        tree: as :func:`block_tree`.
-        speeds: name -> speedup at 1, 2, .. nodes.
-        chosen: the curve that this tree is on.
+    """A tree by passes, its nodes by depth, and the predicted speedup of the best trees at 1, 2,
+    .. nodes; this tree is on the curve ``chosen``.
     """
     n, levels = tree.tree.n, [stop - start for start, stop in tree.tree.levels[1:]]
     nodes = Panel("nodes by depth", y=axis("", 0, 1.2 * max(levels)))
@@ -226,7 +204,6 @@ def by_dependence(
     Args:
         points: name -> (information in nats, acceptance).
         bound: a curve to put next to them.
-        title: of the figure.
     """
     one = Panel(title, axis("I with the tokens before it in the block, nats", rangemode="tozero"))
     one.y = axis("accepted", 0, 1.03)
@@ -246,11 +223,8 @@ def _by_pass(title: str, tree: BlockTree) -> Panel:
             f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}"
         )
     parents = tree.tree.host[0]
-    place, xs, ys = edges_of(parents)
+    one, place = tree_panel(title, parents, 1)
     size = 9 if len(parents) <= 40 else 6
-    one = Panel(title, {"tickvals": list(range(tree.tree.D + 1)), **BARE})
-    one.line("", xs, ys, (EDGE, "solid", ""), 0, 1)
-    one.y = {"visible": False, "range": [-leaves_of(parents) + 0.4, 0.6]}
     begins = [place[node] for one_pass in tree.passes for node in one_pass.blocks]
     ring = {"hoverinfo": "skip", "cliponaxis": False, "marker_line_width": 1.5}
     x, y = ([at[i] for at in begins] for i in (0, 1))

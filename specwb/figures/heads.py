@@ -11,12 +11,9 @@ from specwb.palette import DEPTHS
 
 
 def head_accuracy(rank: Sequence[Sequence[float]], title: str) -> go.Figure:
-    """How often the right token is a head's first, second, .. guess: a row a position, a column a
-    rank. A colour means the same share for every head, so that figures can be compared.
-
-    Args:
-        rank: by position and rank, shares of places ``[positions][ranks]``.
-        title: of the figure.
+    """How often the right token is a head's first, second, .. guess: shares of places
+    ``[positions][ranks]``. A colour means the same share for every head, so that figures can be
+    compared.
     """
     ranks, positions = (list(range(1, n + 1)) for n in (len(rank[0]), len(rank)))
     one = Panel(title, axis("rank in the head's list (cells: percent)", tickvals=ranks, **BARE))

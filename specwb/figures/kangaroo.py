@@ -114,12 +114,8 @@ def stopping(
     """What a threshold gives: CR (tokens per step) and speedup, of these models (left) and as
     published (right). The axes of speedups are as long as the values, so that the best is seen.
 
-    Args:
-        etas: thresholds.
-        tau, drafted, speed: at each, tokens per step, draft tokens per step, predicted speedup.
-        chosen: which is marked.
-        measured: threshold -> (tau, speedup).
-        paper: name -> threshold -> (CR, speedup).
+    At each of ``etas``: tokens per step, draft tokens per step, predicted speedup. ``measured`` and
+    each curve of the ``paper``: threshold -> (CR, speedup).
     """
     drafts = [d + 1 for d in drafted]
     titles = ("CR, these models", "CR, the paper's 7B", "speedup, these models")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Self
 
 import plotly.graph_objects as go
@@ -119,6 +120,15 @@ class Panel:
         marker |= {"line": {"color": colour, "width": 1}} if hollow else {}
         given = {"marker": marker, **_words(name, more)}
         self.traces.append(go.Bar(**_pairs(x, y), **{**given, **more}))
+        return self
+
+    def groups(self, series: Mapping[str, tuple[Values, Values]], **more: Any) -> Self:
+        """Bars for each name of x and y, all of them different; ``written``: their heights too."""
+        written = more.pop("written", False)
+        rows = zip(series.items(), looks(series).values(), cycle(("", "/", ".", "x")))
+        for (name, (x, y)), (colour, _, _), hatch in rows:
+            text = ["" if v is None else f"{float(v):.2f}" for v in y] if written else None
+            self.bars(name, x, y, colour, hatch, text=text, **more)
         return self
 
     def cells(

@@ -5,7 +5,6 @@ calibration, and which root stays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from statistics import fmean
 
 import plotly.graph_objects as go
@@ -15,21 +14,13 @@ from specwb.figures.kit import BARE, Panel, axis, draw, steps
 from specwb.palette import FIRST, MARK, OTHER, looks
 from specwb.tree import Tree
 
-HATCHES = ("", "/", "x", ".", "\\", "+", "-", "|")
-
 
 def mask_slices(tree: Tree, cut: int) -> go.Figure:
     """The mask of a tree in level order, a frame round the leading block that each depth prefix is,
-    and the block of the tree cut at ``cut``.
+    and the block of the tree cut at ``cut`` levels, 0..D.
 
     A row is a node that looks, a column one that is looked at: dark in the chosen block, light in
     what the whole tree has beyond it, empty hidden.
-
-    Args:
-        tree: one shape for all rows, in level order.
-        cut: levels that are left, 0..D.
-    Raises:
-        ValueError: another kind of tree.
     """
     n, stops = tree.n, [stop for _, stop in tree.levels]
     kept, seen, depth = stops[cut], tree.mask[0].tolist(), tree.depths[0]
@@ -52,7 +43,7 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
 
 
 def bin_of(value: float, bins: int) -> int:
-    """Which of so many bins of [0, 1] a value lies in; the last one has both its ends."""
+    """Return which of so many bins of [0, 1] a value lies in; the last one has both its ends."""
     if not 0 <= value <= 1:
         raise ArgumentError(f"values must be in [0, 1], got {value}")
     return min(int(value * bins), bins - 1)
@@ -97,16 +88,9 @@ def calibration(
 def kept_roots(
     names: Sequence[str], shares: Mapping[str, Sequence[float]], title: str
 ) -> go.Figure:
-    """Bars of several distributions of the same tokens, side by side.
-
-    Args:
-        names: of the tokens.
-        shares: name -> a probability for each token.
-        title: of the figure.
+    """Bars of several distributions of the same tokens, side by side: name -> a probability for
+    each token.
     """
     one = Panel(title, axis("token", type="category"), axis("probability", rangemode="tozero"))
-    for (name, row), (colour, _, _), hatch in zip(
-        shares.items(), looks(shares).values(), cycle(HATCHES)
-    ):
-        one.bars(name, names, row, colour, hatch, hover="%{x}: %{y:.3f}")
+    one.groups({name: (names, row) for name, row in shares.items()}, hover="%{x}: %{y:.3f}")
     return draw(one, 400, barmode="group")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.figures.kit import Panel, axis, draw
-from specwb.palette import FIRST, INK, MARK, OTHER, looks
+from specwb.palette import FIRST, INK, MARK, OTHER
 
-HATCHES = ("", "/", ".", "x")
 LABEL = 14  # letters in a line below a group of bars
 MIDDLE = 0.9
 """The share of the estimates that a thick line spans."""
@@ -64,12 +62,9 @@ def bars(
     labels = ["<br>".join(wrap(group.replace("_", " "), LABEL)) for group in groups]
     one = Panel("", axis(tickvals=groups, ticktext=labels, tickangle=0))
     one.y = axis(yaxis, rangemode="tozero")
-    series = zip(values.items(), looks(values).values(), cycle(HATCHES))
-    for (name, by_group), (colour, _, _), hatch in series:
-        heights = [by_group.get(g) for g in groups]
-        words = ["" if v is None else f"{float(v):.2f}" for v in heights]
-        more = {"textposition": "outside", "cliponaxis": False}
-        one.bars(name, groups, heights, colour, hatch, text=words, **more)
+    heights = {name: [by_group.get(g) for g in groups] for name, by_group in values.items()}
+    series = {name: (groups, row) for name, row in heights.items()}
+    one.groups(series, written=True, textposition="outside", cliponaxis=False)
     if line is not None:
         one.rule(y=line, layer="below")
     return draw(one, 360 if len(values) > 1 else 320, bargap=0.2 if len(groups) > 1 else 0.6)

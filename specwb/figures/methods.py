@@ -59,13 +59,11 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
 def by_category(
     figures: Mapping[str, Mapping[str, Mapping[str, Any]]], over: str = "ar"
 ) -> go.Figure:
-    """Median speedup over plain decoding of every method in every category of prompts, with the
-    quartiles as error bars; hover for tau.
+    """Median speedup over plain decoding (the row ``over``) of every method in every category of
+    prompts, with the quartiles as error bars; hover for tau.
 
-    Args:
-        figures: category -> method -> speedup, speedup_low, speedup_high, tau, runs
-            (``by_category`` of :func:`specwb.compare`).
-        over: the row that speedups are over, which is not drawn.
+    ``figures``: category -> method -> speedup, speedup_low, speedup_high, tau, runs, as in
+    ``by_category`` of :func:`specwb.compare`.
     """
     names = [name for name in next(iter(figures.values())) if name != over]
     reach = max([1.0, *(figures[kind][n]["speedup_high"] for kind in figures for n in names)])
@@ -106,12 +104,8 @@ def acceptance_by_depth(
     d = 1, 2, ...
 
     Each depth has its own denominator, so this is no accepted length in disguise: a flat line is
-    acceptance that does not depend on depth. Bars are one binomial standard error.
-
-    Args:
-        counts: method -> (accepted, tested) for depth 1, 2, ...; methods that draft nothing are
-            left out.
-        least: depths tested less often than this are not drawn.
+    acceptance that does not depend on depth. Bars are one binomial standard error. ``counts``:
+    method -> (accepted, tested) by depth; depths tested less often than ``least`` are not drawn.
     """
     drawn = {
         name: [(d, a, t) for d, (a, t) in enumerate(pairs, 1) if t >= least]
@@ -138,12 +132,8 @@ def acceptance_by_depth(
 
 
 def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
-    """One histogram a method: the share of its steps that added 1, 2, ... tokens; the dashed line
-    is tau, their mean.
-
-    Args:
-        accepted: draft tokens kept by step, for each method; a step adds one more, its bonus
-            token.
+    """One histogram a method: the share of its steps that added 1, 2, ... tokens, the ``accepted``
+    draft tokens and the bonus token; the dashed line is tau, their mean.
     """
     counts = {name: Counter(a + 1 for a in lengths) for name, lengths in accepted.items()}
     most = max(map(max, counts.values()))
@@ -180,13 +170,8 @@ def round_lengths(accepted: Mapping[str, Sequence[int]]) -> go.Figure:
 def tried(
     taus: Mapping[str, Sequence[float]], speeds: Mapping[str, Sequence[float]], xaxis: str
 ) -> go.Figure:
-    """Settings that were tried, the last one on top: tokens per step (left) and speedup (right),
-    each with its interval; a dashed line is plain decoding.
-
-    Args:
-        taus: name -> tau and the ends of its interval.
-        speeds: name -> a speedup and the ends of its interval, where there is one.
-        xaxis: which speedup.
+    """Settings that were tried, the last one on top: tokens per step (left) and speedup (right,
+    where there is one), each with the ends of its interval; a dashed line is plain decoding.
     """
     names = list(reversed(list(taus)))
     rows = ["<br>".join(wrap(name.replace(",", ", "), 30)).replace(", ", ",") for name in names]
@@ -209,11 +194,7 @@ def tried(
 
 def time_split(seconds: Mapping[str, Mapping[str, float]], tokens: Mapping[str, int]) -> go.Figure:
     """Milliseconds a token spent drafting, scoring, verifying and committing, one stacked bar a
-    method.
-
-    Args:
-        seconds: method -> part -> seconds in all, the parts being draft, score, verify, commit.
-        tokens: method -> tokens that were emitted in that time.
+    method, from the seconds of each part and the tokens emitted in all.
     """
     names = list(seconds)
     each = {part: [1e3 * seconds[n][part] / tokens[n] for n in names] for part in PARTS}
@@ -241,13 +222,8 @@ def speedup(
     measured: Mapping[int, float] | None = None,
     gamma: int | None = None,
 ) -> go.Figure:
-    """Predicted speedups over gamma as lines, measured ones as diamonds; the dashed line at 1 is
-    plain decoding.
-
-    Args:
-        curves: name -> speedup at gamma = 0, 1, ..
-        measured: gamma -> speedup.
-        gamma: ringed on the first curve.
+    """Predicted speedups at gamma = 0, 1, .. as lines, measured ones as diamonds, ``gamma`` ringed
+    on the first curve; the dashed line at 1 is plain decoding.
     """
     measured, first = measured or {}, next(iter(curves.values()))
     most = max([len(c) - 1 for c in curves.values()] + list(measured))

@@ -52,12 +52,8 @@ def acceptance(
 
     Accepted and residual together are as high as p, accepted and rejected as high as q. The black
     diamonds are the distribution of the output (:func:`specwb.analysis.output_distribution`); they
-    lie on p whatever q is. Seven traces: accepted, residual, rejected, p, q, output, drawn.
-
-    Args:
-        p, q: distributions ``[V]``.
-        counts: how often each token came out in a simulation ``[V]``.
-        labels: of the tokens, default their numbers.
+    lie on p whatever q is. White circles are how often each token came out in a simulation
+    (``counts``). Seven traces: accepted, residual, rejected, p, q, output, drawn.
     """
     alpha = float(acceptance_rate(p, q))
     target, draft = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
@@ -160,12 +156,8 @@ def rule_rates(
 
 
 def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
-    """Bars of p and, over them, the distribution of the token that comes out; the title says how
-    far apart they are.
-
-    Args:
-        p, out: distributions ``[V]``; fractions are compared as fractions.
-        name: of the verifier.
+    """Bars of p and, over them, the distribution of the token that comes out of a verifier; the
+    title says how far apart they are. Fractions are compared as fractions.
     """
     off = sum(abs(a - b) for a, b in zip(p, out, strict=True)) / 2
     verdict = "equal to p" if off == 0 else f"TV(output, p) = {float(off):.4f}"

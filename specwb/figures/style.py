@@ -12,10 +12,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from specwb.palette import CLEAR, DARK, EDGE, GRID, INK, OTHER, PALETTE, REJECTED
-
-__all__ = ["CLEAR", "CONFIG", "DARK", "INK", "MONOSPACE", "PALETTE", "REJECTED"]
-__all__ += ["chip", "figure", "label", "visible"]
+from specwb.palette import CLEAR, EDGE, GRID, INK, OTHER
 
 MONOSPACE = "ui-monospace, Menlo, Consolas, monospace"
 # all of them would lie on the title of a narrow figure

@@ -136,13 +136,7 @@ def tree_mask(parents: Sequence[int]) -> go.Figure:
 def designer(
     parents: Sequence[int], values: Sequence[float], best: Mapping[int, float], speed: float
 ) -> go.Figure:
-    """A tree, its mask and positions, and its speedup among the best trees by number of nodes.
-
-    Args:
-        parents, values: as :func:`value_tree`.
-        best: number of nodes -> the largest predicted speedup of a tree of so many.
-        speed: this tree's.
-    """
+    """A tree, its mask and positions, and its speedup among the best trees by number of nodes."""
     tree = valued("tree (marker size: value)", parents, values)
     mask = _mask("mask (colour: position)", parents, x=1.02, y=0.74, length=0.55)
     sizes, n = sorted(best), len(parents)
@@ -164,8 +158,7 @@ def by_nodes(
 
     Args:
         curves: name -> its value at 1, 2, .. nodes; None where there is none.
-        title: of the figure.
-        yaxis, xaxis: what the values are, and which nodes are counted.
+        title, yaxis, xaxis: of the figure, of the values, and which nodes are counted.
     """
     points = {name: (range(1, len(values) + 1), values) for name, values in curves.items()}
     one = Panel(title, xaxis, axis(yaxis, rangemode="tozero"))
@@ -173,6 +166,14 @@ def by_nodes(
 
 
 # ------------------------------------------------------------------------------------------- parts
+
+
+def tree_panel(title: str, parents: Sequence[int], width: float) -> tuple[Panel, dict]:
+    """A panel with the edges of a tree, and the places of its nodes."""
+    place, xs, ys = edges_of(parents)
+    one = Panel(title, {"tickvals": list(range(max(depths(parents)) + 1)), **BARE})
+    one.y = {"visible": False, "range": [-leaves_of(parents) + 0.4, 0.6]}
+    return one.line("", xs, ys, (EDGE, "solid", ""), 0, width), place
 
 
 def valued(
@@ -183,17 +184,14 @@ def valued(
 ) -> Panel:
     """The tree of :func:`value_tree`: edges and nodes."""
     depth, n = depths(parents), len(parents)
-    place, xs, ys = edges_of(parents)
     words = labels or list(map(str, range(n)))
     if len(values) != n or len(words) != n:
         raise ArgumentError(
             f"a tree of {n} nodes needs as many values and labels, got {len(values)} and "
             f"{len(words)}"
         )
-    one = Panel(title, axis("depth", -0.2, max(depth) + 0.9, **BARE))
-    one.line("", xs, ys, (EDGE, "solid", ""), 0, 1.5)
-    one.x = {**one.x, "tickvals": list(range(max(depth) + 1))}
-    one.y = {"visible": False, "range": [-leaves_of(parents) + 0.4, 0.6]}
+    one, place = tree_panel(title, parents, 1.5)
+    one.x |= axis("depth", -0.2, max(depth) + 0.9)
     return one.points(
         "",
         [place[i][0] for i in range(n)],
@@ -267,7 +265,7 @@ def leaves_of(parents: Sequence[int]) -> int:
 def lines_between(
     place: Mapping[int, tuple[float, float]], pairs: Sequence[tuple[int, int]]
 ) -> tuple[list[float | None], list[float | None]]:
-    """x and y of the edges between nodes, each ended by None."""
+    """Return x and y of the edges between nodes, each ended by None."""
     xs, ys = ([v for a, b in pairs for v in (place[a][i], place[b][i], None)] for i in (0, 1))
     return xs, ys
 
@@ -275,7 +273,7 @@ def lines_between(
 def edges_of(
     parents: Sequence[int],
 ) -> tuple[dict[int, tuple[float, float]], list[float | None], list[float | None]]:
-    """:func:`places` of a tree given by its parents; x and y of its edges."""
+    """Return :func:`places` of a tree given by its parents, and x and y of its edges."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents[1:], 1):
         children.setdefault(parent, []).append(node)

@@ -37,7 +37,7 @@ def draw(picture: Picture, document: dict[str, Any]) -> Any:
     """Draw an interactive figure."""
     from specwb.figures.kit import Panel, whiskers
     from specwb.figures.kit import draw as drawn
-    from specwb.figures.style import PALETTE
+    from specwb.palette import PALETTE
 
     curves, panels, names = _parts(picture, document)
     boxes = {panel: Panel(SHOWN.get(panel, panel), picture.x) for panel in panels}
@@ -91,7 +91,7 @@ def picture_of(picture: Picture, document: dict[str, Any], kind: str = "png") ->
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from specwb.figures.style import PALETTE
+    from specwb.palette import PALETTE
 
     marks = {"square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "star": "*"}
     marks |= {"triangle-down": "v", "cross": "P", "circle": "o"}

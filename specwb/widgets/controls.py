@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from traitlets import TraitError
 
 from specwb.errors import ArgumentError, SpecwbError
-from specwb.figures.style import REJECTED
+from specwb.palette import REJECTED
 from specwb.widgets.figure import LiveFigure
 
 Drawn = tuple[str, go.Figure]
