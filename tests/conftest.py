@@ -96,7 +96,6 @@ THINNED = {
     "test_cli.py": 3,
     "test_prompts.py": 3,
     "test_eagle.py": 3,
-    "test_designer.py": 3,
     "test_certify.py": 3,
     "test_distribution.py": 3,
     "test_dials.py": 7,

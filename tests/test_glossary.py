@@ -55,11 +55,6 @@ def test_what_is_named_is_there(span):
     assert exists(span)
 
 
-@pytest.mark.parametrize("span", ["Nothing", "Draft.nothing", "specwb.flow.Nothing", "specwb.no"])
-def test_what_is_not_there_is_seen(span):
-    assert not exists(span)
-
-
 def test_words_are_in_the_order_of_the_alphabet():
     rows = re.findall(r"^\| \*\*(.+?)\*\*", PAGE, re.MULTILINE)
     assert len(rows) > 30

@@ -83,25 +83,6 @@ def test_links_lead_somewhere(path):
     assert broken(path) == []
 
 
-def test_broken_links_are_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr("test_links.ROOT", tmp_path)
-    page = tmp_path / "page.md"
-    page.write_text(
-        '# Page 1: what `it` *is*\n## Again\n## Again\n<a id="here"></a>\n'
-        "[a](page.md#page-1-what-it-is) [b](#here) [c](#again-1) [d](https://x.example/y#z)\n"
-        "`[code](nowhere.md)` $q[i](x)$\n```\n[code](nowhere.md)\n```\n"
-        '[e](gone.md) [f](#gone) [g](../outside.md) [h](page.md#again-2)\n<img src="gone.png">\n'
-    )
-    assert broken(page) == ["gone.md", "#gone", "../outside.md", "page.md#again-2", "gone.png"]
-    cells = [
-        {"cell_type": "markdown", "source": ["## 1 Plain\n", "[i](#1-Plain) [j](#2-Plain)"]},
-        {"cell_type": "code", "source": ["[k](gone.md)"]},
-    ]
-    notebook = tmp_path / "notebook.ipynb"
-    notebook.write_text(json.dumps({"cells": cells}))
-    assert broken(notebook) == ["#2-Plain"]
-
-
 def theorems() -> set[str]:
     """The numbers of all theorems."""
     pages = (page.read_text("utf-8") for page in ROOT.glob("theory/*.md"))

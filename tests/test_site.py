@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
+from browsing import chromium
 from test_layers import FLOORS
 
 from specwb.analysis import RATES, best_gamma, expected_tokens, optimum, roofline, speedup
@@ -74,19 +75,6 @@ def faults(folder: Path) -> list[str]:
     return found
 
 
-def test_faults_are_seen(tmp_path):
-    (tmp_path / "a.html").write_text(
-        '<a href="b.html#there">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>'
-        '<script src="https://x.example/y.js"></script><a href="https://x.example">4</a>'
-    )
-    (tmp_path / "b.html").write_text('<p id="there">')
-    assert faults(tmp_path) == [
-        "a.html loads https://x.example/y.js",
-        "a.html: no b.html#gone",
-        "a.html: c.html",
-    ]
-
-
 def test_every_module_has_a_page_of_its_source():
     """Sphinx reads no annotation with an f-string or a loop in it, and leaves the module out."""
     unread = (ast.JoinedStr, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -105,18 +93,10 @@ def front_page_computes(expression: str) -> Any:
         command = [node, "--input-type=module", "-"]
         done = subprocess.run(command, input=program, capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
-    program = browser_program()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=program["chromium"](), args=program["FLAGS"]
-        )
-        found = browser.new_page().evaluate(
-            f"(() => {{ {text.replace('export ', '')}\nreturn {expression}; }})()"
-        )
-        browser.close()
-    return found
+    with chromium() as browser:
+        page = browser.new_page()
+        body = f"{text.replace('export ', '')}\nreturn {expression};"
+        return page.evaluate(f"(() => {{ {body} }})()")
 
 
 def test_the_first_page_computes_what_python_computes():
@@ -226,21 +206,16 @@ def test_every_link_of_the_site_leads_somewhere(site):
     ],
 )
 def test_a_page_fits_its_window_and_asks_nothing(site, name):
-    program = browser_program()
-    ((_, wrong),) = program["look"](site, [f"{name}.html"], widths=(420, 1000, 1200, 1400))
+    pytest.importorskip("playwright.sync_api")
+    look = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))["look"]
+    ((_, wrong),) = look(site, [f"{name}.html"], widths=(420, 1000, 1200, 1400))
     assert wrong == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_the_first_page_plays_at_once_and_is_small(site, motion):
-    program = browser_program()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=program["chromium"](), args=program["FLAGS"]
-        )
+    with chromium() as browser:
         tab = browser.new_page(reduced_motion=motion)
         loaded = []
         tab.on("request", lambda request: loaded.append(request.url))
@@ -265,19 +240,12 @@ def test_the_first_page_plays_at_once_and_is_small(site, motion):
         )
         assert f"{accepted:.3f}" in said
         assert f"{most:.3f}" in said
-        browser.close()
 
 
 @pytest.mark.slow
 def test_a_round_of_every_method_can_be_stepped_through(site):
     """From the static pages alone."""
-    program = browser_program()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=program["chromium"](), args=program["FLAGS"]
-        )
+    with chromium() as browser:
         for name in METHODS:
             tab = browser.new_page()
             tab.goto((site / "gallery" / f"{name}.html").as_uri())
@@ -292,16 +260,6 @@ def test_a_round_of_every_method_can_be_stepped_through(site):
             player.press("Shift+ArrowRight")
             assert player.get_by_text("step 2 of").is_visible(), name
             tab.close()
-        browser.close()
-
-
-def browser_program() -> dict[str, Any]:
-    """What takes pictures of pages, where that can be done."""
-    pytest.importorskip("playwright.sync_api")
-    program = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))
-    if program["chromium"]() is None:
-        pytest.skip("no chromium on this machine")
-    return program
 
 
 @pytest.fixture
@@ -330,18 +288,6 @@ def rewritten():
 def test_a_docstring_becomes_a_page_with_links(rewritten, written, read):
     pages = ["theory/03_speed"]
     assert rewritten(written.split("\n"), {"1.3", "4.1"}, pages) == read.split("\n")
-
-
-def test_every_theorem_that_a_docstring_names_is_there():
-    """Another paper's is named with its year before it."""
-    theorems = {
-        number
-        for page in (ROOT / "theory").glob("*.md")
-        for number in re.findall(r"^## Theorem (\d+\.\d+)", page.read_text("utf-8"), re.M)
-    }
-    for path in sorted((ROOT / "specwb").rglob("*.py")):
-        named = re.findall(r"(?<!\d{4}, )[Tt]heorem\s+(\d+\.\d+)", path.read_text("utf-8"))
-        assert set(named) <= theorems, path.name
 
 
 def test_architecture_s_drawings_are_what_the_program_draws():

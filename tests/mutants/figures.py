@@ -120,7 +120,7 @@ def residual_drawn_normalised(patch):
     patch.edit(acceptance, ", target - both,", ", (target - both) / (1 - alpha),")
 
 
-@killed_by("notebooks/test_widgets.py: shaped_distributions")
+@killed_by("notebooks/test_explorer_numbers.py: shaped_distributions")
 def draft_is_not_heated(patch):
     """The draft's distribution is at temperature 1 whatever the target's is at."""
     patch.edit(shaped, "(place - shift) ** 2 / 4 / temperature", "(place - shift) ** 2 / 4")
@@ -132,7 +132,7 @@ def rules_under_others_names(patch):
     patch.edit(rule_rates, " [rates[rule] for rule in order]", " list(rates.values())")
 
 
-@killed_by("notebooks/test_rules_widget.py: errors_of_a_draft")
+@killed_by("notebooks/test_explorer_numbers.py: errors_of_a_draft")
 def errors_of_the_targets_seed(patch):
     """The draft's errors are drawn from the seed anew: they are the target's logits."""
     patch.edit(
@@ -142,7 +142,7 @@ def errors_of_the_targets_seed(patch):
     )
 
 
-@killed_by("notebooks/test_widgets.py: speed_explorer")
+@killed_by("notebooks/test_explorer_numbers.py: test_speed")
 def curve_at_one_price(patch):
     """Every draft length is scored for the price of the chosen one."""
     patch.edit(SpeedExplorer.draw, "speedup(alpha, g, c, v(g))", "speedup(alpha, g, c, v(gamma))")
@@ -181,7 +181,7 @@ def best_trees_unsorted(patch):
     patch.edit(designer, "[best[m] for m in sizes]", "list(best.values())")
 
 
-@killed_by("notebooks/test_designer.py: best_trees_are")
+@killed_by("notebooks/test_explorer_numbers.py: best_trees_are")
 def root_is_paid_for(patch):
     """A roofline counts the root among the drafted nodes."""
     patch.edit(TreeDesigner._price, "roofline(len(tree) - 1,", "roofline(len(tree),")
@@ -199,7 +199,7 @@ def one_error_for_two(patch):
     patch.edit(ratios, "2 * v", "v")
 
 
-@killed_by("notebooks/test_falcon_widgets.py: pairs_glance")
+@killed_by("notebooks/test_explorer_numbers.py: pairs_glance")
 def glances_share_noise(patch):
     """Which blocks glance and how far they do is drawn from the same uniforms."""
     patch.edit(
@@ -218,7 +218,7 @@ def star_at_the_round_after(patch):
     patch.edit(adaptive, "[xs[i] for i in grows]", "[xs[i] + 1 for i in grows]")
 
 
-@killed_by("notebooks/test_diffuspec_widgets.py: behind_an_end")
+@killed_by("notebooks/test_explorer_numbers.py: behind_an_end")
 def drafted_is_generated(patch):
     """Tokens drafted a round are those before an end of text."""
     patch.edit(LengthExplorer.draw, "sum(r.k for r in", "sum(r.generated for r in")
@@ -231,7 +231,7 @@ def spans_begin_with_their_step(patch):
     patch.edit(round_on_devices, "base=[round(s.start, 6)", f"base=[round({begin}, 6)")
 
 
-@killed_by("notebooks/test_easyspec_widgets.py: busy_share")
+@killed_by("notebooks/test_explorer_numbers.py: busy_share")
 def busy_over_one_device(patch):
     """The time that all devices are busy is over the time of one."""
     patch.edit(DevicesExplorer.draw, "busy / (devices * self.drafting)", "busy / self.drafting")
@@ -255,7 +255,7 @@ def tau_from_draft_tokens(patch):
     patch.edit(Dials._show, "[[TOKENS] * len(runs), steps]", "[[TOKENS] * len(runs), drafted]")
 
 
-@killed_by("notebooks/test_kangaroo_widgets.py: curves_and_points")
+@killed_by("notebooks/test_explorer_numbers.py: curves_and_points")
 def rounds_of_another_adapter(patch):
     """Rounds are kept by gamma alone: another adapter's are shown where they were made first."""
 
@@ -264,7 +264,7 @@ def rounds_of_another_adapter(patch):
         return vars(self).setdefault("_by_gamma", {}).setdefault(gamma, real(self, name, gamma))
 
 
-@killed_by("notebooks/test_kangaroo_widgets.py: reproduce_has_stored")
+@killed_by("notebooks/test_explorer_numbers.py: reproduce_has_stored")
 def costs_of_the_own_adapter(patch):
     """Every adapter's rounds are priced as those of the target's own."""
     patch.edit(StopExplorer.of.__func__, 'document["costs"][variant]', 'document["costs"][""]')

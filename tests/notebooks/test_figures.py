@@ -4,7 +4,6 @@ computes itself is right."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction as F
 
 import numpy as np
@@ -27,7 +26,7 @@ pytest.importorskip("plotly")
 import plotly.graph_objects as go  # noqa: E402
 
 from specwb import figures, palette  # noqa: E402
-from specwb.figures import easyspec, kit  # noqa: E402
+from specwb.figures import easyspec, kit, sweeps  # noqa: E402
 from specwb.figures.style import label, visible  # noqa: E402
 from specwb.figures.sweeps import by_parameter  # noqa: E402
 from specwb.palette import looks  # noqa: E402
@@ -61,136 +60,70 @@ SPANS = [
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
 CURVES = {"a": [1.0, 2.0, 1.5], "b": [1.0, 1.5, 1.25]}
 PAIRS = {name: list(enumerate(values)) for name, values in CURVES.items()}
-RANK = [[0.7, 0.2], [0.6, 0.1]]
 
 
-def decoded(method="mcsd", prompt=(1, 2, 3), temperature=1.0, **options) -> specwb.Output:
-    more = {"temperature": temperature, "seed": 3, "trace": True, **options}
-    draft = {} if method == "ar" else {"draft": tiny.draft()}
-    return specwb.decode(tiny.target(), list(prompt), method, max_new_tokens=24, **draft, **more)
-
-
-# name -> the figure, the names that its legend must have
-EVERY: dict[str, tuple[Callable[[], go.Figure], set[str]]] = {
-    "acceptance": (lambda: figures.acceptance(P, Q, [5, 3, 2]), {"output", "10 draws"}),
-    "acceptance_by_depth": (
-        lambda: figures.acceptance_by_depth({"a": [(75, 100)], "b": [(5, 20), (5, 10)]}),
-        {"a", "b"},
-    ),
-    "adaptive": (
-        lambda: figures.adaptive(adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1), 2, 4),
-        {"accepted", "k, drafted", "a, of generated", "b, of accepted", "delta is added"},
-    ),
-    "bars": (lambda: figures.bars({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1), {"a", "b"}),
-    "block_designer": (
-        lambda: figures.block_designer(BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
-        {"one", "two", "pass 1", "pass 2", "this tree"},
-    ),
-    "block_sight": (lambda: figures.block_sight([2, 2, 4, 4], [1, 1, 3, 3], 2), set()),
-    "block_tree": (lambda: figures.block_tree(BLOCKS, "t"), {"pass 1", "pass 2"}),
-    "by_category": (
-        lambda: figures.by_category({kind: {"ar": {}, "m": CATEGORY} for kind in "ab"}),
-        {"a", "b"},
-    ),
-    "by_dependence": (lambda: figures.by_dependence(PAIRS, [(0, 1), (2, 0)], "t"), {"a", "b"}),
-    "by_nodes": (lambda: figures.by_nodes(CURVES, "t", "tau"), {"a", "b"}),
-    "by_setting": (
-        lambda: figures.by_setting({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x"),
-        {"a", "b"},
-    ),
-    "cache_slots": (
-        lambda: figures.cache_slots(
-            {"m": [[1, 0]], "n": [[1, 2]]}, ["layer 1"], [7, 8], ["x", "y"]
-        ),
-        {"of the text", "of another text, which is not kept"},
-    ),
-    "calibration": (
-        lambda: figures.calibration({"a": ([0.1, 0.9], [0, 1]), "b": ([0.5], [1])}),
-        {"a", "b"},
-    ),
-    "comparison": (lambda: figures.comparison(COMPARED), set()),
-    "densities": (lambda: figures.densities([0.9, 0.6], [0.1]), {"kept, 2", "rejected, 1"}),
-    "dependence": (
-        lambda: figures.dependence([[0.5, 0], [0.25, 0.25]], "ab", "cd", 0.5),
-        {"lacking in training too", "shown in training", "kept", "lost"},
-    ),
-    "designer": (
-        lambda: figures.designer([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
-        {"this tree"},
-    ),
-    "draft_tree": (lambda: figures.draft_tree(decoded().steps[0]), {"accepted ✓"}),
-    "estimates": (lambda: figures.estimates({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"), set()),
-    "glancing": (
-        lambda: figures.glancing([[True, False]], 2, CURVES, (0.5, 1.0)),
-        {"a", "b", "these texts"},
-    ),
-    "head_accuracy": (lambda: figures.head_accuracy(RANK, "eagle"), set()),
-    "kept_roots": (lambda: figures.kept_roots("xyz", {"p": P, "q": Q}, "t"), {"p", "q"}),
+# a chain, of which one token is kept, and two siblings, of which the second is
+TOKENS = torch.tensor([[5, 6, 7], [8, 9, 10]])
+ROUND = Step(
+    0,
+    torch.tensor([4, 4]),
+    Draft(Tree([[-1, 0, 1], [-1, 0, 0]]), TOKENS, TOKENS > 0, specwb.Scheme.POINT),
+    Verdict(torch.tensor([[0, 1, 1], [0, 2, 2]]), torch.tensor([1, 1]), TOKENS[:, 0]),
+    *[None] * 4,
+)
+# name -> what it is given
+EVERY: dict[str, tuple] = {
+    "acceptance": (P, Q, [5, 3, 2]),
+    "acceptance_by_depth": ({"a": [(75, 100)], "b": [(5, 20), (5, 10)]},),
+    "adaptive": (adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1), 2, 4),
+    "bars": ({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1),
+    "block_designer": (BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
+    "block_sight": ([2, 2, 4, 4], [1, 1, 3, 3], 2),
+    "block_tree": (BLOCKS, "t"),
+    "by_category": ({kind: {"ar": {}, "m": CATEGORY} for kind in "ab"},),
+    "by_dependence": (PAIRS, [(0, 1), (2, 0)], "t"),
+    "by_layer": (CURVES, [(0,), (1, 2)], "t", "y"),
+    "by_nodes": (CURVES, "t", "tau"),
+    "by_parameter": (MEANS, ["eta", "gamma"], "tau"),
+    "by_setting": ({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x"),
+    "cache_drift": (CURVES, {"c": P}),
+    "cache_slots": ({"m": [[1, 0]], "n": [[1, 2]]}, ["layer 1"], [7, 8], ["x", "y"]),
+    "calibration": ({"a": ([0.1, 0.9], [0, 1]), "b": ([0.5], [1])},),
+    "comparison": (COMPARED,),
+    "densities": ([0.9, 0.6], [0.1]),
+    "dependence": ([[0.5, 0], [0.25, 0.25]], "ab", "cd", 0.5),
+    "designer": ([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
+    "draft_tree": (ROUND,),
+    "estimates": ({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"),
+    "glancing": ([[True, False]], 2, CURVES, (0.5, 1.0)),
+    "grouped": ({"n": [(0,), (1, 2)]}, "t"),
+    "head_accuracy": ([[0.7, 0.2], [0.6, 0.1]], "eagle"),
+    "kept_roots": ("xyz", {"p": P, "q": Q}, "t"),
     "lattice": (
-        lambda: figures.lattice(
-            ["ab", "cd"], [P[:2], Q[:2]], [(0, "a"), (None, "e")], [[0, 1]], {"s": (1, 2, "ad")}
-        ),
-        {
-            "the beam's best path",
-            "its other paths",
-            "drafter, −λ log q",
-            "trigrams, −(1 − λ) log r",
-        },
+        *(["ab", "cd"], [P[:2], Q[:2]], [(0, "a"), (None, "e")], [[0, 1]], {"s": (1, 2, "ad")}),
     ),
-    "mask_slices": (lambda: figures.mask_slices(Tree.branching(2, 1), 1), set()),
-    "output": (lambda: figures.output(P, Q, "it"), {"p", "output"}),
-    "price_and_tokens": (
-        lambda: figures.price_and_tokens({"a": (1.5, 3.0), "b": (4.0, 2.0)}),
-        {"a", "b"},
-    ),
-    "ratios": (
-        lambda: figures.ratios(PAIRS, {name: [(0.5, 0.7, 0.01)] for name in "ab"}, "t"),
-        {"a", "b", "a, measured", "b, measured"},
-    ),
-    "round_lengths": (lambda: figures.round_lengths(dict.fromkeys("abcd", (0, 1))), set("abcd")),
-    "rule_rates": (
-        lambda: figures.rule_rates({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
-        {"acceptance", "optimum of these candidates"},
-    ),
-    "slices": (
-        lambda: figures.slices(P, Q, [1, 1.5]),
-        {"candidate 1", "candidate 2", "bonus token", "these lines"},
-    ),
-    "speedup": (
-        lambda: figures.speedup(CURVES, {2: 2.5}, gamma=1),
-        {"a", "b", "measured", "chosen gamma"},
-    ),
-    "stopping": (
-        lambda: figures.stopping([0.1, 0.5], P[:2], P[:2], P[:2], 1, {0.1: (2, 1)}, {}),
-        {"chosen", "measured"},
-    ),
-    "time_split": (
-        lambda: figures.time_split({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 10}),
-        set(PARTS),
-    ),
-    "tried": (lambda: figures.tried({"a": (2, 1, 3)}, {}, "speedup"), set()),
-    "tree_mask": (lambda: figures.tree_mask([-1, 0, 0]), set()),
-    "value_tree": (lambda: figures.value_tree([-1, 0], [1, 0.5]), set()),
-    "by_parameter": (lambda: by_parameter(MEANS, ["eta", "gamma"], "tau"), set()),
-    "by_layer": (lambda: easyspec.by_layer(CURVES, [(0,), (1, 2)], "t", "y"), {"a", "b"}),
-    "cache_drift": (lambda: easyspec.cache_drift(CURVES, {"c": P}), {"a", "b", "c"}),
-    "grouped": (lambda: easyspec.grouped({"n": [(0,), (1, 2)]}, "t"), {"alone", "side by side"}),
-    "round_on_devices": (
-        lambda: easyspec.round_on_devices(SPANS, 2, "t"),
-        {"attention", "mlp", "verify"},
-    ),
+    "mask_slices": (Tree.branching(2, 1), 1),
+    "output": (P, Q, "it"),
+    "price_and_tokens": ({"a": (1.5, 3.0), "b": (4.0, 2.0)},),
+    "ratios": (PAIRS, {name: [(0.5, 0.7, 0.01)] for name in "ab"}, "t"),
+    "round_lengths": (dict.fromkeys("abcd", (0, 1)),),
+    "round_on_devices": (SPANS, 2, "t"),
+    "rule_rates": ({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
+    "slices": (P, Q, [1, 1.5]),
+    "speedup": (CURVES, {2: 2.5}, 1),
     "stage_and_round": (
-        lambda: easyspec.stage_and_round(
-            [0, 0.5, 1], CURVES, {"here": (0.5, 1.2)}, 1.6, [0, 0.2, 0.4], {"tau": P}, 6, "t"
-        ),
-        {"a", "b", "here", "tau"},
+        *([0, 0.5, 1], CURVES, {"here": (0.5, 1.2)}, 1.6, [0, 0.2, 0.4], {"tau": P}, 6, "t"),
     ),
+    "stopping": ([0.1, 0.5], P[:2], P[:2], P[:2], 1, {0.1: (2, 1)}, {}),
+    "time_split": ({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 10}),
+    "tree_mask": ([-1, 0, 0],),
+    "tried": ({"a": (2, 1, 3)}, {}, "speedup"),
+    "value_tree": ([-1, 0], [1, 0.5]),
 }
 
 
 def test_every_figure_is_tried():
-    drawn = {"by_parameter", "by_layer", "cache_drift", "grouped", "round_on_devices"}
-    assert set(EVERY) == {*figures.__all__, *drawn, "stage_and_round"}
+    assert set(figures.__all__) <= set(EVERY)
 
 
 def numbers(values) -> list[float]:
@@ -199,11 +132,10 @@ def numbers(values) -> list[float]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_figure_has_its_series_and_titles(name):
-    draw, asked = EVERY[name]
-    drawn = draw()
+def test_a_figure_has_titles_and_looks(name):
+    rooms = (figures, easyspec, sweeps)
+    drawn = next(vars(room)[name] for room in rooms if name in vars(room))(*EVERY[name])
     named = [t for t in drawn.data if t.name and t.visible is not False]
-    assert asked <= {t.name for t in named}
     titles = [note.text for note in drawn.layout.annotations] + [drawn.layout.title.text]
     titles += [axis.title.text for axis in (*drawn.select_xaxes(), *drawn.select_yaxes())]
     assert any(titles)
@@ -431,11 +363,11 @@ def nodes(figure: go.Figure) -> dict[str, list[list[int]]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "temperature"),
-    [("mcsd", {}, 0.0), ("mcsd", {"draw": "with"}, 1.0), ("sps", {"gamma": 5}, 1.0)],
+    ("method", "temperature"), [("mcsd", 0.0), ("mcsd:draw=with", 1.0), ("sps:gamma=5", 1.0)]
 )
-def test_draft_tree_shows_the_round(method, options, temperature):
-    for step in decoded(method, temperature=temperature, **options).steps:
+def test_draft_tree_shows_the_round(method, temperature):
+    how = {"temperature": temperature, "seed": 3, "trace": True, "max_new_tokens": 24}
+    for step in specwb.decode(tiny.target(), [1, 2, 3], method, draft=tiny.draft(), **how).steps:
         figure = figures.draft_tree(step)
         shown = nodes(figure)
         accepted = int(step.verdict.accepted[0])
@@ -474,14 +406,8 @@ def test_draft_tree_of_a_row_in_a_batch():
 
 
 def test_draft_tree_of_each_rows_own_shape():
-    """A chain, of which one token is kept, and two siblings, of which the second is."""
-    tree = Tree([[-1, 0, 1], [-1, 0, 0]])
-    tokens = torch.tensor([[5, 6, 7], [8, 9, 10]])
-    draft = Draft(tree, tokens, torch.ones(2, 3, dtype=torch.bool), specwb.Scheme.POINT)
-    verdict = Verdict(torch.tensor([[0, 1, 1], [0, 2, 2]]), torch.tensor([1, 1]), tokens[:, 0])
-    step = Step(0, torch.tensor([4, 4]), draft, verdict, None, None, None, None)
     for row, depth_of_the_other in ((0, 2), (1, 1)):
-        named = {t.name.split(",")[0]: t for t in figures.draft_tree(step, row).data if t.name}
+        named = {t.name.split(",")[0]: t for t in figures.draft_tree(ROUND, row).data if t.name}
         assert list(named["drafted"].x) == [depth_of_the_other]
         assert list(named["bonus token ◆ (from the target)"].x) == [2]
     assert [list(c) for c in named["accepted ✓"].customdata] == [[2, 10]]

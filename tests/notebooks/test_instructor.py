@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from browsing import chromium
 
 from specwb import course
 from specwb.scope.pages import PACKED, packed
@@ -91,22 +92,14 @@ def test_the_page_has_code_and_open_answers(instructor):
 @pytest.mark.slow
 def test_slides_in_a_browser_without_a_network(instructor, tmp_path, monkeypatch):
     pytest.importorskip("sphinx_revealjs", reason="make instructor installs it")
-    pytest.importorskip("playwright.sync_api")
-    program = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))
-    if program["chromium"]() is None:
-        pytest.skip("no chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
+    listen = runpy.run_path(str(ROOT / "docs" / "site" / "pictures.py"))["_listen"]
     monkeypatch.setattr(sys, "argv", ["instructor", LESSON.stem, "--out", str(tmp_path)])
     instructor.main()
     wrong: list[str] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=program["chromium"](), args=program["FLAGS"]
-        )
+    with chromium() as browser:
         for name in (f"{LESSON.stem}.slides.html", f"{LESSON.stem}.html"):
             tab = browser.new_page()
-            program["_listen"](tab, wrong)
+            listen(tab, wrong)
             tab.goto((tmp_path / name).as_uri())
             tab.wait_for_selector("mjx-container", state="attached")
             if "slides" in name:
@@ -121,5 +114,4 @@ def test_slides_in_a_browser_without_a_network(instructor, tmp_path, monkeypatch
                     )
                     tab.keyboard.press("ArrowRight")
                 assert seen == [(False, False), (True, False), (True, True)]
-        browser.close()
     assert wrong == []

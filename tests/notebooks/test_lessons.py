@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from books import LESSONS, PAPERS, ROOT, cells, prose
 
 import specwb
 from specwb import course
@@ -19,14 +20,6 @@ from specwb.course.problems import pairs
 from specwb.scope.pages import PACKED, unpacked
 from specwb.verify import exact, mutants
 
-ROOT = Path(__file__).parents[2]
-LESSONS = sorted(
-    (ROOT / "notebooks" / "lessons").glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0])
-)
-PAPERS = [
-    ROOT / "notebooks" / "papers" / f"{name}.ipynb"
-    for name in ("mcsd", "mcsd_ti", "falcon", "kangaroo", "diffuspec", "easyspec")
-]
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 LINES = 12  # of a cell at most
 MINUTES = 50
@@ -34,14 +27,6 @@ MINUTES = 50
 
 def number(path: Path) -> str:
     return path.stem.partition("_")[0]
-
-
-def cells(path: Path, kind: str) -> list[nbformat.NotebookNode]:
-    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
-
-
-def prose(path: Path) -> str:
-    return "\n\n".join(cell.source for cell in cells(path, "markdown"))
 
 
 def calls(path: Path, name: str) -> list[ast.Call]:
@@ -98,7 +83,12 @@ def test_asks_before_it_shows(path):
     assert in_class(path, "score") == len(calls(path, "score")) == 1
 
 
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+ASKED = [
+    path for path in PAPERS if path.stem in {key.partition(".")[0] for key in course.questions()}
+]
+
+
+@pytest.mark.parametrize("path", ASKED, ids=lambda path: path.stem)
 def test_a_papers_notebook_asks_too(path):
     """Three or four questions; no comment asks anything whose answer is printed below it."""
     assert 3 <= len(asks(path, path.stem)) <= 4
@@ -129,13 +119,6 @@ def test_every_choice_is_judged_by_itself():
                 assert any(isinstance(node, ast.Name) for node in ast.walk(tree)), (file.stem, name)
 
 
-def test_an_answer_that_picks_is_seen():
-    assert picks("max(slope, key=slope.get)") == ["max"]
-    assert picks("next(name for name, most in ranges.items() if x <= most)") == ["next"]
-    assert picks("course.nearest(rates, 1 / max(seconds))") == []
-    assert picks("max(course.best(speed))") == ["max"]
-
-
 def value(choice: str) -> Fraction | str:
     """What a choice stands for: 2/4 and 1/2 are the same."""
     try:
@@ -159,52 +142,6 @@ def test_distractors_are_wrong(key):
         assert "\n" not in text
     assert len(set(map(value, asked.choices))) == len(asked.choices)
     assert len(asked.answer) == 1 or TIED[key] == asked.answer
-
-
-RIGHT = {
-    "mcsd.four": ["0.75"],
-    "mcsd_ti.sure": ["too low, by a tenth or more"],
-    "diffuspec.walk": ["about 1"],
-    "1.eight": ["slower"],
-    "3.same-p": ["token 2"],
-    "3.pays": ["a quarter to a half slower"],
-    "4.stop": ["3 to 12"],
-    "4.dynamic": ["up to a quarter more"],
-    "5.copy": ["in code"],
-    "5.fastest": TIED["5.fastest"],
-    "6.search": ["up to 1.5 times as many"],
-}
-
-
-def test_what_is_measured_is_answered_by_its_interval():
-    """Each by the shipped measurements: EAGLE over prompt lookup is 1.01 (0.92 to 1.12), over the
-    draft model 1.10 (1.04 to 1.16); the search writes 1.20 (1.15 to 1.25) times as many tokens; of
-    two candidates tested against p itself, token 2 gains 1/10 and token 1 half of that."""
-    for key, right in RIGHT.items():
-        assert course.ask(key).answer == right, key
-    stored = course.stored("diffuspec-lab-cpu")
-    rows = {row["spec"]: row["cell"] for row in stored["rows"] if row["temperature"] == 0}
-    speed = {name: course.per_prompt(stored, rows[name]) for name in ("eagle", "pld", "sps")}
-    assert course.ratio(speed["eagle"], speed["pld"]) == pytest.approx((1.014, 0.922, 1.119), 1e-3)
-    assert course.ratio(speed["eagle"], speed["sps"]) == pytest.approx((1.100, 1.040, 1.164), 1e-3)
-    assert course.best(speed) == ["eagle", "pld"]
-
-
-def test_what_lesson_5_says_of_the_results_is_so():
-    """The lab's table has prompt lookup above EAGLE, the study has it the other way round."""
-    (path,) = [path for path in LESSONS if path.stem.startswith("5_")]
-    (cell,) = [cell for cell in cells(path, "markdown") if cell.id == "fastest-text"]
-    assert "(../../docs/results.md#all-methods-on-the-lab-family) is of another" in cell.source
-    assert "prompt lookup above EAGLE" in cell.source
-    page = (ROOT / "docs" / "results.md").read_text("utf-8").partition("on the lab family\n")[2]
-    pld, eagle = (
-        float(re.search(rf"^\| {name} \| (\d+\.\d+)x", page, re.M)[1]) for name in ("pld", "eagle")
-    )
-    assert pld > eagle
-    rows = course.stored("diffuspec-lab-cpu")["rows"]
-    speed = {row["spec"]: row for row in rows if row["temperature"] == 0}
-    assert speed["pld"]["speedup"] < speed["eagle"]["speedup"]
-    assert speed["eagle"]["prompts"] == 48
 
 
 def answers(path: Path, cell: str) -> list[float]:

@@ -3,28 +3,21 @@ never run."""
 
 from __future__ import annotations
 
-import ast
 import base64
 import importlib
 import re
 import struct
 import zlib
-from pathlib import Path
 from statistics import median
 
 import nbformat
 import numpy as np
 import pytest
+from books import LESSONS, NOTEBOOKS, PAPERS, ROOT, cells, prose
 
 from specwb.scope.pages import PACKED
 
-ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LESSONS = sorted(
-    (ROOT / "notebooks" / "lessons").glob("*.ipynb"), key=lambda path: int(path.stem.split("_")[0])
-)
 TAG = re.compile(r"nbval-ignore-output|answer|minutes-\d+")  # what notebooks/instructor.py reads
-PAPERS = sorted((ROOT / "notebooks" / "papers").glob("*.ipynb"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS + LESSONS + PAPERS, ids=lambda p: p.stem)
 
 
@@ -64,16 +57,14 @@ def test_committed_as_it_ran(path):
 @every_notebook
 def test_small_and_in_small_steps(path):
     assert path.stat().st_size < 400_000
-    lines = [
-        len(c.source.splitlines()) for c in nbformat.read(path, 4).cells if c.cell_type == "code"
-    ]
+    lines = [len(cell.source.splitlines()) for cell in cells(path, "code")]
     assert median(lines) <= (5 if path in NOTEBOOKS else 8)  # no lesson's cell has more than 12
 
 
 @every_notebook
 def test_pictures_come_with_a_png_and_a_line_of_text(path):
     """GitHub, nbviewer and PDFs show the PNG; nbval, a terminal and a screen reader the line."""
-    for cell in nbformat.read(path, 4).cells:
+    for cell in cells(path):
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             # of the project's own kinds of output only a microscope's packed recordings stay
@@ -84,11 +75,6 @@ def test_pictures_come_with_a_png_and_a_line_of_text(path):
                 assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG"), cell.id
                 assert data.get("text/plain", "").strip(), cell.id
                 assert "\n" not in data["text/plain"], cell.id
-
-
-def prose(path: Path) -> str:
-    cells = nbformat.read(path, 4).cells
-    return "\n".join(c.source for c in cells if c.cell_type == "markdown")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS + PAPERS, ids=lambda p: p.stem)
@@ -117,95 +103,14 @@ def test_each_notebook_leads_to_the_next():
 @every_notebook
 def test_explorers_stay_where_the_text_says(path):
     """A demonstration moves an explorer with ``explorer.at(..)``, which puts it back."""
-    for cell in nbformat.read(path, 4).cells:
-        if cell.cell_type == "code":
-            assert not re.search(
-                r"^[^#\n]*\b\w+\.value\b[^=\n]*(=(?!=)| in )", cell.source, re.MULTILINE
-            ), cell.id
+    moves = re.compile(r"^[^#\n]*\b\w+\.value\b[^=\n]*(=(?!=)| in )", re.MULTILINE)
+    assert [cell.id for cell in cells(path, "code") if moves.search(cell.source)] == []
 
 
 @every_notebook
 def test_the_fields_words(path):
     text = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose(path))
     assert re.findall(r"\b[Ll]aws?\b|\b[Cc]losing token|\b[Dd]rafted token", text) == []
-
-
-def recorded(source: str) -> list[float]:
-    """The temperatures of a cell's recordings; of one that is opened again it is not known."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call) or len(node.args) < 2:
-            continue
-        if ast.unparse(node.func) in ("specwb.record", "specwb.microscope"):
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            found.append(ast.literal_eval(given.get("temperature", ast.Constant(0.0))))
-    return found
-
-
-def untrue(text: str, temperatures: list[float]) -> list[str]:
-    """Words about temperature that hold of none of some recordings."""
-    warm, cold = any(temperatures), not all(temperatures)
-    words = {r"\bdrawn\b|\bdraws?\b|\bsampl(es?|ed|ing)\b|\b(T =|temperature) (0?\.\d|[1-9])": warm,
-             r"\bgreed(y|ily)\b|\b(T =|temperature) 0\b(?!\.)": cold}  # fmt: skip
-    return [
-        m.group() for word, holds in words.items() for m in re.finditer(word, text) if not holds
-    ]
-
-
-@every_notebook
-def test_the_text_beside_a_recording_agrees_with_its_temperature(path):
-    above = ""
-    for cell in nbformat.read(path, 4).cells:
-        if cell.cell_type == "markdown":
-            above = cell.source
-        elif temperatures := recorded(cell.source):
-            assert untrue(above + "\n" + cell.source, temperatures) == [], cell.id
-
-
-def test_a_wrong_word_beside_a_recording_is_seen():
-    two = "a = [specwb.record(t, 'x', s, temperature=0.7), specwb.microscope(t, 'x')]"
-    assert recorded(two) == [0.7, 0.0]
-    assert recorded("specwb.microscope(traces)") == []
-    assert untrue("A static tree of drawn candidates", [0.0]) == ["drawn"]
-    assert untrue("sampled at T = 0.7", [0.0]) == ["sampled", "T = 0.7"]
-    assert untrue("At T = 0 the greedy text", [1.0]) == ["T = 0", "greedy"]
-    assert untrue("drawn at T = 1, greedily at T = 0", [0.0, 1.0]) == []
-
-
-def cut(source: str) -> list[str]:
-    """What a cell prints up to so many characters, which ends in the middle of a word. (Up to a
-    dozen are the first of some numbers.)"""
-    printed = [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
-    ]
-    slices = [n for call in printed for n in ast.walk(call) if isinstance(n, ast.Subscript)]
-    return [
-        ast.unparse(one)
-        for one in slices
-        if isinstance(one.slice, ast.Slice)
-        and isinstance(one.slice.upper, ast.Constant)
-        and one.slice.upper.value > 12
-    ]
-
-
-@every_notebook
-def test_texts_are_printed_whole(path):
-    sources = [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
-    assert [text for source in sources for text in cut(source)] == []
-
-
-def test_a_cut_text_is_seen():
-    assert cut("print(RULE.partition('. ')[2][:420], '..')") == ["RULE.partition('. ')[2][:420]"]
-    assert cut("print(f'{v[0][:48]}: x')") == ["v[0][:48]"]
-    assert cut("print(*gains[:8])\ntext = prompt[:48]") == []
-
-
-def test_the_lines_of_a_report_are_not_counted():
-    """``specwb.check`` prints as many as it has tests, which is not for a text to know."""
-    text = prose(ROOT / "notebooks" / "write_your_own_drafter.ipynb")
-    assert re.findall(r"\b(?:two|three|four|five|six|\d) (?:checks|tests)\b", text) == []
 
 
 @pytest.fixture
@@ -250,23 +155,3 @@ def test_words_are_dark_on_a_pngs_white_page(execute):
     (html,) = execute._html({"controls": [["<a>", "1"], ["b", "2"]]}).values()
     assert html.count('class="control"') == 2
     assert "&lt;a&gt; <b>1</b>" in html
-
-
-def test_there_are_notebooks():
-    assert NOTEBOOKS
-
-
-def test_each_fault_is_seen():
-    def notebook(**changes):
-        cell = nbformat.v4.new_code_cell("1", execution_count=1, **changes.pop("cell", {}))
-        return nbformat.v4.new_notebook(cells=[cell], metadata=changes)
-
-    error = nbformat.v4.new_output("error", ename="ValueError", evalue="", traceback=[])
-    assert problems(notebook()) == []
-    assert "saved" in problems(notebook(widgets={}))[0]
-    assert "ValueError" in problems(notebook(cell={"outputs": [error]}))[0]
-    assert "metadata" in problems(notebook(cell={"metadata": {"execution": {}}}))[0]
-    for count, message in ((None, "never run"), (7, "run as number 7")):
-        wrong = notebook()
-        wrong.cells[0].execution_count = count
-        assert message in problems(wrong)[0]

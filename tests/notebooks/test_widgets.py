@@ -1,4 +1,4 @@
-"""Explorers show the library's numbers, and pages what they are given."""
+"""Pages show what they are given: figures that change, and figures and widgets with a line."""
 
 from __future__ import annotations
 
@@ -8,50 +8,25 @@ import types
 
 import numpy as np
 import pytest
-import tiny
 
 import specwb
 
-pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
-import ipywidgets  # noqa: E402
-import plotly.graph_objects as go  # noqa: E402
-from drawn import numbers, picture, shown  # noqa: E402
-from plotly.offline import get_plotlyjs  # noqa: E402
+import ipywidgets
+import plotly.graph_objects as go
+from drawn import numbers, picture, shown
+from plotly.offline import get_plotlyjs
 
-from specwb import analysis, figures, widgets  # noqa: E402
-from specwb.figures import kit, style  # noqa: E402
-from specwb.widgets import (  # noqa: E402
-    AcceptanceExplorer,
-    RootsExplorer,
-    RulesExplorer,
-    SpeedExplorer,
-    display,
-    show,
-)
-from specwb.widgets.acceptance import shaped  # noqa: E402
-from specwb.widgets.controls import Explorer  # noqa: E402
-from specwb.widgets.figure import LiveFigure, _asked  # noqa: E402
+from specwb import figures, widgets
+from specwb.figures import kit, style
+from specwb.widgets import RootsExplorer, RulesExplorer, SpeedExplorer, display, show
+from specwb.widgets.controls import Explorer
+from specwb.widgets.figure import LiveFigure, _asked
 
-PROMPT = [1, 2, 3]
-
-
-def decoded(method="mcsd", temperature=1.0, prompt=PROMPT, **options) -> specwb.Output:
-    return specwb.decode(
-        tiny.target(),
-        prompt,
-        method,
-        draft=tiny.draft(),
-        max_new_tokens=24,
-        temperature=temperature,
-        seed=3,
-        trace=True,
-        **options,
-    )
-
+FIGURE = figures.round_lengths({"a": [0, 0, 1, 3]})
 
 # --------------------------------------------------------------------------- figures that change
 
@@ -128,13 +103,11 @@ def published(monkeypatch, thing, summary) -> dict:
 
 
 def test_show_publishes_picture_and_line(monkeypatch):
-    figure = figures.round_lengths({"a": decoded().accepted_lengths[0]})
-    data = published(monkeypatch, figure, "tau = 2")
+    data = published(monkeypatch, FIGURE, "tau = 2")
     assert data["text/plain"] == "tau = 2"
-    assert json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))["data"][0]["y"] == list(
-        figure.data[0].y
-    )
-    for widget in (ipywidgets.IntSlider(), LiveFigure(figure)):
+    drawn = json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))
+    assert drawn["data"][0]["y"] == list(FIGURE.data[0].y)
+    for widget in (ipywidgets.IntSlider(), LiveFigure(FIGURE)):
         data = published(monkeypatch, widget, "a slider")
         assert data["text/plain"] == "a slider"
         assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
@@ -150,9 +123,8 @@ def test_what_a_png_is_drawn_from_goes_along_where_it_is_asked_for(monkeypatch):
     assert controls == {"controls": settings}
     assert line == {"html": one.children[1].value}
     assert drawn == {"figure": shown(one)}
-    figure = figures.round_lengths({"a": decoded().accepted_lengths[0]})
-    (part,) = published(monkeypatch, figure, "a figure")[display.STILL]
-    assert part == {"figure": json.loads(figure.to_json())}
+    (part,) = published(monkeypatch, FIGURE, "a figure")[display.STILL]
+    assert part == {"figure": json.loads(FIGURE.to_json())}
 
 
 def test_settings_are_written_as_the_controls_show_them():
@@ -186,84 +158,16 @@ def test_show_refuses_what_it_cannot_show():
             show(ipywidgets.IntSlider(), line)
 
 
-# --------------------------------------------------------------------------- acceptance and speed
-
-
-@pytest.mark.parametrize(
-    ("control", "value"),
-    [
-        ("temperature", 0.2),
-        ("temperature", 5.0),
-        ("shift", -5.0),
-        ("shift", 0.0),
-        ("sharpness", 0.2),
-        ("sharpness", 5.0),
-    ],
-)
-def test_acceptance_explorer_shows_the_librarys_numbers(control, value):
-    explorer = AcceptanceExplorer(draws=500, seed=3)
-    settings = {"temperature": 1.0, "shift": 1.0, "sharpness": 1.0, control: value}
-    before = shown(explorer)
-    getattr(explorer, control).value = value
-    p, q = shaped(**settings)
-    counts, accepted = analysis.simulate(p, q, 500, 3)
-    assert shown(explorer) == picture(figures.acceptance(p, q, counts.tolist())) != before
-    off = abs(counts / 500 - p).max()
-    said = [f"{x:.3f}" for x in (analysis.acceptance_rate(p, q), accepted / 500, off)]
-    assert [x for x in numbers(explorer) if len(x) == 5] == said
-
-
-def test_shaped_distributions():
-    p, q = shaped(1.0, 0.0, 1.0)
-    assert p.tolist() == q.tolist()
-    assert p.sum() == pytest.approx(1)
-    assert p.argmax() == 6
-    assert shaped(1.0, 3.0, 1.0)[1].argmax() == 9
-    for temperature in (0.5, 2.0):  # it is the draft's too
-        p, q = shaped(temperature, 0.0, 1.0)
-        assert p.tolist() == q.tolist()
-    p, q = shaped(1.0, 0.0, 1.0)
-    assert shaped(1.0, 0.0, 4.0)[1].max() > p.max() > shaped(2.0, 0.0, 1.0)[0].max()
-
-
-def test_speed_explorer_shows_the_librarys_numbers():
-    measured = {1: 1.1, 4: 1.3}
-
-    def v(gamma: int) -> float:
-        return 1 + 0.1 * gamma
-
-    explorer = SpeedExplorer(alpha=0.6, c=0.2, gamma=2, most=8, v=v, measured=measured)
-    explorer.alpha.value, explorer.c.value, explorer.gamma.value = 0.8, 0.05, 6
-    for scoring, cost in (
-        (explorer.scoring.options[0], v),
-        (explorer.scoring.options[1], lambda g: 1),
-    ):
-        explorer.scoring.value = scoring
-        curve = [analysis.speedup(0.8, g, 0.05, cost(g)) for g in range(9)]
-        assert shown(explorer) == picture(figures.speedup({"predicted": curve}, measured, 6))
-        best = analysis.best_gamma(0.8, 0.05, cost, 8)
-        tokens = analysis.expected_tokens(0.8, 6)
-        said = [0.8, 0.05, 6, cost(6), 6, tokens, curve[6], best, curve[best]]
-        assert list(map(float, numbers(explorer))) == pytest.approx(said, abs=0.0051)
-    alone = SpeedExplorer(alpha=0.6559, c=0.1286)
-    assert (alone.alpha.value, alone.c.value) == (0.66, 0.13)
-    assert len(alone.scoring.options) == 1
-    assert numbers(alone)[3] == "1.00"
-    alone.alpha.value, alone.c.value = 0.0, 1.0
-    assert numbers(alone)[-2:] == ["0", "1.00"]
-
-
 def test_a_stored_png_stays_with_its_line(monkeypatch, tmp_path):
     page = tmp_path / "n.ipynb"
     output = {"data": {"image/png": "abc", "text/plain": ["the ", "line"]}}
     page.write_text(json.dumps({"cells": [{"outputs": [{"text": "x"}, output]}, {"source": ""}]}))
-    figure = figures.round_lengths({"a": decoded().accepted_lengths[0]})
-    assert "image/png" not in published(monkeypatch, figure, "the line")
+    assert "image/png" not in published(monkeypatch, FIGURE, "the line")
     monkeypatch.setenv("JPY_SESSION_NAME", str(page))
-    assert published(monkeypatch, figure, "the line")["image/png"] == "abc"
-    assert "image/png" not in published(monkeypatch, figure, "another line")
+    assert published(monkeypatch, FIGURE, "the line")["image/png"] == "abc"
+    assert "image/png" not in published(monkeypatch, FIGURE, "another line")
     for content in ("{", "[]", '{"cells": [1]}'):
         page.write_text(content)
-        assert "image/png" not in published(monkeypatch, figure, "the line")
+        assert "image/png" not in published(monkeypatch, FIGURE, "the line")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none.ipynb"))
-    assert "image/png" not in published(monkeypatch, figure, "the line")
+    assert "image/png" not in published(monkeypatch, FIGURE, "the line")

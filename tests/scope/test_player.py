@@ -5,33 +5,22 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import pytest
+from browsing import chromium
 from test_protocol import FIRST
 from test_traces import HOSTILE, recorded
 
 from specwb.scope import module, page
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]  # fmt: skip
-
 pytestmark = pytest.mark.slow
-if CHROMIUM is None:
-    pytest.skip("no chromium on this machine", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api")
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
