@@ -368,11 +368,10 @@ class Verdict:
 
     def clone(self) -> Verdict:
         """A copy that outlives the step where graphs write the next one into the same memory."""
-        distribution = None if self.distribution is None else self.distribution.clone()
-        emitted = None if self.emitted is None else self.emitted.clone()
-        following = None if self.next_distribution is None else self.next_distribution.clone()
-        path, accepted, bonus = self.path.clone(), self.accepted.clone(), self.bonus.clone()
-        return Verdict(path, accepted, bonus, distribution, emitted, following)
+        copies: dict[str, Any] = {
+            k: None if x is None else x.clone() for k, x in vars(self).items()
+        }
+        return Verdict(**copies)
 
 
 @dataclass

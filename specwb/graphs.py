@@ -63,9 +63,9 @@ def _streams_of(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Str
     """The stream that a capture begins and ends on, and the one that everything in it runs on.
 
     They are two, because a graph that is destroyed frees what cuBLAS has set aside for the stream
-    its capture began on (torch 2.13), and all other graphs would go on using that. cuBLAS sets
-    32 MiB aside for every thread and stream that it runs on; a product before a thread's first
-    capture has it do so outside of a graph's memory.
+    its capture began on (torch 2.13), and all other graphs would go on using that. cuBLAS sets 32
+    MiB aside for every thread and stream that it runs on; a product before a thread's first capture
+    has it do so outside of a graph's memory.
     """
     if device not in _streams:
         _streams[device] = torch.cuda.Stream(device), torch.cuda.Stream(device)

@@ -174,19 +174,8 @@ class NGram:
         least: int = 1,
         smoothing: str = "backoff",
     ) -> NGram:
-        """Counts the n-grams of 1 to ``order`` tokens, none across two streams.
-
-        Args:
-            streams: texts of token ids, each ``[length]`` and each id < ``vocabulary``.
-            vocabulary: the number of tokens.
-            order: the length of the longest n-grams.
-            least: n-grams of two tokens and more stay where they were seen as often as this.
-            smoothing: ``"backoff"`` or ``"kn"``.
-
-        Raises:
-            NGramError: an order or least < 1, ids outside the vocabulary, no token at all, or an
-                order whose n-grams do not fit 63 bits.
-        """
+        """Counts the n-grams of 1 to ``order`` tokens in texts of ids < ``vocabulary``, none across
+        two texts. N-grams of two tokens and more stay where they were seen ``least`` times."""
         if order < 1 or least < 1 or vocabulary < 1:
             values = f"{order}, {least} and {vocabulary}"
             raise NGramError(f"order, least and vocabulary must be >= 1, got {values}")

@@ -155,16 +155,8 @@ class Noise:
         return self._round[stream]
 
     def make(self, stream: int, positions: Tensor, width: int) -> Tensor:
-        """Computes the uniforms of any positions, as explaining and testing a step need them.
-
-        Args:
-            stream: which stream.
-            positions: ``[B, P]``.
-            width: how many uniforms at each position.
-
-        Returns:
-            ``[B, P, width]``; a smaller width gives the first ones of a larger one.
-        """
+        """The uniforms ``[B, P, width]`` of any ``positions [B, P]`` of a stream, as explaining and
+        testing a step need them; a smaller width gives the first ones of a larger one."""
         groups = torch.arange(_groups(width), device=positions.device)
         number = torch.full((), stream, device=positions.device)
         words = philox(self.seeds[:, None, None], groups, positions[:, :, None], number)

@@ -98,20 +98,8 @@ class Tree:
     K: int
     widths: tuple[int, ...]
     _FIELDS = (
-        "host",
-        "depths",
-        "below",
-        "parent",
-        "depth",
-        "rank",
-        "kids",
-        "mask",
-        "trail",
-        "v",
-        "D",
-        "K",
-        "widths",
-        "_uncut",
+        *("host", "depths", "below", "parent", "depth", "rank", "kids", "mask"),
+        *("trail", "v", "D", "K", "widths", "_uncut"),
     )
     _uncut: Tree | None = None
 
@@ -396,14 +384,9 @@ class Trie(Tree):
 
 class GrownTree(Tree):
     """Every row's own tree, made on its device from parents chosen there: no value of it is read by
-    the host unless ``host`` is asked for. It has no prefixes: its nodes are in no order of levels.
-
-    Args:
-        parent: ``[R,n]``: -1 at the root, otherwise a node before its child; siblings in index
-            order are in drawing order.
-        depth: ``[R,n]``.
-        D, K: bounds of depth and of children a node, known beforehand.
-    """
+    the host unless ``host`` is asked for. ``parent`` and ``depth`` are ``[R,n]`` with -1 at the
+    root and parents before children; siblings in index order are in drawing order. D and K bound
+    depth and children per node. It has no prefixes: its nodes are in no order of levels."""
 
     padded = False
     in_level_order = False

@@ -454,11 +454,11 @@ class LeftOut(LevelDrafter):
 class CutQ(LevelDrafter):
     """Candidates are drawn from the top .8 of q; the whole q is reported."""
 
-    def _children(self, logits, d, sampling, u, used, race, q):
+    def _children(self, logits, d, sampling, drafted, q):
         if sampling.greedy:
-            return super()._children(logits, d, sampling, u, used, race, q)
+            return super()._children(logits, d, sampling, drafted, q)
         cut = Sampling(sampling.temperature, sampling.top_k, 0.8)
-        drawn = super()._children(logits, d, cut, u, used, race, [])
+        drawn = super()._children(logits, d, cut, drafted, [])
         q.append(sampling.probabilities(logits))
         return drawn
 
@@ -532,8 +532,8 @@ class LateArgmax(LevelDrafter):
         self.late = state.length - state.start >= 3
         return super().propose(state, noise)
 
-    def _children(self, logits, d, sampling, u, used, race, q):
-        tokens, ok = super()._children(logits, d, sampling, u, used, race, q)
+    def _children(self, logits, d, sampling, drafted, q):
+        tokens, ok = super()._children(logits, d, sampling, drafted, q)
         best = logits.argmax(-1, keepdim=True)
         return torch.where(self.late[:, None, None], best, tokens), ok
 

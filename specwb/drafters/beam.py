@@ -38,10 +38,8 @@ def taken(x: Tensor, index: Tensor) -> Tensor:
 
 def repeated(x: Tensor, count: int) -> Tensor:
     """``[B,n,..] -> [B,n count,..]``: every entry of a row repeated ``count`` times in place.
-
-    It is not ``repeat_interleave``, whose form for counts in a tensor waits for the device: the
-    tests of recorded steps refuse that name in every form.
-    """
+    (``repeat_interleave``, whose form for counts in a tensor waits for the device, is refused in
+    every form by the tests of recorded steps.)"""
     return x[:, :, None].expand(*x.shape[:2], count, *x.shape[2:]).flatten(1, 2)
 
 
@@ -174,11 +172,8 @@ class Nodes:
 
 def reranked(drafter: Drafter, state: State, nodes: Nodes, top: int) -> Draft:
     """The best of all nodes, as a draft of ``drafter.limits.nodes`` nodes with at most ``top``
-    children each.
-
-    A node's score is never above its parent's, and ties go to the node made first, which the parent
-    is: so the chosen nodes form a tree.
-    """
+    children each. A node's score is never above its parent's, and ties go to the node made first,
+    which the parent is: so the chosen nodes form a tree."""
     scores = nodes.scores
     return nodes.draft(drafter, state, best_nodes(scores, drafter.limits.nodes), top, scores)
 

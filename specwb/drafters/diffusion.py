@@ -64,28 +64,8 @@ class DiffusionDrafter(Drafter):
     If the context is too short for prefix and masks, k shrinks, down to plain steps. Each forward
     pass needs one transfer of the lattice to the host, and one of sizes. A recorded step has no
     sizes to read: it predicts the full number of places, and a search has two stages, before and
-    after the work on the host.
-
-    Args:
-        model: the diffusion model.
-        length: the draft length of a row.
-        proxy: makes a row's proxy.
-        ends: tokens that end a text.
-        steps: denoising steps.
-        top: candidates per place before pruning.
-        mass: total probability of the remaining candidates of a place.
-        beams: width of the search.
-        lam: the drafter's weight against the proxy's.
-        draw: search or sample.
-        paths: number of sequences drawn with ``draw="sample"``.
-        as_tree: verify all the beam's paths as one tree.
-        chunk: tokens per forward pass; 0: all of them.
-        refresh: decoding steps per full pass of a bidirectional model.
-        scorer: scores neighbouring candidates, in place of proxy, mass and lam.
-
-    Attributes:
-        spent: seconds that all decodings of this description spent searching (``search``) and
-            drafting in all (``draft``).
+    after the work on the host. ``spent`` are the seconds that all decodings of this description
+    spent searching (``search``) and drafting in all (``draft``).
 
     Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
     FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
@@ -109,13 +89,12 @@ class DiffusionDrafter(Drafter):
         paths: int = 1,
         as_tree: bool = False,
         chunk: int = 0,
-        refresh: int = 1,
         scorer: PathScorer | None = None,
     ) -> None:
         self.model, self.length, self.proxy, self.ends = model, length, proxy, frozenset(ends)
         self.steps, self.top, self.mass, self.beams, self.lam = steps, top, mass, beams, lam
         self.draw, self.paths, self.as_tree = draw, paths, as_tree
-        self.chunk, self.refresh, self.scorer = chunk, refresh, scorer
+        self.chunk, self.scorer = chunk, scorer
         most = length.most
         wide = beams if as_tree and draw == "search" else paths
         self.tree = sequences(wide, most)
@@ -140,9 +119,7 @@ class DiffusionDrafter(Drafter):
     def open(self, state: State, target: Target) -> None:
         device = state.tokens.device
         self.vocabulary = target.vocabulary
-        self.blocks = Blocks(
-            self.model, state.rows, state.capacity, self.refresh, target.vocabulary
-        )
+        self.blocks = Blocks(self.model, state.rows, state.capacity, target.vocabulary)
         self.backbone, self.cache = self.blocks.backbone, self.blocks.cache
         if self.model.causal:
             prefill(self.backbone, state, self.cache)
@@ -160,7 +137,6 @@ class DiffusionDrafter(Drafter):
         self.texts = [row[:n] for row, n in zip(rows, lengths, strict=True)]
         self.proxies = [self.proxy() for _ in lengths]
         self.read_to = [0] * len(lengths)  # what a proxy that reads along has read
-        self.index = 0
 
     def tensors(self) -> dict[str, Tensor]:
         own = {"fed": self.fed, "drafted": self.drafted, "stops": self.stops}
@@ -170,7 +146,6 @@ class DiffusionDrafter(Drafter):
     def adopt(self, fresh: Drafter) -> None:
         assert isinstance(fresh, DiffusionDrafter)
         self.texts, self.proxies, self.read_to = fresh.texts, fresh.proxies, fresh.read_to
-        self.index = 0
 
     def propose(self, state: State, noise: Noise) -> Draft:
         began = time.perf_counter()
@@ -181,7 +156,6 @@ class DiffusionDrafter(Drafter):
             draft = self._search(state)
         else:
             draft = self._sample(state, noise)
-        self.index += 1
         self.spent["draft"] += time.perf_counter() - began
         return draft
 
@@ -192,11 +166,6 @@ class DiffusionDrafter(Drafter):
         """The text before the step: a step's tokens are processed as text in the next step; until
         then masks occupy their slots."""
         return before
-
-    @property
-    def _anew(self) -> bool:
-        """Whether a model that sees both ways computes everything in this step."""
-        return self.index % self.refresh == 0
 
     def _asked(self, state: State) -> Tensor:
         """``[B]``: how many tokens each row asks for, fewer where the context ends, none where it
@@ -227,9 +196,7 @@ class DiffusionDrafter(Drafter):
         """
         fed = state.length + (drafted - self.chunk) if drafted else self.fed
         place = (state.length + drafted, state.horizon + drafted)
-        said = self.blocks.say(
-            tokens, *place, fed, fresh, k, most, self.steps, self._anew, padded=state.static
-        )
+        said = self.blocks.say(tokens, *place, fed, fresh, k, most, self.steps, padded=state.static)
         if not drafted:
             self.fed.copy_(state.length)
         return said
@@ -266,7 +233,7 @@ class DiffusionDrafter(Drafter):
             most = min(self.chunk, most) if self.chunk else most
             sizes = drafted, asked, most, fresh
             say = partial(self._numbers, state, tokens, *sizes)
-            numbers = self._read(state.stage(("say", self._anew), say))
+            numbers = self._read(state.stage("say", say))
             began, left = time.perf_counter(), []
             for row, (wish, length, *rest) in enumerate(numbers):
                 n, read = min(int(wish), most), rest[fresh:]
@@ -368,7 +335,7 @@ class DiffusionDrafter(Drafter):
         point = self.scheme(state.sampling) is Scheme.POINT
         tree = sequences(1 if point else self.paths, most, state.tokens.device)
         draw = partial(self._drawn, state, noise, asked, most, fresh, tree)
-        return state.stage(("sample", self._anew), draw)
+        return state.stage("sample", draw)
 
     def _drawn(
         self,

@@ -18,7 +18,7 @@ from specwb.models.path import KINDS, PathScorer, load_path
 from specwb.models.target import Target
 from specwb.ngram import SMOOTHINGS, NGram
 from specwb.options import MethodError, Option, spell
-from specwb.proxy import CacheProxy, KenLM, NGramError, OnlineNGram, Proxy, Uniform
+from specwb.proxy import CacheProxy, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.tree import MOST, Tree
 
 GROWTH = f"[0, {MOST}]"
@@ -72,8 +72,8 @@ class Options:
         str | Path,
         Option(
             "the proxy: own, the target's n-grams, counted beforehand (the paper's); online, "
-            "n-grams of prompt and output; both, each with weight 1/2; none; or a file, .npz or "
-            "KenLM. For a target without n-grams, own and both are the same as online",
+            "n-grams of prompt and output; both, each with weight 1/2; none; or an .npz file. "
+            "For a target without n-grams, own and both are the same as online",
             kind="both, own, online, none or a file",
         ),
     ] = "both"
@@ -98,10 +98,6 @@ class Options:
             "keep drafting chunks while every token has at least this probability", within="[0, 1]"
         ),
     ] = 0.0
-    refresh: Annotated[
-        int,
-        Option("decoding steps per full pass of a bidirectional model", low=1),
-    ] = 1
 
 
 def diffuspec(target: Target, options: Options) -> Drafter:
@@ -115,7 +111,7 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     key, o = "diffuspec", options
     _check_together(key, options)
     model = _diffusion(key, target, options.head)
-    _check_effects(key, options, model.causal)
+    _check_effects(key, options)
     scorer, scored_by = _scorer(key, target, model, options)
     length = Length(o.k or o.k_max, confidence=o.confidence)
     if not (o.k or o.chunk):
@@ -144,7 +140,6 @@ def diffuspec(target: Target, options: Options) -> Drafter:
         paths=o.paths,
         as_tree=o.tree,
         chunk=o.chunk,
-        refresh=o.refresh,
         scorer=scorer,
     )
     drafter.files = tuple(file for file in (place, scored_by) if file is not None)
@@ -173,10 +168,9 @@ def _check_together(key: str, o: Options) -> None:
         raise MethodError(f"{key}: chunk and confidence belong together: {example} .5")
 
 
-def _check_effects(key: str, o: Options, causal: bool) -> None:
+def _check_effects(key: str, o: Options) -> None:
     """Raises MethodError where an option was changed that others leave without effect."""
     length = ("delta", "rho", "share", "k_min")
-    files = str(o.ngram).endswith((".arpa", ".bin"))
     search = ("mass", "lam", "ngram", "order", "smoothing")
     walk = search if o.tree else (*search, "beams")
     without_effect = [
@@ -185,8 +179,7 @@ def _check_effects(key: str, o: Options, causal: bool) -> None:
         ("draw=sample", o.draw == "sample" and not _learned(o), ("top", "beams", *search[:3])),
         ("k or chunk", o.k or o.chunk, length),
         ("k", o.k, ("k_max",)),
-        (f"ngram={o.ngram}", o.ngram == "none" or files, ("order", "smoothing")),
-        ("a model whose text only looks back", causal, ("refresh",)),
+        ("ngram=none", o.ngram == "none", ("order", "smoothing")),
     ]
     for why, holds, names in without_effect:
         changed = [name for name in names if getattr(o, name) != getattr(Options, name)]
@@ -266,8 +259,7 @@ def proxy_for(
     if place is None:
         return partial(OnlineNGram, order or 3, target.vocabulary)
     try:
-        counted = place.suffix == ".npz"
-        model = _counted(key, target, place, order, smoothing) if counted else KenLM(place)
+        model = _counted(key, target, place, order, smoothing)
     except NGramError as error:
         raise MethodError(f"{key}: {error}") from error
     if ngram == "both":

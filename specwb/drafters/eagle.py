@@ -118,9 +118,7 @@ class EagleDrafter(Levels):
     def own_logits(self, hidden: Tensor) -> Tensor:
         return product(self.head.last(hidden), self.output.weight, self.output.bias)
 
-    def node_mask(self, state: State) -> Tensor | None:
-        if state.rows == 1 and self.tree.is_chain and not state.static:
-            return None
+    def tree_mask(self, state: State) -> Tensor:
         length, horizon = self.text(state)
         return tree_mask(self.tree, length, horizon, self.stack.dtype)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-
 from specwb.drafters.base import Drafter, Entry, Forward, Preset, level_passes
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
@@ -38,9 +36,6 @@ class DynamicEagle(EagleDrafter):
         limits = grown_limits(nodes, depth, top, top + (depth - 1) * top * top)
         super().__init__(head, limits, "greedy")
         self.top, self.extra_slots = top, (depth - 1) * top
-
-    def lay_out(self, device: torch.device) -> None:
-        """A dynamic tree has nothing to lay out."""
 
     def propose(self, state: State, noise: Noise) -> Draft:
         length, horizon = self.text(state)

@@ -131,9 +131,6 @@ class WideEasy(EasyDrafter):
         super().__init__(draft, limits, groups, calibrate, "greedy")
         self.width = width
 
-    def lay_out(self, device: torch.device) -> None:
-        """A dynamic tree has nothing to lay out."""
-
     def propose(self, state: State, noise: Noise) -> Draft:
         level = Level.root(state.rows, state.length.device)
         beams = Beams(state.length - 1, state.horizon, self.backbone.dtype)

@@ -89,6 +89,8 @@ class FalconDrafter(EagleDrafter):
         return sum(len(p.blocks) * p.levels * p.width for p in self.blocks.passes)
 
     def lay_out(self, device: torch.device) -> None:
+        if not hasattr(self, "tree"):
+            return
         self.tree = tree = self.tree.to(device)
         k, blocks = self.k, self.blocks
         places = blocks.places

@@ -62,9 +62,6 @@ class DynamicFalcon(FalconDrafter):
         self.count = min(self.beams, self.top**self.k)  # blocks of a pass
         self.extra_slots = (self.passes - 1) * self.count * self.k
 
-    def lay_out(self, device: torch.device) -> None:
-        """A dynamic tree has nothing to lay out."""
-
     def propose(self, state: State, noise: Noise) -> Draft:
         k, top = self.k, self.top
         length, horizon = self.text(state)

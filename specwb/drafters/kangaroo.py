@@ -132,9 +132,7 @@ class KangarooDrafter(Levels):
     def own_logits(self, hidden: Tensor) -> Tensor:
         return product(self.head.last(hidden), self.output.weight, self.output.bias)
 
-    def node_mask(self, state: State) -> Tensor | None:
-        if state.rows == 1 and self.tree.is_chain and not state.static:
-            return None
+    def tree_mask(self, state: State) -> Tensor:
         return state.tree_mask(self.tree, self.target.dtype)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
@@ -166,9 +164,6 @@ class DynamicKangaroo(KangarooDrafter):
         self.top, self.slots = top, 1 + depth * top
         self.least_score = math.log(eta) if eta else -math.inf
         self.host_reads = depth
-
-    def lay_out(self, device: torch.device) -> None:
-        """A dynamic tree has nothing to lay out."""
 
     def node_mask(self, state: State) -> Tensor | None:
         """The mask of the root."""

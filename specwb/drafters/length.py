@@ -11,19 +11,13 @@ from torch import Tensor
 
 
 class Length:
-    """A constant length of ``k`` tokens; subclasses change ``tokens`` between steps.
+    """A constant length of ``k`` tokens, at most ``most``; subclasses change ``tokens [B]``, the
+    current length of each row, between steps.
 
     Within a step a row continues its draft while it has fewer than ``tokens`` draft tokens and its
     confidence in the tokens drafted since the last check is at least ``confidence``
-    (:meth:`onward`). The drafter defines its confidence, see :mod:`specwb.drafters.stopping`.
-
-    Args:
-        k: draft tokens at first.
-        most: upper bound for every row; default k.
-        confidence: the confidence that a row needs to continue; 0: none.
-
-    Attributes:
-        tokens: ``[B]`` current draft length of each row.
+    (:meth:`onward`; 0 asks for none). The drafter defines its confidence, see
+    :mod:`specwb.drafters.stopping`.
     """
 
     def __init__(self, k: int, most: int | None = None, confidence: float = 0.0) -> None:

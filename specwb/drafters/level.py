@@ -33,17 +33,12 @@ class Drafted:
     """The levels that a step has drafted so far. A stage of the step (:meth:`State.stage`) takes
     one and returns another.
 
-    Attributes:
-        tokens: of every level, the root's first, ``[B,nodes of the level]``.
-        valid: which of them may be accepted, with the same shapes.
-        q: for every sampled level, the distributions that its children were drawn from.
-        kept: tensors that a subclass collects from level to level.
-        hidden: states ``[B,m,H]`` of the level whose children were drafted last.
-        mask: of all nodes, ``[B,n,extent]``, or None.
-        u: the step's uniforms for drafting, or None.
-        race: exponential variables of coupled draws, or None.
-        going: rows that still draft, ``[B]``; None: all.
-        more: a scalar: whether any unfinished row keeps drafting; None if it is not needed.
+    ``tokens`` and ``valid`` are of every level, the root's first, ``[B,nodes of the level]``; ``q``
+    of every sampled level; ``kept`` is what a subclass collects from level to level. ``hidden
+    [B,m,H]`` are the states of the level whose children were drafted last, ``mask [B,n,extent]``
+    that of all nodes, ``u`` the step's uniforms for drafting, ``race`` the exponential variables of
+    coupled draws. ``going [B]`` are the rows that still draft (None: all); ``more``, a scalar,
+    whether any unfinished row keeps drafting (None if it is not needed).
     """
 
     tokens: list[Tensor]
@@ -149,6 +144,11 @@ class Levels(Drafter):
 
     def node_mask(self, state: State) -> Tensor | None:
         """The mask of all nodes ``[B,n,extent]``; None if every node sees everything."""
+        if state.rows == 1 and self.tree.is_chain and not state.static:
+            return None
+        return self.tree_mask(state)
+
+    def tree_mask(self, state: State) -> Tensor:
         raise NotImplementedError
 
     def scheme(self, sampling: Sampling) -> Scheme:
@@ -175,7 +175,9 @@ class Levels(Drafter):
         return sum((stop - start) * k for (start, stop), k in levels)
 
     def lay_out(self, device: torch.device) -> None:
-        """Makes the tree's tables; called in ``open``."""
+        """Makes the tables of a static tree; called in ``open``."""
+        if not hasattr(self, "tree"):
+            return
         self.tree = self.tree.to(device)
         levels = self.tree.levels
         # nodes before the last level, in level order: they have a row of q each
@@ -264,13 +266,9 @@ class Levels(Drafter):
 
     def _children_of(self, state: State, drafted: Drafted, d: int) -> Drafted:
         """Drafts the children of level ``d``, whose hidden states ``drafted`` has."""
-        levels, hidden, going = self.tree.levels, drafted.hidden, drafted.going
-        used = sum(
-            (stop - start) * k
-            for (start, stop), k in zip(levels[:d], self.tree.widths, strict=False)
-        )
+        hidden, going = drafted.hidden, drafted.going
         logits, q = self.own_logits(hidden), [*drafted.q]
-        children, ok = self._children(logits, d, state.sampling, drafted.u, used, drafted.race, q)
+        children, ok = self._children(logits, d, state.sampling, drafted, q)
         tokens = children.flatten(1).index_select(1, self.take[d])
         ok = ok.flatten(1).index_select(1, self.take[d])
         valid = ok if going is None else ok & going[:, None]
@@ -310,34 +308,23 @@ class Levels(Drafter):
             self.length.observe((draft.valid * draft.tree.depth).amax(1), verdict.accepted)
 
     def _children(
-        self,
-        logits: Tensor,
-        d: int,
-        sampling: Sampling,
-        u: Tensor | None,
-        used: int,
-        race: Tensor | None,
-        q: list[Tensor],
+        self, logits: Tensor, d: int, sampling: Sampling, drafted: Drafted, q: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The children ``[B,nodes,k]`` of every node of level ``d``, and which of them may be
-        accepted.
-
-        ``logits`` are ``[B,nodes,V]``, or of :attr:`words`; ``u`` holds the step's uniforms, of
-        which the levels above have used the first ``used``; ``race [B,D+1,K,V]`` belongs to coupled
-        draws. The distribution that children were drawn from is appended to ``q``.
-        """
+        accepted, from ``logits [B,nodes,V]`` (or of :attr:`words`). The distribution that they were
+        drawn from is appended to ``q``."""
         k, nodes = self.tree.widths[d], logits.shape[1]
         if sampling.greedy or self.draw == "greedy":
             children = most_probable(logits)[..., None] if k == 1 else logits.topk(k, -1).indices
             return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
         own = sampling.probabilities(logits)
         distribution = self.spread(own, 0.0)
-        if race is not None:
+        if drafted.race is not None:
             # the root has K children, every other node one, in the order of the paths
-            children = (race[:, d].unflatten(1, (nodes, k)) / distribution[:, :, None]).argmin(-1)
+            race = drafted.race[:, d].unflatten(1, (nodes, k))
+            children = (race / distribution[:, :, None]).argmin(-1)
             return children, torch.ones_like(children, dtype=torch.bool)
-        assert u is not None
-        columns = u[:, used : used + nodes * k].view(-1, nodes, k)
+        columns = self.columns(drafted, d)
         if self.draw == "top" and k > 1:
             return self._top_and_draw(distribution, self.fixed[d], columns, q)
         q.append(distribution)
@@ -346,6 +333,15 @@ class Levels(Drafter):
             return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
         children, ok = draw_without_replacement(own, columns)
         return self.tokens(children), ok
+
+    def columns(self, drafted: Drafted, d: int) -> Tensor:
+        """``[B,nodes,k]``: the uniforms of level ``d``."""
+        assert drafted.u is not None
+        levels = zip(self.tree.levels, self.tree.widths, strict=False)
+        sizes = [(stop - start, k) for (start, stop), k in levels]
+        first = sum(nodes * k for nodes, k in sizes[:d])
+        nodes, k = sizes[d]
+        return drafted.u[:, first : first + nodes * k].view(-1, nodes, k)
 
     def _top_and_draw(
         self, distribution: Tensor, fixed: Tensor, u: Tensor, q: list[Tensor]
@@ -441,9 +437,7 @@ class LevelDrafter(Levels):
     def own_logits(self, hidden: Tensor) -> Tensor:
         return self.backbone.head(hidden)
 
-    def node_mask(self, state: State) -> Tensor | None:
-        if state.rows == 1 and self.tree.is_chain and not state.static:
-            return None
+    def tree_mask(self, state: State) -> Tensor:
         return state.tree_mask(self.tree, self.backbone.dtype)
 
     def _run(self, tokens: Tensor, place: Place) -> Tensor:

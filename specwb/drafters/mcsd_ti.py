@@ -12,7 +12,7 @@ from torch import Tensor
 from specwb.drafters.base import Drafter, Entry, Forward, Preset, chain
 from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
-from specwb.drafters.level import DRAWS, LevelDrafter, drawable, static
+from specwb.drafters.level import DRAWS, Drafted, LevelDrafter, drawable, static
 from specwb.drafters.stopping import Confidence, Decision, Entropy, Top
 from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
@@ -60,25 +60,15 @@ class SeveralRoots(LevelDrafter):
         return {**super().tensors(), "ahead": self.next_distribution}
 
     def _children(
-        self,
-        logits: Tensor,
-        d: int,
-        sampling: Sampling,
-        u: Tensor | None,
-        used: int,
-        race: Tensor | None,
-        q: list[Tensor],
+        self, logits: Tensor, d: int, sampling: Sampling, drafted: Drafted, q: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         if d:
-            return super()._children(logits, d, sampling, u, used, race, q)
-        k = self.tree.widths[0]
-        if u is None:
-            children = self.next_distribution.topk(k, -1).indices[:, None]
+            return super()._children(logits, d, sampling, drafted, q)
+        if drafted.u is None:
+            children = self.next_distribution.topk(self.tree.widths[0], -1).indices[:, None]
             return children, torch.ones_like(children, dtype=torch.bool)
         q.append(self.next_distribution[:, None])
-        return draw_without_replacement(
-            self.next_distribution[:, None], u[:, used : used + k].view(-1, 1, k)
-        )
+        return draw_without_replacement(q[-1], self.columns(drafted, 0))
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)

@@ -13,14 +13,12 @@ from specwb.models.cache import KVCache
 
 
 class Past:
-    """The caches of the last decoding, kept for the next one.
+    """The caches of the last decoding, kept for the next one; ``reused`` is the number of positions
+    of the last prompts that the target did not compute again.
 
     A slot depends only on a token, its position and the tokens before it, so the common beginning
     of two texts has the same slots in both. Rows are matched by their index; the number of slots
     reused is the least that any row has in common with its own earlier text.
-
-    Attributes:
-        reused: number of positions of the last prompts that the target did not compute again.
     """
 
     def __init__(self) -> None:
@@ -37,10 +35,10 @@ class Past:
         self.reused, old = 0, self._prior
         if old is None or len(prompts) != len(self._texts) or features != self._features:
             return None
-        common = min(map(_common, prompts, self._texts))
-        slots = min(common, old.slots)
+        shared = min(map(common, prompts, self._texts))
+        slots = min(shared, old.slots)
         self.reused = max(0, min(slots, max(map(len, prompts)) - 1))
-        return Prior(old.caches, old.features, slots, min(common, old.drafted))
+        return Prior(old.caches, old.features, slots, min(shared, old.drafted))
 
     def keep(self, state: State, drafter: Drafter, before: Tensor) -> None:
         """Keeps the state of a finished decoding, whose rows had the lengths ``before [B]`` before
@@ -63,7 +61,7 @@ def _copy(cache: KVCache) -> KVCache:
     return other
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
+def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens both begin with."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter, chain
+from specwb.drafters.past import common
 from specwb.flow import Draft, State
 from specwb.mask import causal_mask
 from specwb.models.cache import KVCache
@@ -33,10 +34,6 @@ class RoundTrip(Drafter):
     Source: universal assisted generation of the transformers library; Timor et al. 2025, arXiv
     2502.05202, algorithm 2 (string-level exact match). Differs from it in: the draft model is
     greedy at every temperature.
-
-    Args:
-        draft: the draft model, with its tokenizer.
-        gamma: tokens per step, of either model.
     """
 
     host_reads = 3
@@ -80,7 +77,7 @@ class RoundTrip(Drafter):
         rows = [[0] if no else ids for ids, no in zip(rows, full, strict=True)]
         # at least the last token is fed, for what comes after it
         shared = [
-            min(_common(ids, old), len(ids) - 1) for ids, old in zip(rows, self.read, strict=True)
+            min(common(ids, old), len(ids) - 1) for ids, old in zip(rows, self.read, strict=True)
         ]
         width = max(len(ids) - p for ids, p in zip(rows, shared, strict=True))
         extent = max(max(shared) + width, max(map(len, rows)) + self.gamma)
@@ -144,8 +141,3 @@ def _added(tokenizer: Any, ids: list[int], more: list[int]) -> str:
     """What ``more`` tokens add to a text; nothing where they change what was there."""
     before, whole = _text(tokenizer, ids), _text(tokenizer, ids + more)
     return whole[len(before) :] if whole.startswith(before) else ""
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

@@ -20,8 +20,8 @@ LONGEST = 20  # draft tokens that schedule=heuristic goes up to, unless it begin
 
 
 class ScheduledChain(LevelDrafter):
-    """A chain whose length is chosen anew in every step and for every row, from earlier steps and
-    the draft model alone.
+    """A chain whose length (:mod:`specwb.drafters.length`) is chosen anew in every step and for
+    every row, from earlier steps and the draft model alone.
 
     Schedule "heuristic": gamma grows by 2 after a step in which every draft token was accepted and
     shrinks by 1 after any other, within 1..``most``. Confidence: a row continues after a token x
@@ -31,9 +31,6 @@ class ScheduledChain(LevelDrafter):
     A row's length depends on that row only, so a row decodes alike alone and in a batch; the rest
     of a shorter row's chain is invalid. Drafting stops with the longest row (one host read per
     level).
-
-    Attributes:
-        length: decides the draft length, see :mod:`specwb.drafters.length`.
 
     Source: assisted generation of the transformers library (num_assistant_tokens_schedule
     "heuristic", assistant_confidence_threshold). Differs from it in: the heuristic's gamma has an

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specwb.bench.statistics import mean_and_error
 from specwb.decoding import decode
+from specwb.drafters.level import Drafted
 from specwb.drafters.mcsd_ti import SeveralRoots
 from specwb.errors import ArgumentError
 from specwb.methods import Method
@@ -113,17 +114,10 @@ class _BestRoots(SeveralRoots):
     """Roots that are not drawn: the likeliest tokens."""
 
     def _children(
-        self,
-        logits: Tensor,
-        d: int,
-        sampling: Sampling,
-        u: Tensor | None,
-        used: int,
-        race: Tensor | None,
-        q: list[Tensor],
+        self, logits: Tensor, d: int, sampling: Sampling, drafted: Drafted, q: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         if d:
-            return super()._children(logits, d, sampling, u, used, race, q)
+            return super()._children(logits, d, sampling, drafted, q)
         q.append(self.next_distribution[:, None])
         best = self.next_distribution.topk(self.tree.widths[0], -1).indices[:, None]
         return best, torch.ones_like(best, dtype=torch.bool)

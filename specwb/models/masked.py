@@ -20,9 +20,7 @@ class Blocks:
 
     A model whose text sees only what is before it has an exact cache: a forward is over the tokens
     that are new and the masks. Of a model whose text sees everything, a forward is over all there
-    is (``refresh`` = 1). Or, in ``refresh - 1`` of ``refresh`` steps, it is over what is new alone,
-    and the keys and values of the rest are those of an earlier step (Fast-dLLM's prefix cache):
-    drafts change then, what is decoded does not.
+    is.
 
     Rows of different lengths and with different numbers of masks draft what each would alone: a
     row's masks beyond its own number are seen by nobody. Each row has ``capacity`` places, masks
@@ -33,10 +31,9 @@ class Blocks:
         model: DiffusionModel,
         rows: int,
         capacity: int,
-        refresh: int = 1,
         vocabulary: int | None = None,
     ) -> None:
-        self.model, self.backbone, self.refresh = model, model.backbone, refresh
+        self.model, self.backbone = model, model.backbone
         self.cache = self.backbone.cache(rows, capacity + 1)
         # the slot of what is computed and not wanted; no query sees it
         self.nowhere = capacity
@@ -53,7 +50,6 @@ class Blocks:
         k: Tensor,
         most: int,
         steps: int = 1,
-        anew: bool = True,
         padded: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The logits of the tokens that follow every text, ``[B,most,V]``, or of the model's words,
@@ -69,11 +65,10 @@ class Blocks:
             steps: S denoising steps. In each the ``ceil(k / S)`` surest of the places that are
                 still masked get their best token; a place's logits are those of the step in which
                 it got one.
-            anew: everything is computed anew, where the model's text sees its masks.
         """
         model, device = self.model, tokens.device
         rows, m = len(tokens), model.masks(most)
-        everything = anew and not model.causal
+        everything = not model.causal
         width = horizon if everything else fresh
         fed = torch.zeros_like(fed) if everything else fed
         block = torch.full((rows, m), model.mask_id, device=device)

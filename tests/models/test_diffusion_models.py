@@ -137,24 +137,22 @@ class Decoding:
     """Rows of texts that are known further every round; says what Blocks says, as a drafter asks
     for it."""
 
-    def __init__(
-        self, made: DiffusionModel, texts: list[list[int]], capacity: int = 64, refresh: int = 1
-    ) -> None:
-        self.texts, self.blocks = texts, Blocks(made, len(texts), capacity, refresh)
-        self.capacity, self.fed, self.index = capacity, torch.zeros(len(texts), dtype=torch.long), 0
+    def __init__(self, made: DiffusionModel, texts: list[list[int]], capacity: int = 64) -> None:
+        self.texts, self.blocks = texts, Blocks(made, len(texts), capacity)
+        self.capacity, self.fed = capacity, torch.zeros(len(texts), dtype=torch.long)
 
     def say(self, lengths: list[int], k: list[int], steps: int = 1) -> Tensor:
         """Slots behind the known text hold rubbish, as after a rejected draft."""
         tokens = torch.randint(V, (len(lengths), self.capacity))
         for row, (text, n) in enumerate(zip(self.texts, lengths, strict=True)):
             tokens[row, :n] = torch.tensor(text[:n])
-        length, anew = torch.tensor(lengths), self.index % self.blocks.refresh == 0
+        length = torch.tensor(lengths)
         fresh = max(1, max((length - self.fed).tolist()))
         with torch.inference_mode():
             out, _ = self.blocks.say(
-                tokens, length, max(lengths), self.fed, fresh, torch.tensor(k), max(k), steps, anew
+                tokens, length, max(lengths), self.fed, fresh, torch.tensor(k), max(k), steps
             )
-        self.fed, self.index = length, self.index + 1
+        self.fed = length
         return out
 
 
@@ -205,33 +203,6 @@ def test_a_model_that_looks_back_computes_only_what_is_new(monkeypatch):
         masks = 19 if kind == "ours" else 20
         assert widths == [n + masks for n in ((5, 3, 1) if made.causal else (5, 8, 9))]
         monkeypatch.undo()
-
-
-def test_refreshing_every_so_many_rounds():
-    """The same as everything anew in the rounds that refresh; in the others the keys are of an
-    earlier round, and the draft another."""
-    made, decoding, away = model("dream"), Decoding(model("dream"), TEXTS[:1], refresh=3), []
-    for length in (5, 8, 9, 12, 15, 16, 20):
-        off = decoding.say([length], [6])[0] - said(made, TEXTS[0][:length], 6)
-        away.append(float(off.abs().max()))
-    assert all((a < 1e-4) is (i % 3 == 0) for i, a in enumerate(away)), away
-    assert min(a for i, a in enumerate(away) if i % 3) > 1e-2
-    stays = Decoding(model("ours"), TEXTS[:1], refresh=3)
-    for length in (5, 8, 9):
-        close(stays.say([length], [6])[0], said(model("ours"), TEXTS[0][:length], 6))
-
-
-@pytest.mark.parametrize("steps", [1, 2])
-def test_rows_refreshed_together_draft_what_each_would_alone(steps):
-    """What a row is given again because another has more that is new does not change what it keeps
-    of an earlier round."""
-    batch = Decoding(model("dream"), TEXTS, refresh=3)
-    alone = [Decoding(model("dream"), [text], refresh=3) for text in TEXTS]
-    for lengths, k in ROUNDS:
-        k = [max(n, 1) for n in k]
-        found = batch.say(lengths, k, steps)
-        for row in range(3):
-            close(found[row, : k[row]], alone[row].say([lengths[row]], [k[row]], steps)[0])
 
 
 # ------------------------------------------------------------------------------ published layouts

@@ -127,7 +127,7 @@ def noise_by_place_in_the_batch(patch):
 @killed_by("test_decoding_distribution.py: of_the_text_is mcsd-plain")
 def levels_share_draws(patch):
     """All levels of a draft tree are drawn with the first level's uniforms."""
-    patch.edit(Levels._children_of, "levels[:d]", "levels[:0]")
+    patch.edit(Levels.columns, "sizes[:d]", "sizes[:0]")
 
 
 @killed_by("test_decoding_distribution.py: of_the_text_is replacement-plain")
