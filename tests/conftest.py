@@ -148,3 +148,15 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False  # by the number of tests, which says little
     return ByFile(config, log)
+
+
+@pytest.fixture
+def taped(monkeypatch):
+    """Steps are recorded on the CPU; buckets are small, so that several come up."""
+    from tape import Tape
+
+    from specwb import flow, graphs
+
+    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
+    monkeypatch.setattr(flow, "BUCKET", 16)
+    monkeypatch.setattr("specwb.models.target.BUCKET", 16)

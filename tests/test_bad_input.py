@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 from safetensors.torch import load_file, save_file
 from terminal import call
 from tokenizers import Regex, normalizers
@@ -32,19 +33,18 @@ from specwb.sweeps import results
 from specwb.sweeps.space import Range, Space, SweepError
 
 TARGET = tiny.target()
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if 'pirate' %}{% endif %}"
 
 
 def talker():
-    tokenizer = tiny.tokenizer(WORDS)
+    tokenizer = tiny.tokenizer(tiny.WORDS)
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
 
 def panicking():
     """A tokenizer whose expression goes back further than the library allows: a panic in Rust."""
-    tokenizer = tiny.tokenizer(WORDS)
+    tokenizer = tiny.tokenizer(tiny.WORDS)
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex("(a+)+$"), "")
     return tokenizer
 
@@ -74,6 +74,8 @@ PYTHON = {
     "load ~nobody": (lambda: specwb.load("~nobodyx/x"), LoadError, "~nobodyx/x does not exist"),
     "load long": (lambda: specwb.load("a" * 5000), LoadError, "File name too long"),
     "load nul": (lambda: specwb.load("a\0b"), LoadError, "is no name of a file: embedded null"),
+    "load None": (lambda: specwb.load(None), LoadError, "hub id OWNER/NAME is needed, got None"),
+    "dtype": (lambda: specwb.load("lab", dtype="int8"), LoadError, "dtype must be .* got 'int8'"),
     "head long": (lambda: folder_of("a" * 5000, SAFE, refused=HeadError), HeadError, "too long"),
     "past": (decode(past=5), ArgumentError, "past must be a .*Past, got 5"),
     "register": (lambda: specwb.register(5, specwb.Drafter), MethodError, "key 5 must be a plain"),
@@ -176,6 +178,10 @@ PYTHON = {
     "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }
 
+if not torch.cuda.is_available():
+    no_cuda = (lambda: specwb.load("lab", device="cuda"), LoadError, "sees no CUDA device")
+    PYTHON["no CUDA"] = no_cuda
+
 
 @pytest.mark.parametrize(("act", "kind", "words"), PYTHON.values(), ids=PYTHON)
 def test_a_call(act, kind, words, tmp_path, monkeypatch):
@@ -212,7 +218,7 @@ def test_a_solution_that_ends_the_program_is_wrong():
 def saved(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     TARGET.model.save_pretrained(folder)
-    tiny.tokenizer(WORDS).save_pretrained(folder)
+    tiny.tokenizer(tiny.WORDS).save_pretrained(folder)
     return folder
 
 
@@ -287,6 +293,10 @@ ROPE = {"rope_type": "linear", "rope_theta": 10000.0}
 FOLDERS = {
     "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "weights"),
+    "no tokenizer": (
+        lambda folder: [path.unlink() for path in folder.glob("*token*")],
+        "no tokenizer could be loaded from",
+    ),
     "missing shard": (sharded, r"weight file 2\.safetensors is missing"),
     "missing weight": (without("model.norm.weight"), r"missing keys: model\.norm\.weight"),
     "width": (settings(intermediate_size=48), r"in the file, the config asks for \["),

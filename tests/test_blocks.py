@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwb import Tree
-from specwb.blocks import LLAMA, PUBLISHED, VICUNA, BlockTree
+from specwb.blocks import PUBLISHED, BlockTree
 
 Path = tuple[int, ...]
 COUNTS = {"vicuna": (20, 15, 19, 23, 21, 23, 21, 23), "llama": (20, 19, 19, 15, 16, 10, 10, 9)}
@@ -137,32 +137,6 @@ def test_the_published_trees_are_as_they_were_counted(name):
         )
 
 
-def test_the_published_trees_differ_where_they_are_known_to():
-    vicuna, llama = (set(paths(tree)) for tree in (VICUNA, LLAMA))
-    assert (0, 1, 7) in llama - vicuna  # ranks 0..7, not the gap of the released list
-    assert (0, 0, 0, 0, 0, 0, 1, 1) in vicuna - llama
-    assert max(path[0] for path in vicuna if len(path) == 8) == 2
-    assert (1, 0, 0, 0, 0, 0, 0, 0) in vicuna & llama
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_ancestors_and_leaf_paths_of_the_published_trees(name):
-    tree = PUBLISHED[name]
-    every = paths(tree)
-    assert every == sorted(every, key=lambda p: (len(p), p)), "in the order of depth and path"
-    index = {path: node for node, path in enumerate(every)}
-    assert len(index) == tree.n
-    for node, path in enumerate(every):
-        above = {index[path[:d]] for d in range(len(path) + 1)}
-        assert set(tree.mask[0, node].nonzero().flatten().tolist()) == above
-    inner = {path[:-1] for path in every[1:]}
-    leaves = [node for node, path in enumerate(every) if path not in inner]
-    assert [node for node, kids in enumerate(tree.below[0]) if not kids] == leaves
-    for node in leaves:
-        on = [index[every[node][:d]] for d in range(len(every[node]) + 1)]
-        assert tree.trail[0, node].tolist() == on + [node] * (tree.D + 1 - len(on))
-
-
 # ------------------------------------------------------------------------------------- every node
 
 
@@ -179,17 +153,6 @@ def test_places_of_any_tree(tree, k):
     check(tree, k)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-@pytest.mark.parametrize("depth", range(1, 10))
-def test_chains(depth, k):
-    """One block a pass; the last may be cut short."""
-    made = BlockTree(Tree.chain(depth), k)
-    check(made.tree, k)
-    assert [one.levels for one in made.passes] == [k] * (depth // k) + [depth % k] * (depth % k > 0)
-    assert made.slots == k * (len(made.passes) - 1)
-    assert made.passes[0].blocks == (0,)
-
-
 def test_what_the_papers_figure_shows():
     """Blocks (can, i) | (assist, you), (get, to) | (make, a), (help, with), (to, do): the last sees
     the text, its own first block and itself."""
@@ -201,22 +164,6 @@ def test_what_the_papers_figure_shows():
     do = made.sight()[0, -1].int().tolist()
     #            beyond, text, (assist, you), (get, to), (make, a), (help, with), (to, do), beyond
     assert do == [1, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0]
-
-
-def test_lists_are_shared_within_a_block():
-    """(2, 2) in blocks of two: both nodes of depth 1 take their children from one list; in blocks
-    of one each has its own."""
-    tree = Tree.branching(2, 2)
-    assert BlockTree(tree, 2).places == [
-        (0, 0, 0, 0),
-        (0, 0, 0, 1),
-        (0, 0, 1, 0),
-        (0, 0, 1, 1),
-        (0, 0, 1, 0),
-        (0, 0, 1, 1),
-    ]
-    assert BlockTree(tree, 1).places[2:] == [(1, 0, 0, 0), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, 0, 1)]
-    assert (BlockTree(tree, 2).lists, BlockTree(tree, 1).lists) == (2, 3)
 
 
 # -------------------------------------------------------------------------------------- bad input
@@ -242,11 +189,6 @@ def test_lists_are_shared_within_a_block():
 def test_trees_that_cannot_be_drafted_in_blocks(tree, k, passes, message):
     with pytest.raises(ValueError, match=message):
         BlockTree(tree, k, passes)
-
-
-def test_a_tree_as_deep_as_its_passes_allow():
-    assert len(BlockTree(Tree.chain(4), 2, 2).passes) == 2
-    assert len(BlockTree(Tree.chain(3), 2, 4).passes) == 2
 
 
 def test_steps_of_a_round_by_hand():

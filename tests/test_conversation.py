@@ -12,7 +12,6 @@ import specwb
 from specwb.drafters.past import Past
 from specwb.models import target as target_module
 
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 TEMPLATE = (
     "{% for m in messages %}{{ 'w1 ' if m['role'] == 'user' else 'w2 ' }}{{ m['content'] }} "
     "{% endfor %}{% if add_generation_prompt %}w2 {% endif %}"
@@ -30,7 +29,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[specwb.Target, specwb.Target]:
-    words = tiny.tokenizer(WORDS)
+    words = tiny.tokenizer(tiny.WORDS)
     words.chat_template = TEMPLATE
     model = tiny.build("llama", seed=3, dtype=tiny.EXACT)
     return specwb.load(model, tokenizer=words), specwb.load(tiny.perturbed(model, 0.02))

@@ -191,19 +191,6 @@ def test_masks_are_made_once_a_round_and_anew_the_next():
     )
 
 
-def test_trees_made_for_one_round_do_not_share_masks():
-    """A tree that is gone leaves its address to the next one."""
-    state = state_of([4, 2], [20, 20], [False, False], [])
-    for turn in range(50):
-        tree = specwb.Tree.chain(3) if turn % 2 else specwb.Tree.branching(2, 1)
-        if turn % 3:
-            tree = specwb.Tree.branching(3)
-        assert torch.equal(
-            state.tree_mask(tree, torch.float32), tree_mask(tree, state.length, 4, torch.float32)
-        ), turn
-        del tree
-
-
 class Told(specwb.Drafter):
     """Row 0 a chain that is right, row 1 a bush whose second child is right, row 2 nothing right
     and padding."""

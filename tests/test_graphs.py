@@ -24,9 +24,8 @@ from test_protocol import (
 )
 
 import specwb
-from specwb import engine, flow, graphs
+from specwb import engine, graphs
 from specwb.drafters.base import Drafter
-from specwb.drafters.lookahead import Lookahead
 from specwb.models.cache import KVCache
 from specwb.probability import Sampling
 
@@ -45,14 +44,6 @@ def recorded(key: str, options: dict) -> bool:
 captured_cases = cases(FIRST)
 every_captured_case = cases([case for case in CASES if recorded(*case)])
 settings_of = pytest.mark.parametrize("settings", SETTINGS, ids=["T0", "T1", "filtered"])
-
-
-@pytest.fixture
-def taped(monkeypatch):
-    """Steps are recorded on the CPU; buckets are small, so that several come up."""
-    monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
-    monkeypatch.setattr(flow, "BUCKET", 16)
-    monkeypatch.setattr("specwb.models.target.BUCKET", 16)
 
 
 def _eager(pair, prompts, method, **settings):
@@ -82,42 +73,6 @@ def test_replayed_rounds_are_the_eager_ones(key, options, taped):
     for bucket, recording in earlier.items():
         assert arena.recordings[bucket] is recording
     assert list(method.arenas.values()) == [arena]
-
-
-@captured_cases
-@pytest.mark.slow
-def test_shapes_are_the_same_in_every_round_of_a_bucket(key, options, monkeypatch, taped):
-    """The operators of a step and their shapes, with Python running: what a graph would freeze does
-    not change."""
-    pair = EVERYTHING
-    method = made(key, options, pair)
-    seen: dict[tuple, list] = {}
-    compared = 0
-
-    def addresses(arena):
-        return [x.data_ptr() for x in arena.state.tensors().values()]
-
-    def run(arena, body, stage=None):
-        nonlocal compared
-        horizon = arena.state.horizon, stage
-        before = addresses(arena)
-        with torch.inference_mode():
-            tape = Tape(body)
-        leaves = torch.utils._pytree.tree_leaves
-        shapes = [
-            (str(func), [tuple(x.shape) for x in leaves(out) if isinstance(x, torch.Tensor)])
-            for func, _, _, out in tape.calls
-        ]
-        if len(seen.setdefault(horizon, [])) > 1:  # the first steps make tables
-            compared += 1
-            assert shapes == seen[horizon][1]
-            assert before == addresses(arena)
-        seen[horizon].append(shapes)
-        return body()
-
-    monkeypatch.setattr(graphs.Arena, "run", run)
-    specwb.decode(pair.target, PROMPTS, method, max_new_tokens=[30, 40, 20])
-    assert compared > 3
 
 
 @every_case
@@ -157,15 +112,6 @@ def test_what_is_timed_is_replays(taped):
     assert all(arena.recordings.values())
     graphs.replayed(run, method.arenas)
     assert len(runs) in (3, 4)
-
-
-def test_several_roots_are_counted_alike(taped):
-    """What is known of the token behind the closing one is part of a step's copy."""
-    method = made("mcsd_ti", {"roots": 3, "lossy": True}, EVERYTHING)
-    run = {"max_new_tokens": 30, "seed": 2, "temperature": 1.0}
-    eager = _eager(EVERYTHING, PROMPTS, method, **run)
-    out = specwb.decode(EVERYTHING.target, PROMPTS, method, **run)
-    assert (out.tokens, out.tested_lengths) == (eager.tokens, eager.tested_lengths)
 
 
 def test_what_is_not_drafted_is_no_part_of_what_is_replayed(taped):
@@ -356,30 +302,6 @@ def test_a_tensor_as_long_as_the_prompts_is_refused(registered, taped):
     drafted(method, PROMPTS, None)
     with pytest.raises(RuntimeError, match="Long: tensor last differs in shape between two"):
         drafted(method, OTHERS, None)
-
-
-@pytest.mark.parametrize("drafter", [Forgetful, Late, Exchanging])
-def test_replays_show_what_a_graph_loses(drafter, registered, taped, monkeypatch):
-    """Without the check the comparison of replayed and eager decodings catches the mistakes too."""
-    monkeypatch.setattr(graphs.Arena, "_check_drafter", lambda arena: None)
-    method = registered(drafter)
-    pairs = [[drafted(method, prompts, g) for g in (None, False)] for prompts in (PROMPTS, OTHERS)]
-    assert any(replayed != eager for replayed, eager in pairs)
-
-
-def test_a_method_that_forgets_a_tensor_is_caught(taped, monkeypatch):
-    """The protocol's own comparison, on a method of ours that does not list its pool."""
-    listed = Lookahead.tensors
-
-    def without(self):
-        return {name: x for name, x in listed(self).items() if name != "pool"}
-
-    monkeypatch.setattr(Lookahead, "tensors", without)
-    with pytest.raises(RuntimeError, match=r"Lookahead.tensors\(\) does not list pool;"):
-        test_replayed_rounds_are_the_eager_ones("lookahead", {}, None)
-    monkeypatch.setattr(graphs.Arena, "_check_drafter", lambda arena: None)
-    with pytest.raises(AssertionError):
-        test_replayed_rounds_are_the_eager_ones("lookahead", {}, None)
 
 
 def test_a_step_that_waits_is_not_recorded(registered, taped):

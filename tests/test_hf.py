@@ -13,7 +13,7 @@ import pytest
 import test_decoding_distribution as decoding
 import tiny
 import torch
-from test_protocol import EVERYTHING, FIRST, LLAMA, Pair, cases, every_case, first_cases, given
+from test_protocol import FIRST, LLAMA, Pair, cases, every_case, given
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -25,7 +25,6 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
     StopStringCriteria,
-    TextStreamer,
     TopKLogitsWarper,
     WatermarkingConfig,
 )
@@ -148,22 +147,12 @@ def test_greedy_with_every_setting_is_the_librarys(key, options, name):
     greedy_is_the_librarys(key, options, LLAMA, name)
 
 
-@first_cases
-def test_greedy_is_the_librarys_for_another_family(key, options):
-    greedy_is_the_librarys(key, options, EVERYTHING, "many")
-
-
 def greedy_is_the_librarys(key: str, options: dict, pair: Pair, name: str) -> None:
     settings = {"max_new_tokens": NEW, "pad_token_id": PAD, **SETTINGS[name]}
     got = model_of(pair).generate(
         **RAGGED, **settings, custom_generate=custom_for(key, options, pair)
     )
     assert got.tolist() == wanted(pair, name).tolist()
-
-
-def test_the_settings_change_the_text():
-    texts = {name: wanted(LLAMA, name).tolist() for name in SETTINGS}
-    assert all(text != texts["plain"] for name, text in texts.items() if name != "plain")
 
 
 @pytest.mark.parametrize("name", ["plain", "repetition_penalty", "no_repeat_ngram_size", "many"])
@@ -182,20 +171,6 @@ def test_drafts_of_the_processed_text_are_accepted(spec, depth, name, monkeypatc
     )
     assert got.tolist() == wanted(LLAMA, name).tolist()
     assert accepted.count > 3 * NEW * (0.7 if name == "plain" else 0.25)
-
-
-@pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=2-2-1-1", "lookahead"])
-@pytest.mark.parametrize("index", range(10))
-def test_eos_at_every_index_of_an_accepted_block(spec, index):
-    model = model_of(LLAMA)
-    eos = wanted(LLAMA, "plain")[0, 7 + index].item()
-    settings = {"max_new_tokens": NEW, "eos_token_id": eos}  # padded with the eos itself
-    got = model.generate(
-        **RAGGED,
-        **settings,
-        custom_generate=specwb.hf(spec, **({} if spec == "lookahead" else {"draft": model})),
-    )
-    assert got.tolist() == library(model, RAGGED, **settings).tolist()
 
 
 # ------------------------------------------------------------------------------- the shipped family
@@ -335,19 +310,6 @@ def test_a_row_that_has_stopped_is_not_decoded_further(monkeypatch):
     assert accepted.lengths[1:] == [NEW, NEW]
 
 
-def test_a_processor_under_a_limit_below_the_prompt():
-    model, settings = (
-        model_of(LLAMA),
-        {
-            "pad_token_id": PAD,
-            "stopping_criteria": [MaxLengthCriteria(2)],
-            "suppress_tokens": [47, 59, 43],
-        },
-    )
-    got = model.generate(**RAGGED, **settings, custom_generate=specwb.hf(draft=model))
-    assert got.tolist() == model.generate(**RAGGED, **settings).tolist()
-
-
 class Recorder:
     def __init__(self) -> None:
         self.got: list = []
@@ -379,23 +341,6 @@ def test_a_streamer_is_called_as_the_library_does(settings):
         )
         assert got.got == wanted.got
         assert len(got.got) > 5
-
-
-def test_a_text_streamer(capsys):
-    model, tokenizer = lab()
-    inputs = tokenizer("def fib(n):", return_tensors="pt")
-    model.generate(
-        input_ids=inputs["input_ids"], max_new_tokens=12, streamer=TextStreamer(tokenizer)
-    )
-    wanted = capsys.readouterr().out
-    model.generate(
-        input_ids=inputs["input_ids"],
-        max_new_tokens=12,
-        streamer=TextStreamer(tokenizer),
-        custom_generate=custom_for_lab("sps"),
-    )
-    assert capsys.readouterr().out == wanted
-    assert len(wanted) > 20
 
 
 # --------------------------------------------------------------------------------------- processors
@@ -436,28 +381,6 @@ def test_a_processor_is_shown_the_texts_that_the_library_shows_it(spec, limit):
 class Plain:
     def __call__(self, input_ids, scores):
         return scores
-
-
-@pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=4-2-2", "pld"])
-def test_a_constraint_is_never_asked_about_what_it_forbids(spec):
-    """Each row may use its own tokens only.
-
-    The function fails on any other text, as one that follows a grammar does.
-    """
-    model, width = model_of(LLAMA), RAGGED["input_ids"].shape[1]
-    allowed = [[1, 3, 5, 31, 47], [2, 8, 9, 33, 59], list(range(0, 64, 2))]
-
-    def function(row: int, ids: Tensor) -> list[int]:
-        return allowed[row] if set(ids[width:].tolist()) <= set(allowed[row]) else []
-
-    settings = {"max_new_tokens": NEW, "pad_token_id": PAD, "prefix_allowed_tokens_fn": function}
-    right = library(model, RAGGED, **settings)
-    got = model.generate(
-        **RAGGED,
-        **settings,
-        custom_generate=specwb.hf(spec, **({} if spec == "pld" else {"draft": LLAMA.draft})),
-    )
-    assert got.tolist() == right.tolist()
 
 
 class Grammar:
@@ -644,14 +567,6 @@ def test_temperature_and_filters_alone_need_no_rescoring(settings, monkeypatch):
     assert accepted.settings["rescore"] is None
 
 
-def test_the_settings_change_the_distribution():
-    """So a processor that was left out would be seen."""
-    distributions = [processed_distribution(name) for name in SAMPLED]
-    for i, p in enumerate(distributions):
-        for other in distributions[:i]:
-            assert float((p - other).abs().sum()) / 2 > 0.05
-
-
 def test_a_seed_repeats_the_text_and_rows_differ():
     model, inputs = model_of(LLAMA), RAGGED
     settings = {
@@ -816,10 +731,43 @@ def assert_refused(
     assert "\n" not in str(caught.value)
 
 
+class Counting(RepetitionPenaltyLogitsProcessor):
+    """A subclass of a known processor is not known."""
+
+
+def two(*mask: list[int]) -> dict[str, Tensor]:
+    """Two prompts with this mask."""
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    return {"input_ids": ids, "attention_mask": torch.tensor(mask)}
+
+
+def of_a_mask_longer_than_the_prompt() -> dict:
+    past = model_of(LLAMA)(torch.tensor([[1, 2]]), use_cache=True).past_key_values
+    ones = torch.ones(1, 3, dtype=torch.long)
+    return {"past_key_values": past, "inputs": {"input_ids": ones[:, :1], "attention_mask": ones}}
+
+
 @pytest.mark.parametrize(
     ("message", "settings"),
     [
         ("'beam_search' is not supported", {"num_beams": 2}),
+        ("'assisted_generation' is not supported", {"assistant_model": LLAMA.draft.model}),
+        ("Counting cannot be applied", {"logits_processor": [Counting(1.2)]}),
+        ("pad_token_id must be set", {"stopping_criteria": [StopAfterWithEos(5)]}),
+        ("must be left padding", {"inputs": two([1, 1, 0], [1, 1, 1])}),
+        ("must be left padding", {"inputs": two([1, 0, 1], [1, 1, 1])}),
+        ("prompt 1 is empty", {"inputs": two([1, 1, 1], [0, 0, 0])}),
+        ("it has 1 columns and attention_mask 3", of_a_mask_longer_than_the_prompt()),
+        ("no draft model", {"kind": specwb.MethodError, "method": specwb.hf("sps")}),
+        (
+            "vocabulary mismatch",
+            {"kind": specwb.LoadError, "method": specwb.hf("sps", draft="lab-draft")},
+        ),
+        ("exceeds the context", {"kind": specwb.PromptError, "max_new_tokens": 600}),
+        (
+            "temperature 1e-05 is too small",
+            {"kind": ValueError, "do_sample": True, "temperature": 1e-5},
+        ),
         ("'beam_sample' is not supported", {"num_beams": 2, "do_sample": True}),
         ("'contrastive_search' is not supported", {"penalty_alpha": 0.6, "top_k": 4}),
         ("'assisted_generation' is not supported", {"prompt_lookup_num_tokens": 3}),
@@ -845,48 +793,6 @@ def assert_refused(
 )
 def test_unsupported_settings_are_refused_by_name(message, settings):
     assert_refused(message, **settings)
-
-
-def test_an_assistant_is_refused():
-    assert_refused("'assisted_generation' is not supported", assistant_model=LLAMA.draft.model)
-
-
-def test_a_subclass_of_a_known_processor_is_not_known():
-    class Counting(RepetitionPenaltyLogitsProcessor):
-        pass
-
-    assert_refused("Counting cannot be applied", logits_processor=[Counting(1.2)])
-
-
-def test_masks_that_are_not_left_padding():
-    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    for mask in ([[1, 1, 0], [1, 1, 1]], [[1, 0, 1], [1, 1, 1]]):
-        assert_refused(
-            "must be left padding",
-            inputs={"input_ids": ids, "attention_mask": torch.tensor(mask)},
-            pad_token_id=PAD,
-        )
-    assert_refused(
-        "prompt 1 is empty",
-        inputs={"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1], [0, 0, 0]])},
-        pad_token_id=PAD,
-    )
-
-
-def test_a_mask_longer_than_the_prompt():
-    past = model_of(LLAMA)(torch.tensor([[1, 2]]), use_cache=True).past_key_values
-    assert_refused(
-        "whole text: it has 1 columns and attention_mask 3",
-        inputs={
-            "input_ids": torch.tensor([[3]]),
-            "attention_mask": torch.ones(1, 3, dtype=torch.long),
-        },
-        past_key_values=past,
-    )
-
-
-def test_rows_that_end_without_a_pad():
-    assert_refused("pad_token_id must be set", stopping_criteria=[StopAfterWithEos(5)])
 
 
 @pytest.mark.parametrize("strings", ["w1", ["w1", "w2"]])
@@ -916,17 +822,6 @@ def test_it_is_pickled_without_what_it_built():
     right = model.generate(**RAGGED, **settings, custom_generate=custom_for).tolist()
     other = pickle.loads(pickle.dumps(custom_for))
     assert model.generate(**RAGGED, **settings, custom_generate=other).tolist() == right
-
-
-def test_methods_and_models_are_checked_when_generate_is_called():
-    assert_refused("no draft model of its own", kind=specwb.MethodError, method=specwb.hf("sps"))
-    assert_refused(
-        "vocabulary mismatch", kind=specwb.LoadError, method=specwb.hf("sps", draft="lab-draft")
-    )
-    assert_refused("exceeds the context", kind=specwb.PromptError, max_new_tokens=600)
-    assert_refused(
-        "temperature 1e-05 is too small", kind=ValueError, do_sample=True, temperature=1e-5
-    )
 
 
 def test_models_that_have_no_fast_path():

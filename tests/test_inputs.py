@@ -15,7 +15,6 @@ import specwb
 from specwb import PromptError
 from specwb.models.prompts import read_prompts
 
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 EACH = "{% for m in messages %}w1 {{ m.content }} {% endfor %}"
 TEMPLATE = EACH + "{% if add_generation_prompt %}w2{% endif %}"
 CHAT = [{"role": "user", "content": "w7 w8"}]
@@ -23,7 +22,7 @@ CHAT = [{"role": "user", "content": "w7 w8"}]
 
 @pytest.fixture
 def target() -> specwb.Target:
-    words = tiny.tokenizer(WORDS)
+    words = tiny.tokenizer(tiny.WORDS)
     words.chat_template, words.pad_token = TEMPLATE, "w0"
     return specwb.load(tiny.target().model, tokenizer=words)
 
@@ -101,6 +100,7 @@ def test_ids_of_other_libraries(target, prompts):
         ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "has 1 rows, input_ids 2"),
         ({"input_ids": [[1]], "attention_mask": [[0]]}, "prompt 0 is empty"),
         ({"input_ids": []}, "prompt 0 is empty"),
+        (["w1 w2", ""], "prompt 1 is empty"),
     ],
 )
 def test_what_is_no_prompt(target, prompts, message):
@@ -188,12 +188,6 @@ def test_an_eos_outside_the_vocabulary_is_refused(target):
     with pytest.raises(ValueError, match=message):
         specwb.rounds(target, [1])
     assert specwb.decode(target, [1], max_new_tokens=2, eos=()).tokens
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan"), "5", True])
-def test_seconds_of_compare(seconds):
-    with pytest.raises(ValueError, match="seconds must be"):
-        specwb.compare(tiny.target(), [[1]], "ar", seconds=seconds)
 
 
 def test_decode_takes_what_rounds_takes():

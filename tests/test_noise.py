@@ -144,12 +144,6 @@ def test_uniforms_are_uniform_and_streams_independent():
         assert stats.chisquare(table.numpy()).pvalue > 1e-3, name
 
 
-def test_no_uniforms_need_no_block():
-    noise = Noise(torch.tensor([1]), {DRAFT: 0, ACCEPT: 0}, 3)
-    noise.renew(torch.tensor([5]))
-    assert noise.widths == {}
-
-
 def test_one_seed_gives_every_row_its_own():
     seeds = row_seeds(7, 1000, torch.device("cpu"))
     assert seeds.unique().numel() == 1000

@@ -87,8 +87,6 @@ LONG = [
     i * 7 % 64 for i in range(60)
 ]  # a prompt that ends just before the 64 places that noise is made for
 LIMITS = [16, 13, 15]
-LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
-
 # options to test a method with, the first of them on every family; a key that is not here is tested
 # with its defaults
 VARIANTS: dict[str, list[dict]] = {
@@ -102,10 +100,10 @@ VARIANTS: dict[str, list[dict]] = {
     "mcsd": [
         {},
         {"draw": "with"},
-        {"tree": LOPSIDED},
-        {"tree": LOPSIDED, "draw": "with"},
+        {"tree": tiny.LOPSIDED},
+        {"tree": tiny.LOPSIDED, "draw": "with"},
         {"tree": (6,)},
-        {"tree": LOPSIDED, "rule": "traversal"},
+        {"tree": tiny.LOPSIDED, "rule": "traversal"},
         {"tree": (3, 1, 1), "draw": "with", "rule": "gbv"},
         {"tree": (3, 1, 1), "draw": "coupled"},
     ],
@@ -113,14 +111,14 @@ VARIANTS: dict[str, list[dict]] = {
     "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
     "medusa": [{"tree": (4, 2, 1)}],
     "eagle": [
-        {"tree": LOPSIDED},
+        {"tree": tiny.LOPSIDED},
         {"tree": (1, 1, 1)},
         {"tree": (2, 2), "draw": "top", "head": Head("eagle3")},
     ],
     "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}],
     "falcon": [
-        {"tree": LOPSIDED, "draw": "greedy"},
+        {"tree": tiny.LOPSIDED, "draw": "greedy"},
         {"tree": (2, 1, 1, 1, 1)},
         {"tree": (2, 2, 1, 1), "draw": "greedy", "head": Head("falcon3")},
         {"tree": (1, 1, 1), "align": "left"},
@@ -143,7 +141,7 @@ VARIANTS: dict[str, list[dict]] = {
     "kangaroo": [
         {"gamma": 4, "eta": 0.15},
         {"gamma": 4, "eta": 0},
-        {"tree": LOPSIDED, "eta": 0.1, "stop": "scaled"},
+        {"tree": tiny.LOPSIDED, "eta": 0.1, "stop": "scaled"},
         {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05},
         {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
         {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")},
@@ -151,7 +149,7 @@ VARIANTS: dict[str, list[dict]] = {
     ],
     "mcsd_ti": [
         {"tree": (2, 1, 3), "threshold": 0.79},
-        {"tree": LOPSIDED, "stop": "top", "threshold": 0.14, "head": None},
+        {"tree": tiny.LOPSIDED, "stop": "top", "threshold": 0.14, "head": None},
         {"tree": (1, 1, 1, 1), "stop": "entropy", "threshold": 0.028, "draw": "top", "head": None},
         {"tree": (3, 1, 1), "stop": "hard", "threshold": 0.5, "draw": "with"},
         {"tree": (2, 1, 2), "stop": "top", "threshold": 0.14, "rule": "traversal", "head": None},
@@ -159,11 +157,11 @@ VARIANTS: dict[str, list[dict]] = {
     ],
     "easyspec": [
         {"groups": "0-1", "gamma": 4},
-        {"n": 1, "tree": LOPSIDED},
+        {"n": 1, "tree": tiny.LOPSIDED},
         {"groups": "1-2", "width": 3, "gamma": 3},
         {
             "groups": "0-2",
-            "tree": LOPSIDED,
+            "tree": tiny.LOPSIDED,
             "calibrate": False,
             "draw": "with",
             "execution": "simulation",

@@ -14,14 +14,12 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import tiny
 from terminal import call
-from test_conversation import TEMPLATE, WORDS
-from test_stops import scripted
+from test_conversation import TEMPLATE
 
 import specwb
 
@@ -57,7 +55,7 @@ def serving(target, method):
 
 @pytest.fixture(scope="module")
 def served():
-    words = tiny.tokenizer(WORDS)
+    words = tiny.tokenizer(tiny.WORDS)
     words.chat_template = TEMPLATE
     model = tiny.build("llama", seed=3, dtype=tiny.EXACT)
     target = specwb.load(model, tokenizer=words)
@@ -133,23 +131,6 @@ def test_stop_texts_are_not_sent(served):
     assert (answer.text, answer.finish_reason) == (wanted, "stop")
     pieces = served.client.completions.create(max_tokens=20, stop=[stop], stream=True, **given)
     assert "".join(p.choices[0].text for p in pieces) == wanted
-
-
-def test_requests_that_come_together_are_answered_one_by_one(served):
-    found: dict[int, str] = {}
-
-    def ask(i: int) -> None:
-        given = {"model": MODEL, "prompt": f"w{i} w6", "max_tokens": 16, "temperature": 0}
-        found[i] = served.client.completions.create(**given).choices[0].text
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(3, 8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i, text in found.items():
-        assert text == specwb.decode(served.target, f"w{i} w6", "ar", max_new_tokens=16).text
-    assert len(found) == 5
 
 
 def test_more_streams_at_once_than_the_server_has_threads(served):
@@ -268,12 +249,6 @@ def test_every_refusal_is_an_error_that_clients_read(served, path, body, status,
     assert len(message) <= 1000
 
 
-@pytest.mark.parametrize("depth", range(100, 1050, 50))
-def test_brackets_that_the_parser_just_reads(served, depth):
-    body = b'{"x": ' + b"[" * depth + b"]" * depth + b"}"
-    assert refused(served, "completions", body, JSON)[0] == 400
-
-
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_a_request_says_that_it_is_json(served, kind):
     """A page of another site cannot send that without being allowed to."""
@@ -370,27 +345,6 @@ def test_a_developer_is_the_system(served):
     ]
     texts = [answer.choices[0].message.content for answer in answers]
     assert texts[0] == texts[1] != texts[2]
-
-
-@pytest.mark.parametrize("stop", ["<turn>", "first"])
-def test_an_answer_ends_where_its_reason_says(stop):
-    """By a special token, and by a text that begins with the space that its first token has."""
-    target, draft, prompt, free = scripted()
-    words = "".join(f" w{i}" for i in free[:4])
-    text, count = (words, 5) if stop == "<turn>" else ("", 1)
-    given = {"stop": stop if stop == "<turn>" else f" w{free[0]}", "max_tokens": 16}
-    with serving(target, specwb.method("sps", target, draft=draft, gamma=4)) as served:
-        ask = partial(served.client.completions.create, model=MODEL, prompt=prompt, temperature=0)
-        answer = ask(**given)
-        assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text, "stop")
-        assert answer.usage.completion_tokens == count
-        pieces = list(ask(stream=True, **given))
-        assert "".join(piece.choices[0].text for piece in pieces) == text
-        assert pieces[-1].choices[0].finish_reason == "stop"
-        for never in ("never", "<turn> never"):
-            answer = ask(stop=never, max_tokens=16)
-            assert answer.choices[0].finish_reason == "length"
-            assert answer.usage.completion_tokens == 16
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -56,14 +56,6 @@ def test_a_row_ends_at_the_same_token_however_it_is_written(stop: list[str]) -> 
     assert ended > 100
 
 
-def test_a_text_that_the_next_token_unsays_has_ended_the_row() -> None:
-    assert ends([0, 2, 3, 1], (4,), [" n"]) == 2
-
-
-def test_a_text_over_the_border_of_a_step_takes_back_what_is_behind_it() -> None:
-    assert ends([1, 0, 1, 0, 0], (2, 3), ["bab"]) == 3
-
-
 # ------------------------------------------------------------------------------- real tokenizers
 
 

@@ -45,21 +45,6 @@ def test_other_sources_make_other_heads(kept, monkeypatch):
     assert len(list(kept.iterdir())) == 2
 
 
-def test_where_nothing_can_be_written_heads_are_made_all_the_same(kept, capsys):
-    kept.write_text("a file in the place of the folder")
-    assert same(medusa(), medusa())
-    assert "is not kept" in capsys.readouterr().out
-
-
-def test_training_does_not_depend_on_what_the_processor_is_fast_at(kept, monkeypatch):
-    monkeypatch.setattr("specwb.training.fit.fast_bfloat16", lambda device: False)
-    plain = medusa()
-    for path in kept.iterdir():
-        path.unlink()
-    monkeypatch.setattr("specwb.training.fit.fast_bfloat16", lambda device: True)
-    assert same(plain, medusa())
-
-
 def test_a_number_type_changes_how_a_head_computes_and_not_its_numbers():
     one, exact = tiny.head("eagle"), tiny.head("eagle", dtype=tiny.EXACT)
     assert {p.dtype for p in exact.parameters()} == {torch.float64}

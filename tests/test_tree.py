@@ -64,43 +64,6 @@ def test_paths_give_the_same_shape_in_level_order(row):
     assert again.levels[-1][1] == again.n == tree.n
 
 
-def test_chain():
-    tree = Tree.chain(3)
-    assert tree.host == ((-1, 0, 1, 2),)
-    assert (tree.n, tree.D, tree.K, tree.is_chain) == (4, 3, 1, True)
-    root = Tree.chain(0)
-    assert (root.n, root.D, root.K, root.levels) == (1, 0, 0, ((0, 1),))
-
-
-def test_branching():
-    tree = Tree.branching(4, 2, 2)
-    assert (tree.n, tree.D, tree.K, tree.is_chain) == (29, 3, 4, False)
-    assert tree.levels == ((0, 1), (1, 5), (5, 13), (13, 29))
-    assert tree.widths == (4, 2, 2)
-    assert Tree.branching(1, 1).is_chain
-    assert Tree.branching().host == ((-1,),)
-
-
-def test_paths_fill_in_what_they_pass_through():
-    tree = Tree.paths([(1, 0), (0, 0, 0), (0,)])
-    assert tree.host == ((-1, 0, 0, 1, 2, 3),)
-    assert tree.levels == ((0, 1), (1, 3), (3, 5), (5, 6))
-
-
-@pytest.mark.parametrize("d", [0, 1, 2, 3])
-def test_a_depth_prefix_is_a_leading_block_of_every_table(d):
-    tree = Tree.branching(3, 2, 2)
-    cut = tree.prefix(d)
-    n = tree.levels[d][1]
-    assert (cut.n, cut.D) == (n, d)
-    assert cut.host[0] == tree.host[0][:n]
-    assert torch.equal(cut.mask, tree.mask[:, :n, :n])
-    assert torch.equal(cut.depth, tree.depth[:, :n])
-    assert torch.equal(
-        cut.table(torch.float32)[:, :, :-1], tree.table(torch.float32)[:, :n, : n + 1]
-    )
-
-
 def test_rows_of_different_shape_with_padding():
     tree = Tree([[-1, 0, 1, 2], [-1, 0, 0, -1]])
     assert (tree.R, tree.D, tree.K, tree.widths) == (2, 3, 2, (2, 1, 1))
@@ -109,11 +72,6 @@ def test_rows_of_different_shape_with_padding():
     assert tree.mask[1, 3].tolist() == [False, False, False, True]
     with pytest.raises(ValueError, match="one shared tree in level order"):
         _ = tree.levels
-
-
-def test_levels_are_refused_out_of_level_order():
-    with pytest.raises(ValueError, match="level order"):
-        _ = Tree.parents([-1, 0, 1, 0]).levels
 
 
 @pytest.mark.parametrize(
@@ -170,17 +128,6 @@ def test_causal_mask():
         [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]],
         [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]],
     ]
-
-
-def test_to_the_same_device_is_the_same_tree():
-    tree = Tree.branching(2)
-    assert tree.to("cpu") is tree
-    assert tree.to("meta").parent.device.type == "meta"
-
-
-def test_repr_says_what_it_is():
-    assert repr(Tree.chain(4)) == "Tree(5 nodes, depth 4, chain)"
-    assert repr(Tree([[-1, 0], [-1, -1]])) == "Tree(2 nodes, depth 1, 2 rows)"
 
 
 # ------------------------------------------------------------------ nodes that are never verified
@@ -374,15 +321,6 @@ def test_a_prefix_is_the_tree_built_anew(tree):
         else:
             assert cut is tree
             assert tree.uncut is tree
-
-
-def test_a_prefix_of_a_prefix_is_the_prefix():
-    tree = LEVELLED["lopsided"]
-    for e in range(tree.D):
-        for d in range(e + 1):
-            twice, once = tree.prefix(e).prefix(d), tree.prefix(d)
-            assert all(getattr(twice, name) == getattr(once, name) for name in SAME)
-            assert all(torch.equal(getattr(twice, name), getattr(once, name)) for name in TABLES)
 
 
 @pytest.mark.parametrize("tree", LEVELLED.values(), ids=LEVELLED)

@@ -71,6 +71,22 @@ EXACT = torch.float64
 SEEDS = {"llama": 2, "mistral": 1, "qwen2": 3, "qwen3": 3, "everything": 11}
 # rows of different lengths, a one-token prompt among them
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
+WORDS = [f"w{i}" for i in range(VOCABULARY)]  # of a tokenizer
+LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+
+
+def path_to(parents: Sequence[int], tokens: list[int], node: int) -> list[int]:
+    """The tokens on the way from the root of a tree to a node."""
+    path: list[int] = []
+    while node > 0:
+        path.insert(0, tokens[node])
+        node = parents[node]
+    return path
+
+
+def loops() -> specwb.Target:
+    """A model that soon repeats itself."""
+    return specwb.load(build("qwen2", seed=0))
 
 
 def build(

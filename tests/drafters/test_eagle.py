@@ -18,10 +18,9 @@ from specwb.drafters import eagle2
 from specwb.drafters.beam import best
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.eagle2 import DynamicEagle
-from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
+from specwb.models.eagle import Eagle3Head, EagleHead
 
 PROMPTS = tiny.PROMPTS
-LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
 every_head = pytest.mark.parametrize("kind", ["eagle", "eagle3", "eagle-window"])
 WINDOW = 3  # shorter than the prompts
 
@@ -106,20 +105,12 @@ def distribution(
     return every
 
 
-def path_to(parents: tuple[int, ...], tokens: list[int], node: int) -> list[int]:
-    path = []
-    while node > 0:
-        path.append(tokens[node])
-        node = parents[node]
-    return path[::-1]
-
-
 @every_head
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_cached_drafting_is_the_head_run_anew(kind, temperature):
     target, model = tiny.target(), head(kind)
-    method = specwb.method("eagle", target, head=model, tree=LOPSIDED)
-    parents, lengths = LOPSIDED.host[0], set()
+    method = specwb.method("eagle", target, head=model, tree=tiny.LOPSIDED)
+    parents, lengths = tiny.LOPSIDED.host[0], set()
     for step, _ in zip(
         specwb.rounds(target, PROMPTS, method, max_new_tokens=20, temperature=temperature, seed=1),
         range(4),
@@ -129,7 +120,7 @@ def test_cached_drafting_is_the_head_run_anew(kind, temperature):
             text = step.state.tokens[row, : int(step.length[row])].tolist()
             tokens = step.draft.tokens[row].tolist()
             for node in sorted(set(parents[1:])):
-                logits = distribution(model, target, text, path_to(parents, tokens, node))
+                logits = distribution(model, target, text, tiny.path_to(parents, tokens, node))
                 if temperature:
                     q = step.draft.q[row, step.draft.q_row[0, node]]
                     torch.testing.assert_close(
@@ -184,7 +175,9 @@ def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
         run = {"max_new_tokens": 24, "temperature": 0.5, "seed": 5}
         short, full = (
             list(
-                specwb.rounds(target, [prompt], built(drafter(model, LOPSIDED)), trace=True, **run)
+                specwb.rounds(
+                    target, [prompt], built(drafter(model, tiny.LOPSIDED)), trace=True, **run
+                )
             )
             for drafter in (Counting, Full)
         )
@@ -194,56 +187,6 @@ def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
         for a, b in zip(short, full, strict=True):
             assert torch.equal(a.draft.tokens, b.draft.tokens)
             torch.testing.assert_close(a.draft.q, b.draft.q, atol=1e-5, rtol=1e-4)
-
-
-# -------------------------------------------------------------------------------- full acceptance
-
-
-def forgetful() -> specwb.Target:
-    """A target whose law depends on the last token alone."""
-    model = tiny.build("llama", seed=3, num_hidden_layers=2)
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-        model.model.norm.weight.fill_(1.0)
-    return specwb.load(model)
-
-
-def copied(target: specwb.Target, sees: str) -> EagleHead:
-    """The target's own layers as a head that looks at the token (then it is the target, up to the
-    scale of its logits), or at the state."""
-    hidden = target.backbone.config.hidden_size
-    made, eye, none = (
-        EagleHead(eagle_config(target, 2), hidden, bias=False),
-        torch.eye(hidden),
-        torch.zeros(hidden, hidden),
-    )
-    with torch.no_grad():
-        made.fc.weight.copy_(torch.cat([eye, none] if sees == "token" else [none, eye], 1))
-        for own, layer in zip(made.layers, target.model.model.layers, strict=True):
-            own.self_attn.o_proj.weight.zero_()
-            own.mlp.load_state_dict(layer.mlp.state_dict())
-            own.post_attention_layernorm.load_state_dict(
-                layer.post_attention_layernorm.state_dict()
-            )
-    return made.requires_grad_(False).eval()
-
-
-@pytest.mark.parametrize("tree", [(1, 1, 1, 1), (2, 2, 1)], ids=["chain", "tree"])
-def test_a_head_that_is_the_target_is_always_accepted(tree):
-    target = forgetful()
-    depth = len(tree)
-    for sees in ("token", "state"):
-        method = specwb.method("eagle", target, head=copied(target, sees), tree=tree)
-        out = specwb.decode(target, PROMPTS, method, max_new_tokens=4 * (depth + 1))
-        assert (
-            out.tokens
-            == specwb.decode(target, PROMPTS, "ar", max_new_tokens=4 * (depth + 1)).tokens
-        )
-        if sees == "token":
-            assert out.mean_tokens_per_step == depth + 1
-        else:
-            assert out.mean_tokens_per_step < depth, "without the token the head is a step behind"
 
 
 # ---------------------------------------------------------------------------------- dynamic trees
@@ -366,36 +309,6 @@ def test_what_has_no_probability_is_no_candidate():
 
 
 # ----------------------------------------------------------------------------- reduced vocabulary
-
-
-@pytest.mark.parametrize("draw", ["without", "with", "top", "greedy", "coupled"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_tokens_outside_a_heads_vocabulary_are_never_drafted(draw, temperature):
-    target, model = tiny.target(), head("eagle3")
-    outside = sorted(set(range(tiny.VOCABULARY)) - set(model.words.tolist()))
-    assert len(outside) == 16
-    method = specwb.method("eagle", target, head=model, tree=(3, 1, 1), draw=draw)
-    emitted: set[int] = set()
-    for step in specwb.rounds(
-        target, PROMPTS, method, max_new_tokens=40, temperature=temperature, seed=3
-    ):
-        assert not set(step.draft.tokens[:, 1:][step.draft.valid[:, 1:]].tolist()) & set(outside)
-        if step.draft.q is not None:
-            assert not step.draft.q[..., outside].any()
-            torch.testing.assert_close(step.draft.q.sum(-1), torch.ones_like(step.draft.q[..., 0]))
-        emitted |= set(step.verdict.bonus.tolist())
-    if temperature:
-        assert emitted & set(outside), "the target says what the head cannot"
-
-
-def test_a_tree_grown_from_a_reduced_vocabulary_stays_in_it():
-    target, model = tiny.target(), head("eagle3")
-    method = specwb.method("eagle3", target, head=model, nodes=12, depth=3, top=4)
-    drafted: set[int] = set()
-    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=40, temperature=1.0, seed=3):
-        drafted |= set(step.draft.tokens[:, 1:].flatten().tolist())
-    assert drafted <= set(model.words.tolist())
-    assert len(drafted) > 10
 
 
 def test_more_children_than_a_head_has_words_for_are_not_drawn():

@@ -80,13 +80,6 @@ def test_rows_know_nothing_of_each_other():
         assert length.tokens.tolist() == [row[i] for row in alone]
 
 
-def test_an_open_length_begins_anew():
-    length = Adaptive(2, 8, 2)
-    assert trace(length, [(8, 1), (5, 1)]) == trace(length, [(8, 1), (5, 1)])
-    assert length.most == 8
-    assert (Length(5).most, Heuristic(3, 9).most) == (5, 9)
-
-
 def test_going_on_within_a_round():
     """Below what was drafted, up to the row's length; with a confidence, where the least probable
     token has at least that."""
@@ -100,13 +93,3 @@ def test_going_on_within_a_round():
     indifferent = Length(6)
     indifferent.open(4, "cpu")
     assert indifferent.onward(3, torch.zeros(4)).tolist() == [True] * 4
-
-
-def test_a_decoding_does_not_change_the_description():
-    described = Adaptive(2, 8, 2)
-    first, second = copy.copy(described), copy.copy(described)
-    first.open(1, "cpu")
-    second.open(1, "cpu")
-    first.observe(torch.tensor([8]), torch.tensor([0]))
-    assert (int(first.tokens), int(second.tokens)) == (4, 8)
-    assert float(second.generated) == 0

@@ -27,11 +27,6 @@ SPECS = [
 ]
 
 
-def loops() -> specwb.Target:
-    """A model that soon repeats itself."""
-    return specwb.load(tiny.build("qwen2", seed=0))
-
-
 # ----------------------------------------------------------------------------- mask and positions
 
 
@@ -146,7 +141,7 @@ class Seen(Lookahead):
 def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
     """One row at a time, with lists and a dictionary: the window, the n-grams and the candidates of
     every round."""
-    target = loops()
+    target = tiny.loops()
     method = specwb.method(spec, target)
     drafter = copy.copy(method.drafter)
     drafter.__class__ = Seen
@@ -238,10 +233,10 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_repeats_is_accepted(spec, temperature):
     out = specwb.decode(
-        loops(), tiny.PROMPTS, spec, max_new_tokens=60, temperature=temperature, seed=3
+        tiny.loops(), tiny.PROMPTS, spec, max_new_tokens=60, temperature=temperature, seed=3
     )
     assert out.mean_tokens_per_step > 1.3
-    assert max(map(max, out.accepted_lengths)) == specwb.method(spec, loops()).drafter.tree.D
+    assert max(map(max, out.accepted_lengths)) == specwb.method(spec, tiny.loops()).drafter.tree.D
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.4])
@@ -250,7 +245,7 @@ def test_explain_finds_what_was_accepted(temperature):
     trie."""
     longest = repeated = 0
     for step in specwb.rounds(
-        loops(),
+        tiny.loops(),
         tiny.PROMPTS,
         "lookahead",
         max_new_tokens=50,
@@ -348,20 +343,3 @@ def test_expected_accepted_is_the_sum_over_distinct_beginnings(seed):
     if seed == 8:
         assert len(set(firsts)) < len(firsts)
         assert apart < expected - 0.5, "a walk of the tree itself misses continuations"
-
-
-# ---------------------------------------------------------------------------------------- options
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"window": 0}, "lookahead: window must be an integer >= 1, got 0"),
-        ({"level": 2}, "lookahead: level must be an integer >= 3, got 2"),
-        ({"guesses": 1.5}, "lookahead: guesses must be an integer >= 1, got 1.5"),
-        ({"prompt": 1}, "lookahead: prompt must be true or false, got 1"),
-    ],
-)
-def test_wrong_options_are_refused_and_named(options, named):
-    with pytest.raises(specwb.MethodError, match=named):
-        specwb.method("lookahead", tiny.target(), **options)

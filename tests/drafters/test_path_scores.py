@@ -15,7 +15,6 @@ from test_diffuspec_drafts import little
 
 import specwb
 from specwb.bench.prompts import load_prompts
-from specwb.flow import Scheme
 from specwb.models.checkpoint import HeadError
 from specwb.models.path import (
     KINDS,
@@ -159,27 +158,6 @@ def test_the_distribution_of_the_text_is_the_targets(kind, options, name):
     counts, tau = decoding.sampled(method(kind, **options), name)
     assert decoding.chi_square(counts, decoding.enumerated(name)) > 1e-4
     assert 1.05 < tau < decoding.LENGTH, "drafts that are never accepted prove nothing"
-
-
-def test_independent_draws_as_the_q_of_a_walk_would_be_noticed(monkeypatch):
-    """The same decoding with the q of the first place everywhere is biased."""
-    import specwb.drafters.diffusion as module
-
-    def wrong(*given):
-        tokens, q = sampled_walk(*given)
-        return tokens, q[:, :1].expand_as(q)
-
-    monkeypatch.setattr(module, "sampled_walk", wrong)
-    counts, _ = decoding.sampled(method("pair", draw="sample"), "plain")
-    assert decoding.chi_square(counts, decoding.enumerated("plain")) < 1e-6
-
-
-def test_schemes():
-    greedy, warm = Sampling(0.0), Sampling(1.0)
-    assert method("pair").drafter.scheme(warm) is Scheme.POINT
-    assert method("pair", draw="sample").drafter.scheme(warm) is Scheme.IID
-    assert method("pair", draw="sample", paths=2).drafter.scheme(warm) is Scheme.IID_PATHS
-    assert method("pair", draw="sample", paths=2).drafter.scheme(greedy) is Scheme.POINT
 
 
 # ------------------------------------------------------------------------------- training and files

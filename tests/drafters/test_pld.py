@@ -101,60 +101,10 @@ def test_finished_rows_and_rows_without_a_match_cost_nothing():
     assert draft.valid[:, 1:].sum(1).tolist() == [4, 0, 2]
 
 
-class CutAtEnd(PromptLookup):
-    """As the library: no candidate from an end of text token on."""
-
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        ends = (draft.tokens[:, :, None] == state.eos).any(-1)
-        ends[:, 0] = False
-        draft.valid = draft.valid & (ends.cumsum(1) == 0)
-        self.cuts.append(int(ends.sum()))
-        return draft
-
-    cuts: list[int] = []  # noqa: RUF012
-
-
-def loops() -> specwb.Target:
-    """A model that soon repeats itself."""
-    return specwb.load(tiny.build("qwen2", seed=0))
-
-
 @pytest.mark.parametrize(("temperature", "most"), [(0.0, 10), (0.3, 5)])
 def test_what_repeats_is_accepted(temperature, most):
     out = specwb.decode(
-        loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3
+        tiny.loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3
     )
     assert out.mean_tokens_per_step > 1.3
     assert max(map(max, out.accepted_lengths)) == most
-
-
-def test_the_end_of_text_among_the_candidates_needs_no_cut():
-    """The engine trims at it: same text and same rounds as with the library's cut candidates."""
-    target = loops()
-    whole = specwb.decode(target, tiny.PROMPTS, "pld", max_new_tokens=60).tokens
-    CutAtEnd.cuts.clear()
-    for eos in dict.fromkeys(whole[0] + whole[2]):
-        here, there = (
-            specwb.decode(
-                target,
-                tiny.PROMPTS,
-                specwb.Method("pld", drafter, None, specwb.Exactness.LOSSLESS),
-                max_new_tokens=60,
-                eos=eos,
-            )
-            for drafter in (PromptLookup(), CutAtEnd())
-        )
-        assert here.tokens == there.tokens
-        assert here.step_counts == there.step_counts
-    assert sum(CutAtEnd.cuts) > 5, "no candidate was ever cut"
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("gamma", 0), ("gamma", 2.5), ("ngram", 0), ("ngram", True)]
-)
-def test_wrong_options_are_refused_and_named(option, value):
-    with pytest.raises(
-        specwb.MethodError, match=f"pld: {option} must be an integer >= 1, got {value}"
-    ):
-        specwb.method("pld", tiny.target(), **{option: value})

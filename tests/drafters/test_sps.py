@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 import tiny
-import torch
 
 import specwb
 
@@ -38,13 +37,6 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one_row_by_row(temperature):
     assert len(seen) > 4, "the length hardly moved"
 
 
-def test_on_the_cpu_only_what_some_row_uses_is_drafted():
-    method = specwb.method("sps:gamma=3,schedule=heuristic", tiny.target(), draft=tiny.draft())
-    for step in specwb.rounds(tiny.target(), PROMPTS, method, max_new_tokens=40, temperature=1.0):
-        alive = step.verdict.accepted >= 0
-        assert int(step.draft.valid[alive, 1:].sum(1).max()) == step.draft.tree.D
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_drafting_stops_below_the_first_unlikely_token_which_stays_a_candidate(temperature):
     target, draft = tiny.target(), tiny.draft()
@@ -71,42 +63,3 @@ def test_drafting_stops_below_the_first_unlikely_token_which_stays_a_candidate(t
                 full += 1
     assert stopped > 5
     assert full > 0
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_round_of_one_row_does_not_depend_on_the_others(temperature):
-    target, draft = tiny.target(dtype=tiny.EXACT), tiny.draft(dtype=tiny.EXACT)
-    method = specwb.method("sps:gamma=2,schedule=heuristic,confidence=0.3", target, draft=draft)
-    run = {"max_new_tokens": 50, "temperature": temperature}
-    out = specwb.decode(target, PROMPTS, method, seed=[4, 5, 6], **run)
-    for i, prompt in enumerate(PROMPTS):
-        alone = specwb.decode(target, [prompt], method, seed=[4 + i], **run)
-        assert (alone.tokens[0], alone.accepted_lengths[0]) == (
-            out.tokens[i],
-            out.accepted_lengths[i],
-        )
-
-
-BAD = [
-    ({"schedule": "linear"}, "schedule must be constant or heuristic, got 'linear'"),
-    ({"confidence": 1.0}, r"confidence must be a number in \[0, 1\)"),
-    ({"confidence": -0.1}, "confidence must be a number in"),
-    ({"confidence": True}, "confidence must be a number in"),
-    ({"gamma": 0}, "gamma must be an integer >= 1"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), BAD)
-def test_settings_that_cannot_be_used(options, message):
-    with pytest.raises(specwb.MethodError, match=message):
-        specwb.method("sps", tiny.target(), draft=tiny.draft(), **options)
-
-
-def test_the_usual_setting_is_the_plain_chain():
-    plain, scheduled = (
-        specwb.method(spec, tiny.target(), draft=tiny.draft())
-        for spec in ("sps", "sps:confidence=0.4")
-    )
-    assert plain.drafter.host_reads == 0
-    assert scheduled.drafter.host_reads == scheduled.drafter.tree.D - 1
-    assert torch.equal(plain.drafter.tree.parent, scheduled.drafter.tree.parent)

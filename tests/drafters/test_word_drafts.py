@@ -119,21 +119,6 @@ def test_a_token_is_drawn_from_the_distribution_that_is_verified(name):
     assert stats.chisquare(seen, expected).pvalue > 1e-6
 
 
-@of_every
-def test_a_row_alone_is_the_row_in_a_batch(name):
-    method, _ = made(name)
-    seeds, limits = [5, 6, 7], [12, 7, 10]
-    for temperature in (0.0, 1.0):
-        out = specwb.decode(
-            target(), PROMPTS, method, max_new_tokens=limits, seed=seeds, temperature=temperature
-        )
-        for i, prompt in enumerate(PROMPTS):
-            one = {"max_new_tokens": limits[i], "seed": [seeds[i]], "temperature": temperature}
-            alone = specwb.decode(target(), [prompt], method, **one)
-            assert alone.tokens == [out.tokens[i]]
-            assert alone.accepted_lengths == [out.accepted_lengths[i]]
-
-
 @pytest.mark.parametrize(
     ("name", "few", "message"),
     [
