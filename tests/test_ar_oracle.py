@@ -39,21 +39,6 @@ def test_plain_decoding_is_the_librarys_greedy_generation(kind):
     assert out.mean_tokens_per_step == 1
 
 
-@every_kind
-def test_with_eos(kind):
-    target = tiny.target(kind)
-    for prompt in tiny.PROMPTS:
-        whole = generated(target, prompt, LENGTH)
-        for place in (0, 7):
-            ends = [whole[place], whole[place + 5]]
-            assert specwb.decode(
-                target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends[0]
-            ).tokens == [generated(target, prompt, LENGTH, eos_token_id=ends[0])]
-            assert specwb.decode(
-                target, [prompt], "ar", max_new_tokens=LENGTH, eos=ends
-            ).tokens == [generated(target, prompt, LENGTH, eos_token_id=ends)]
-
-
 def test_the_models_own_eos_is_the_default():
     model = tiny.build("llama")
     prompt = tiny.PROMPTS[0]

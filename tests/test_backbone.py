@@ -114,33 +114,6 @@ def test_forward_equals_the_library_model_before_and_after_its_weights_are_fused
         close(backbone.head(causal), before)
 
 
-def test_fusing_stores_nothing_twice():
-    model = tiny.build("llama")
-    layer = Backbone(model).layers[1]
-    attention, mlp = model.model.layers[1].self_attn, model.model.layers[1].mlp
-    assert {
-        p.weight.untyped_storage().data_ptr()
-        for p in (attention.q_proj, attention.k_proj, attention.v_proj)
-    } == {layer.qkv.untyped_storage().data_ptr()}
-    assert {p.weight.untyped_storage().data_ptr() for p in (mlp.gate_proj, mlp.up_proj)} == {
-        layer.gate_up.untyped_storage().data_ptr()
-    }
-
-
-@every_kind
-def test_prefill_and_single_steps_equal_one_forward(kind):
-    backbone = tiny.target(kind).backbone
-    ids = tokens(16)
-    whole = tiny.forward(tiny.target(kind).model, ids[0])
-    cache = backbone.cache(1, 16)
-    parts = [run(backbone, backbone.embed(ids[:, :6]), 0, cache)[0]]
-    for i in range(6, 16):
-        with torch.no_grad():  # one token sees everything: no mask
-            place = Place(torch.tensor([[i]]), torch.tensor([[i]]), i + 1)
-            parts.append(backbone.run(backbone.embed(ids[:, i : i + 1]), place, cache)[0])
-    close(backbone.head(torch.cat(parts, 1))[0], whole)
-
-
 @every_kind
 @pytest.mark.parametrize("split", [1, 2])
 def test_first_and_last_layers_apart_equal_a_whole_run(kind, split):
@@ -330,20 +303,6 @@ def test_constants_are_not_rounded_with_the_weights():
     frequencies = cast.model.model.rotary_emb.inv_freq
     assert frequencies.dtype is torch.float32
     assert torch.equal(frequencies, tiny.build("llama").model.rotary_emb.inv_freq)
-
-
-def test_a_rotation_that_changes_is_run_within_the_length_it_began_with():
-    """What a tree reaches beyond the context is never kept, and must not change what is."""
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    model = tiny.build("llama", rope_parameters=rope)
-    before = model.model.rotary_emb.inv_freq.clone()
-    target = specwb.load(model)
-    assert target.context == 512
-    positions = torch.tensor([[699]])
-    place, cache = Place(positions, positions, 700), target.backbone.cache(1, 700)
-    with torch.no_grad():
-        target.backbone.run(target.backbone.embed(tokens(1)), place, cache)
-    assert torch.equal(model.model.rotary_emb.inv_freq, before)
 
 
 def test_norms_are_torchs_in_every_type_mixed_or_not_and_on_whatever_device_is_usual():
