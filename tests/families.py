@@ -35,19 +35,11 @@ FAST: dict[str, dict[str, Any]] = {
     "mistral-window": {"sliding_window": WINDOW},
     "ministral": {**WIDE, "sliding_window": WINDOW, "layer_types": MIXED},
     "qwen2": {},
-    "qwen2-window": {
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "max_window_layers": 1,
-    },
+    "qwen2-window": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     "qwen3": {**WIDE},
     "seed_oss": {**WIDE, "attention_bias": True, "attention_out_bias": False},
     "phi3": {"sliding_window": WINDOW},
-    "phi3-partial rotation": {
-        "head_dim": 8,
-        "partial_rotary_factor": 0.5,
-        "sliding_window": None,
-    },
+    "phi3-partial rotation": {"head_dim": 8, "partial_rotary_factor": 0.5, "sliding_window": None},
     "phi3-longrope": {
         "original_max_position_embeddings": 64,
         "rope_parameters": {

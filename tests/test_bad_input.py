@@ -24,8 +24,7 @@ import specwb
 from specwb import LoadError, MethodError, PromptError, SpecwbError, course
 from specwb.bench.store import Store, StoreError
 from specwb.errors import ArgumentError
-from specwb.models.checkpoint import HeadError
-from specwb.models.folder import SAFE, folder_of
+from specwb.models.folder import folder_of
 from specwb.models.prompts import chat
 from specwb.scope import TraceError, page, section
 from specwb.stops import StopError
@@ -76,7 +75,7 @@ PYTHON = {
     "load nul": (lambda: specwb.load("a\0b"), LoadError, "is no name of a file: embedded null"),
     "load None": (lambda: specwb.load(None), LoadError, "hub id OWNER/NAME is needed, got None"),
     "dtype": (lambda: specwb.load("lab", dtype="int8"), LoadError, "dtype must be .* got 'int8'"),
-    "head long": (lambda: folder_of("a" * 5000, SAFE, refused=HeadError), HeadError, "too long"),
+    "head long": (lambda: folder_of("a" * 5000), LoadError, "too long"),
     "past": (decode(past=5), ArgumentError, "past must be a .*Past, got 5"),
     "register": (lambda: specwb.register(5, specwb.Drafter), MethodError, "key 5 must be a plain"),
     "shard": (lambda: specwb.sweep(TARGET, [[1]], "ar", shard=5), SweepError, r"\(i, n\).* got 5"),

@@ -163,10 +163,7 @@ def check_head(config: Any, windowed: bool) -> None:
 
 
 def windows(config: Any, layers: int) -> list[int | None]:
-    """How many positions each of so many layers sees, its own included; None: all of them.
-
-    Position p sees p - W + 1 .. p.
-    """
+    """How many positions p - W + 1 .. p each of so many layers sees; None: all of them."""
     window = getattr(config, "sliding_window", None)
     if not getattr(config, "use_sliding_window", True):
         window = None

@@ -118,7 +118,6 @@ class Stack:
         self._ropes: dict[str | None, list[tuple[Tensor, Tensor]]] = {}
 
     def _kinds(self, attentions: Sequence[Any]) -> list[Kind]:
-        """The kind of each layer."""
         seen = windows(self.config, len(attentions))
         by_type = "layer_type" in inspect.signature(self.rotary.forward).parameters
         types = self.config.layer_types if by_type else [None] * len(attentions)
@@ -129,10 +128,8 @@ class Stack:
         ]
 
     def _turning(self) -> tuple[int, Tensor | None]:
-        """How many pairs of a head's numbers the rotation turns, and each number's partner.
-
-        None: every number is turned, with the one that is half a head away.
-        """
+        """How many pairs of a head's numbers the rotation turns, and each number's partner; None:
+        every number is turned, with the one half a head away."""
         sizes = [b.shape[-1] for name, b in self.rotary.named_buffers() if "inv_freq" in name]
         pairs = sizes[0]
         if 2 * pairs == self.head_dim and not self.kind.adjacent:
@@ -218,7 +215,6 @@ class Stack:
         return tables[-1]
 
     def shared(self, place: Place, cache: KVCache) -> Pass:
-        """Makes what all layers of one forward share."""
         extent, causal = place.extent, place.causal
         visible = cache.data[:, :, :extent].transpose(2, 3)
         keys, values = visible[:, :, : self.kv_heads], visible[:, :, self.kv_heads :]

@@ -23,7 +23,6 @@ from specwb.models.words import spread
 
 
 def is_borrowed(source: object) -> bool:
-    """Whether a folder holds such a draft model."""
     if not isinstance(source, str | Path):
         return False
     try:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from specwb.files import foreign, table, weights_hash, whole_file
 from specwb.models import smol
 from specwb.models.folder import (
+    SAFE,
     LoadError,
     any_key,
     card_of,
@@ -36,12 +37,13 @@ class HeadError(LoadError):
 
 
 @contextmanager
-def naming(where: Path) -> Iterator[None]:
-    """Names the folder in what a head's own checks refuse."""
+def naming(where: Path | None = None) -> Iterator[None]:
+    """Raises what is wrong with a head's folder as a HeadError, which names the folder."""
     try:
         yield
-    except HeadError as error:
-        raise HeadError(f"{where}: {error}") from error
+    except LoadError as error:
+        named = where is None or str(where) in str(error)
+        raise HeadError(str(error) if named else f"{where}: {error}") from error
 
 
 @dataclass
@@ -53,43 +55,46 @@ class Stored:
     weights: dict[str, Tensor]
     card: dict[str, Any]
 
-    @classmethod
-    def read(
-        cls,
-        source: str | Path,
-        target: Target,
-        names: Sequence[str],
-        wanted: Callable[[str], bool] = any_key,
-    ) -> Stored:
-        """Reads a head's folder, local or the hub's, and checks that it is for this target.
 
-        Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger
-        than its heads."""
-        where, _ = folder_of(source, names, wanted, refused=HeadError)
-        config, card = settings(where / "config.json"), card_of(where, HeadError)
-        trained = card.get("target_sha256")
-        sha256 = target.sha256 if trained else None  # of a large target that takes a while
-        if trained and sha256 and trained != sha256:
-            if card.get("target") == smol.NAME and smol.is_original(target.name):
-                logger.warning("%s: %s", where, smol.ORIGINAL)
-            else:
-                raise HeadError(
-                    f"{where}: trained for the target with sha256 {trained[:12]}..., "
-                    f"{target.name!r} is {sha256[:12]}...; train it anew"
-                )
-        parts = weight_files(where, names, wanted, HeadError)
-        if parts is not None:
-            weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}
-            check_weights(where, card, HeadError)
-            return cls(where, config, _from_int8(weights, where), card)
-        suffixes = (".safetensors", ".bin", ".pt")
-        others = sorted(path.name for path in where.iterdir() if path.suffix in suffixes)
-        hint = f", but {others[0]}: another kind of head?" if others else ""
-        raise HeadError(f"{where}: none of {', '.join(names)} is there{hint}")
+@contextmanager
+def opened(
+    source: str | Path,
+    target: Target,
+    names: Sequence[str] = SAFE,
+    wanted: Callable[[str], bool] = any_key,
+) -> Iterator[Stored]:
+    """Reads a head's folder, local or the hub's, and checks that it is for this target. What is
+    found wrong with it while it is open is raised as a HeadError that names the folder.
+
+    Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger than
+    its heads.
+    """
+    with naming():
+        where, _ = folder_of(source, names, wanted)
+    with naming(where):
+        yield _read(where, target, names, wanted)
+
+
+def _read(
+    where: Path, target: Target, names: Sequence[str], wanted: Callable[[str], bool]
+) -> Stored:
+    config, card = settings(where / "config.json"), card_of(where)
+    if card.get("target") == smol.NAME and smol.is_original(target.name):
+        logger.warning("%s: %s", where, smol.ORIGINAL)
+    elif card.get("target_sha256"):  # of a large target its own takes a while
+        check_origin(card, "target", repr(target.name), target.sha256)
+    parts = weight_files(where, names, wanted)
+    if parts is not None:
+        weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}
+        check_weights(where, card)
+        return Stored(where, config, _from_int8(weights), card)
+    suffixes = (".safetensors", ".bin", ".pt")
+    others = sorted(path.name for path in where.iterdir() if path.suffix in suffixes)
+    hint = f", but {others[0]}: another kind of head?" if others else ""
+    raise HeadError(f"none of {', '.join(names)} is there{hint}")
 
 
 def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    """The wanted weights of one file."""
     with foreign(f"{path} is damaged, cut off or no file of weights", HeadError):
         if path.suffix == ".safetensors":
             from safetensors import safe_open
@@ -104,27 +109,36 @@ def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """:func:`specwb.files.table` of a head's folder."""
     return table(path, HeadError)
 
 
-def check_sizes(
-    where: Path, target: Target, hidden: int | None = None, vocabulary: int | None = None
-) -> None:
+def check_origin(card: dict[str, Any], part: str, name: str, sha256: str | None) -> None:
+    """Refuses a head whose card says that it was trained for another model."""
+    trained = card.get(f"{part}_sha256")
+    if trained and sha256 and trained != sha256:
+        raise HeadError(
+            f"trained for the {part.replace('diffusion', 'diffusion model')} with sha256 "
+            f"{trained[:12]}..., {name} is {sha256[:12]}...; train it anew"
+        )
+
+
+def check_said(config: dict[str, Any], name: str, found: object) -> None:
+    """Refuses a config.json that says something else than what the weights have."""
+    said = config.get(name)
+    if said is not None and (bool(said) if isinstance(found, bool) else said) != found:
+        raise HeadError(f"config.json says {name}={said!r}, the weights have {found!r}")
+
+
+def check_sizes(target: Target, hidden: int | None = None, vocabulary: int | None = None) -> None:
     """Refuses what was trained for a target of another hidden size or vocabulary."""
     own = target.backbone.config.hidden_size, target.vocabulary
     said = (f"hidden size {hidden}", f"{vocabulary} tokens")
     for size, its, text in zip((hidden, vocabulary), own, said, strict=True):
         if size not in (None, its):
-            raise HeadError(f"{where}: trained for a target of {text}, {target.name!r} has {its}")
+            raise HeadError(f"trained for a target of {text}, {target.name!r} has {its}")
 
 
-def fill(
-    module: nn.Module,
-    weights: dict[str, Tensor],
-    where: Path,
-    target: Target,
-) -> None:
+def fill(module: nn.Module, weights: dict[str, Tensor], target: Target) -> None:
     """Loads weights strictly: every key of the module must be there, with its shape, and no other,
     and all numbers finite."""
     expected = module.state_dict()
@@ -144,10 +158,10 @@ def fill(
             problems.append(f"{key} is {shapes}: trained for another target? {sizes}")
             break
     if problems:
-        raise HeadError(f"{where}: the weights do not fit ({'; '.join(problems)})")
+        raise HeadError(f"the weights do not fit ({'; '.join(problems)})")
     for key, weight in weights.items():
         if weight.is_floating_point() and not weight.isfinite().all():
-            raise HeadError(f"{where}: {key} has values that are NaN or infinite")
+            raise HeadError(f"{key} has values that are NaN or infinite")
     module.load_state_dict(weights)
 
 
@@ -175,30 +189,30 @@ def round_to_int8(module: nn.Module) -> None:
             weight.copy_(integers * scale)
 
 
-def _from_int8(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
+def _from_int8(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as numbers again, those that :func:`write` stored in int8."""
     scales = {k.removesuffix(SCALE): w for k, w in weights.items() if k.endswith(SCALE)}
     plain = {k: w for k, w in weights.items() if not k.endswith(SCALE)}
     for key, scale in scales.items():
         integers = plain.get(key)
         if integers is None or integers.dtype != torch.int8 or scale.shape != (len(integers), 1):
-            raise HeadError(f"{where}: the scale of {key} belongs to no integers")
+            raise HeadError(f"the scale of {key} belongs to no integers")
         plain[key] = integers * scale
     if bare := [key for key, w in plain.items() if w.dtype == torch.int8]:
-        raise HeadError(f"{where}: {bare[0]} is in int8 and has no scale")
+        raise HeadError(f"{bare[0]} is in int8 and has no scale")
     return plain
 
 
-def words_in(weights: dict[str, Tensor], where: Path, target: Target) -> Tensor | None:
+def words_in(weights: dict[str, Tensor], target: Target) -> Tensor | None:
     """The words of a head's file (:mod:`specwb.models.words`), None where it drafts all tokens."""
     words = weights.get("words")
     if words is None:
         return None
     if words.ndim != 1 or not len(words) or words.is_floating_point():
-        raise HeadError(f"{where}: words must be a list of token ids")
+        raise HeadError("words must be a list of token ids")
     words = words.long()
     if int(words[0]) < 0 or int(words[-1]) >= target.vocabulary or bool((words.diff() <= 0).any()):
-        raise HeadError(f"{where}: words must be ids below {target.vocabulary}, ascending")
+        raise HeadError(f"words must be ids below {target.vocabulary}, ascending")
     return words
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.checkpoint import HeadError, check_origin, fill, opened, write
 from specwb.models.target import Target
 from specwb.probability import entropy
 
@@ -53,7 +53,6 @@ class DecisionModel(nn.Module):
 
 
 def net(*widths: int) -> nn.Sequential:
-    """Linear layers of these widths and one output, with ReLU between them."""
     layers: list[nn.Module] = []
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -71,20 +70,14 @@ def summary(logits: Tensor) -> Tensor:
 
 def load_decision(source: str | Path, target: Target, draft: Target) -> DecisionModel:
     """Loads decision models from a folder that ``specwb train decision`` wrote."""
-    stored = Stored.read(source, target, ("model.safetensors",))
-    where, hidden = stored.where, draft.backbone.config.hidden_size
-    sha256, wanted = draft.sha256, stored.card.get("draft_sha256")
-    if wanted and sha256 and sha256 != wanted:
-        raise HeadError(
-            f"{where}: trained for the draft with sha256 {wanted[:12]}..., "
-            f"{draft.name!r} is {sha256[:12]}...; train it anew"
-        )
-    width = stored.config.get("hidden_size")
-    if width != hidden:
-        raise HeadError(
-            f"{where}: reads states of {width} numbers, {draft.name!r} has hidden size {hidden}"
-        )
-    model = DecisionModel(hidden)
-    fill(model, stored.weights, where, target)
-    model.card = stored.card
-    return model.to(draft.device, draft.dtype).requires_grad_(False).eval()
+    with opened(source, target) as stored:
+        hidden, width = draft.backbone.config.hidden_size, stored.config.get("hidden_size")
+        check_origin(stored.card, "draft", repr(draft.name), draft.sha256)
+        if width != hidden:
+            raise HeadError(
+                f"reads states of {width} numbers, {draft.name!r} has hidden size {hidden}"
+            )
+        model = DecisionModel(hidden)
+        fill(model, stored.weights, target)
+        model.card = stored.card
+        return model.to(draft.device, draft.dtype).requires_grad_(False).eval()

@@ -17,7 +17,6 @@ words only (:mod:`specwb.models.words`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from specwb.models.checkpoint import (
     Stored,
     check_sizes,
     fill,
-    naming,
+    opened,
     settings,
     words_in,
     write,
@@ -43,7 +42,6 @@ from specwb.models.eagle import LLAMA, described, with_sdpa
 from specwb.models.target import Target
 from specwb.models.words import rows_of, spread
 
-FILES = ("model.safetensors", "pytorch_model.bin")
 DREAM_CONTEXT = 2048
 """What Dream's README gives for input and output together; its config.json repeats the base
 model's."""
@@ -119,7 +117,6 @@ class DiffusionModel(nn.Module):
         return int(self.shift and self.causal)
 
     def masks(self, k: int) -> int:
-        """Masks for k tokens."""
         return max(k - self.spared, 0)
 
     @property
@@ -191,39 +188,40 @@ class SharedEmbedding(nn.Module):
 def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
     """One of ours, or a published Dream or LLaDA checkpoint; which it is, its ``config.json`` says
     (``model_type``)."""
-    stored = Stored.read(source, target, FILES)
-    where, config = stored.where, stored.config
-    kind = str(config.get("model_type", "")).lower()
-    if "specwb_diffusion" in config:
-        made = _ours(stored, target)
-    elif kind == "dream":
-        made = _dream(stored)
-    elif kind == "llada":
-        made = _llada(stored)
-    else:
-        raise HeadError(
-            f"{where}: model_type {config.get('model_type')!r} is no diffusion model known here: "
-            "Dream, llada, or one of ours"
-        )
-    check_ids(where, made, target)
-    weights = dict(stored.weights)
-    if kind == "llada":
-        weights = _llada_keys(weights, where)
-    if made.net.config.tie_word_embeddings:
-        weights["lm_head.weight"] = weights.get("model.embed_tokens.weight", torch.empty(0))
-    if made.words is not None:
-        del weights["words"]
-    fill(made.net, weights, where, target)
-    made.net.tie_weights()  # which a model made without weights is not
-    made.card = stored.card
-    rotary = type(made.net.model.rotary_emb)(made.net.config)
-    made.to(target.device, target.dtype)
-    made.net.model.rotary_emb = rotary.to(target.device)  # its frequencies are float32 anywhere
-    return made.eval()
+    with opened(source, target) as stored:
+        config, weights = stored.config, dict(stored.weights)
+        kind = str(config.get("model_type", "")).lower()
+        # the library checks types itself, with errors of its own
+        problem = "config.json describes no model that can be built"
+        with foreign(problem, HeadError), no_init_weights():
+            if "specwb_diffusion" in config:
+                made = _ours(stored, target)
+            elif kind == "dream":
+                made = _dream(stored)
+            elif kind == "llada":
+                made = _llada(stored)
+            else:
+                raise HeadError(
+                    f"model_type {config.get('model_type')!r} is no diffusion model known here: "
+                    "Dream, llada, or one of ours"
+                )
+        check_ids(stored.where, made, target)
+        if kind == "llada":
+            weights = _llada_keys(weights)
+        if made.net.config.tie_word_embeddings:
+            weights["lm_head.weight"] = weights.get("model.embed_tokens.weight", torch.empty(0))
+        if made.words is not None:
+            del weights["words"]
+        fill(made.net, weights, target)
+        made.net.tie_weights()  # which a model made without weights is not
+        made.card = stored.card
+        rotary = type(made.net.model.rotary_emb)(made.net.config)
+        made.to(target.device, target.dtype)
+        made.net.model.rotary_emb = rotary.to(target.device)  # its frequencies are float32 anywhere
+        return made.eval()
 
 
 def build(config: Any, **conventions: Any) -> DiffusionModel:
-    """A fresh model of a library's config, its weights random."""
     kind = Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM
     return DiffusionModel(kind(with_sdpa(config)), **conventions)
 
@@ -244,33 +242,19 @@ def shared(
     return DiffusionModel(net, target.vocabulary, words=words, **conventions)
 
 
-def _empty(
-    config: Any, where: Path, make: Callable[..., DiffusionModel] = build, **conventions: Any
-) -> DiffusionModel:
-    problem = f"{where}: config.json describes no model that can be built"
-    with naming(where), foreign(problem, HeadError), no_init_weights():
-        return make(config, **conventions)
-
-
-def _described(kind: Any, told: dict[str, Any], where: Path) -> Any:
-    """The library's config; it checks types itself, with errors of its own."""
-    with foreign(f"{where}: config.json describes no model that can be built", HeadError):
-        return kind.from_dict(told)
-
-
-def _said(config: dict, key: str, where: Path) -> Any:
+def _said(config: dict, key: str) -> Any:
     if config.get(key) is None:
-        raise HeadError(f"{where}: config.json has no {key}")
+        raise HeadError(f"config.json has no {key}")
     return config[key]
 
 
 def _ours(stored: Stored, target: Target) -> DiffusionModel:
     config, own = stored.config, stored.config["specwb_diffusion"]
     if not isinstance(own, dict):
-        raise HeadError(f"{stored.where}: specwb_diffusion in config.json must be a table")
-    mask = _said(own, "mask_token_id", stored.where)
+        raise HeadError("specwb_diffusion in config.json must be a table")
+    mask = _said(own, "mask_token_id")
     told = {k: v for k, v in config.items() if k in LLAMA and k != "model_type"}
-    llama = _described(LlamaConfig, told, stored.where)
+    llama = LlamaConfig.from_dict(told)
     how = {
         "shift": bool(own.get("shift", True)),
         "causal": bool(own.get("causal", True)),
@@ -278,28 +262,23 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
         "context": llama.max_position_embeddings,
     }
     if "embedding" not in own:
-        return _empty(llama, stored.where, mask_id=mask, **how)
+        return build(llama, mask_id=mask, **how)
     if own["embedding"] != "target":
-        problem = f"embedding in config.json must be 'target', got {own['embedding']!r}"
-        raise HeadError(f"{stored.where}: {problem}")
-    check_sizes(stored.where, target, llama.hidden_size, llama.vocab_size)
+        raise HeadError(f"embedding in config.json must be 'target', got {own['embedding']!r}")
+    check_sizes(target, llama.hidden_size, llama.vocab_size)
     if mask != target.vocabulary:
         behind = f"{target.vocabulary}, behind the last token"
-        raise HeadError(f"{stored.where}: mask_token_id must be {behind}, got {mask!r}")
-    how["words"] = words_in(stored.weights, stored.where, target)
-    return _empty(llama, stored.where, shared, target=target, **how)
+        raise HeadError(f"mask_token_id must be {behind}, got {mask!r}")
+    return shared(llama, target, words_in(stored.weights, target), **how)
 
 
 def _dream(stored: Stored) -> DiffusionModel:
-    """Qwen2's layers and keys; shifted; mask 151666, end of text and filling 151643, ``<|im_end|>``
-    151645 in the released models."""
-    config, where = stored.config, stored.where
-    mask = _said(config, "mask_token_id", where)
-    names = (*LLAMA, "rope_theta", "rope_scaling")
-    told = {k: v for k, v in config.items() if k in names and k != "model_type"}
-    how: dict[str, Any] = {"shift": True, "causal": False, "context": DREAM_CONTEXT}
-    qwen = _described(Qwen2Config, told, where)
-    return _empty(qwen, where, mask_id=mask, ends=_ends(config, where), **how)
+    """Qwen2's layers and keys; shifted. In the released models mask 151666, end of text and filling
+    151643, ``<|im_end|>`` 151645."""
+    mask, names = _said(stored.config, "mask_token_id"), {*LLAMA, "rope_theta", "rope_scaling"}
+    told = {k: v for k, v in stored.config.items() if k in names - {"model_type"}}
+    how: dict[str, Any] = {"shift": True, "causal": False, "ends": _ends(stored)}
+    return build(Qwen2Config.from_dict(told), mask_id=mask, context=DREAM_CONTEXT, **how)
 
 
 _LLADA = {
@@ -319,8 +298,8 @@ _LLADA_OUTER = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm
 def _llada(stored: Stored) -> DiffusionModel:
     """Llama's layers under OLMo's names; not shifted; mask 126336, end of text 126081, end of turn
     126348 in the released models."""
-    config, where = stored.config, stored.where
-    mask = _said(config, "mask_token_id", where)
+    config = stored.config
+    mask = _said(config, "mask_token_id")
     only = {
         "block_type": "llama",
         "layer_norm_type": "rms",
@@ -336,16 +315,14 @@ def _llada(stored: Stored) -> DiffusionModel:
     }
     for key, usual in only.items():
         if config.get(key, usual) != usual:
-            raise HeadError(
-                f"{where}: LLaDA with {key}={config[key]!r} is not supported, only {usual!r}"
-            )
-    heads, width = _said(config, "n_heads", where), _said(config, "d_model", where)
+            raise HeadError(f"LLaDA with {key}={config[key]!r} is not supported, only {usual!r}")
+    heads, width = _said(config, "n_heads"), _said(config, "d_model")
     told = {
-        "vocab_size": config.get("embedding_size") or _said(config, "vocab_size", where),
+        "vocab_size": config.get("embedding_size") or _said(config, "vocab_size"),
         "hidden_size": width,
         "num_attention_heads": heads,
         "num_key_value_heads": config.get("n_kv_heads") or heads,
-        "num_hidden_layers": _said(config, "n_layers", where),
+        "num_hidden_layers": _said(config, "n_layers"),
         "intermediate_size": config.get("mlp_hidden_size")
         or int(config.get("mlp_ratio", 4) * width),
         "max_position_embeddings": config.get("max_sequence_length", 4096),
@@ -356,13 +333,12 @@ def _llada(stored: Stored) -> DiffusionModel:
         },
         "tie_word_embeddings": bool(config.get("weight_tying", False)),
     }
-    llama = _described(LlamaConfig, told, where)
-    longest = llama.max_position_embeddings
-    how: dict[str, Any] = {"shift": False, "causal": False, "context": longest}
-    return _empty(llama, where, mask_id=mask, ends=_ends(config, where), **how)
+    llama = LlamaConfig.from_dict(told)
+    how: dict[str, Any] = {"shift": False, "causal": False, "ends": _ends(stored)}
+    return build(llama, mask_id=mask, context=llama.max_position_embeddings, **how)
 
 
-def _llada_keys(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
+def _llada_keys(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     renamed = {}
     for key, weight in weights.items():
         parts = key.removeprefix("model.").removeprefix("transformer.").split(".")
@@ -371,15 +347,16 @@ def _llada_keys(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
         elif parts[0] in _LLADA_OUTER and len(parts) == 2:
             renamed[f"{_LLADA_OUTER[parts[0]]}.{parts[1]}"] = weight
         else:
-            raise HeadError(f"{where}: the weights do not fit (surplus {key})")
+            raise HeadError(f"the weights do not fit (surplus {key})")
     return renamed
 
 
-def _ends(config: dict, where: Path) -> tuple[int, ...]:
+def _ends(stored: Stored) -> tuple[int, ...]:
     """End of text, filling, and what the generation settings beside the config add (end of a
     turn)."""
-    more = settings(where / "generation_config.json")
-    found = [c.get(key) for c in (config, more) for key in ("eos_token_id", "pad_token_id")]
+    more = settings(stored.where / "generation_config.json")
+    keys = ("eos_token_id", "pad_token_id")
+    found = [c.get(key) for c in (stored.config, more) for key in keys]
     lists = [one if isinstance(one, list) else [one] for one in found if one is not None]
     return tuple(sorted({i for ids in lists for i in ids}))
 
@@ -412,7 +389,6 @@ def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
 
 
 def _vocabulary(where: Path) -> dict[str, int] | None:
-    """Token -> id of the tokenizer that lies beside the weights, None where there is none."""
     if (where / "tokenizer.json").is_file():
         from tokenizers import Tokenizer
 

@@ -25,7 +25,16 @@ from transformers.models.llama.modeling_llama import (
 
 from specwb.models.architectures import windows
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import HeadError, Stored, check_sizes, fill, words_in, write
+from specwb.models.checkpoint import (
+    HeadError,
+    Stored,
+    check_said,
+    check_sizes,
+    fill,
+    opened,
+    words_in,
+    write,
+)
 from specwb.models.eagle_config import (
     check_fields,
     feature_layers,
@@ -92,7 +101,7 @@ class EagleHead(Output, nn.Module):
         self.card: dict = {}  # what was measured when it was trained, where that is known
         self.config, self.features, self.target_hidden = with_sdpa(config), features, target_hidden
         self.hidden = self.config.hidden_size
-        self.fc = nn.Linear(2 * self.hidden, self.hidden, bias=bias)
+        self.make_fusion(bias)
         self.layers = nn.ModuleList(
             LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers)
         )
@@ -101,6 +110,10 @@ class EagleHead(Output, nn.Module):
         self.embed_tokens: nn.Embedding | None = None
         self.register_buffer("words", words)
         self.lm_head = None
+
+    def make_fusion(self, bias: bool) -> None:
+        """Makes what joins an embedding and a feature."""
+        self.fc = nn.Linear(2 * self.hidden, self.hidden, bias=bias)
 
     @property
     def blocks(self) -> list[Any]:
@@ -373,39 +386,33 @@ def load_eagle(
 ) -> EagleHead:
     """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its
     keys say. ``layers``: EAGLE-3's feature layers as our numbers, instead of the config's."""
-    stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
-    where, weights, config = stored.where, dict(stored.weights), stored.config
-    kind: Any = LlamaConfig
-    if any(key.endswith("self_attn.q_norm.weight") for key in weights):
-        kind = Qwen3Config
-    llama, hidden = layer_config(config, where, kind, True), target.backbone.config.hidden_size
-    if config.get("k_mask", 1) != 1:
-        raise HeadError(
-            f"{where}: a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an "
-            "EAGLE head; its method is falcon"
-        )
-    own = weights.pop("embed_tokens.weight", None)
-    if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
-        check_fields(config, where)
-        weights = {
-            ("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w
-            for k, w in weights.items()
-        }
-        head: EagleHead = _eagle3(weights, config, llama, where, target, layers)
-    else:
-        check_sizes(where, target, llama.hidden_size)
-        words = words_in(weights, where, target)
-        head = EagleHead(llama, hidden, bias="fc.bias" in weights, words=words)
-        if config.get("bias") is not None and bool(config["bias"]) != ("fc.bias" in weights):
+    with opened(source, target) as stored:
+        weights, config = dict(stored.weights), stored.config
+        has_norms = any(key.endswith("self_attn.q_norm.weight") for key in weights)
+        llama = layer_config(config, Qwen3Config if has_norms else LlamaConfig, True)
+        if config.get("k_mask", 1) != 1:
             raise HeadError(
-                f"{where}: config.json says bias={config['bias']}, fc.bias is "
-                f"{'there' if 'fc.bias' in weights else 'missing'}"
+                f"a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an EAGLE "
+                "head; its method is falcon"
             )
-    fill(head, weights, where, target)
-    if isinstance(head, Eagle3Head):
-        _check_maps(head, where)
-    settle(head, own, stored, llama, target)
-    return head
+        own = weights.pop("embed_tokens.weight", None)
+        if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
+            check_fields(config)
+            weights = {
+                ("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w
+                for k, w in weights.items()
+            }
+            head: EagleHead = _eagle3(weights, config, llama, target, layers)
+        else:
+            check_sizes(target, llama.hidden_size)
+            has_bias = "fc.bias" in weights
+            head = EagleHead(llama, llama.hidden_size, (-1,), has_bias, words_in(weights, target))
+            check_said(config, "bias", has_bias)
+        fill(head, weights, target)
+        if isinstance(head, Eagle3Head):
+            _check_maps(head)
+        settle(head, own, stored, llama, target)
+        return head
 
 
 def settle(
@@ -413,22 +420,21 @@ def settle(
 ) -> None:
     """The embedding (the file's ``own``, where it is not the target's), card, device and number
     type of a head whose weights are in."""
-    where, hidden = stored.where, target.backbone.config.hidden_size
     if own is not None:
         if own.shape != (target.vocabulary, head.hidden):
             raise HeadError(
-                f"{where}: embed_tokens.weight is {list(own.shape)}; {target.name!r} has "
+                f"embed_tokens.weight is {list(own.shape)}; {target.name!r} has "
                 f"{target.vocabulary} tokens, the head {head.hidden}"
             )
         shared = target.backbone.embed.weight
         if not torch.equal(own.to(shared), shared):
             head.embed_tokens = nn.Embedding.from_pretrained(own.float())
     elif not isinstance(head, Eagle3Head):
-        check_sizes(where, target, vocabulary=stored.config.get("vocab_size"))
-    elif head.hidden != hidden:
+        check_sizes(target, vocabulary=stored.config.get("vocab_size"))
+    elif head.hidden != target.backbone.config.hidden_size:
         raise HeadError(
-            f"{where}: the file has no embedding, and the head's hidden size {head.hidden} is not "
-            f"the target's {hidden}"
+            f"the file has no embedding, and the head's hidden size {head.hidden} is not the "
+            f"target's {target.backbone.config.hidden_size}"
         )
     move_to(head, stored, llama, target)
 
@@ -445,36 +451,28 @@ def _eagle3(
     weights: dict[str, Tensor],
     config: dict,
     llama: LlamaConfig,
-    where: Path,
     target: Target,
     layers: tuple[int, ...] | None,
 ) -> Eagle3Head:
     depth, hidden = len(target.backbone.layers), target.backbone.config.hidden_size
-    check_sizes(where, target, config.get("target_hidden_size"))
-    numbers = feature_layers(config, depth, where, layers)
+    check_sizes(target, config.get("target_hidden_size"))
+    numbers = feature_layers(config, depth, layers)
     own_head = bool(config.get("own_head", True))
     for key in ("fc.weight", "lm_head.weight"):
         if key not in weights and (own_head or key == "fc.weight"):
-            raise HeadError(f"{where}: the weights do not fit (missing {key})")
+            raise HeadError(f"the weights do not fit (missing {key})")
     wide = weights["fc.weight"].shape[1]
     if wide != len(numbers) * hidden:
         have = f"{len(numbers)} layers of {target.name!r} have {len(numbers) * hidden}"
         raise HeadError(
-            f"{where}: fc reads {wide} values, but {have}; trained for another target, or on "
-            "other layers"
+            f"fc reads {wide} values, but {have}; trained for another target, or on other layers"
         )
     spoken = weights.get("lm_head.weight" if own_head else "d2t")
     rows = target.vocabulary if spoken is None else len(spoken)
-    if config.get("draft_vocab_size") not in (None, rows):
-        raise HeadError(
-            f"{where}: config.json says draft_vocab_size={config['draft_vocab_size']}, the "
-            f"weights have {rows}"
-        )
+    check_said(config, "draft_vocab_size", rows)
     if rows == target.vocabulary:
         if bool(weights.pop("d2t", torch.zeros(1)).any()):
-            raise HeadError(
-                f"{where}: d2t moves tokens, though the draft vocabulary is the target's"
-            )
+            raise HeadError("d2t moves tokens, though the draft vocabulary is the target's")
         weights.pop("t2d", None)
     return Eagle3Head(
         llama,
@@ -491,7 +489,7 @@ def _eagle3(
     )
 
 
-def _check_maps(head: Eagle3Head, where: Path) -> None:
+def _check_maps(head: Eagle3Head) -> None:
     if head.words is None:
         return
     ids, size = head.words, head.vocabulary
@@ -499,6 +497,6 @@ def _check_maps(head: Eagle3Head, where: Path) -> None:
         hint = ""
         if ((head.d2t >= 0) & (head.d2t < size)).all() and len(head.d2t.unique()) == len(ids):
             hint = "; it seems to hold target ids, where offsets to add to the draft id belong"
-        raise HeadError(f"{where}: d2t does not lead to {len(ids)} distinct ids below {size}{hint}")
+        raise HeadError(f"d2t does not lead to {len(ids)} distinct ids below {size}{hint}")
     if int(head.t2d.sum()) != len(ids) or not bool(head.t2d[ids].all()):
-        raise HeadError(f"{where}: d2t and t2d name different tokens")
+        raise HeadError("d2t and t2d name different tokens")

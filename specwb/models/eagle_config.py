@@ -3,7 +3,6 @@ and nothing that is not understood."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,7 +69,7 @@ USUAL = {
 """Fields of ``eagle_config`` that other files may set, and what they mean by the usual head."""
 
 
-def check_fields(config: dict[str, Any], where: Path) -> None:
+def check_fields(config: dict[str, Any]) -> None:
     """Refuses a field of an EAGLE-3 head's config.json that asks for what is not computed here. One
     that is unknown and switched off (false, null, 0, empty) asks for nothing.
     """
@@ -78,7 +77,7 @@ def check_fields(config: dict[str, Any], where: Path) -> None:
     strange = {name: value for name, value in config.items() if name not in known and value}
     nested = config.get("eagle_config") or {}
     if not isinstance(nested, dict):
-        raise HeadError(f"{where}: eagle_config must be a table, got {nested!r}")
+        raise HeadError(f"eagle_config must be a table, got {nested!r}")
     for name, value in nested.items():
         usual = name in USUAL and value == USUAL[name]
         if name != "eagle_aux_hidden_state_layer_ids" and value and not usual:
@@ -88,8 +87,8 @@ def check_fields(config: dict[str, Any], where: Path) -> None:
     if strange:
         name, value = next(iter(strange.items()))
         raise HeadError(
-            f"{where}: config.json says {name}={value!r}, which is not understood here; a head "
-            "that is computed without it would draft worse than it can"
+            f"config.json says {name}={value!r}, which is not understood here; a head that is "
+            "computed without it would draft worse than it can"
         )
 
 
@@ -98,24 +97,24 @@ def layer_class(config: Any) -> type:
     return Qwen3DecoderLayer if isinstance(config, Qwen3Config) else LlamaDecoderLayer
 
 
-def layer_config(config: dict, where: Path, kind: Any = LlamaConfig, windowed: bool = False) -> Any:
+def layer_config(config: dict, kind: Any = LlamaConfig, windowed: bool = False) -> Any:
     """The layer's config: the file's own, or what a speculators one has within. Older files say
     ``rope_theta``, which the library understands. ``kind`` is the library's class of configs;
     ``windowed``: layers may have sliding windows."""
     nested = config.get("transformer_layer_config", config)
     if not isinstance(nested, dict) or "hidden_size" not in nested:
-        raise HeadError(f"{where}: config.json has no hidden_size")
+        raise HeadError("config.json has no hidden_size")
     others = ("architectures", "model_type", "torch_dtype", "dtype")
-    with foreign(f"{where}: config.json describes no layer that can be built", HeadError):
+    with foreign("config.json describes no layer that can be built", HeadError):
         llama = kind.from_dict({k: v for k, v in nested.items() if k not in others})
         with torch.device("meta"):
             layer_class(llama)(llama, 0)
     try:
         check_head(llama, windowed)
     except UnsupportedModel as error:
-        raise HeadError(f"{where}: {error}") from error
+        raise HeadError(str(error)) from error
     if llama.num_hidden_layers < 1:
-        raise HeadError(f"{where}: config.json says num_hidden_layers={llama.num_hidden_layers}")
+        raise HeadError(f"config.json says num_hidden_layers={llama.num_hidden_layers}")
     return llama
 
 
@@ -131,7 +130,7 @@ def usual_layers(layers: int) -> tuple[int, int, int]:
 
 
 def feature_layers(
-    config: dict[str, Any], depth: int, where: Path, asked: tuple[int, ...] | None
+    config: dict[str, Any], depth: int, asked: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """The feature layers that were asked for, or else those that a config.json names, as our
     numbers, or the usual ones.
@@ -144,7 +143,7 @@ def feature_layers(
     for name in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids"):
         said[name] = ids = nested.get(name) or config.get(name)
         if ids and not (isinstance(ids, list) and all(isinstance(i, int) for i in ids)):
-            raise HeadError(f"{where}: {name} must be a list of whole numbers, got {ids}")
+            raise HeadError(f"{name} must be a list of whole numbers, got {ids}")
     published, counted = said.values()
     if asked is not None:
         numbers = tuple(asked)
@@ -156,8 +155,8 @@ def feature_layers(
         numbers = tuple(i + 1 for i in counted) if counted else usual_layers(depth)
     if not numbers or any(not 0 <= i <= depth for i in numbers):
         raise HeadError(
-            f"{where}: feature layers {list(numbers)} do not exist: the target has layers "
-            f"0..{depth} (0 is the embedding)"
+            f"feature layers {list(numbers)} do not exist: the target has layers 0..{depth} (0 is "
+            "the embedding)"
         )
     return numbers
 

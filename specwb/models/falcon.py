@@ -16,10 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from specwb.models.checkpoint import HeadError, Stored, check_sizes, fill, naming, words_in
-from specwb.models.eagle import EagleHead, Past, layer_config, settle, sight, with_sdpa
+from specwb.models.checkpoint import (
+    HeadError,
+    check_said,
+    check_sizes,
+    fill,
+    opened,
+    words_in,
+)
+from specwb.models.eagle import EagleHead, Past, settle, sight
+from specwb.models.eagle_config import layer_config
 from specwb.models.products import product
 from specwb.models.target import Target
 
@@ -70,7 +77,6 @@ class FalconHead(EagleHead):
         qkv_bias: bool = False,
         words: Tensor | None = None,
     ) -> None:
-        nn.Module.__init__(self)
         if not 1 <= k <= LARGEST:
             raise HeadError(
                 f"a Falcon head has blocks of 1 to {LARGEST} tokens, this one has k={k}"
@@ -80,28 +86,21 @@ class FalconHead(EagleHead):
                 f"fusion must be {', '.join(FUSIONS)} and align {' or '.join(ALIGNS)}; got "
                 f"{fusion!r} and {align!r}"
             )
-        self.card = {}
-        self.config, self.features, self.target_hidden = with_sdpa(config), (-1,), target_hidden
-        h = self.hidden = self.config.hidden_size
-        self.k, self.fusion, self.align = k, fusion, align
-        if fusion == "linear":
-            self.fc = nn.Linear(2 * h, h, bias=bias)
-        else:
-            self.lstm = nn.LSTM(2 * h, h, 2, batch_first=True)
-        self.layers = nn.ModuleList(
-            LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers)
-        )
-        self.layers[0].input_layernorm = nn.Identity()
+        self.fusion = fusion
+        super().__init__(config, target_hidden, bias=bias, words=words)
+        self.k, self.align, self.qkv_bias = k, align, qkv_bias
         if qkv_bias:  # the library's attention_bias gives o_proj one as well
             for layer in self.layers:
                 a: Any = layer.self_attn
                 for name in ("q_proj", "k_proj", "v_proj"):
                     old = getattr(a, name)
                     setattr(a, name, nn.Linear(old.in_features, old.out_features))
-        self.qkv_bias = qkv_bias
-        self.rotary_emb = LlamaRotaryEmbedding(self.config)
-        self.embed_tokens = self.lm_head = None
-        self.register_buffer("words", words)
+
+    def make_fusion(self, bias: bool) -> None:
+        if self.fusion == "linear":
+            super().make_fusion(bias)
+        else:
+            self.lstm = nn.LSTM(2 * self.hidden, self.hidden, 2, batch_first=True)
 
     @property
     def state_width(self) -> int:
@@ -210,38 +209,29 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
 
     A published file says k (``k_mask``) and nothing of how its LSTM was run: trained one text at a
     time, that is ``pointwise``. Ours say it in ``specwb_fusion`` and ``specwb_align``."""
-    stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
-    where, weights, config = stored.where, dict(stored.weights), stored.config
-    k = config.get("k_mask")
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise HeadError(
-            f"{where}: config.json has no k_mask, the size of a block; is it a Falcon head?"
-        )
-    llama: LlamaConfig = layer_config(config, where)
-    recurrent = "lstm.weight_hh_l0" in weights
-    fusion = config.get("specwb_fusion") or ("pointwise" if recurrent else "linear")
-    if recurrent == (fusion == "linear"):
-        raise HeadError(
-            f"{where}: config.json says specwb_fusion={fusion!r}, but the weights have "
-            f"{'an LSTM' if recurrent else 'no LSTM'}"
-        )
-    attention = "layers.0.self_attn.{}_proj.bias"
-    qkv_bias = attention.format("q") in weights and attention.format("o") not in weights
-    there_are = {"qkv_bias": qkv_bias}
-    if not recurrent:
-        there_are["bias"] = "fc.bias" in weights
-    for name, there in there_are.items():
-        if config.get(name) is not None and bool(config[name]) != there:
+    with opened(source, target) as stored:
+        weights, config = dict(stored.weights), stored.config
+        k = config.get("k_mask")
+        if isinstance(k, bool) or not isinstance(k, int):
+            raise HeadError("config.json has no k_mask, the size of a block; is it a Falcon head?")
+        llama: LlamaConfig = layer_config(config)
+        recurrent = "lstm.weight_hh_l0" in weights
+        fusion = config.get("specwb_fusion") or ("pointwise" if recurrent else "linear")
+        if recurrent == (fusion == "linear"):
             raise HeadError(
-                f"{where}: config.json says {name}={config[name]}, the weights "
-                f"{'have' if there else 'lack'} it"
+                f"config.json says specwb_fusion={fusion!r}, but the weights have "
+                f"{'an LSTM' if recurrent else 'no LSTM'}"
             )
-    own = weights.pop("embed_tokens.weight", None)
-    check_sizes(where, target, llama.hidden_size)
-    words, align = words_in(weights, where, target), config.get("specwb_align") or "right"
-    bias = fusion != "linear" or "fc.bias" in weights
-    with naming(where):
+        attention = "layers.0.self_attn.{}_proj.bias"
+        qkv_bias = attention.format("q") in weights and attention.format("o") not in weights
+        check_said(config, "qkv_bias", qkv_bias)
+        if not recurrent:
+            check_said(config, "bias", "fc.bias" in weights)
+        own = weights.pop("embed_tokens.weight", None)
+        check_sizes(target, llama.hidden_size)
+        words, align = words_in(weights, target), config.get("specwb_align") or "right"
+        bias = fusion != "linear" or "fc.bias" in weights
         head = FalconHead(llama, llama.hidden_size, k, fusion, align, bias, qkv_bias, words)
-    fill(head, weights, where, target)
-    settle(head, own, stored, llama, target)
-    return head
+        fill(head, weights, target)
+        settle(head, own, stored, llama, target)
+        return head

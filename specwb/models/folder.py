@@ -51,8 +51,6 @@ def folder_of(
     source: str | Path,
     names: Sequence[str] = SAFE,
     wanted: Callable[[str], bool] = any_key,
-    revision: str | None = None,
-    refused: type[ValueError] = LoadError,
     hub: Hub | None = None,
 ) -> tuple[Path, bool]:
     """A model's folder, and whether it is the hub's: ``source`` where that is one (``~`` is the
@@ -63,14 +61,14 @@ def folder_of(
     ``PATIENCE`` seconds, or the environment says ``HF_HUB_OFFLINE=1``, what was fetched before is
     used."""
     if not isinstance(source, str | Path) or not str(source).strip():
-        raise refused(f"a folder or a hub id OWNER/NAME is needed, got {source!r:.200}")
+        raise LoadError(f"a folder or a hub id OWNER/NAME is needed, got {source!r:.200}")
     hub = Hub() if hub is None else hub
-    revision = hub.revision if revision is None else revision
-    with foreign("a folder's name", refused):
+    revision = hub.revision
+    with foreign("a folder's name", LoadError):
         path = home(source)
     if path.is_dir():
         if revision is not None:
-            raise refused(f"revision={revision!r} is of a hub id; {source} is a folder")
+            raise LoadError(f"revision={revision!r} is of a hub id; {source} is a folder")
         return path, False
     match = None if isinstance(source, Path) else _HUB.fullmatch(source)
     if match is None:
@@ -78,20 +76,16 @@ def folder_of(
         if path.is_file():
             why = "is a file; name the folder it is in (of single files a .gguf is read)"
         kind = "file" if path.suffix == ".gguf" else "folder"
-        raise refused(f"{kind} {source} {why}")
+        raise LoadError(f"{kind} {source} {why}")
     repository, pinned = match[1], match[2]
     if revision is not None and pinned is not None:
-        raise refused(f"the revision is given twice, in {source} and as revision={revision!r}")
+        raise LoadError(f"the revision is given twice, in {source} and as revision={revision!r}")
     hub = replace(hub, revision=revision or pinned)
-    return _fetched(repository, hub, names, wanted, refused), True
+    return _fetched(repository, hub, names, wanted), True
 
 
 def _fetched(
-    repository: str,
-    hub: Hub,
-    names: Sequence[str],
-    wanted: Callable[[str], bool],
-    refused: type[ValueError],
+    repository: str, hub: Hub, names: Sequence[str], wanted: Callable[[str], bool]
 ) -> Path:
     """Brings a repository's files to the user's cache, as far as they are not there yet."""
     from huggingface_hub import HfApi, snapshot_download
@@ -119,43 +113,39 @@ def _fetched(
         where = Path(fetch(allow_patterns=list(SMALL)))
         for name in () if offline else names:
             index = where / f"{name}.index.json"
-            parts = shards(index, wanted, refused) if index.is_file() else [name]
+            parts = shards(index, wanted) if index.is_file() else [name]
             fetch(allow_patterns=[glob.escape(part) for part in parts])
             if index.is_file() or (where / name).is_file():
                 break
-    except refused:
+    except LoadError:
         raise
     except Exception as error:
         why = first_line(reason or error)
         if hub.local_files_only:
-            raise refused(
+            raise LoadError(
                 f"{repository}: not all of it was fetched before, and local_files_only=True asks "
                 f"nobody: {why}"
             ) from error
-        raise refused(
+        raise LoadError(
             f"{repository}: neither a local folder nor reachable on the hub: {why}"
         ) from error
     return where
 
 
-def shards(
-    index: Path,
-    wanted: Callable[[str], bool] = any_key,
-    refused: type[ValueError] = LoadError,
-) -> list[str]:
+def shards(index: Path, wanted: Callable[[str], bool] = any_key) -> list[str]:
     """The names of the files beside ``index`` that hold the ``wanted`` keys, in order, each
     once."""
-    names = table(index, refused).get("weight_map")
+    names = table(index, LoadError).get("weight_map")
     texts = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
     if not names or not texts:
-        raise refused(
+        raise LoadError(
             f"{index} is damaged: its weight_map must say of every weight in which file it is; "
             "fetch it again"
         )
     for name in names.values():
         # not only "..": a link or a drive letter is no name of a file beside it either
         if name in ("", ".", "..") or re.search(r"[/\\:\0]", name):
-            raise refused(
+            raise LoadError(
                 f"{index} names {name!r}, which is not a file beside it; "
                 "such a checkpoint is not read"
             )
@@ -163,10 +153,7 @@ def shards(
 
 
 def weight_files(
-    where: Path,
-    names: Sequence[str] = SAFE,
-    wanted: Callable[[str], bool] = any_key,
-    refused: type[ValueError] = LoadError,
+    where: Path, names: Sequence[str] = SAFE, wanted: Callable[[str], bool] = any_key
 ) -> list[Path] | None:
     """The first of ``names`` that is in a folder, or those of its parts that have ``wanted`` keys;
     None where none is there.
@@ -174,25 +161,25 @@ def weight_files(
     for name in names:
         index = where / f"{name}.index.json"
         if index.is_file() or (where / name).is_file():
-            parts = shards(index, wanted, refused) if index.is_file() else [name]
+            parts = shards(index, wanted) if index.is_file() else [name]
             for part in parts:
-                _check_file(where / part, refused)
+                _check_file(where / part)
             return [where / part for part in parts]
     return None
 
 
-def _check_file(path: Path, refused: type[ValueError]) -> None:
+def _check_file(path: Path) -> None:
     """Gives a clear message for a weight file that is missing or cut off (the libraries' own are
     about headers)."""
     if not path.is_file():
-        raise refused(
+        raise LoadError(
             f"weight file {path.name} is missing, though the index names it; "
             f"fetch {path.parent} again"
         )
     if path.suffix != ".safetensors":
         return
     damaged = f"weight file {path} is damaged, cut off or no file of weights; fetch it again"
-    with foreign(damaged, refused):
+    with foreign(damaged, LoadError):
         tensors_in(path)
 
 
@@ -205,14 +192,14 @@ def tensors_in(path: Path) -> int:
         return len(file.keys())
 
 
-def card_of(where: Path, refused: type[ValueError] = LoadError) -> dict[str, Any]:
+def card_of(where: Path) -> dict[str, Any]:
     """A folder's ``card.json``, where training here wrote one: what it was made of and what was
     measured.
     """
-    card = table(where / "card.json", refused)
+    card = table(where / "card.json", LoadError)
     for key in ("sha256", "target_sha256", "draft_sha256"):
         if not isinstance(card.get(key), str | None):
-            raise refused(
+            raise LoadError(
                 f"{where / 'card.json'}: {key} must be a checksum in hexadecimal digits, "
                 f"got {card[key]!r}"
             )
@@ -221,7 +208,7 @@ def card_of(where: Path, refused: type[ValueError] = LoadError) -> dict[str, Any
     if isinstance(measured, dict):
         domains = measured.values()
     if not all(isinstance(one, dict) and _accuracies(one.get("rank", [[0.0]])) for one in domains):
-        raise refused(
+        raise LoadError(
             f"{where / 'card.json'}: held_out must hold accuracies from 0 to 1, by domain, "
             "position and rank"
         )
@@ -235,9 +222,7 @@ def _accuracies(rows: Any) -> bool:
     return all(type(x) in (int, float) and 0 <= x <= 1 for row in rows for x in row)
 
 
-def check_weights(
-    where: Path, card: dict[str, Any], refused: type[ValueError] = LoadError
-) -> str | None:
+def check_weights(where: Path, card: dict[str, Any]) -> str | None:
     """Checks that the weights are those that the card names. Returns their checksum, or None where
     no card names one: then nothing is read.
     """
@@ -246,7 +231,7 @@ def check_weights(
         return None
     sha256 = weights_hash(where)
     if sha256 != named:
-        raise refused(
+        raise LoadError(
             f"{where}: the weights have sha256 {sha256[:12]}..., its card.json names "
             f"{named[:12]}...: they are damaged or another run's; fetch or train them again"
         )

@@ -18,15 +18,7 @@ from transformers.models.llama.modeling_llama import (
 
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import (
-    HeadError,
-    Stored,
-    check_sizes,
-    fill,
-    naming,
-    words_in,
-    write,
-)
+from specwb.models.checkpoint import HeadError, check_sizes, fill, opened, words_in, write
 from specwb.models.eagle import described, layer_config, move_to, with_sdpa
 from specwb.models.layers import gain, rms
 from specwb.models.products import product
@@ -172,27 +164,27 @@ class KangarooAdapter(Output, nn.Module):
 def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -> KangarooAdapter:
     """An adapter from a published folder or one of ours. ``exit``: the exit layer of a file that
     does not say it."""
-    stored = Stored.read(source, target, ("model.safetensors", "pytorch_model.bin"))
-    where, config, weights = stored.where, stored.config, stored.weights
-    said, depth = config.get("exit_layer"), len(target.backbone.layers)
-    if said is None and exit is None:
-        raise HeadError(
-            f"{where}: config.json does not say the exit layer; name it with exit= (the published "
-            "adapters: 2 for 7B, 3 for 13B)"
-        )
-    if said is not None and exit not in (None, said):
-        raise HeadError(f"{where}: trained on the states of layer {said}, not of layer {exit}")
-    layer = exit if said is None else said
-    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
-        raise HeadError(
-            f"{where}: exit layer {layer!r} does not exist: it must be one of 0..{depth - 1}, "
-            f"with a layer of {target.name!r} behind it"
-        )
-    llama = layer_config(config, where)
-    check_sizes(where, target, llama.hidden_size, llama.vocab_size)
-    adapter, words = config.get("adapter", "attention"), words_in(weights, where, target)
-    with naming(where):
-        made = KangarooAdapter(llama, layer, adapter, bool(config.get("own_head", False)), words)
-    fill(made, weights, where, target)
-    move_to(made, stored, llama, target)
-    return made.requires_grad_(False)
+    with opened(source, target) as stored:
+        config, depth = stored.config, len(target.backbone.layers)
+        said = config.get("exit_layer")
+        if said is None and exit is None:
+            raise HeadError(
+                "config.json does not say the exit layer; name it with exit= (the published "
+                "adapters: 2 for 7B, 3 for 13B)"
+            )
+        if said is not None and exit not in (None, said):
+            raise HeadError(f"trained on the states of layer {said}, not of layer {exit}")
+        layer = exit if said is None else said
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
+            raise HeadError(
+                f"exit layer {layer!r} does not exist: it must be one of 0..{depth - 1}, with a "
+                f"layer of {target.name!r} behind it"
+            )
+        llama = layer_config(config)
+        check_sizes(target, llama.hidden_size, llama.vocab_size)
+        adapter, words = config.get("adapter", "attention"), words_in(stored.weights, target)
+        own_head = bool(config.get("own_head", False))
+        made = KangarooAdapter(llama, layer, adapter, own_head, words)
+        fill(made, stored.weights, target)
+        move_to(made, stored, llama, target)
+        return made.requires_grad_(False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -340,9 +342,37 @@ def _weights(
     how: dict[str, Any],
 ) -> Any:
     """The library's model with a folder's weights, all of which it must have and describe."""
-    model, report = _read(folder, config, dtype, name, ranks, how)
-    unexpected = map(str, report.get("unexpected_keys", ()))
-    surplus = [key for key in unexpected if not HARMLESS.search(key)]
+    from transformers import AutoModelForCausalLM
+
+    settings: dict[str, Any] = {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "trust_remote_code": False,
+        "ignore_mismatched_sizes": True,  # the report names them; its own error does not
+        **how,
+    }
+    if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
+        settings["experts_implementation"] = "eager"
+    loaded: Any
+    try:
+        with _quiet():
+            if ranks is not None:
+                loaded = load_parted(folder, config, ranks, **settings)
+            else:
+                loaded = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    except Exception as error:
+        if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
+            raise
+        why = first_line(error)
+        if isinstance(error, KeyError):  # the library looks a setting's value up in a table
+            says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
+            if says:
+                why = f"config.json says {' and '.join(says)}, which the library does not know"
+        raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
+    model, report = loaded
+    surplus = [
+        key for key in map(str, report.get("unexpected_keys", ())) if not HARMLESS.search(key)
+    ]
     problems = []
     if report.get("missing_keys"):
         problems.append(f"missing keys: {first_three(report['missing_keys'])}")
@@ -360,6 +390,22 @@ def _weights(
             "fetch both again, or put config.json right"
         )
     return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The library's own messages and bars are left out."""
+    from transformers.utils import logging
+
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
@@ -397,51 +443,6 @@ def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
                 f"{count} tensors"
             )
     return config
-
-
-def _read(
-    folder: Path,
-    config: Any,
-    dtype: torch.dtype | str,
-    name: str,
-    ranks: Ranks | None,
-    how: dict[str, Any],
-) -> tuple[Any, dict]:
-    """The library's model and its report on the keys; its own messages are left out."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    settings: dict[str, Any] = {
-        "dtype": dtype,
-        "output_loading_info": True,
-        "trust_remote_code": False,
-        "ignore_mismatched_sizes": True,  # the report names them; its own error does not
-        **how,
-    }
-    if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
-        settings["experts_implementation"] = "eager"
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        if ranks is not None:
-            return load_parted(folder, config, ranks, **settings)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **settings)
-        return loaded
-    except Exception as error:
-        if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
-            raise
-        why = first_line(error)
-        if isinstance(error, KeyError):  # the library looks a setting's value up in a table
-            says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
-            if says:
-                why = f"config.json says {' and '.join(says)}, which the library does not know"
-        raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:

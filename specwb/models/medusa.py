@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specwb.models.checkpoint import HeadError, Stored, fill, naming, words_in, write
+from specwb.models.checkpoint import HeadError, check_said, fill, opened, words_in, write
 from specwb.models.target import Target
 from specwb.models.words import Worded, rows_of
 
@@ -138,37 +138,29 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
     How many heads there are is read from the file: the published Vicuna v1.3 configs say 2 where
     the files hold 5. With several blocks a head, files may hold each block or, as the published
     code does, the shared one under every number."""
-    stored = Stored.read(folder, target, _FILES, _is_of_heads)
-    where, weights = stored.where, dict(stored.weights)
-    words = words_in(weights, where, target)
-    weights.pop("words", None)
-    matches = [_KEY.fullmatch(key) for key in weights]
-    odd = [key for key, match in zip(weights, matches, strict=True) if match is None]
-    if odd or not weights:
-        keys = ", ".join(odd[:3]) or "none at all"
-        raise HeadError(f"{where}: no Medusa heads, but keys such as {keys}")
-    if all(match[3] for match in matches if match):
-        raise HeadError(f"{where}: heads of version 2, which have blocks alone, are not supported")
-    heads = 1 + max(int(match[1]) for match in matches if match)
-    blocks = max(int(match[2]) for match in matches if match)
-    # fewer heads than the file holds are common, see above; more would be missing
-    count = stored.config.get("medusa_num_heads")
-    if count is not None and (type(count) is not int or not 1 <= count <= heads):
-        raise HeadError(
-            f"{where}: config.json says medusa_num_heads={count!r}, the file holds {heads}"
-        )
-    layers = stored.config.get("medusa_num_layers")
-    if layers is not None and layers != blocks:
-        raise HeadError(
-            f"{where}: config.json says medusa_num_layers={layers}, "
-            f"the file holds heads of {blocks}"
-        )
-    sizes = target.backbone.config.hidden_size, target.vocabulary, heads, blocks
-    with naming(where):
-        module = MedusaHeads(*sizes, bool(stored.config.get("shared_head")), words)
-    module.card = stored.card
-    renamed = {key.removeprefix("medusa_head."): value for key, value in weights.items()}
-    if words is not None:
-        renamed["words"] = words
-    fill(module, renamed, where, target)
-    return module.to(target.device, target.dtype).eval()
+    with opened(folder, target, _FILES, _is_of_heads) as stored:
+        weights, config = dict(stored.weights), stored.config
+        words = words_in(weights, target)
+        weights.pop("words", None)
+        matches = [_KEY.fullmatch(key) for key in weights]
+        odd = [key for key, match in zip(weights, matches, strict=True) if match is None]
+        if odd or not weights:
+            keys = ", ".join(odd[:3]) or "none at all"
+            raise HeadError(f"no Medusa heads, but keys such as {keys}")
+        if all(match[3] for match in matches if match):
+            raise HeadError("heads of version 2, which have blocks alone, are not supported")
+        heads = 1 + max(int(match[1]) for match in matches if match)
+        blocks = max(int(match[2]) for match in matches if match)
+        # fewer heads than the file holds are common, see above; more would be missing
+        count = config.get("medusa_num_heads", heads)
+        if type(count) is not int or not 1 <= count <= heads:
+            raise HeadError(f"config.json says medusa_num_heads={count!r}, the file holds {heads}")
+        check_said(config, "medusa_num_layers", blocks)
+        hidden, shared = target.backbone.config.hidden_size, bool(config.get("shared_head"))
+        module = MedusaHeads(hidden, target.vocabulary, heads, blocks, shared, words)
+        module.card = stored.card
+        renamed = {key.removeprefix("medusa_head."): value for key, value in weights.items()}
+        if words is not None:
+            renamed["words"] = words
+        fill(module, renamed, target)
+        return module.to(target.device, target.dtype).eval()

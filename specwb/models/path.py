@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specwb.models.checkpoint import HeadError, Stored, fill, write
+from specwb.models.checkpoint import HeadError, check_origin, fill, opened, write
 from specwb.models.target import Target
 from specwb.probability import Sampling, inverse_cdf
 
@@ -155,31 +155,26 @@ def _normed(states: Tensor) -> Tensor:
 def load_path(source: str | Path, target: Target, diffusion: Any = None) -> PathScorer:
     """Loads a path scorer from a folder that ``specwb train path`` wrote; ``diffusion``: the model
     whose lattices it is to score, None for any."""
-    stored = Stored.read(source, target, ("model.safetensors",))
-    where, config = stored.where, stored.config.get("specwb_path")
-    sizes = ("hidden", "places", "top", "rank", "width")
-    if not isinstance(config, dict) or config.get("kind") not in KINDS:
-        raise HeadError(f"{where} is no path scorer; its config.json has no specwb_path")
-    for name in sizes:
-        if type(config.get(name)) is not int or config[name] < 1:
-            raise HeadError(f"{where}: {name} in config.json must be a whole number above 0")
-    if diffusion is not None:
-        wanted = stored.card.get("diffusion_sha256")
-        own, hidden = diffusion.card.get("sha256"), diffusion.net.config.hidden_size
-        if wanted and own and wanted != own:
-            raise HeadError(
-                f"{where}: trained for the diffusion model with sha256 {wanted[:12]}..., this one "
-                f"is {own[:12]}...; train it anew"
-            )
-        if config["hidden"] != hidden:
-            its = f"states of {config['hidden']} numbers, the diffusion model's have {hidden}"
-            raise HeadError(f"{where}: reads {its}")
-    scorer = PathScorer(target, config["kind"], **{name: config[name] for name in sizes})
-    fill(scorer, stored.weights, where, target)
-    scorer.card = stored.card
-    # as exact as the target where that is more exact than float32, never less
-    dtype = torch.promote_types(target.dtype, torch.float32)
-    return scorer.to(target.device, dtype).requires_grad_(False).eval()
+    with opened(source, target) as stored:
+        config = stored.config.get("specwb_path")
+        sizes = ("hidden", "places", "top", "rank", "width")
+        if not isinstance(config, dict) or config.get("kind") not in KINDS:
+            raise HeadError("this is no path scorer; its config.json has no specwb_path")
+        for name in sizes:
+            if type(config.get(name)) is not int or config[name] < 1:
+                raise HeadError(f"{name} in config.json must be a whole number above 0")
+        if diffusion is not None:
+            check_origin(stored.card, "diffusion", "this one", diffusion.card.get("sha256"))
+            hidden = diffusion.net.config.hidden_size
+            if config["hidden"] != hidden:
+                its = f"states of {config['hidden']} numbers, the diffusion model's have {hidden}"
+                raise HeadError(f"reads {its}")
+        scorer = PathScorer(target, config["kind"], **{name: config[name] for name in sizes})
+        fill(scorer, stored.weights, target)
+        scorer.card = stored.card
+        # as exact as the target where that is more exact than float32, never less
+        dtype = torch.promote_types(target.dtype, torch.float32)
+        return scorer.to(target.device, dtype).requires_grad_(False).eval()
 
 
 def follows_in(text: Tensor, length: Tensor, anchor: Tensor, ids: Tensor) -> Tensor:

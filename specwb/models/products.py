@@ -216,11 +216,8 @@ class Choices:
         return self._known[f"{key} {threads}"]
 
     def _notice(self, seconds: float) -> None:
-        """One line in a terminal, when measuring has taken more than a second for the first time.
-
-        It is not for notebooks: nbval would find an output that the stored notebook lacks, on every
-        machine that has not measured yet.
-        """
+        """One line in a terminal, when measuring has taken more than a second for the first time;
+        in a notebook nbval would find an output that the stored one lacks."""
         before, self._spent = self._spent, self._spent + seconds
         if before <= 1.0 < self._spent and sys.stderr.isatty():
             logger.warning(
@@ -349,7 +346,6 @@ def _choose(known: _Known, weight: Tensor, tokens: int) -> str:
 
 
 def choices() -> Choices:
-    """This process' choices."""
     global _choices
     if _choices is None:
         _choices = Choices()
@@ -408,7 +404,6 @@ def forget() -> None:
 
 
 def packed_bytes() -> int:
-    """Memory that packed copies take beside the weights now."""
     return sum(
         (k.sample is not None and (w := k.ref()) is not None and w.nbytes) or 0
         for k in _known.values()

@@ -37,7 +37,6 @@ def token_rows(target: Target, prompts: Prompts) -> list[list[int]]:
 
 
 def check_room(rows: Sequence[Sequence[int]], more: int, model: str, context: int) -> None:
-    """Refuses prompts that with ``more`` tokens exceed the context of a model."""
     for i, row in enumerate(rows):
         if len(row) + more > context:
             raise PromptError(

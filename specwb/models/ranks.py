@@ -61,11 +61,9 @@ class Ranks:
     recorded: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
     def begin(self) -> None:
-        """From here on :meth:`part` is timed."""
         self.timed, self.seconds = True, {}
 
     def end(self) -> dict[str, float]:
-        """Seconds in each part since :meth:`begin`."""
         self.timed = False
         return self.seconds
 
@@ -233,8 +231,8 @@ def leave() -> None:
 
 
 def parts(config: Any, size: int) -> int:
-    """Over how many of ``size`` ranks a model can be parted: the largest divisor of them that
-    divides its heads, key-value heads and MLP."""
+    """Over how many of ``size`` ranks a model can be parted, by its heads, key-value heads and
+    MLP."""
     counts = config.num_attention_heads, config.num_key_value_heads, config.intermediate_size
     return max(
         t for t in range(1, size + 1) if size % t == 0 and all(count % t == 0 for count in counts)
@@ -333,7 +331,6 @@ class RankGroups(Groups):
             )
 
     def in_order(self) -> RankGroups:
-        """All layers in order, each run by the same rank."""
         return RankGroups(tuple((i,) for group in self.layers for i in group), owner=self.owner)
 
     def exact(self, stack: Stack) -> Run:

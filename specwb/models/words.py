@@ -55,26 +55,18 @@ def spread(values: Tensor, words: Tensor | None, vocabulary: int, other: float) 
 
 
 class Worded:
-    """A head that may draft some of the target's tokens only.
-
-    Attributes:
-        words: ``[d]`` the target ids that are drafted, ascending; None for all.
-    """
+    """A head that may draft some of the target's tokens only: ``words [d]``, ascending; None for
+    all."""
 
     words: Tensor | None
 
     def size(self, target: Any) -> int:
-        """How many tokens it drafts among."""
         return target.vocabulary if self.words is None else len(self.words)
 
 
 class Output(Worded):
     """What heads say their words by: the target's output layer, its rows of the head's words, or a
-    layer of its own.
-
-    Attributes:
-        lm_head: a layer of its own, None where it is the target's.
-    """
+    layer of its own (``lm_head``)."""
 
     lm_head: nn.Linear | None
 

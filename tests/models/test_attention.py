@@ -36,9 +36,3 @@ def test_repeated_keys_are_groups_of_heads(repeats, monkeypatch):
     assert asked[0]["enable_gqa"] is not repeats
     wanted = real(q, key, value, is_causal=True, scale=0.3, enable_gqa=True)
     torch.testing.assert_close(got, wanted, atol=1e-12, rtol=1e-12)
-
-
-def test_where_keys_are_repeated():
-    assert layers.repeats_keys("cuda", torch.float32)
-    assert not layers.repeats_keys("cuda", torch.bfloat16)
-    assert not layers.repeats_keys("cpu", torch.float32)

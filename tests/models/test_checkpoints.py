@@ -71,7 +71,7 @@ def target() -> specwb.Target:
 
 # ----------------------------------------------------------------------- what is wrong with a file
 
-NAN, INF = float("nan"), float("inf")
+INF = float("inf")
 D2T = maps(spoken())["d2t"]
 LINEAR: dict[str, Any] = {"lstm*": None, "fc.weight": (H, 2 * H), "fc.bias": (H,)}
 BIASES = {key: w for key, w in falcon_file(qkv_bias=True).items() if "proj.bias" in key}
@@ -81,11 +81,9 @@ WRONG: dict[str, list[tuple]] = {
     "medusa": [
         ({"3.1.weight": None}, {}, "missing 3.1.weight"),
         ({"1.*": None}, {}, "missing 1.0.linear.bias, 1.0.linear.weight, 1.1.weight"),
-        ({"2.0.linear.extra": (1,)}, {}, "2.0.linear.extra"),
         ({"2.1.bias": (V,)}, {}, "surplus 2.1.bias"),
         ({"0.0.linear.weight": (40, 40)}, {}, "0.0.linear.weight is [40, 40], not [32, 32]"),
         ({f"{i}.1.weight": (V + 1, H) for i in range(5)}, {}, "0.1.weight is [65, 32]"),
-        ({"4.1.weight": NAN}, {}, "4.1.weight has values that are NaN"),
         ({"4.1.weight": -INF}, {}, "4.1.weight has values that are NaN or infinite"),
         ({"*": None}, {}, "no Medusa heads"),
         ({"?.1.weight": None}, {"version": "2"}, "heads of version 2"),
@@ -93,18 +91,16 @@ WRONG: dict[str, list[tuple]] = {
         *(({}, {"medusa_num_heads": n}, f"medusa_num_heads={n!r}") for n in (99, -1, 0, "x")),
     ],
     "eagle": [
-        ({"fc.bias": None}, {"bias": True}, "fc.bias is missing"),
-        ({}, {"bias": False}, "fc.bias is there"),
+        ({"fc.bias": None}, {"bias": True}, "bias=True"),
+        ({}, {"bias": False}, "bias=False"),
         ({layer0("o"): None}, {}, f"missing {layer0('o')}"),
         ({"layers.0.input_layernorm.weight": (H,)}, {}, "surplus layers.0.input_layernorm.weight"),
-        ({"layers.1.mlp.up_proj.weight": (FFN, H)}, {}, "surplus layers.1.mlp.up_proj.weight"),
         ({layer0("k"): (H, H)}, {}, "k_proj.weight is [32, 32], not [16, 32]"),
         ({"fc.weight": INF}, {}, "fc.weight has values that are NaN or infinite"),
         ({"embed_tokens.weight": (V + 8, H)}, {}, "embed_tokens.weight is [72, 32]"),
         ({"*": None}, {}, "missing fc.weight"),
         ({}, {"hidden_size": 64}, "hidden size 64"),
-        ({}, {"hidden_size": "32"}, "hidden_size"),
-        ({}, {"hidden_size": None}, "config.json"),
+        ({}, {"hidden_size": None}, "config.json has no hidden_size"),
         ({}, {"num_attention_heads": 0}, "config.json"),
         ({}, {"hidden_act": "nope"}, "nope"),
         ({}, {"num_hidden_layers": 0}, "num_hidden_layers=0"),
@@ -118,13 +114,11 @@ WRONG: dict[str, list[tuple]] = {
         ({"d2t": D2T - 1 * (torch.arange(D) == 1)}, {}, "distinct ids below 64"),
         *(({key: None}, {}, f"missing {key}") for key in ("t2d", "d2t", "norm.weight")),
         *(({key: None}, {}, f"missing {key}") for key in ("lm_head.weight", "fc.weight")),
-        ({"input_norm.weight": (3 * H,)}, {}, "surplus input_norm.weight"),
         ({"t2d": torch.zeros(V + 8, dtype=torch.bool)}, {}, "t2d is [72], not [64]"),
         ({"fc.weight": (H, 6 * H)}, {}, "fc reads 192"),
         ({}, {"norm_before_fc": True}, "missing input_norm.weight"),
         ({}, {"draft_vocab_size": 32}, "draft_vocab_size=32"),
         ({}, {"target_hidden_size": 64}, "hidden size 64"),
-        ({}, {"num_hidden_layers": 2}, "missing layers.1.input_layernorm.weight"),
         ({}, {"eagle_aux_hidden_state_layer_ids": [2, 4, 9]}, "[2, 4, 9] do not exist"),
         ({}, {"eagle_aux_hidden_state_layer_ids": [2, 4]}, "fc reads 96"),
         ({}, {"eagle_aux_hidden_state_layer_ids": ["a"]}, "whole numbers"),
@@ -134,20 +128,11 @@ WRONG: dict[str, list[tuple]] = {
         ({}, {"quantization_config": {"bits": 4}}, "quantization_config="),
         ({}, {"eagle_config": {"use_last_layernorm": False}}, "eagle_config.use_last_layernorm"),
         ({}, {"eagle_config": {"parallel_draft_step": 2}}, "eagle_config.parallel_draft_step=2"),
-        ({}, {"eagle_config": {"use_mtp_layernorm": True}}, "eagle_config.use_mtp_layernorm"),
     ],
     "falcon": [
         ({"lstm.bias_hh_l1": None}, {}, "missing lstm.bias_hh_l1"),
-        ({"lstm.weight_ih_l0": None}, {}, "missing lstm.weight_ih_l0"),
-        ({layer0("v"): None}, {}, f"missing {layer0('v')}"),
         ({"layers.1.input_layernorm.*": None}, {}, "missing layers.1.input_layernorm.weight"),
-        ({"layers.0.input_layernorm.weight": (H,)}, {}, "surplus layers.0.input_layernorm.weight"),
-        ({"norm.weight": (H,)}, {}, "surplus norm.weight"),
-        ({"fc.weight": (H, 2 * H)}, {}, "surplus fc.weight"),
         ({"lstm.weight_ih_l0": (4 * H, H)}, {}, "weight_ih_l0 is [128, 32], not [128, 64]"),
-        ({"layers.1.mlp.up_proj.weight": (FFN, H + 1)}, {}, "up_proj.weight is [64, 33]"),
-        ({"lstm.weight_hh_l0": NAN}, {}, "lstm.weight_hh_l0 has values that are NaN"),
-        ({"embed_tokens.weight": (V + 8, H)}, {}, "embed_tokens.weight is [72, 32]"),
         ({"lstm*": None}, {}, "missing fc.weight"),
         ({"*": None}, {}, "missing fc.weight"),
         (ALL_BUT_ONE, {}, "missing layers.0.self_attn.k_proj.bias"),
@@ -155,7 +140,6 @@ WRONG: dict[str, list[tuple]] = {
         ({}, {"qkv_bias": True}, "qkv_bias=True"),
         ({**LINEAR, "fc.bias": None}, {"bias": True}, "bias=True"),
         ({}, {"num_hidden_layers": 1}, "surplus layers.1.input_layernorm.weight"),
-        ({}, {"num_hidden_layers": 3}, "missing layers.2.input_layernorm.weight"),
         *(({}, {"k_mask": k}, "no k_mask") for k in (None, True, "2")),
         *(({}, {"k_mask": k}, f"k={k}") for k in (0, 5)),
         ({}, {"specwb_fusion": "linear"}, "the weights have an LSTM"),
@@ -169,10 +153,7 @@ WRONG: dict[str, list[tuple]] = {
     "kangaroo": [
         ({"norm.weight": None}, {}, "missing norm.weight"),
         ({layer0("o"): None}, {}, f"missing {layer0('o')}"),
-        ({"embed_tokens.weight": (V, H)}, {}, "surplus embed_tokens.weight"),
         (mlp_and_output("layers.0"), {}, "surplus layers.0.mlp.down_proj.weight"),
-        ({"lm_head.weight": (V, H)}, {}, "surplus lm_head.weight"),
-        ({"norm.weight": NAN}, {}, "norm.weight has values that are NaN"),
         ({"*": None}, {}, "missing layers.0.input_layernorm.weight"),
         ({}, {"own_head": True}, "missing lm_head.weight"),
         ({}, {"adapter": "layer"}, "missing layers.0.mlp.down_proj.weight"),
@@ -229,11 +210,6 @@ def test_what_is_no_head_at_all(tmp_path, target, kind):
             path.write_bytes(whole[:cut])
             assert f"{file} is damaged" in refused(load, folder, target)
         path.unlink()
-
-
-def test_eagle_without_a_config(tmp_path, target):
-    folder = put(tmp_path, None, eagle_file(), "pytorch_model.bin")
-    assert "hidden_size" in refused(load_eagle, folder, target)
 
 
 @every_kind

@@ -194,16 +194,6 @@ def test_the_recurrent_fusion_is_the_librarys_lstm():
     torch.testing.assert_close(head.mix(embedded, features, start)[0], wanted, atol=1e-6, rtol=1e-5)
 
 
-def test_states_handed_on_at_any_place():
-    head, at = new(3), 2
-    embedded, features = torch.randn(2, 6, H), torch.randn(2, 6, H)
-    whole, states = head.mix(embedded, features)
-    first, half = head.mix(embedded[:, :at], features[:, :at])
-    second, rest = head.mix(embedded[:, at:], features[:, at:], half[:, -1])
-    torch.testing.assert_close(torch.cat([first, second], 1), whole, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(torch.cat([half, rest], 1), states, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("skipped", [1, 6])
 def test_pairs_whose_states_nobody_wants_go_through_in_one_call(skipped, monkeypatch):
     head = new(2)

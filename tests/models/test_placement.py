@@ -155,7 +155,7 @@ def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
 )
 @pytest.mark.skipif(torch.cuda.device_count() > 3, reason="this machine has the device")
 def test_what_cannot_be_is_refused_before_weights_are_read(folder, monkeypatch, how, word):
-    monkeypatch.setattr("specwb.models.load._read", None)
+    monkeypatch.setattr("specwb.models.load._weights", None)
     with pytest.raises(LoadError, match=word):
         specwb.load(folder, **how)
 
@@ -193,7 +193,7 @@ def test_quantised_weights_without_their_library(folder, tmp_path, monkeypatch, 
     place = Path(shutil.copytree(folder, tmp_path / "m"))
     table = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**table, "quantization_config": config}))
-    monkeypatch.setattr("specwb.models.load._read", None)
+    monkeypatch.setattr("specwb.models.load._weights", None)
     with pytest.raises(LoadError, match=f"quantised by {config.get('quant_method')}"):
         specwb.load(place)
 
@@ -248,7 +248,7 @@ def free(monkeypatch, size: int) -> None:
 
 def test_weights_that_do_not_fit_are_not_read(folder, monkeypatch, capsys):
     free(monkeypatch, 100_000)
-    monkeypatch.setattr("specwb.models.load._read", None)
+    monkeypatch.setattr("specwb.models.load._weights", None)
     with pytest.raises(MemoryShortage, match=r"97\.7 KiB free"):
         specwb.load(folder)
     assert call(monkeypatch, capsys, "memory", "--target", str(folder))[0] == 1

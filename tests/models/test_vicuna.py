@@ -85,44 +85,6 @@ def test_a_chat_by_the_name_of_a_template(vicuna):
     assert specwb.decode(target, [CHAT, CHAT[:1]], "pld", max_new_tokens=4).texts
 
 
-@pytest.mark.parametrize("method", ["ar", "pld:gamma=4"])
-def test_a_stop_text_ends_each_row_and_the_tokens_behind_it_go(vicuna, method):
-    target = specwb.load(vicuna, dtype="float64")
-    prompts = ["the cat sat", "a dog ran in the park , and"]
-    free = specwb.decode(target, prompts, method, max_new_tokens=24, eos=())
-    # of the first row's tokens one that is text, and is not in the second row before
-    decode = target.tokenizer.decode
-    stop = decode(free.tokens[0][:9])[-3:]
-    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), until=[stop])
-    for tokens, text, whole, by_step in zip(
-        out.tokens, out.texts, free.tokens, out.accepted_lengths, strict=True
-    ):
-        assert tokens == whole[: len(tokens)]
-        assert sum(n + 1 for n in by_step) == len(tokens)
-        assert stop not in decode(tokens[:-1])
-        assert (stop in decode(tokens)) == (len(tokens) < 24)
-        assert text == decode(tokens).partition(stop)[0]
-    assert len(out.tokens[0]) < 24
-    calls = []
-
-    def long_enough(row: int, ids: list[int]) -> bool:
-        calls.append(row)
-        return len(ids) >= 5 + row
-
-    out = specwb.decode(target, prompts, method, max_new_tokens=24, eos=(), until=long_enough)
-    assert all(len(ids) >= 5 + row for row, ids in enumerate(out.tokens))
-    assert all(len(ids) < 24 for ids in out.tokens)
-    assert set(calls) == {0, 1}
-
-
-def test_what_cannot_stop_anything(vicuna):
-    target = tiny.target()
-    with pytest.raises(ValueError, match="need a tokenizer"):
-        specwb.decode(target, [1, 2], "ar", until="x")
-    with pytest.raises(ValueError, match="empty text"):
-        specwb.decode(target, [1, 2], "ar", until=["x", ""])
-
-
 @pytest.mark.slow
 def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monkeypatch):
     """A draft model with another tokenizer, and an EAGLE, a Medusa and a Kangaroo file."""
