@@ -1,20 +1,55 @@
-"""Training that is killed by SIGKILL, in the middle of a step after its first checkpoint."""
+"""Short trainings, and one that is killed by SIGKILL in the middle of a step after its first
+checkpoint."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tiny
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specwb.training import optim, run, settings
+import specwb
+from specwb.training import corpus, optim, run, settings
+
+
+def random_corpus(below: int = tiny.VOCABULARY) -> corpus.Corpus:
+    rng = np.random.default_rng(0)
+    stream, held_out = (rng.integers(0, below, n).astype(np.uint16) for n in (2000, 500))
+    return corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
+
+
+def trained(
+    kind: str,
+    out: Path,
+    settings: dict[str, Any],
+    target: specwb.Target | None = None,
+    data: corpus.Corpus | None = None,
+    **budget: int,
+) -> Path:
+    """Trains a head on random text for a few steps; returns its folder."""
+    budget = {"steps": 4, "rows": 4, "length": 32, **budget}
+    given = target or tiny.target(), out, {**settings, **budget}, data or random_corpus()
+    return run.train_head(kind, *given, {"text": 1.0}, seed=3, source="read")
+
+
+def card_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "card.json").read_text())
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    (path,) = folder.glob("*.safetensors")
+    return load_file(path)
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[], object]) -> int:
@@ -42,10 +77,6 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return torch.load(checkpoint, weights_only=True)["step"]
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "model.safetensors")
 
 
 def resumed_alike(

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specwb.training import corpus as text
 from specwb.training.generate import TEMPERATURES
 from specwb.training.heads import RECIPES
+
+
+def table(header: str, rows: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table behind an empty line; ``header``: its columns' names, with bars between."""
+    names = header.split(" | ")
+    return ["", _row(names), "|" + "---|" * len(names), *map(_row, rows)]
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "|" + "".join(f" {cell} |" if cell != "" else " |" for cell in cells)
+
+
+def _facts(folder: Path, card: dict) -> list[str]:
+    """What every table of trained things says: parameters, size of the files, budget."""
+    place = f"{card['budget']}, {card['device']}"
+    return [f"{card['parameters']:,}", f"{_megabytes(folder):.1f} MB", place, card["steps"]]
 
 
 def model_card(out: Path) -> str:
@@ -23,30 +39,25 @@ def model_card(out: Path) -> str:
         "offline, on any machine. They are for studying decoding, not for their answers. Layout:",
         "`target/`, `draft/` (each loads with `from_pretrained`, fp16 safetensors), `recipe.toml`,",
         "`corpus.json` (every source with counts and sha256).",
-        "",
-        "| model | parameters | files | budget, device | steps | tokens seen |"
-        " held-out loss code / math / prose (nats a token) | sha256 |",
-        "|---|---|---|---|---|---|---|---|",
     ]
+    rows = []
     for name, card in models.items():
         loss = " / ".join(f"{card['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
         before = f" (and {card['tokens_before']:,} before)" if card.get("tokens_before") else ""
-        lines.append(
-            f"| {name} | {card['parameters']:,} | {_megabytes(out / name):.1f} MB "
-            f"| {card['budget']}, {card['device']} | {card['steps']} "
-            f"| {card['tokens']:,}{before} | {loss} | {card['sha256'][:12]} |"
-        )
+        tokens = f"{card['tokens']:,}{before}"
+        rows.append([name, *_facts(out / name, card), tokens, loss, card["sha256"][:12]])
+    lines += table(
+        "model | parameters | files | budget, device | steps | tokens seen | "
+        "held-out loss code / math / prose (nats a token) | sha256",
+        rows,
+    )
     lines += loops_card(models["target"])
-    lines += [
-        "",
-        "Agreement of draft and target on held-out text (per token):",
-        "",
-        "| domain | greedy | sampled, T = 1 |",
-        "|---|---|---|",
-    ]
-    for domain, acceptance in models["draft"]["acceptance"].items():
-        greedy, sampled = acceptance["greedy"], acceptance["sampled"]
-        lines.append(f"| {domain} | {greedy:.3f} | {sampled:.3f} |")
+    lines += ["", "Agreement of draft and target on held-out text (per token):"]
+    agreement = models["draft"]["acceptance"].items()
+    lines += table(
+        "domain | greedy | sampled, T = 1",
+        [(domain, f"{x['greedy']:.3f}", f"{x['sampled']:.3f}") for domain, x in agreement],
+    )
     # the family's draft model is none of its heads, though there is a kind of that name
     kinds = [kind for kind in RECIPES if kind not in models]
     heads = {kind: read_card(out / kind) for kind in kinds if (out / kind / "card.json").exists()}
@@ -59,28 +70,26 @@ def model_card(out: Path) -> str:
     lines += ["", _build_line(models, corpus["mixture"])]
     if (out / "samples.json").exists():
         lines += samples_card(json.loads((out / "samples.json").read_text()))
-    lines += [
-        "",
-        "## Text",
-        "",
-        "| source | domain | licence | use | documents | tokens | sha256 |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines += ["", "## Text"]
+    rows = []
     for source in corpus["sources"]:
         use = "held out" if source["held_out"] else "training"
-        lines.append(
-            f"| {source['source']} | {source['domain']} | {source['licence']} | {use} "
-            f"| {source['documents']} | {source['tokens']:,} | {source['sha256'][:12]} |"
-        )
+        counts = source["documents"], f"{source['tokens']:,}", source["sha256"][:12]
+        rows.append([source["source"], source["domain"], source["licence"], use, *counts])
+    lines += table("source | domain | licence | use | documents | tokens | sha256", rows)
     return "\n".join([*lines, ""])
 
 
 def loops_card(card: dict) -> list[str]:
-    """The lines about the target's loops, before and after their cure."""
     if "before_cure" not in card:
         return []
-    cure, before = card["cure"], card["before_cure"]
-    lines = [
+    cure, rows = card["cure"], []
+    for name, facts in (("before", card["before_cure"]), ("after", card)):
+        loss = " / ".join(f"{facts['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
+        share = " / ".join(f"{facts['loops'][d]:.0%}" for d in text.DOMAINS)
+        rows.append([name, loss, share, f"{facts['prompt_loops']:.0%}"])
+    header = " | held-out loss code / math / prose | loops code / math / prose | loops, prompts"
+    return [
         "",
         f"Greedy text of small models soon repeats itself. The target's last {cure['steps']} steps",
         "were to cure that (`specwb/training/loops.py`): beside ordinary text, held to its former",
@@ -88,29 +97,19 @@ def loops_card(card: dict) -> list[str]:
         f"write some {cure['n']} tokens once more that it had written {cure['times']} times.",
         "A text loops if in 128 tokens some 8 tokens come three times; the prompts are the 48 of",
         "`data/prompts/lab.jsonl`, the others 24 tokens of held-out text.",
-        "",
-        "| | held-out loss code / math / prose | loops code / math / prose | loops, prompts |",
-        "|---|---|---|---|",
+        *table(header, rows),
     ]
-    for name, facts in (("before", before), ("after", card)):
-        loss = " / ".join(f"{facts['held_out_loss'][d]:.2f}" for d in text.DOMAINS)
-        share = " / ".join(f"{facts['loops'][d]:.0%}" for d in text.DOMAINS)
-        lines.append(f"| {name} | {loss} | {share} | {facts['prompt_loops']:.0%} |")
-    return lines
 
 
 def read_card(folder: Path) -> dict:
-    """The card of a trained model."""
     return json.loads((folder / "card.json").read_text())
 
 
 def _megabytes(folder: Path) -> float:
-    """The size of a folder's weights."""
     return sum(p.stat().st_size for p in folder.glob("*.safetensors")) / 1e6
 
 
 def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
-    """How the two models were trained."""
     target, draft = models["target"], models["draft"]
     own_text = ""
     if tokens := draft.get("generated"):
@@ -136,26 +135,22 @@ def head_card(out: Path, heads: list[dict]) -> list[str]:
     token at every depth is the target's."""
     if not heads:
         return []
-    lines = [
+    rows = []
+    for card in heads:
+        ranks = [card["held_out"][domain]["rank"] for domain in text.DOMAINS]
+        accuracy = [" ".join(f"{row[0]:.2f}" for row in rank) for rank in ranks]
+        facts = _facts(out / card["name"], card)
+        rows.append([card["name"], *facts, f"{card['tokens']:,}", *accuracy, card["sha256"][:12]])
+    return [
         "",
         "Trained heads over the frozen target (`medusa/`, `eagle/`, .., each in its published",
         "layout). Accuracy: share of held-out positions where the head's best token at depth 1, 2,",
         ".. is the target's, the text before being the windows' own.",
-        "",
-        "| head | parameters | files | budget, device | steps | tokens seen |"
-        " accuracy by depth: code | math | prose | sha256 |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for card in heads:
-        ranks = [card["held_out"][domain]["rank"] for domain in text.DOMAINS]
-        accuracy = " | ".join(" ".join(f"{row[0]:.2f}" for row in rank) for rank in ranks)
-        lines.append(
-            f"| {card['name']} | {card['parameters']:,} | {_megabytes(out / card['name']):.1f} MB "
-            f"| {card['budget']}, {card['device']} | {card['steps']} | {card['tokens']:,} "
-            f"| {accuracy} | {card['sha256'][:12]} |"
-        )
-    return [
-        *lines,
+        *table(
+            "head | parameters | files | budget, device | steps | tokens seen | "
+            "accuracy by depth: code | math | prose | sha256",
+            rows,
+        ),
         "",
         "Each by `specwb train NAME` (options and steps in `recipe.toml`), three of four rows of a",
         "batch text that the target wrote, learning the target's distribution at every position;",
@@ -174,10 +169,8 @@ def heads_card(out: Path, names: Sequence[str], target: str, sources: Sequence[d
         "has all of them and the whole course of its training. Accuracy: the share of held-out",
         "positions where the head's best token at depth 1, 2, .. is the target's. Overlap: the",
         "mean of sum min(p, q) there, the probability that a draft token is accepted at T = 1.",
-        "",
-        "| head | parameters | file | steps | tokens | accuracy by depth | overlap | sha256 |",
-        "|---|---|---|---|---|---|---|---|",
     ]
+    rows: list[list[object]] = []
     for name in names:
         card = read_card(out / name)
         (held_out,) = card["held_out"].values()
@@ -186,22 +179,17 @@ def heads_card(out: Path, names: Sequence[str], target: str, sources: Sequence[d
             accuracy += f" (at depth 1 {before[0]:.3f} before it was rounded)"
         overlap = " ".join(f"{value:.2f}" for value in held_out.get("sampled", []))
         size = f"{_megabytes(out / name):.1f} MB {card.get('store', 'fp16')}"
-        lines.append(
-            f"| {name} | {card['parameters']:,} | {size} | {card['steps']} | {card['tokens']:,} "
-            f"| {accuracy} | {overlap} | {card['sha256'][:12]} |"
-        )
-    lines += [
-        "",
-        "| text | use | conversations | tokens | of an assistant |",
-        "|---|---|---|---|---|",
-    ]
+        counts = [f"{card['parameters']:,}", size, card["steps"], f"{card['tokens']:,}"]
+        rows.append([name, *counts, accuracy, overlap, card["sha256"][:12]])
+    header = "head | parameters | file | steps | tokens | accuracy by depth | overlap | sha256"
+    lines += table(header, rows)
+    rows = []
     for source in sources:
         use = "held out" if source["held_out"] else "training"
-        counted = source.get("counted", source["tokens"])
-        lines.append(
-            f"| {source['source']} | {use} | {source['documents']:,} | {source['tokens']:,} "
-            f"| {counted:,} |"
-        )
+        counts = [source[key] for key in ("documents", "tokens")]
+        counts.append(source.get("counted", source["tokens"]))
+        rows.append([source["source"], use, *(f"{count:,}" for count in counts)])
+    lines += table("text | use | conversations | tokens | of an assistant", rows)
     return "\n".join([*lines, ""])
 
 
@@ -215,27 +203,28 @@ def budget_card(heads: list[dict]) -> list[str]:
         return []
     tokens = min(card["tokens"] for card in timed)
     seconds = min(card["steps"] * card["step_seconds"] for card in timed)
-    lines = [
+    rows = [
+        (
+            card["name"],
+            f"{card['step_seconds']:.2f}",
+            _accuracy_at(card, tokens / (card["tokens"] / card["steps"])),
+            _accuracy_at(card, seconds / card["step_seconds"]),
+        )
+        for card in timed
+    ]
+    return [
         "",
         "The same at one budget of tokens and at one of time, mean over the domains, by what the",
         "training measured on the way (in brackets the step). The time is that of the head which",
         "took least, by the median seconds of a step where all were trained, one after another.",
-        "",
-        f"| head | seconds a step | {tokens:,} tokens | {seconds / 60:.1f} minutes |",
-        "|---|---|---|---|",
+        *table(
+            f"head | seconds a step | {tokens:,} tokens | {seconds / 60:.1f} minutes",
+            rows,
+        ),
     ]
-    for card in timed:
-        per_step = card["tokens"] / card["steps"]
-        cells = [
-            _accuracy_at(card, tokens / per_step),
-            _accuracy_at(card, seconds / card["step_seconds"]),
-        ]
-        lines.append(f"| {card['name']} | {card['step_seconds']:.2f} | {' | '.join(cells)} |")
-    return lines
 
 
 def _accuracy_at(card: dict, step: float) -> str:
-    """The last measurement of a run up to a step, rounded up to a whole one."""
     measured = [entry for entry in card["progress"] if entry[0] <= math.ceil(step - 1e-6)]
     if not measured:
         return "not measured yet"
@@ -244,7 +233,6 @@ def _accuracy_at(card: dict, step: float) -> str:
 
 
 def samples_card(samples: list[dict]) -> list[str]:
-    """The lines with what the target writes."""
     lines = ["", "## What the target writes", ""]
     lines += ["After the first prompt of every domain in `data/prompts/lab.jsonl`:"]
     for sample in samples:

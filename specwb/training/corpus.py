@@ -18,6 +18,7 @@ import sysconfig
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +185,6 @@ def _functions(source: str) -> list[str]:
 
 
 def unwrap(text: str) -> str:
-    """Returns hard-wrapped paragraphs as one line each."""
     paragraphs = re.split(r"\n\s*\n", text)
     return "\n\n".join(" ".join(p.split()) for p in paragraphs if p.strip())
 
@@ -293,37 +293,7 @@ def train_tokenizer(docs: list[Document], vocabulary: int, folder: Path) -> None
 
 
 def token_dtype(vocabulary: int) -> type[np.generic]:
-    """Returns the smallest type that holds every id."""
     return np.uint16 if vocabulary <= 2**16 else np.uint32
-
-
-class _Source:
-    """What the manifest says of one source in one split."""
-
-    def __init__(self, document: Document) -> None:
-        self.facts: dict[str, object] = {
-            "source": document.source,
-            "domain": document.domain,
-            "licence": document.licence,
-            "held_out": document.held_out,
-        }
-        self.documents = self.characters = self.tokens = 0
-        self.sha256 = hashlib.sha256()
-
-    def add(self, text: str, tokens: int) -> None:
-        self.documents += 1
-        self.characters += len(text)
-        self.tokens += tokens
-        self.sha256.update(text.encode())
-
-    def entry(self) -> dict[str, object]:
-        return {
-            **self.facts,
-            "documents": self.documents,
-            "characters": self.characters,
-            "tokens": self.tokens,
-            "sha256": self.sha256.hexdigest(),
-        }
 
 
 def encode(docs: list[Document], tokenizer) -> Corpus:
@@ -331,7 +301,7 @@ def encode(docs: list[Document], tokenizer) -> Corpus:
     domains = list(dict.fromkeys(d.domain for d in docs))
     streams: dict[tuple[str, bool], list[np.ndarray]]
     streams = {(domain, held_out): [] for domain in domains for held_out in (False, True)}
-    sources: dict[tuple[str, bool], _Source] = {}
+    sources: dict[tuple[str, bool], dict[str, Any]] = {}
     total = hashlib.sha256()
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     dtype = token_dtype(len(tokenizer))
@@ -340,15 +310,18 @@ def encode(docs: list[Document], tokenizer) -> Corpus:
     for document, encoding in zip(docs, encodings, strict=True):
         ids = np.array([*encoding.ids, *eos], dtype=dtype)
         streams[document.domain, document.held_out].append(ids)
-        key = document.source, document.held_out
-        if key not in sources:
-            sources[key] = _Source(document)
-        sources[key].add(document.text, len(ids))
-        total.update(document.text.encode())
+        facts = {key: value for key, value in vars(document).items() if key != "text"}
+        counts = {"documents": 0, "characters": 0, "tokens": 0, "sha256": hashlib.sha256()}
+        entry = sources.setdefault((document.source, document.held_out), {**facts, **counts})
+        entry["documents"] += 1
+        entry["characters"] += len(document.text)
+        entry["tokens"] += len(ids)
+        for digest in (entry["sha256"], total):
+            digest.update(document.text.encode())
     joined = {key: np.concatenate(parts) for key, parts in streams.items()}
     return Corpus(
         {domain: joined[domain, False] for domain in domains},
         {domain: joined[domain, True] for domain in domains},
-        [source.entry() for source in sources.values()],
+        [{**entry, "sha256": entry["sha256"].hexdigest()} for entry in sources.values()],
         total.hexdigest(),
     )

@@ -35,7 +35,7 @@ class DecisionRecipe(Recipe):
 
     name, published = "decision", "mcsd_ti"
     measured_levels = 1
-    losses = ()
+    own_loss = True
     training = {**Recipe.training, "lr": 2e-3, "lr_matrix": 2e-3}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:

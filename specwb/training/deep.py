@@ -18,8 +18,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specwb.files import weights_hash
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.fit import TrainingError, save_atomically
+from specwb.training.fit import TrainingError, save_text
 from specwb.training.recipe import Level, Recipe, TargetOutputs
+from specwb.training.settings import count
 
 SPREAD = 0.05
 """The standard deviation of the embeddings at the beginning."""
@@ -53,7 +54,13 @@ class DeepRecipe(Recipe):
     """
 
     name = "deep"
-    options = {"layers": 8, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 192}  # noqa: RUF012
+    options = {  # noqa: RUF012
+        "layers": count(8),
+        "hidden": count(128),
+        "heads": count(4),
+        "kv_heads": count(2),
+        "ffn": count(192),
+    }
     measured_levels = 1
     training = {**Recipe.training, "lr": 2e-3}  # noqa: RUF012
 
@@ -113,14 +120,11 @@ class DeepRecipe(Recipe):
         save_half(head.net, folder)
         self.target.tokenizer.save_pretrained(folder)
         content = json.dumps({**card, "sha256": weights_hash(folder)}, indent=1) + "\n"
-        save_atomically(lambda path: path.write_text(content), folder / "card.json")
+        save_text(content, folder / "card.json")
 
 
 def save_half(model: Any, folder: Path) -> None:
-    """Saves a model as fp16 safetensors in shards under 15 MB, for ``from_pretrained``.
-
-    The model in memory keeps its dtype.
-    """
+    """Saves a model as fp16 safetensors in shards under 15 MB; in memory it keeps its dtype."""
     from transformers.utils import logging
 
     half = copy.deepcopy(model).cpu().half()

@@ -19,6 +19,7 @@ from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
+from specwb.training.settings import count, number, word
 
 STARTS = ("draft", "none", "target")
 LEAST = 0.1
@@ -67,16 +68,16 @@ class DiffusionRecipe(Recipe):
 
     name = "diffusion"
     options = {  # noqa: RUF012
-        "layers": 2,
-        "start": STARTS,
-        "hidden": 192,
-        "heads": 3,
-        "kv_heads": 1,
-        "ffn": 512,
-        "block": 32,
-        "full": 0.5,
-        "decay": 0.9,
-        "vocabulary": 0,
+        "layers": count(2),
+        "start": word(*STARTS),
+        "hidden": count(192),
+        "heads": count(3),
+        "kv_heads": count(1),
+        "ffn": count(512),
+        "block": count(32, 2),
+        "full": number(0.5, "[0, 1]"),
+        "decay": number(0.9, "(0, 1]"),
+        "vocabulary": count(0),
     }
     depth_option = "block"
     measured_levels = 8
@@ -85,10 +86,6 @@ class DiffusionRecipe(Recipe):
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, settings)
         s = self.settings
-        if not 0 <= s["full"] <= 1 or not 0 < s["decay"] <= 1 or s["block"] < 2:
-            wanted = "full is in [0, 1], decay in (0, 1], block at least 2"
-            values = f"{s['full']}, {s['decay']}, {s['block']}"
-            raise TrainingError(f"diffusion: {wanted}; got {values}")
         if s["hidden"] % (2 * s["heads"]) or s["heads"] % s["kv_heads"]:
             raise TrainingError(
                 f"diffusion: hidden={s['hidden']} must be a multiple of twice "

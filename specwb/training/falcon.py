@@ -12,8 +12,8 @@ from specwb.models.eagle import eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, LARGEST, FalconHead
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
+from specwb.training.settings import count, number, word
 
 WHERE = ("prefix", "random")
 WHAT = ("both", "tokens", "features")
@@ -110,21 +110,21 @@ class FalconRecipe(Recipe):
 
     name = published = "falcon"
     options = {  # noqa: RUF012
-        "k": 2,
-        "layers": 2,
-        "ffn": 0,
-        "fusion": FUSIONS,
-        "align": ALIGNS,
-        "unroll": 2,
-        "regression": 1.0,
-        "hard": 0.1,
-        "noise": 0.0,
-        "vocabulary": 0,
-        "glance": 0.4,
-        "glance_end": 0.0,
-        "where": WHERE,
-        "replaced": WHAT,
-        "count_glanced": 0,
+        "k": count(2, high=LARGEST),
+        "layers": count(2),
+        "ffn": count(0),
+        "fusion": word(*FUSIONS),
+        "align": word(*ALIGNS),
+        "unroll": count(2),
+        "regression": number(1.0),
+        "hard": number(0.1, "[0, 1]"),
+        "noise": number(0.0),
+        "vocabulary": count(0),
+        "glance": number(0.4, "[0, 1]"),
+        "glance_end": number(0.0, "[0, 1]"),
+        "where": word(*WHERE),
+        "replaced": word(*WHAT),
+        "count_glanced": count(0),
     }
     measured_levels = 8
     training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
@@ -133,12 +133,6 @@ class FalconRecipe(Recipe):
         super().__init__(target, settings)
         s = self.settings
         self.regression, self.hard, self.k = s["regression"], s["hard"], s["k"]
-        if max(s["glance"], s["glance_end"], s["hard"]) > 1:
-            values = f"{s['glance']}, {s['glance_end']}, {s['hard']}"
-            wanted = "glance, glance_end and hard are shares of at most 1"
-            raise TrainingError(f"falcon: {wanted}, got {values}")
-        if self.k > LARGEST:
-            raise TrainingError(f"falcon: k must be 1..{LARGEST}, got {self.k}")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> FalconHead:
         s = self.settings

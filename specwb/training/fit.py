@@ -72,6 +72,18 @@ def save_atomically(write: Callable[[Path], object], path: Path) -> None:
                     os.fsync(handle.fileno())
 
 
+def save_text(text: str, path: Path) -> None:
+    save_atomically(lambda part: part.write_text(text, "utf-8"), path)
+
+
+def save_rows(rows: np.ndarray, path: Path) -> None:
+    def write(part: Path) -> None:
+        with open(part, "wb") as handle:  # np.save(path) would add a suffix
+            np.save(handle, rows)
+
+    save_atomically(write, path)
+
+
 def dump(content: Any, path: Path) -> None:
     """Saves by ``torch.save``; where the disk is full it raises the system's OSError."""
     # given a path, torch opens the file itself and reports only a position in the archive
@@ -95,9 +107,9 @@ COMPILE_FROM = 400
 
 
 def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
-    """``function`` compiled by torch, or itself in short runs, and where torch cannot compile
-    (there is no C++ compiler): the first call finds out, and says so. It must take tensors of the
-    same shapes every time, or nearly so."""
+    """``function`` compiled by torch, or itself in short runs, and where torch finds no C++
+    compiler, which the first call says. It must take tensors of nearly the same shapes every time.
+    """
     if steps < COMPILE_FROM:
         return function
     # Compiled code is not looked up by a module's hooks: what was compiled for another head of the
@@ -173,9 +185,8 @@ def _average_gradients(model: nn.Module) -> None:
 
 @dataclass
 class Log:
-    """A run's losses of every step (of the first process' rows), its measurements (pairs of a step
-    and the acceptance by position on held-out text), and the seconds of every step without
-    measuring and saving."""
+    """Of a run the loss of every step (of the first process' rows), pairs of a step and the
+    held-out acceptance by position, and the seconds of every step without measuring and saving."""
 
     loss: list[float] = field(default_factory=list)
     measurements: list[list] = field(default_factory=list)
@@ -188,7 +199,6 @@ class Log:
 
     @property
     def recent_loss(self) -> float:
-        """The mean loss of the last 20 steps."""
         return sum(self.loss[-20:]) / len(self.loss[-20:])
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from specwb.decoding import decode
 from specwb.methods import method
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype
-from specwb.training.fit import console, first_process, save_atomically
+from specwb.training.fit import console, first_process, save_rows
 
 ROWS = 64  # rows of a block, which are decoded together
 PROMPT = 24  # training tokens that each row starts with
@@ -89,9 +88,4 @@ def _write_blocks(
             )
             rows = np.concatenate([prompts, np.array(output.tokens)], 1)
             rows = rows.astype(token_dtype(target.vocabulary))
-            save_atomically(partial(_write, rows), path)
-
-
-def _write(rows: np.ndarray, path: Path) -> None:
-    with open(path, "wb") as handle:  # np.save(path) would add a suffix
-        np.save(handle, rows)
+            save_rows(rows, path)

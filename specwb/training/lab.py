@@ -41,7 +41,7 @@ from specwb.training.fit import (
     compiled,
     console,
     fit,
-    save_atomically,
+    save_text,
     say,
     write_errors,
 )
@@ -86,20 +86,20 @@ def build(
         if marker.exists() and marker.read_text() != run:
             problem = f"{out} holds a run with another recipe, seed or text"
             raise TrainingError(f"{problem}; delete it or choose another --out")
-        _write_text(marker, run)
-        _write_text(out / "recipe.toml", (LAB / "recipe.toml").read_text())
+        save_text(run, marker)
+        save_text((LAB / "recipe.toml").read_text(), out / "recipe.toml")
         _make_tokenizer(out / "tokenizer", docs, plan, start_from)
         tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
         data = text.encode(docs, tokenizer)
         mixture = plan["corpus"]["mixture"]
         facts = {"sha256": data.sha256, "mixture": mixture, "sources": data.manifest}
-        _write_text(out / "corpus.json", json.dumps(facts, indent=1) + "\n")
+        save_text(json.dumps(facts, indent=1) + "\n", out / "corpus.json")
         family = _Family(out, plan, budget, seed, place, data, tokenizer, start_from)
         target = family.train("target", seed, None)
         family.train("draft", seed + 1, target)
         _train_heads(family, target)
         _write_samples(family, target)
-        _write_text(out / "README.md", model_card(out))
+        save_text(model_card(out), out / "README.md")
     except OSError as error:
         advice = "what is complete there is kept, the same command goes on from it"
         raise TrainingError(f"cannot write to {out}: {error}; {advice}") from error
@@ -117,10 +117,6 @@ def _run_facts(plan: dict, seed: int, docs: list[text.Document], start_from: Pat
             "from": None if start_from is None else weights_hash(start_from / "target"),
         }
     )
-
-
-def _write_text(path: Path, content: str) -> None:
-    save_atomically(lambda part: part.write_text(content), path)
 
 
 def _make_tokenizer(
@@ -337,7 +333,6 @@ class _Family:
 
 
 def _train_heads(family: _Family, model: Any) -> None:
-    """Trains all heads over the target, and counts its n-grams."""
     out, settings, seed = family.out, family.settings, family.seed + 1
     draft, generated = str(out / "draft"), out / "generated"
     target = Target(model, family.tokenizer, name="lab", draft=draft, folder=out / "target")
@@ -380,7 +375,7 @@ def _write_samples(family: _Family, model: Any) -> None:
             sample = {"question_id": question.question_id, "domain": question.category}
             said = family.tokenizer.decode(tokens, skip_special_tokens=True)
             samples.append({**sample, "temperature": temperature, "text": said})
-    _write_text(path, json.dumps(samples, indent=1) + "\n")
+    save_text(json.dumps(samples, indent=1) + "\n", path)
 
 
 def _tokens_before(start_from: Path | None, name: str) -> int:

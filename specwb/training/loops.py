@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from specwb.bench.runs import loops
 from specwb.decoding import decode
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype
-from specwb.training.fit import compiled, save_atomically
+from specwb.training.fit import compiled, save_rows
 
 PROMPT = 24  # tokens of text that a continuation begins with
 MEASURED = 128  # tokens of a continuation in which loops are looked for
@@ -145,13 +144,8 @@ def _written(
         prompts = data.batch(seed + 1_000_000, step - turn, rows, PROMPT - 1, mixture)
         written = _continued(target, prompts, settings["length"] + 1 - PROMPT)
         written = written.astype(token_dtype(target.vocabulary))
-        save_atomically(partial(_save, written), path)
+        save_rows(written, path)
     return np.load(path)[turn :: settings["renew"]].astype(np.int64)
-
-
-def _save(rows: np.ndarray, path: Path) -> None:
-    with open(path, "wb") as handle:
-        np.save(handle, rows)
 
 
 def _continued(target: Target, prompts: np.ndarray, tokens: int) -> np.ndarray:

@@ -12,10 +12,12 @@ from specwb.lattice import candidates
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.path import KINDS, PathScorer, follows_in
 from specwb.models.target import Target
+from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.diffusion import DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Moment, Recipe, TargetOutputs
+from specwb.training.settings import count, number, word
 
 
 @dataclass
@@ -75,26 +77,24 @@ class PathRecipe(Recipe):
 
     name = "path"
     options = {  # noqa: RUF012
-        "score": ("pair", *(kind for kind in KINDS if kind != "pair")),
-        "rank": 64,
-        "width": 96,
-        "block": 16,
-        "top": 15,
-        "decay": 0.9,
-        "diffusion": "",
+        "score": word("pair", *(kind for kind in KINDS if kind != "pair")),
+        "rank": count(64),
+        "width": count(96),
+        "block": count(16, 2),
+        "top": count(15),
+        "decay": number(0.9, "(0, 1]"),
+        "diffusion": Option(kind="a folder", default="", types=(str,)),
     }
     depth_option = "block"
     measured_levels = 8
-    losses = ()
+    own_loss = True
     training = {**Recipe.training, "lr": 2e-3, "weight_decay": 0.1}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, settings)
         s = self.settings
-        if not 0 < s["decay"] <= 1 or s["block"] < 2 or s["width"] % 4:
-            wanted = "decay is in (0, 1], block at least 2, width a multiple of 4"
-            values = f"{s['decay']}, {s['block']}, {s['width']}"
-            raise TrainingError(f"path: {wanted}; got {values}")
+        if s["width"] % 4:
+            raise TrainingError(f"path: width must be a multiple of 4, got {s['width']}")
         place = s["diffusion"] or target.own_head("diffusion")
         if place is None:
             way_out = "train one first and name its folder: --set diffusion=FOLDER"

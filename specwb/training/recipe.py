@@ -23,9 +23,10 @@ from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
 from specwb.models.layers import gain
 from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
+from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
-from specwb.training.losses import LOSSES
+from specwb.training.settings import count, number, word
 
 POSITIONS = {"cpu": 64, "cuda": 4096}
 """Whose logits over the whole vocabulary are computed at once."""
@@ -211,16 +212,14 @@ class Recipe:
     """A kind of head.
 
     Attributes:
-        options: the settings there are, each with its default, or a tuple of the words that it can
-            be, the default first.
+        options: the settings there are.
         depth_option: which of them is the number of levels.
-        may_be_zero: those integers that may be 0 though their default is not.
         measured_levels: how many levels are measured where a head can draft deeper than it was
             trained.
         regression: the weight of SmoothL1 between a level's states and the target's.
         hard: the share of the target's best token in what is learnt, beside its distribution.
-        losses: the losses that it can be trained by, the default first; none if it has one of its
-            own.
+        own_loss: it is trained by a loss of its own, and not by one of
+            :mod:`specwb.training.losses`.
         published: the recipe among :func:`specwb.training.settings.published` that its defaults are
             compared with, "" where there is none.
         training: the settings of its training whose defaults are its own, by name
@@ -228,13 +227,12 @@ class Recipe:
     """
 
     name = ""
-    options: dict[str, int | float | str | tuple[str, ...]] = {}  # noqa: RUF012
+    options: Mapping[str, Option] = {}
     depth_option = "unroll"
-    may_be_zero: tuple[str, ...] = ()
     measured_levels = 6
     regression = 0.0
     hard = 0.0
-    losses: tuple[str, ...] = LOSSES
+    own_loss = False
     published = ""
     training: Mapping[str, Any] = {"lr": 1e-3, "weight_decay": 0.05, "cooldown": 0.5}
 
@@ -243,10 +241,7 @@ class Recipe:
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        return {
-            name: value[0] if isinstance(value, tuple) else value
-            for name, value in cls.options.items()
-        }
+        return {name: option.default for name, option in cls.options.items()}
 
     def initial_weights(self) -> str:
         """What a head's first weights come from, where settings do not say it."""
@@ -332,13 +327,16 @@ class MedusaRecipe(Recipe):
 
     name, published = "medusa", "medusa1"
     training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
-    options = {"heads": 3, "blocks": 1, "shared": 0, "vocabulary": 0}  # noqa: RUF012
+    options = {  # noqa: RUF012
+        "heads": count(3),
+        "blocks": count(1),
+        "shared": count(0, high=1),
+        "vocabulary": count(0),
+    }
     depth_option = "heads"
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, settings)
-        if self.settings["shared"] not in (0, 1):
-            raise TrainingError(f"medusa: shared must be 0 or 1, got {self.settings['shared']}")
         if self.settings["vocabulary"] and not self.settings["shared"]:
             raise TrainingError("medusa: vocabulary is of shared heads; set shared=1")
 
@@ -381,12 +379,12 @@ class EagleRecipe(Recipe):
 
     name = published = "eagle"
     options = {  # noqa: RUF012
-        "layers": 1,
-        "ffn": 0,
-        "unroll": 3,
-        "regression": 1.0,
-        "noise": 0.0,
-        "vocabulary": 0,
+        "layers": count(1),
+        "ffn": count(0),
+        "unroll": count(3),
+        "regression": number(1.0),
+        "noise": number(0.0),
+        "vocabulary": count(0),
     }
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
@@ -428,13 +426,15 @@ class Eagle3Recipe(EagleRecipe):
     """
 
     name = published = "eagle3"
-    options = {"unroll": 3, "ffn": 0, "vocabulary": 2048, "own_head": 1}  # noqa: RUF012
-    may_be_zero = ("own_head",)
+    options = {  # noqa: RUF012
+        "unroll": count(3),
+        "ffn": count(0),
+        "vocabulary": count(2048),
+        "own_head": count(1, 0, 1),
+    }
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, {**settings, "regression": 0.0, "noise": 0.0})
-        if self.settings["own_head"] not in (0, 1):
-            raise TrainingError(f"eagle3: own_head must be 0 or 1, got {settings['own_head']}")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
         target = self.target
@@ -493,13 +493,12 @@ class KangarooRecipe(Recipe):
 
     name = published = "kangaroo"
     options = {  # noqa: RUF012
-        "exit": 2,
-        "adapter": ADAPTERS,
-        "own_head": 0,
-        "layers": 1,
-        "vocabulary": 0,
+        "exit": count(2, 0),
+        "adapter": word(*ADAPTERS),
+        "own_head": count(0, high=1),
+        "layers": count(1),
+        "vocabulary": count(0),
     }
-    may_be_zero = ("exit",)
     measured_levels = 1
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
@@ -512,8 +511,6 @@ class KangarooRecipe(Recipe):
             raise TrainingError(f"kangaroo: adapter=mlp has one layer, got layers={s['layers']}")
         if s["own_head"] and s["vocabulary"]:
             raise TrainingError("kangaroo: vocabulary is of adapters without own_head")
-        if s["own_head"] not in (0, 1):
-            raise TrainingError(f"kangaroo: own_head must be 0 or 1, got {s['own_head']}")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
         s = self.settings
@@ -545,7 +542,7 @@ class DraftRecipe(KangarooRecipe):
     """
 
     name, published = "draft", ""
-    options = {"layers": 2, "vocabulary": 0}  # noqa: RUF012
+    options = {"layers": count(2), "vocabulary": count(0)}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         check_lender(target, "a draft model", TrainingError)

@@ -23,7 +23,6 @@ from specwb.models.checkpoint import round_to_int8
 from specwb.models.load import load
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
-from specwb.options import whole
 from specwb.training import corpus as text
 from specwb.training.fit import (
     Log,
@@ -59,15 +58,8 @@ CURVE = 200  # points of a loss curve, each a mean
 
 @dataclass(frozen=True)
 class Head:
-    """A head that is to be trained.
-
-    Attributes:
-        kind: a key of ``RECIPES``.
-        out: the folder that it is written to.
-        settings: its own and those of its training (:mod:`specwb.training.settings`), of which
-            steps, rows and length must be given.
-        name: what progress is shown under.
-    """
+    """A head that is to be trained: its kind, its folder, its settings and those of its training,
+    of which steps, rows and length must be given, and the name of its progress."""
 
     kind: str
     out: Path
@@ -84,7 +76,6 @@ def train_head(
     mixture: dict[str, float],
     **how: Any,
 ) -> Path:
-    """:func:`train_heads` for one head; returns its folder."""
     return train_heads([Head(kind, out, settings, kind)], target, data, mixture, **how)[0]
 
 
@@ -136,7 +127,7 @@ def train_heads(
         saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
         runs.append(run)
     for run in runs:
-        run.write_text()
+        _ = run.own_text  # written before any head is trained
         for line in _about(run, recipe):
             say(line)
     logs = fit(*(run.training(len(runs)) for run in runs)) if runs else []
@@ -156,7 +147,6 @@ def check_together(heads: Sequence[Head], target: Target, source: str) -> list[S
 
 
 def _finish(run: _Run, log: Log, note: str, store: str) -> None:
-    """Writes a head's folder and says how good it is."""
     rounding = {}
     if store == "int8":
         before = run.acceptance()
@@ -251,10 +241,8 @@ class _Run:
         passes.heads += 1
 
     def training(self, heads: int) -> Training:
-        """The training of the head by the common loop, as one of so many heads.
-
-        The more there are, the less often each is saved, so that saving does not take longer.
-        """
+        """One of ``heads``: the more there are, the less often each is saved, so that saving does
+        not take longer."""
         plan = self.settings.plan
         return Training(
             self.name,
@@ -276,7 +264,7 @@ class _Run:
     def flat(self) -> dict[str, Any]:
         """All settings by name, those of the head with their defaults."""
         flat = {**self.settings.flat, **self.recipe.settings}
-        unused = () if self.recipe.losses else Objective.__dataclass_fields__
+        unused = Objective.__dataclass_fields__ if self.recipe.own_loss else ()
         return {name: value for name, value in flat.items() if name not in unused}
 
     @cached_property
@@ -309,9 +297,6 @@ class _Run:
             mixture=self.mixture,
             seed=self.text_seed,
         )
-
-    def write_text(self) -> None:
-        _ = self.own_text
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
         """A step's rows ``[rows, length + 1]``, and which of their tokens count."""
@@ -359,7 +344,6 @@ class _Run:
         }
 
     def measured(self) -> dict[str, dict[str, list]]:
-        """:func:`specwb.training.heads.measure` by domain."""
         device = self.target.device
         return {
             domain: measure(self.recipe, self.head, window.to(device))
@@ -398,16 +382,13 @@ class _Run:
 
 
 def last_loss(log: Log) -> float:
-    """The mean loss of the last 50 steps, as cards have it."""
     losses = log.loss[-50:]
     return round(sum(losses) / max(1, len(losses)), 4)
 
 
 def draw_loss(log: Log, path: Path) -> None:
-    """Draws the loss of every step, and below it the held-out acceptance by position.
-
-    Nothing is drawn where matplotlib, which the extra ``train`` brings, is not installed.
-    """
+    """Draws the loss of every step, and below it the held-out acceptance by position, where
+    matplotlib is installed (the extra ``train`` brings it)."""
     if importlib.util.find_spec("matplotlib") is None:
         return
     from matplotlib.figure import Figure
@@ -443,13 +424,8 @@ def checked_settings(
     if isinstance(steps := settings.get("steps"), int):
         defaults["warmup"] = min(50, max(1, steps // 10))
     checked = split(kind, {**defaults, **settings}, recipe.options)
-    for name, value in checked.head.items():
-        _check_setting(kind, name, value)
-    if not recipe.losses and settings.get("loss"):
+    if recipe.own_loss and settings.get("loss"):
         raise TrainingError(f"{kind} has a loss of its own, loss={settings['loss']} is not for it")
-    if recipe.losses and checked.objective.loss not in recipe.losses:
-        losses = ", ".join(recipe.losses)
-        raise TrainingError(f"{kind} can have loss={losses}, got {checked.objective.loss!r}")
     if "vocabulary" in checked.head:  # as the card is to say it
         size = min(checked.head["vocabulary"], target.vocabulary)
         checked = replace(checked, head={**checked.head, "vocabulary": size})
@@ -465,26 +441,7 @@ def checked_settings(
     return checked
 
 
-def _check_setting(kind: str, name: str, value: object) -> None:
-    default = RECIPES[kind].options[name]
-    if isinstance(default, tuple):
-        if value not in default:
-            words = ", ".join(default)
-            raise TrainingError(f"{kind}: {name} must be {words}, got {value!r}")
-    elif isinstance(default, str):
-        if not isinstance(value, str):
-            raise TrainingError(f"{kind}: {name} must be a text, got {value!r}")
-    elif isinstance(default, int):
-        may_be_zero = not default or name in RECIPES[kind].may_be_zero
-        whole(f"{kind}: {name}", value, 0 if may_be_zero else 1)
-    else:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value < float("inf"):  # type: ignore[operator]
-            raise TrainingError(f"{kind}: {name} must be a number >= 0, got {value!r}")
-
-
 def _check_text(data: text.Corpus, length: int) -> None:
-    """Checks that every domain has enough text."""
     for part, streams, row in (
         ("training", data.train, length),
         ("held-out", data.held_out, min(length, 256)),
@@ -582,7 +539,6 @@ def train_for(
 
 
 def summary(folders: Sequence[Path]) -> list[str]:
-    """Acceptance by position of heads of several seeds, with its spread."""
     cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in folders]
     lines = [f"{len(cards)} seeds, held-out acceptance by position, mean and standard deviation"]
     for domain in cards[0]["held_out"]:

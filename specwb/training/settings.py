@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +44,21 @@ class Objective:
     ] = 0.8
 
 
+def count(default: int, low: int | None = None, high: int | None = None) -> Option:
+    """A head's setting that is an integer, from 1 on, or from 0 on where that is the default."""
+    low = min(default, 1) if low is None else low
+    return Option(low=low, high=high, default=default, types=(int,))
+
+
+def number(default: float, within: str = "[0, inf)") -> Option:
+    return Option(within=within, default=default, types=(float,))
+
+
+def word(*choices: str) -> Option:
+    """A head's setting that is one of these words, by default the first."""
+    return Option(choices=choices, default=choices[0], types=(str,))
+
+
 PARTS = (Plan, Batch, Objective)
 TRAINING: dict[str, Option] = {
     name: option
@@ -70,17 +85,17 @@ class Settings:
 
     @property
     def flat(self) -> dict[str, Any]:
-        """All settings by name."""
         parts = {**asdict(self.plan), **asdict(self.batch), **asdict(self.objective), **self.head}
         return {name: value for name, value in parts.items() if name != "save_seconds"}
 
 
-def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
-    """Sorts a flat table of settings into its parts, and checks those of the training; ``own`` are
-    the names of the head's settings, which are checked elsewhere."""
-    for name in settings:
+def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Option]) -> Settings:
+    """Sorts a flat table of settings into its parts, and checks them; ``own`` are the head's."""
+    for name, value in settings.items():
         if name not in own and name not in TRAINING:
             raise TrainingError(f"{kind} has no setting {name!r}; {names(own)}")
+        if name in own:
+            replace(own[name], name=name).check(kind, value)
     for name, option in TRAINING.items():
         if option.default is REQUIRED and name not in settings:
             raise TrainingError(f"{kind}: {name} must be given")
@@ -98,13 +113,11 @@ def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Set
 
 
 def names(own: Mapping[str, Any]) -> str:
-    """The names of all settings, in words."""
     head = f"its settings: {', '.join(own)}; " if own else ""
     return f"{head}of every training: {', '.join(n for n in TRAINING if n not in own)}"
 
 
 def parse(kind: str, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads ``name=value`` with commas."""
     settings = {}
     for item in filter(None, text.split(",")):
         name, equals, value = item.partition("=")

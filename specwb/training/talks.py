@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from specwb.files import from_json, home
 from specwb.methods import method
 from specwb.models.load import load
 from specwb.models.target import Target
-from specwb.training.fit import TrainingError, console, save_atomically, say
+from specwb.training.fit import TrainingError, console, save_text, say
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
 QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
@@ -179,7 +178,7 @@ def _blocks(
             some = questions[number * rows : (number + 1) * rows]
             # a method of its own: graphs of a thousand rows, and caches, go with the block
             found = block(model, method("ar", model), number, seed, some, rows)
-            save_atomically(partial(_write, json.dumps(found)), path)
+            save_text(json.dumps(found), path)
         fresh = [line for line in found if line["messages"][0]["content"] not in seen]
         seen |= {line["messages"][0]["content"] for line in fresh}
         yield [cut(line, model.tokenizer) for line in fresh]
@@ -188,7 +187,7 @@ def _blocks(
 
 def _save(lines: list[dict[str, Any]], out: Path) -> None:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    save_atomically(partial(_write, text), out)
+    save_text(text, out)
     say(summary(lines))
 
 
@@ -220,10 +219,6 @@ def before_loop(ids: Sequence[int], n: int = 8, times: int = 3) -> int:
     return len(ids)
 
 
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, "utf-8")
-
-
 def fingerprint(request: str) -> str:
     """Names a request, whatever its letters' case and its spaces: 12 hexadecimal digits."""
     words = " ".join(request.lower().split())
@@ -243,7 +238,6 @@ def requests(corpus: Path) -> list[str]:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:
-    """One sentence about the conversations."""
     answers = sum(line["tokens"] for line in lines)
     ended = sum(line["ended"] for line in lines)
     return (

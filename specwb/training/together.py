@@ -12,7 +12,7 @@ from specwb.models.load import data_dir, load
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.training.card import heads_card
-from specwb.training.fit import TrainingError, save_atomically, training_device
+from specwb.training.fit import TrainingError, save_text, training_device
 from specwb.training.heads import RECIPES
 from specwb.training.reading import training_text
 from specwb.training.run import Head, check_together, train_heads
@@ -71,8 +71,8 @@ def train_together(
         if not isinstance(kind, str) or kind not in RECIPES:
             known = ", ".join(RECIPES)
             raise TrainingError(f"{path}: {name} is of kind {kind!r}; known are {known}")
-        has_loss = bool(RECIPES[kind].losses)
-        common = {k: v for k, v in batch.items() if has_loss or k not in OBJECTIVE}
+        unused = OBJECTIVE if RECIPES[kind].own_loss else ()
+        common = {k: v for k, v in batch.items() if k not in unused}
         wanted.append(Head(kind, out / name, {**common, **own, **changes}, name))
     model = load(target, device=training_device(resolve_device(device)))
     check_together(wanted, model, "read")  # before any text is read
@@ -80,16 +80,12 @@ def train_together(
     how: dict[str, Any] = {"seed": seed, "source": "read", "note": path.name, "store": store}
     made = train_heads(wanted, model, data, mixture, **how)
     folder = home(out)
-    _write(path.read_text("utf-8"), folder / "recipe.toml")
+    save_text(path.read_text("utf-8"), folder / "recipe.toml")
     there = [name for name in heads if (folder / name / "card.json").is_file()]
-    _write(heads_card(folder, there, model.name, data.manifest), folder / "README.md")
+    save_text(heads_card(folder, there, model.name, data.manifest), folder / "README.md")
     if home(corpus).suffix == ".jsonl":
         # of other heads there the text may have been another one
         seen = folder / "requests.txt"
         before = seen.read_text("utf-8").split() if seen.is_file() else []
-        _write("".join(f"{name}\n" for name in sorted({*before, *requests(corpus)})), seen)
+        save_text("".join(f"{name}\n" for name in sorted({*before, *requests(corpus)})), seen)
     return made
-
-
-def _write(content: str, path: Path) -> None:
-    save_atomically(lambda part: part.write_text(content, "utf-8"), path)

@@ -76,14 +76,6 @@ def test_what_is_no_conversation_is_named(tmp_path, tokenizer, line, message):
         reading.from_file(path, tokenizer)
 
 
-def test_a_template_is_needed(tmp_path, tokenizer):
-    path = tmp_path / "c.jsonl"
-    path.write_text("\n".join(json.dumps({"messages": chat("w1", "w2")}) for _ in range(3)))
-    tokenizer.chat_template = None
-    with pytest.raises(DataError, match=r"has conversations, and .* no chat template"):
-        reading.from_file(path, tokenizer)
-
-
 def test_a_conversation_may_begin_with_the_assistant(tokenizer):
     messages = [{"role": "assistant", "content": "w1"}, {"role": "user", "content": "w2"}]
     ids, counted = tokens(messages, tokenizer)
@@ -91,13 +83,19 @@ def test_a_conversation_may_begin_with_the_assistant(tokenizer):
     assert counted == [True, True, True, False, False]
 
 
-def test_a_template_that_rewrites_what_was_said_is_refused(tmp_path, tokenizer):
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, r"has conversations, and .* no chat template"),
+        ("{{ messages | length }} " + TEMPLATE, "cannot write conversation 1: it writes earlier"),
+        ("{{ raise_exception('roles must alternate') }}", "conversation 1: roles must alternate"),
+    ],
+)
+def test_a_template_that_cannot_tell_who_says_what_is_refused(
+    tmp_path, tokenizer, template, message
+):
     path = tmp_path / "c.jsonl"
-    line = json.dumps({"messages": chat("w1", "w2", "w3", "w4")})
-    path.write_text("\n".join([line] * 3))
-    tokenizer.chat_template = "{{ messages | length }} " + TEMPLATE
-    with pytest.raises(DataError, match=r"cannot write conversation 1: it writes earlier turns"):
-        reading.from_file(path, tokenizer)
-    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(DataError, match="conversation 1: roles must alternate"):
+    path.write_text("\n".join([json.dumps({"messages": chat("w1", "w2", "w3", "w4")})] * 3))
+    tokenizer.chat_template = template
+    with pytest.raises(DataError, match=message):
         reading.from_file(path, tokenizer)

@@ -7,19 +7,18 @@ import json
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
-from killed import resumed_alike
+from killed import random_corpus, trained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specwb
 from specwb.files import weights_hash
-from specwb.training import corpus, fit, heads, run
+from specwb.training import fit
 from specwb.training.deep import SPREAD, DeepDraft, DeepRecipe
 from specwb.training.fit import TrainingError
-from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
+from specwb.training.heads import step_loss, target_outputs
 from specwb.training.recipe import Moment
 
 V = tiny.VOCABULARY
@@ -38,23 +37,13 @@ def target() -> specwb.Target:
     return other
 
 
-@cache
-def text() -> corpus.Corpus:
-    rng = np.random.default_rng(0)
-    stream, held_out = (rng.integers(0, V, n).astype(np.uint16) for n in (2000, 500))
-    return corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
+def train(out: Path, model: specwb.Target | None = None) -> Path:
+    return trained("deep", out, SMALL, model or target())
 
 
-def train(out: Path, steps: int = 4, model: specwb.Target | None = None, **settings) -> Path:
-    settings, model = {**SMALL, **settings}, model or target()
-    budget, mixture = {"steps": steps, "rows": 4, "length": 24}, {"text": 1.0}
-    more = {"seed": 3, "source": "read"}
-    return run.train_head("deep", model, out, {**settings, **budget}, text(), mixture, **more)
-
-
-def first_model(**settings) -> DeepDraft:
+def first_model() -> DeepDraft:
     torch.manual_seed(0)
-    return DeepRecipe(target(), {**SMALL, **settings}).make(text(), {"text": 1.0})
+    return DeepRecipe(target(), SMALL).make(random_corpus(), {"text": 1.0})
 
 
 def ids(rows: int, length: int = 9) -> torch.Tensor:
@@ -64,22 +53,12 @@ def ids(rows: int, length: int = 9) -> torch.Tensor:
 # ---------------------------------------------------------------------------------- where it begins
 
 
-def test_the_default_model():
-    assert RECIPES["deep"] is DeepRecipe
-    defaults = {"layers": 8, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 192}
-    assert DeepRecipe.defaults() == defaults
+def test_its_config():
     config = first_model().net.config
-    sizes = (
-        config.num_hidden_layers,
-        config.hidden_size,
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.intermediate_size,
-    )
-    assert sizes == (6, 16, 2, 1, 24)
-    assert config.vocab_size == V
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
+    assert [getattr(config, name) for name in names] == [6, 16, 2, 1]
+    assert (config.intermediate_size, config.vocab_size) == (24, V)
     assert config.max_position_embeddings == target().context
-    assert config.tie_word_embeddings
     specwb.load(first_model().net)  # the backbone runs it
 
 
@@ -109,61 +88,11 @@ def test_rows_of_the_vocabulary_are_adams_and_the_tied_head_is_one_of_them():
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in head.parameters())
 
 
-# ----------------------------------------------------------------------------------- what it learns
-
-
-def test_the_loss_and_the_measurement():
-    """Cross-entropy with the target's distribution of the next token, a mean over all positions.
-
-    It is an ordinary model that sees the text before.
-    """
-    recipe, head, rows = DeepRecipe(target(), SMALL), first_model(), ids(2)
-    logits = torch.stack([tiny.forward(head.net, row) for row in rows.tolist()])
-    truth = torch.stack([tiny.forward(target().model, row) for row in rows.tolist()])
-    p, q = truth.softmax(-1), logits.softmax(-1)
-    outputs = target_outputs(target(), rows, head.features)
-    loss = step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2))
-    assert loss.item() == pytest.approx(float(-(p * q.log()).sum(-1).mean()), rel=1e-4)
-    measurements = measure(recipe, head, rows)
-    order = logits.argsort(-1, descending=True)
-    hits = order[..., : heads.RANKS] == p.argmax(-1, keepdim=True)
-    (ranks,) = measurements["rank"]
-    assert ranks == pytest.approx(hits.float().mean((0, 1)).tolist(), abs=1e-4)
-    overlap = float(torch.minimum(p, q).sum(-1).mean())
-    assert measurements["sampled"] == [pytest.approx(overlap, abs=1e-4)]
-
-
-def test_it_learns(tmp_path):
-    card = json.loads((train(tmp_path / "deep", steps=25) / "card.json").read_text())
-    before, after = first_model().net.eval(), first_model().net.eval()
-    after.load_state_dict({k.removeprefix("net."): v for k, v in trained_state(tmp_path).items()})
-    row = ids(1, 64)[0].tolist()
-    p = tiny.forward(target().model, row).softmax(-1)
-
-    def cross_entropy(net) -> float:
-        return float(-(p * tiny.forward(net, row).log_softmax(-1)).sum(-1).mean())
-
-    assert cross_entropy(after) < cross_entropy(before) - 0.05
-    assert card["last_training_loss"] > 0
-    assert set(card["held_out"]) == {"text"}
-
-
 def trained_state(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "deep.checkpoint.pt", weights_only=True)["model"]
 
 
 # ------------------------------------------------------------------------------------ what is saved
-
-
-@pytest.mark.slow
-def test_killed_training_resumes_bit_for_bit_and_other_runs_are_refused(monkeypatch, tmp_path):
-    resumed_alike(monkeypatch, tmp_path, lambda out: train(out), 4)
-    before = (tmp_path / "whole" / "model.safetensors").stat().st_mtime_ns
-    train(tmp_path / "whole")
-    after = (tmp_path / "whole" / "model.safetensors").stat().st_mtime_ns
-    assert after == before, "a finished run is left as it is"
-    with pytest.raises(TrainingError, match="what another run made"):
-        train(tmp_path / "whole", layers=5)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +16,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from killed import resumed_alike, weights
+from killed import random_corpus, trained
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import specwb
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.masked import block
-from specwb.training import corpus, fit, heads, run
+from specwb.training import fit, heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
@@ -35,6 +34,7 @@ from specwb.training.settings import Objective
 V, MASK = tiny.VOCABULARY, tiny.MASK
 WORDS = [f"w{i}" for i in range(V)]
 ENDS = (2, 5)
+TEXT = random_corpus(MASK)
 SIZES = {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 64, "block": 8}
 
 
@@ -333,33 +333,6 @@ def test_the_loss_by_position():
     assert (step.block_level.labels >= 0).any()
 
 
-def test_the_loss_of_a_perfect_model_is_the_entropy():
-    """A perfect model predicts the target's distribution everywhere, where all is masked.
-
-    Any other's loss is larger.
-    """
-    text, moment = random_outputs(2, 26), Moment(0.0, 0, 4, 2)
-    recipe = diffusion_recipe(full=1.0, decay=1.0)
-    model = saying()
-    positions: list[Tensor] = []
-
-    def losses(logits: Tensor) -> float:
-        def states(head, ids, first, k, masked):
-            begins = first + torch.arange(masked.shape[1])[:, None] * k
-            positions.append(begins + torch.arange(k - 1))
-            return logits, logits[:, positions[-1]]
-
-        recipe.states = states  # type: ignore[method-assign]
-        return heads.step_loss(recipe, model, text, moment).item()
-
-    perfect = losses(text.logits)
-    entropy = torch.distributions.Categorical(logits=text.logits).entropy()
-    of_text, of_blocks = entropy[:, ::2].mean(), entropy[:, positions[-1].flatten()].mean()
-    assert perfect == pytest.approx(float(of_text + Objective().level_decay * of_blocks), rel=1e-5)
-    assert losses(text.logits * 1.05) > perfect
-    assert losses(text.logits.roll(1, 1)) > perfect + 0.1
-
-
 def test_two_processes_mask_what_one_does(monkeypatch):
     text, recipe, moment = random_outputs(4), diffusion_recipe(), Moment(0.1, 5, 7, 4)
     full = Step(recipe, head(), text, moment)
@@ -478,7 +451,7 @@ def from_target(dtype: torch.dtype = torch.float32, **settings) -> tuple[Any, Di
     """Returns a recipe for a target without a tokenizer, and what it makes."""
     settings = {"layers": 2, "block": 8, "start": "target", **settings}
     recipe = DiffusionRecipe(tiny.target(dtype=dtype), settings)
-    return recipe, recipe.make(random_corpus(), {"text": 1.0})
+    return recipe, recipe.make(TEXT, {"text": 1.0})
 
 
 @pytest.mark.parametrize("count", [0, 40])
@@ -487,7 +460,7 @@ def test_all_of_the_targets_layers_begin_as_the_target(count):
     recipe, model = from_target(layers=3, vocabulary=count)
     words = torch.arange(V)
     if count:
-        often = np.bincount(random_corpus().train["text"], minlength=V)
+        often = np.bincount(TEXT.train["text"], minlength=V)
         words = torch.tensor(sorted(np.argsort(-often, kind="stable")[:count].tolist()))
         assert torch.equal(model.words, words)
     outputs = target_outputs(recipe.target, random_outputs().ids, ())
@@ -543,14 +516,9 @@ def test_a_token_that_is_none_of_the_words_is_not_learnt():
 @pytest.mark.parametrize("count", [0, 40])
 def test_trained_saved_loaded_and_drafting(tmp_path, count):
     """From a target whose tokenizer has no mask, to texts that are those of plain decoding."""
-    target, out = tiny.target(), tmp_path / "head"
+    target = tiny.target()
     settings = {"start": "target", "layers": 3, "block": 4, "vocabulary": count, "lr": 1e-4}
-    budget = {"steps": 3, "rows": 2, "length": 24}
-    mixture = {"text": 1.0}
-    more = {"seed": 3, "source": "read"}
-    run.train_head(
-        "diffusion", target, out, {**settings, **budget}, random_corpus(), mixture, **more
-    )
+    out = trained("diffusion", tmp_path / "head", settings, target, TEXT, steps=3, rows=2)
     stored = load_file(out / "model.safetensors")
     others = {name for name in stored if ".layers." not in name}
     named = {"model.norm.weight", "model.embed_tokens.mask_embedding"}
@@ -576,42 +544,3 @@ def test_a_target_with_other_layers_is_refused(family, generic, problem):
     net = families.build(family) if family == "granite" else tiny.build(family)
     with pytest.raises(TrainingError, match=f"^diffusion: .* {problem}"):
         DiffusionRecipe(specwb.load(net, generic=generic), {"start": "target"})
-
-
-# ------------------------------------------------------------------------------ stopped and resumed
-
-
-def random_corpus(below: int = MASK) -> corpus.Corpus:
-    rng = np.random.default_rng(0)
-    stream, held_out = (rng.integers(0, below, n).astype(np.uint16) for n in (2000, 500))
-    return corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
-
-
-def train(out: Path, **settings) -> Path:
-    data = random_corpus()
-    settings = {**SIZES, **settings}
-    budget, mixture = {"steps": 10, "rows": 4, "length": 32}, {"text": 1.0}
-    more = {"seed": 3, "source": "read"}
-    return run.train_head("diffusion", target(), out, {**settings, **budget}, data, mixture, **more)
-
-
-@pytest.mark.slow
-def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
-    """SIGKILL in the middle of a step, after a checkpoint.
-
-    Which positions are masked is a function of the step.
-    """
-    full = resumed_alike(monkeypatch, tmp_path, train, 10)
-    # masking is part of it
-    other = weights(train(tmp_path / "other", full=1.0))
-    name = "model.layers.0.mlp.up_proj.weight"
-    assert not torch.equal(other[name], full[name])
-    # and the files are a model that drafts
-    method = specwb.method("diffuspec", tiny.target(), head=tmp_path / "part", k=4)
-    texts = [
-        specwb.decode(tiny.target(), tiny.PROMPTS, m, max_new_tokens=8).tokens
-        for m in (method, "ar")
-    ]
-    assert texts[0] == texts[1]
-    card = specwb.models.diffusion.load_diffusion(tmp_path / "part", tiny.target()).card
-    assert (card["start"], card["block"], card["steps"]) == ("none", 8, 10)

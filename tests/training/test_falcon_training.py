@@ -6,21 +6,19 @@ What is trained and measured is what is drafted.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from killed import resumed_alike, weights
 from torch.nn import functional as F
 
 import specwb
 from specwb.drafters.falcon import FalconDrafter
 from specwb.models.eagle import eagle_config
 from specwb.models.falcon import FalconHead
-from specwb.training import corpus, falcon, fit, heads, run
+from specwb.training import falcon, fit, heads
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import measure, target_outputs
 from specwb.training.recipe import Level, Moment, TargetOutputs
@@ -210,40 +208,6 @@ def test_lambda():
         falcon_recipe(2, glance=0, glance_end=1), head(2), random_outputs(), Moment(1.0, 0, 0, 3)
     )
     assert rising.mask.any()
-
-
-class Oracle:
-    """Predicts what the target does, but at the positions ``wrong``."""
-
-    k, words = 2, None
-
-    def __init__(self, text: TargetOutputs, o: int, wrong: list[int]) -> None:
-        hidden = torch.roll(text.normed, -self.k - o, 1).clone()
-        hidden[:, wrong] *= -1
-        self.hidden = hidden.requires_grad_()
-
-    def unroll(self, embedded, features, steps, first=None):
-        return iter([self.hidden[:, : embedded.shape[1]]])
-
-    def last(self, hidden):
-        return hidden
-
-    def output(self, lm_head):
-        return lm_head
-
-
-@pytest.mark.parametrize(("wrong", "n"), [([], 0), ([3, 6], 0), ([3, 6, 8], 1)])
-def test_nothing_is_replaced_where_little_is_wrong(wrong, n):
-    """The step is taken all the same, and every position not replaced counts. lambda = 0.4."""
-    text, moment = random_outputs(), Moment(0.0, 0, 0, 3)
-    oracle = Oracle(text, int(moment.number(0) * 2), wrong)
-    recipe = falcon_recipe(2, unroll=1)
-    step = Step(recipe, oracle, text, moment)
-    assert step.count.tolist() == step.mask.sum(1).tolist() == [n] * 3
-    (level,) = step.levels
-    assert level.weights.sum(1).tolist() == [level.weights.shape[1] - n] * 3
-    heads.step_loss(recipe, oracle, text, moment).backward()
-    assert (oracle.hidden.grad[:, : level.weights.shape[1]].abs().sum(-1) > 0).sum() > 0
 
 
 # ------------------------------------------------------------------------ what they are replaced by
@@ -503,37 +467,3 @@ def test_the_shortest_row_has_positions_at_every_depth(k, unroll):
         assert all(level.logits.shape[1] > 0 for level in levels)
     levels = recipe.levels(head(k), text, recipe.measured_levels)
     assert all(level.logits.shape[1] > 0 for level in levels)
-
-
-# ------------------------------------------------------------------------------ stopped and resumed
-
-
-def train(out: Path, **settings) -> Path:
-    rng = np.random.default_rng(0)
-    stream, held_out = (rng.integers(0, V, n).astype(np.uint16) for n in (2000, 500))
-    data = corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
-    settings = {"k": 3, "unroll": 2, "layers": 1, "glance": 0.5, "noise": 0.02, **settings}
-    budget, mixture = {"steps": 10, "rows": 4, "length": 32}, {"text": 1.0}
-    more = {"seed": 3, "source": "read"}
-    return run.train_head(
-        "falcon", tiny.target(), out, {**settings, **budget}, data, mixture, **more
-    )
-
-
-@pytest.mark.slow
-def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path):
-    """SIGKILL in the middle of a step, after a checkpoint.
-
-    Which pairs glance is a function of the step.
-    """
-    full = resumed_alike(monkeypatch, tmp_path, train, 10)
-    # glancing is part of it
-    plain = weights(train(tmp_path / "plain", glance=0))
-    assert not torch.equal(plain["lstm.weight_ih_l0"], full["lstm.weight_ih_l0"])
-    # and the files are a head that drafts
-    method = specwb.method("falcon", tiny.target(), head=tmp_path / "part")
-    texts = [
-        specwb.decode(tiny.target(), tiny.PROMPTS, m, max_new_tokens=8).tokens
-        for m in (method, "ar")
-    ]
-    assert texts[0] == texts[1]

@@ -1,32 +1,26 @@
-"""Adapters are trained on what they draft, decision models on what is accepted.
-
-Both resume after they were killed.
-"""
+"""Adapters are trained on what they draft, decision models on what is accepted."""
 
 from __future__ import annotations
 
 import copy
 import math
 from functools import cache, partial
-from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
-from killed import resumed_alike
+from killed import trained
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import specwb
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.eagle import eagle_config
-from specwb.models.kangaroo import ADAPTERS, KangarooAdapter, load_kangaroo
+from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
 from specwb.options import MethodError
-from specwb.training import corpus, fit, heads, run
+from specwb.training import fit
 from specwb.training.decision import DecisionRecipe, area
-from specwb.training.fit import TrainingError
-from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
+from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import KangarooRecipe, Moment
 
 V = tiny.VOCABULARY
@@ -91,40 +85,6 @@ def test_no_position_sees_what_comes_later(adapter):
         seen = (gradient[0].abs().sum(-1) > 0).tolist()
         first = position if adapter == "mlp" else 0
         assert seen == [first <= i <= position for i in range(6)]
-
-
-def test_the_loss_and_the_measurement():
-    """Cross-entropy with the target's distribution, a mean over all positions, the first one too.
-
-    Measured are the ranks of the target's best token, and sum min(p, q).
-    """
-    target, model = tiny.target(), head()
-    recipe, text = KangarooRecipe(target, {"exit": 1}), ids(2)
-    outputs = target_outputs(target, text, model.features)
-    logits = model.logits(model(tiny.states(target, text, (1,))), target.backbone.lm_head).detach()
-    truth = torch.stack([tiny.forward(target.model, row) for row in text.tolist()])
-    p, q = truth.softmax(-1), logits.softmax(-1)
-    loss = step_loss(recipe, model, outputs, Moment(0.0, 0, 0, 2))
-    assert loss.item() == pytest.approx(float(-(p * q.log()).sum(-1).mean()), rel=1e-4)
-    measurements = measure(recipe, model, text)
-    order = logits.argsort(-1, descending=True)
-    hits = order[..., : heads.RANKS] == truth.argmax(-1, keepdim=True)
-    (ranks,) = measurements["rank"]
-    assert ranks == pytest.approx(hits.float().mean((0, 1)).tolist(), abs=1e-4)
-    overlap = float(torch.minimum(p, q).sum(-1).mean())
-    assert measurements["sampled"] == [pytest.approx(overlap, abs=1e-4)]
-
-
-def test_the_targets_head_is_not_trained():
-    target = tiny.target()
-    recipe = KangarooRecipe(target, {"exit": 1})
-    outputs = target_outputs(target, ids(2), (1,))
-    for own_head in (False, True):
-        model = KangarooAdapter(eagle_config(target), 1, own_head=own_head).start_from(target)
-        step_loss(recipe, model, outputs, Moment(0.0, 0, 0, 2)).backward()
-        assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
-        assert target.backbone.lm_head.weight.grad is None
-        assert recipe.adam_matrices(model) == ({"lm_head.weight"} if own_head else set())
 
 
 # ---------------------------------------------------------------------------------- decision models
@@ -236,7 +196,7 @@ def test_models_in_half_precision(tmp_path):
     target, draft = (
         specwb.load(copy.deepcopy(m.model), dtype="bfloat16") for m in (tiny.target(), tiny.draft())
     )
-    out = train("decision", tmp_path / "d", target=tiny.with_draft(target, draft))
+    out = trained("decision", tmp_path / "d", {}, tiny.with_draft(target, draft))
     model = load_decision(out, target, draft)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     state = torch.load(tmp_path / "d.checkpoint.pt", weights_only=True)["model"]
@@ -255,49 +215,6 @@ def test_the_area_is_counted_pair_by_pair(yes, no):
     pairs = [(x > y) + 0.5 * (x == y) for x in a.tolist() for y in b.tolist()]
     wanted = sum(pairs) / len(pairs) if pairs else 0.5
     assert area(a, b) == pytest.approx(wanted)
-
-
-# ------------------------------------------------------------------------ stopped, resumed, refused
-
-
-def train(
-    kind: str, out: Path, steps: int = 4, target: specwb.Target | None = None, **settings
-) -> Path:
-    rng = np.random.default_rng(0)
-    stream, held_out = (rng.integers(0, V, n).astype(np.uint16) for n in (2000, 500))
-    data = corpus.Corpus({"text": stream}, {"text": held_out}, [], "x")
-    target = target or (pair() if kind == "decision" else tiny.target())
-    budget, mixture = {"steps": steps, "rows": 4, "length": 24}, {"text": 1.0}
-    more = {"seed": 3, "source": "read"}
-    return run.train_head(kind, target, out, {**settings, **budget}, data, mixture, **more)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("kangaroo", {"exit": 1}),
-        ("kangaroo", {"exit": 0, "adapter": "layer", "own_head": 1}),
-        ("decision", {}),
-    ],
-)
-def test_killed_training_resumes_bit_for_bit(kind, settings, monkeypatch, tmp_path):
-    weights = resumed_alike(monkeypatch, tmp_path, lambda out: train(kind, out, **settings), 4)
-    if kind == "kangaroo":
-        adapter = load_kangaroo(tmp_path / "whole", tiny.target())
-        assert adapter.exit == settings["exit"]
-        assert adapter.adapter == settings.get("adapter", "attention")
-        assert (adapter.lm_head is not None) == bool(settings.get("own_head"))
-        assert adapter.card["exit"] == settings["exit"]
-    else:
-        assert {key.split(".")[0] for key in weights} == set(KINDS)
-    before = (tmp_path / "whole" / "model.safetensors").stat().st_mtime_ns
-    train(kind, tmp_path / "whole", **settings)
-    after = (tmp_path / "whole" / "model.safetensors").stat().st_mtime_ns
-    assert after == before, "a finished run is left as it is"
-    if kind == "kangaroo":
-        with pytest.raises(TrainingError, match="what another run made"):
-            train(kind, tmp_path / "whole", **{**settings, "exit": 2})
 
 
 def test_a_target_without_a_draft_has_no_decision_model():

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 import specwb
 from specwb.training import corpus, fit
-from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import POSITIONS, Level, Moment, Recipe
 from specwb.training.settings import Objective
@@ -132,20 +131,6 @@ def test_a_text_token_that_is_no_word_costs_nothing(target):
     loss = step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2), Objective("token"))
     assert loss.item() == pytest.approx(float((costs.view(2, -1) * counts).mean()), rel=1e-4)
     assert counts.any()
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
-        ("medusa", {"vocabulary": 8}, "medusa: vocabulary is of shared heads; set shared=1"),
-        ("medusa", {"shared": 2}, "medusa: shared must be 0 or 1, got 2"),
-        ("eagle3", {"own_head": 2}, "eagle3: own_head must be 0 or 1, got 2"),
-        ("kangaroo", {"own_head": 1, "vocabulary": 8}, "kangaroo: vocabulary is of adapters"),
-    ],
-)
-def test_settings_that_contradict_each_other(target, kind, settings, message):
-    with pytest.raises(TrainingError, match=message):
-        RECIPES[kind](target, settings)
 
 
 @pytest.mark.parametrize("family", ["llama", "everything"])

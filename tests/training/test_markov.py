@@ -115,12 +115,7 @@ def test_a_run_is_a_function_of_its_seed(monkeypatch):
         (lambda: run(SOURCE, 1, [0.5]), "k must be 2..4, got 1"),
         (lambda: run(SOURCE, 2, [0.5, 1.5]), r"glancing ratios are 0..1, got \[1.5\]"),
         (lambda: run(SOURCE, 2, [0.5], steps=0), "steps must be >= 1, got 0"),
-        (
-            lambda: run(SOURCE, 2, [0.5], fusion="glue"),
-            "fusion must be lstm, pointwise, linear and align right or left; got 'glue'",
-        ),
         (lambda: MarkovSource(np.ones((2, 2))), "rows are distributions"),
-        (lambda: MarkovSource(np.ones((2, 3)) / 3), "a square table"),
         (lambda: MarkovSource(np.eye(2)), "one stationary distribution"),
         (lambda: MarkovSource(np.ones((40, 40)) / 40), "at most 32 tokens here, got 40"),
         (lambda: MarkovSource.ring(4, 5), r"reach must be 1..4"),

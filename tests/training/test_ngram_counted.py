@@ -21,6 +21,7 @@ from specwb.training.ngram import LENGTH, count_for
 
 V = tiny.VOCABULARY
 TOKENS = 64 * LENGTH  # one block
+HERE = "--target target --corpus corpus.txt --text read --device cpu".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +110,7 @@ def test_a_finished_run_stays_and_another_one_is_refused(count):
 )
 def test_bad_input_from_the_command_line(home, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(home)
-    given = [
-        "train",
-        "ngram",
-        "--target",
-        "target",
-        "--corpus",
-        "corpus.txt",
-        "--out",
-        "out",
-        "--text",
-        "read",
-        "--device",
-        "cpu",
-    ]
+    given = ["train", "ngram", *HERE, "--out", "out"]
     code, out, err = call(monkeypatch, capsys, *given, *arguments)
     assert code == 2
     assert message in err
@@ -134,20 +122,7 @@ def test_bad_input_from_the_command_line(home, monkeypatch, capsys, arguments, m
 
 def test_the_command(home, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(home)
-    given = [
-        "--target",
-        "target",
-        "--corpus",
-        "corpus.txt",
-        "--out",
-        str(tmp_path / "out"),
-        "--text",
-        "read",
-        "--least",
-        "1",
-        "--device",
-        "cpu",
-    ]
+    given = [*HERE, "--out", str(tmp_path / "out"), "--least", "1"]
     code, _, err = call(monkeypatch, capsys, "train", "ngram", *given)
     assert code == 0
     assert "held-out nats a token, text backoff" in err

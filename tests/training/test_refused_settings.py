@@ -9,7 +9,6 @@ import tiny
 from terminal import call
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-SHARES = "falcon: glance, glance_end and hard are shares of at most 1"
 SIZES = "hidden=16,heads=2,kv_heads=1,layers=6,ffn=24"  # of a deep draft model
 # by kind: what stands behind --set, and what the line says
 WRONG: dict[str, list[tuple[str, str]]] = {
@@ -20,62 +19,46 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ),
         ("unroll", "written name=value; got 'unroll'"),
         ("unroll=0", "eagle: unroll must be an integer >= 1, got 0"),
-        ("unroll=two", "eagle: unroll must be an integer >= 1, got 'two'"),
         ("unroll=32", "rows of 32 tokens are too short, eagle needs 33"),
         ("layers=1.5", "eagle: layers must be an integer >= 1, got 1.5"),
-        ("regression=-1", "eagle: regression must be a number >= 0, got -1"),
-        ("regression=nan", "eagle: regression must be a number >= 0, got nan"),
+        ("regression=-1", "eagle: regression must be a number in [0, inf), got -1"),
         ("loss=mse", "loss must be one of kl, rkl, tv, nla, lk, best, token, got 'mse'"),
     ],
     "eagle3": [
-        ("vocabulary=0", "eagle3: vocabulary must be an integer >= 1, got 0"),
+        ("own_head=2", "eagle3: own_head must be an integer in 0..1, got 2"),
         ("regression=1", "eagle3 has no setting 'regression'; its settings: unroll, ffn, "),
     ],
     "medusa": [
         ("heads=40", "rows of 32 tokens are too short, medusa needs 41"),
+        ("vocabulary=8", "medusa: vocabulary is of shared heads; set shared=1"),
+        ("shared=2", "medusa: shared must be an integer in 0..1, got 2"),
         ("heads=true", "medusa: heads must be an integer >= 1, got True"),
     ],
     "falcon": [
-        ("k=5", "falcon: k must be 1..4, got 5"),
-        ("k=0", "falcon: k must be an integer >= 1, got 0"),
-        ("layers=0", "falcon: layers must be an integer >= 1, got 0"),
+        ("k=5", "falcon: k must be an integer in 1..4, got 5"),
         ("k=4,unroll=8", "rows of 32 tokens are too short, falcon needs 41"),
-        ("fusion=gru", "falcon: fusion must be lstm, pointwise, linear, got 'gru'"),
-        ("align=middle", "falcon: align must be right, left, got 'middle'"),
-        ("where=suffix", "falcon: where must be prefix, random, got 'suffix'"),
-        ("replaced=neither", "falcon: replaced must be both, tokens, features, got 'neither'"),
-        ("glance=1.5", f"{SHARES}, got 1.5"),
-        ("glance_end=2", SHARES),
-        ("hard=1.1", SHARES),
-        ("glance=-0.1", "falcon: glance must be a number >= 0, got -0.1"),
-        ("noise=inf", "falcon: noise must be a number >= 0, got inf"),
+        ("fusion=gru", "falcon: fusion must be one of lstm, pointwise, linear, got 'gru'"),
+        ("glance=1.5", "falcon: glance must be a number in [0, 1], got 1.5"),
+        ("hard=1.1", "falcon: hard must be a number in [0, 1], got 1.1"),
+        ("noise=inf", "falcon: noise must be a number in [0, inf), got inf"),
         ("count_glanced=-1", "falcon: count_glanced must be an integer >= 0, got -1"),
-        ("lambda=0.4", "falcon has no setting 'lambda'; its settings: k, layers, ffn, fusion, "),
     ],
     "diffusion": [
-        ("block=1", "full is in [0, 1], decay in (0, 1], block at least 2; got 0.5, 0.9, 1"),
-        ("block=0", "diffusion: block must be an integer >= 1, got 0"),
+        ("block=1", "diffusion: block must be an integer >= 2, got 1"),
         ("block=32", "rows of 32 tokens are too short, diffusion needs 64"),
-        ("full=1.5", "diffusion: full is in [0, 1]"),
-        ("full=-0.5", "diffusion: full must be a number >= 0, got -0.5"),
-        ("decay=0", "decay in (0, 1]"),
-        ("decay=1.1", "decay in (0, 1]"),
-        ("start=own", "diffusion: start must be draft, none, target, got 'own'"),
+        ("full=1.5", "diffusion: full must be a number in [0, 1], got 1.5"),
+        ("decay=0", "diffusion: decay must be a number in (0, 1], got 0"),
         ("vocabulary=9", "diffusion: vocabulary is of models that begin with start=target"),
         ("start=target,layers=7", "layers must be at most the target's 6 with start=target, got 7"),
         ("hidden=30,heads=4", "diffusion: hidden=30 must be a multiple of twice heads=4"),
         ("heads=3,kv_heads=2", "and heads of kv_heads=2"),
-        ("unroll=2", "diffusion has no setting 'unroll'; its settings: layers, start, hidden, "),
     ],
     "kangaroo": [
         ("exit=6", "exit must be a layer with one behind it, 0..5 here, got 6"),
         ("exit=-1", "exit must be an integer >= 0"),
-        ("exit=1.5", "exit must be an integer >= 0"),
-        ("exit=1,adapter=ffn", "adapter must be attention, layer, mlp, got 'ffn'"),
-        ("exit=1,own_head=2", "own_head must be 0 or 1, got 2"),
-        ("exit=1,layers=0", "layers must be an integer >= 1"),
+        ("exit=1,own_head=2", "own_head must be an integer in 0..1, got 2"),
+        ("own_head=1,vocabulary=8", "kangaroo: vocabulary is of adapters without own_head"),
         ("exit=1,adapter=mlp,layers=2", "adapter=mlp has one layer, got layers=2"),
-        ("eta=0.5", "kangaroo has no setting 'eta'; its settings: exit, adapter, own_head, layers"),
     ],
     "decision": [
         ("hidden=3", "decision has no setting 'hidden'"),
@@ -83,12 +66,8 @@ WRONG: dict[str, list[tuple[str, str]]] = {
     ],
     "deep": [
         (f"{SIZES},hidden=18", "hidden=18 must be a multiple of twice heads=2, and heads of"),
-        (f"{SIZES},heads=3", "deep: hidden=16 must be a multiple of twice heads=3"),
         (f"{SIZES},heads=4,kv_heads=3", "twice heads=4, and heads of kv_heads=3"),
         (f"{SIZES},hidden=64", "deep: hidden=64 is wider than the target's embeddings (32)"),
-        (f"{SIZES},layers=0", "deep: layers must be an integer >= 1"),
-        ("ffn=1.5", "deep: ffn must be an integer >= 1"),
-        ("depth=3", "deep has no setting 'depth'; its settings: layers, hidden, heads, kv_heads"),
     ],
 }
 ROWS = [(kind, *row) for kind, rows in WRONG.items() for row in rows]

@@ -98,13 +98,6 @@ def test_what_is_missing_is_named():
         split("eagle", {"steps": 1, "rows": 1}, {})
 
 
-def test_a_loss_that_a_head_cannot_have():
-    settings = {**SIZES, "loss": "lk"}
-    with pytest.raises(TrainingError, match="decision has a loss of its own, loss=lk is not for"):
-        checked_settings("decision", settings, tiny.target())
-    assert checked_settings("eagle", settings, tiny.target()).objective.loss == "lk"
-
-
 def test_warm_up_is_short_in_short_runs():
     target = tiny.target()
     warmups = [

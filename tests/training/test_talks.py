@@ -159,25 +159,6 @@ def test_given_questions_are_answered_in_turn_and_once(target, tmp_path):
 # ------------------------------------------------------------------------------- answers that loop
 
 
-@pytest.mark.parametrize(
-    ("ids", "kept"),
-    [
-        ([], 0),
-        (list(range(7)), 7),
-        (list(range(40)), 40),
-        ([*range(10)] * 2, 20),
-        ([*range(10)] * 3, 20),
-        ([*range(10)] * 9, 20),
-        ([*range(8), 50, *range(8), 51, 52, *range(8), 53], 19),
-        ([*range(7), 50, *range(7), 51, *range(7), 52], 24),
-        ([60, 61, *[5] * 30], 18),
-        ([60, 61, *[5] * 23], 25),
-    ],
-)
-def test_tokens_before_some_eight_come_for_the_third_time(ids, kept):
-    assert talks.before_loop(ids) == kept
-
-
 def test_a_loop_begins_where_the_first_repeated_tokens_do():
     """Against all places, one after another."""
     generator = torch.Generator().manual_seed(0)

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file, save_file
+from killed import card_of, weights
+from safetensors.torch import save_file
 from terminal import call
 
 import specwb
 from specwb.files import toml
 from specwb.models import checkpoint
-from specwb.models.checkpoint import HeadError, Stored
+from specwb.models.checkpoint import HeadError
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.load import data_dir
 from specwb.training import corpus, run, together
@@ -56,17 +57,12 @@ def heads_in(folder: Path, kinds: Sequence[str], **changes: object) -> list[Head
     return [Head(kind, folder / kind, {**SIZE, **HEADS[kind], **changes}, kind) for kind in kinds]
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    (path,) = folder.glob("*.safetensors")
-    return load_file(path)
-
-
 def assert_equal(a: Path, b: Path) -> None:
     first, second = weights(a), weights(b)
     assert first.keys() == second.keys()
     for key, weight in first.items():
         assert torch.equal(weight, second[key]), key
-    cards = [json.loads((folder / "card.json").read_text()) for folder in (a, b)]
+    cards = [card_of(folder) for folder in (a, b)]
     for key in ("run", "progress", "held_out", "last_training_loss", "tokens", "name"):
         assert cards[0][key] == cards[1][key]
 
@@ -146,18 +142,6 @@ def test_a_head_that_was_stopped_a_step_behind_catches_up(
         assert_equal(tmp_path / kind, alone / kind)
 
 
-def test_a_finished_head_is_left_alone(tmp_path, target, data, alone):
-    (first,) = heads_in(tmp_path, ["medusa"])
-    train_heads([first], target, data, MIXTURE, source="read")
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
-    both = heads_in(tmp_path, ["medusa", "draft"])
-    for _ in range(2):
-        assert train_heads(both, target, data, MIXTURE, source="read") == [h.out for h in both]
-    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
-    assert_equal(tmp_path / "draft", alone / "draft")
-
-
 @pytest.mark.parametrize("change", [{"rows": 8}, {"length": 40}, {"accumulate": 2}])
 def test_heads_that_read_different_batches_are_refused(tmp_path, target, data, change):
     both = [*heads_in(tmp_path, ["medusa"]), *heads_in(tmp_path, ["draft"], **change)]
@@ -232,10 +216,7 @@ def test_the_command_trains_the_heads_of_a_file(monkeypatch, capsys, home):
     code, out, err = call(monkeypatch, capsys, *arguments(home))
     assert code == 0, err
     assert not out
-    cards = {
-        name: json.loads((home / "heads" / name / "card.json").read_text())
-        for name in ("medusa", "small")
-    }
+    cards = {name: card_of(home / "heads" / name) for name in ("medusa", "small")}
     assert [card["name"] for card in cards.values()] == ["medusa", "small"]
     assert [card["steps"] for card in cards.values()] == [3, 3]
     assert (cards["medusa"]["heads"], cards["small"]["vocabulary"]) == (2, 40)
@@ -255,7 +236,7 @@ def test_the_command_trains_some_of_them(monkeypatch, capsys, home):
     )
     assert code == 0, err
     assert sorted(path.name for path in (home / "heads").iterdir() if path.is_dir()) == ["small"]
-    card = json.loads((home / "heads" / "small" / "card.json").read_text())
+    card = card_of(home / "heads" / "small")
     assert (card["steps"], card["layers"], card["exit"]) == (2, 1, 0)
 
 
@@ -330,13 +311,14 @@ def test_matrices_in_int8_are_what_was_measured(tmp_path, target, data, monkeypa
     train_heads(wanted, target, data, MIXTURE, source="read", store="int8")
     for kind in ("eagle3", "draft"):
         folder = tmp_path / kind
-        stored, card = weights(folder), json.loads((folder / "card.json").read_text())
+        stored, card = weights(folder), card_of(folder)
         matrices = [key for key, weight in stored.items() if weight.dtype == torch.int8]
         assert len(matrices) >= 7
         assert all(stored[key].abs().amax() == 127 for key in matrices)
         assert card["store"] == "int8"
         assert len(card["before_rounding"]) == len(card["held_out"]["text"]["rank"])
-        read = Stored.read(folder, target, ("model.safetensors",)).weights
+        with checkpoint.opened(folder, target) as found:
+            read = found.weights
         assert read.keys() == {key for key in stored if not key.endswith(checkpoint.SCALE)}
         for key in matrices:
             expected = stored[key].float() * stored[key + checkpoint.SCALE]
@@ -358,7 +340,7 @@ def test_what_a_card_says_of_before_the_rounding(tmp_path, target, data, monkeyp
     whole = {"steps": 2, "layers": 6, "lr": 1e-6, "lr_matrix": 1e-6}
     (wanted,) = heads_in(tmp_path, ["draft"], **whole)
     train_heads([wanted], target, data, MIXTURE, source="read", store="int8")
-    card = json.loads((wanted.out / "card.json").read_text())
+    card = card_of(wanted.out)
     assert card["before_rounding"] == card["progress"][-1][1]
     assert card["before_rounding"][0] > card["held_out"]["text"]["rank"][0][0] + 0.1
 
@@ -386,11 +368,9 @@ def test_rounding_to_int8_keeps_small_and_zero_rows():
     ],
 )
 def test_integers_and_scales_come_together(tmp_path, target, stored, message):
-    (tmp_path / "head").mkdir()
-    (tmp_path / "head" / "config.json").write_text("{}")
-    save_file(stored, tmp_path / "head" / "model.safetensors")
-    with pytest.raises(HeadError, match=message):
-        Stored.read(tmp_path / "head", target, ("model.safetensors",))
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(HeadError, match=message), checkpoint.opened(tmp_path, target):
+        pass
 
 
 def test_a_head_that_is_stored_otherwise_is_not_this_one(tmp_path, target, data):
@@ -400,28 +380,13 @@ def test_a_head_that_is_stored_otherwise_is_not_this_one(tmp_path, target, data)
         train_heads(wanted, target, data, MIXTURE, source="read", store="int8")
 
 
-def test_one_head_keeps_the_pass_of_one_part_only(tmp_path, target, data, monkeypatch):
-    made, target_pass = [], run.TargetPass
-
-    class Watched(target_pass):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            made.append(weakref.ref(self.outputs))
-
-    monkeypatch.setattr(run, "TargetPass", Watched)
-    alive = []
-    step_loss = run.step_loss
-
-    def counted(*arguments):
-        gc.collect()
-        alive.append(sum(ref() is not None for ref in made))
-        return step_loss(*arguments)
-
-    monkeypatch.setattr(run, "step_loss", counted)
-    wanted = heads_in(tmp_path, ["draft"], steps=1, accumulate=4)
-    train_heads(wanted, target, data, MIXTURE, source="read")
-    assert len(alive) == 4
-    assert max(alive) <= 2
+@pytest.mark.parametrize("heads", [1, 2])
+def test_one_head_keeps_the_pass_of_one_part_only(target, heads):
+    passes = run.Passes(target)
+    passes.heads = heads
+    made = [weakref.ref(passes.over(0, part, torch.full((1, 8), part))) for part in range(3)]
+    gc.collect()
+    assert [ref() is not None for ref in made] == [heads == 2, heads == 2, True]
 
 
 def test_what_an_interrupt_came_before_is_measured_on_resume(tmp_path, target, data, monkeypatch):

@@ -1,0 +1,68 @@
+"""Training that is killed resumes to the same weights; a head that is there is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from killed import random_corpus, resumed_alike, trained, weights
+
+import specwb
+from specwb.training import fit
+from specwb.training.fit import TrainingError
+from specwb.training.heads import RECIPES
+
+DIFFUSION = {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 64, "block": 8}
+DEEP = {"layers": 6, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 24}
+FALCON = {"k": 3, "unroll": 2, "layers": 1, "glance": 0.5, "noise": 0.02}
+# what is trained, what else would be another training, and by which method it drafts
+KINDS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("eagle", {"unroll": 2}, {"unroll": 1}, "eagle:head="),
+    ("falcon", FALCON, {"glance": 0}, "falcon:head="),
+    ("diffusion", DIFFUSION, {"full": 1.0}, "diffuspec:k=4,head="),
+    ("kangaroo", {"exit": 1}, {"exit": 2}, "kangaroo:head="),
+    ("kangaroo", {"exit": 0, "adapter": "layer", "own_head": 1}, {"exit": 2}, "kangaroo:head="),
+    ("decision", {}, {"lr": 1e-3}, ""),
+    ("deep", DEEP, {"layers": 5}, "easyspec:n=3,draft="),
+]
+
+
+def target(kind: str) -> specwb.Target:
+    if kind == "decision":
+        return tiny.with_draft(tiny.target(), tiny.draft(noise=0.04))
+    return tiny.with_mask(tiny.target())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "settings", "other", "spec"), KINDS)
+def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path, kind, settings, other, spec):
+    """Which positions are masked, or glance, is a function of the step."""
+    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+    model = target(kind)
+    data = random_corpus(tiny.MASK if kind == "diffusion" else tiny.VOCABULARY)
+
+    def train(out, **changes):
+        return trained(kind, out, {**settings, **changes}, model, data, steps=10)
+
+    full = resumed_alike(monkeypatch, tmp_path, train, 10)
+    file = next((tmp_path / "whole").glob("*.safetensors"))
+    before = file.stat().st_mtime_ns
+    train(tmp_path / "whole")
+    assert file.stat().st_mtime_ns == before, "a finished run is left as it is"
+    with pytest.raises(TrainingError, match="what another run made"):
+        train(tmp_path / "whole", **other)
+    changed = weights(train(tmp_path / "other", **other))
+    shared = full.keys() & changed.keys()
+    assert any(not torch.equal(full[name].float(), changed[name].float()) for name in shared)
+    if spec:
+        texts = [
+            specwb.decode(tiny.target(), tiny.PROMPTS, method, max_new_tokens=8).tokens
+            for method in (f"{spec}{tmp_path / 'part'}", "ar")
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_every_kind_that_reads_the_target_alone_is_among_them():
+    assert {kind for kind, *_ in KINDS} | {"medusa", "eagle3", "draft", "path"} == set(RECIPES)
