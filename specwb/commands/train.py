@@ -248,8 +248,8 @@ def train_ngram(
     folder = count_for(
         target,
         out,
-        order,
-        least,
+        order=order,
+        least=least,
         source=text,
         tokens=tokens,
         corpus=corpus,

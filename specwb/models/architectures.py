@@ -92,9 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         rotates=lambda attention: attention.sliding_window is None or attention.is_sliding,
     ),
     "glm4": Architecture(
-        after_attention="post_self_attn_layernorm",
-        after_mlp="post_mlp_layernorm",
-        adjacent=True,
+        after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm", adjacent=True
     ),
     "hunyuan_v1_dense": Architecture(
         q_norm="query_layernorm", k_norm="key_layernorm", rotated_first=True

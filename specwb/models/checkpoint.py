@@ -78,7 +78,7 @@ def opened(
 def _read(
     where: Path, target: Target, names: Sequence[str], wanted: Callable[[str], bool]
 ) -> Stored:
-    config, card = settings(where / "config.json"), card_of(where)
+    config, card = table(where / "config.json", LoadError), card_of(where)
     if card.get("target") == smol.NAME and smol.is_original(target.name):
         logger.warning("%s: %s", where, smol.ORIGINAL)
     elif card.get("target_sha256"):  # of a large target its own takes a while
@@ -106,10 +106,6 @@ def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise HeadError(f"{path} holds no table of weights")
     return {key: w for key, w in weights.items() if wanted(key)}
-
-
-def settings(path: Path) -> dict[str, Any]:
-    return table(path, HeadError)
 
 
 def check_origin(card: dict[str, Any], part: str, name: str, sha256: str | None) -> None:

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.initialization import no_init_weights
 
-from specwb.files import foreign
+from specwb.files import foreign, table
 from specwb.models.backbone import Backbone
 from specwb.models.checkpoint import (
     HeadError,
@@ -34,11 +34,11 @@ from specwb.models.checkpoint import (
     check_sizes,
     fill,
     opened,
-    settings,
     words_in,
     write,
 )
 from specwb.models.eagle import LLAMA, described, with_sdpa
+from specwb.models.folder import LoadError
 from specwb.models.target import Target
 from specwb.models.words import rows_of, spread
 
@@ -354,7 +354,7 @@ def _llada_keys(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def _ends(stored: Stored) -> tuple[int, ...]:
     """End of text, filling, and what the generation settings beside the config add (end of a
     turn)."""
-    more = settings(stored.where / "generation_config.json")
+    more = table(stored.where / "generation_config.json", LoadError)
     keys = ("eos_token_id", "pad_token_id")
     found = [c.get(key) for c in (stored.config, more) for key in keys]
     lists = [one if isinstance(one, list) else [one] for one in found if one is not None]
@@ -394,4 +394,5 @@ def _vocabulary(where: Path) -> dict[str, int] | None:
 
         with foreign(f"{where / 'tokenizer.json'} is no tokenizer", HeadError):
             return Tokenizer.from_file(str(where / "tokenizer.json")).get_vocab()
-    return {**settings(where / "vocab.json"), **settings(where / "added_tokens.json")} or None
+    files = (where / name for name in ("vocab.json", "added_tokens.json"))
+    return {k: i for file in files for k, i in table(file, LoadError).items()} or None

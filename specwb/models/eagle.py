@@ -35,12 +35,7 @@ from specwb.models.checkpoint import (
     words_in,
     write,
 )
-from specwb.models.eagle_config import (
-    check_fields,
-    feature_layers,
-    layer_class,
-    layer_config,
-)
+from specwb.models.eagle_config import check_fields, feature_layers, layer_class, layer_config
 from specwb.models.layers import rms
 from specwb.models.products import product
 from specwb.models.target import Target

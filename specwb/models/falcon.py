@@ -17,14 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
 
-from specwb.models.checkpoint import (
-    HeadError,
-    check_said,
-    check_sizes,
-    fill,
-    opened,
-    words_in,
-)
+from specwb.models.checkpoint import HeadError, check_said, check_sizes, fill, opened, words_in
 from specwb.models.eagle import EagleHead, Past, settle, sight
 from specwb.models.eagle_config import layer_config
 from specwb.models.products import product

@@ -122,13 +122,7 @@ class Groups:
         return partial(self.run, stack)
 
     def run(
-        self,
-        stack: Stack,
-        x: Tensor,
-        place: Place,
-        cache: KVCache,
-        *,
-        features: Sequence[int] = (),
+        self, stack: Stack, x: Tensor, place: Place, cache: KVCache, *, features: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor | None]:
         """Runs all layers of a stack in these groups, as :meth:`specwb.models.backbone.Stack.run`
         does."""

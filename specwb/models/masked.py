@@ -72,11 +72,24 @@ class Blocks:
         width = horizon if everything else fresh
         fed = torch.zeros_like(fed) if everything else fed
         block = torch.full((rows, m), model.mask_id, device=device)
-        place = torch.arange(most, device=device)
-        masked = place < k[:, None]
+        masked = torch.arange(most, device=device) < k[:, None]
+        # a row's own masks end here; what is behind them is seen by nobody
+        last = length + (k - model.spared).clamp_min(0) - 1
+        extent = horizon + m
         out: Tensor | None = None
         for step in range(steps):
-            hidden = self._run(tokens, length, horizon, fed, width, k, block, padded)
+            # the last places of the text, and the block behind it
+            place = length[:, None] + torch.arange(-width, m, device=device)
+            positions = place.clamp_min(0)
+            slots = torch.where(place >= fed[:, None], place, self.nowhere)
+            ends = last[:, None].expand(-1, width + m)
+            if model.causal:
+                ends = torch.cat([positions[:, :width], ends[:, width:]], 1)
+            unmasked = rows == 1 and not padded and not model.causal and width == horizon
+            mask = None if unmasked else sight_mask(ends, extent, self.backbone.dtype)
+            ids = torch.cat([tokens.gather(1, positions[:, :width]), block], 1)
+            where = Place(positions, slots, extent, mask)
+            hidden = self.backbone.run(self.backbone.embed(ids), where, self.cache)[0]
             states = hidden[:, width + model.first :][:, :most]
             logits = self.backbone.head(states)
             if steps == 1:
@@ -93,35 +106,6 @@ class Blocks:
                 fed, width = length - 1, 1
         assert out is not None
         return out, states
-
-    def _run(
-        self,
-        tokens: Tensor,
-        length: Tensor,
-        horizon: int,
-        fed: Tensor,
-        width: int,
-        k: Tensor,
-        block: Tensor,
-        padded: bool,
-    ) -> Tensor:
-        """Hidden states of the last ``width`` places of the text and the block behind it,
-        ``[B, width + m, H]``."""
-        m, extent = block.shape[1], horizon + block.shape[1]
-        place = length[:, None] + torch.arange(-width, m, device=length.device)
-        positions = place.clamp_min(0)
-        slots = torch.where(place >= fed[:, None], place, self.nowhere)
-        ids = torch.cat([tokens.gather(1, positions[:, :width]), block], 1)
-        masks = (k - self.model.spared).clamp_min(0)
-        last = (length + masks - 1)[:, None].expand(-1, width + m)
-        ends = last
-        if self.model.causal:
-            ends = torch.cat([positions[:, :width], last[:, width:]], 1)
-        alone = len(length) == 1 and not padded
-        unmasked = alone and not self.model.causal and width == horizon
-        mask = None if unmasked else sight_mask(ends, extent, self.backbone.dtype)
-        where = Place(positions, slots, extent, mask)
-        return self.backbone.run(self.backbone.embed(ids), where, self.cache)[0]
 
 
 def block(model: DiffusionModel, text: Sequence[int], k: int, steps: int = 1) -> Tensor:

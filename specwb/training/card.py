@@ -217,10 +217,7 @@ def budget_card(heads: list[dict]) -> list[str]:
         "The same at one budget of tokens and at one of time, mean over the domains, by what the",
         "training measured on the way (in brackets the step). The time is that of the head which",
         "took least, by the median seconds of a step where all were trained, one after another.",
-        *table(
-            f"head | seconds a step | {tokens:,} tokens | {seconds / 60:.1f} minutes",
-            rows,
-        ),
+        *table(f"head | seconds a step | {tokens:,} tokens | {seconds / 60:.1f} minutes", rows),
     ]
 
 

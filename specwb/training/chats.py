@@ -64,10 +64,7 @@ def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], l
 
 
 def encode(
-    path: Path,
-    parts: Sequence[str | list[dict[str, str]]],
-    first_held_out: int,
-    tokenizer: Any,
+    path: Path, parts: Sequence[str | list[dict[str, str]]], first_held_out: int, tokenizer: Any
 ) -> corpus.Corpus:
     """Conversations, and texts between them that count whole, as one domain "text"; the parts from
     ``first_held_out`` on are held out. ``path`` is for messages and the card."""

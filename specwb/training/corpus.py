@@ -35,16 +35,7 @@ TEMPLATE = (
 )
 """The family's chat template. It was trained without system messages: one is a line of plain text,
 neither the user's nor the assistant's."""
-SPECIALS = [
-    EOS,
-    "<|pad|>",
-    "<|mask|>",
-    USER,
-    ASSISTANT,
-    "<|spare0|>",
-    "<|spare1|>",
-    "<|spare2|>",
-]
+SPECIALS = [EOS, "<|pad|>", "<|mask|>", USER, ASSISTANT, "<|spare0|>", "<|spare1|>", "<|spare2|>"]
 DOMAINS = ("code", "math", "prose")
 
 # Folders of the standard library that are not ordinary source.

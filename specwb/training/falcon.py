@@ -20,12 +20,7 @@ WHAT = ("both", "tokens", "features")
 
 
 def glance_mask(
-    count: Tensor,
-    pairs: int,
-    k: int,
-    block_order: Tensor,
-    lengths: Tensor,
-    where: str = "prefix",
+    count: Tensor, pairs: int, k: int, block_order: Tensor, lengths: Tensor, where: str = "prefix"
 ) -> Tensor:
     """Chooses which pairs of a text in blocks of k are replaced by the pairs they are to predict.
 

@@ -44,48 +44,28 @@ def generated_text(
         [target.fingerprint, data.sha256, length, seed, mixture, ROWS, PROMPT, TEMPERATURES]
     )
     folder = root / hashlib.sha256(contents.encode()).hexdigest()[:12]
-    blocks = -(-tokens // (ROWS * length))
-    with first_process() as is_first:
-        if is_first:
-            _write_blocks(target, data, folder, blocks, length, mixture, seed)
-    rows = [np.load(_block_path(folder, block)) for block in range(blocks)]
-    return np.concatenate(rows).astype(np.int64)
-
-
-def _block_path(folder: Path, block: int) -> Path:
-    return folder / f"{block:04}.npy"
-
-
-def _write_blocks(
-    target: Target,
-    data: Corpus,
-    folder: Path,
-    blocks: int,
-    length: int,
-    mixture: dict[str, float],
-    seed: int,
-) -> None:
-    """Writes those of the blocks that are missing."""
+    paths = [folder / f"{block:04}.npy" for block in range(-(-tokens // (ROWS * length)))]
     plain = method("ar", target)  # one for all blocks: it keeps its graphs
+
+    def write(block: int) -> None:
+        prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
+        output = decode(
+            target,
+            prompts.tolist(),
+            plain,
+            max_new_tokens=length + 1 - PROMPT,
+            temperature=TEMPERATURES[block % len(TEMPERATURES)],
+            seed=seed + block,
+            eos=(),
+        )
+        rows = np.concatenate([prompts, np.array(output.tokens)], 1)
+        save_rows(rows.astype(token_dtype(target.vocabulary)), paths[block])
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    bar = Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    )
-    with bar:
-        for block in bar.track(range(blocks), description="target's own text"):
-            path = _block_path(folder, block)
-            if path.exists():
-                continue
-            prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
-            output = decode(
-                target,
-                prompts.tolist(),
-                plain,
-                max_new_tokens=length + 1 - PROMPT,
-                temperature=TEMPERATURES[block % len(TEMPERATURES)],
-                seed=seed + block,
-                eos=(),
-            )
-            rows = np.concatenate([prompts, np.array(output.tokens)], 1)
-            rows = rows.astype(token_dtype(target.vocabulary))
-            save_rows(rows, path)
+    with first_process() as is_first:
+        hidden = not (is_first and console.is_terminal)
+        with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
+            for block, path in enumerate(bar.track(paths, description="target's own text")):
+                if is_first and not path.exists():
+                    write(block)
+    return np.concatenate([np.load(path) for path in paths]).astype(np.int64)

@@ -351,8 +351,7 @@ def _train_heads(family: _Family, model: Any) -> None:
     count_ngram(
         target,
         out / "ngram",
-        family.data,
-        family.mixture,
+        lambda: (family.data, family.mixture),
         tokens=settings["diffusion"]["generated"],  # the text that the heads share
         length=settings["diffusion"]["length"],
         generated=generated,

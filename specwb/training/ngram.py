@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,59 +34,18 @@ HELD_OUT = 20  # one in this many of its rows is held out
 
 
 def count_for(
-    target: str | Path,
-    out: Path,
-    order: int = 3,
-    least: int = 2,
-    *,
-    source: str = "both",
-    tokens: int = TOKENS,
-    corpus: Path | None = None,
-    generated: Path = Path("build/generated"),
-    device: str = "auto",
-    seed: int = 0,
+    target: str | Path, out: Path, *, corpus: Path | None = None, device: str = "auto", **how: Any
 ) -> Path:
-    """Counts the lab's text, or the file ``corpus``, by :func:`count_ngram`.
-
-    This is what ``specwb train ngram`` does.
-    """
+    """Counts the lab's text, or the file ``corpus``, by :func:`count_ngram`; this is what
+    ``specwb train ngram`` does."""
     model = load(target, device=resolve_device(device))
-    _check(model, order, least, source, tokens)  # before any text is read
-    data, mixture = training_text(model, corpus)
-    return count_ngram(
-        model,
-        out,
-        data,
-        mixture,
-        order,
-        least,
-        source=source,
-        tokens=tokens,
-        generated=generated,
-        seed=seed,
-    )
-
-
-def _check(
-    model: Target, order: int, least: int, source: str, tokens: int, length: int = LENGTH
-) -> None:
-    """Checks the arguments of :func:`count_ngram`."""
-    if source not in SOURCES:
-        *others, last = SOURCES
-        raise TrainingError(f"text must be {', '.join(others)} or {last}, got {source!r}")
-    if tokens < 1:
-        raise TrainingError(f"tokens must be >= 1, got {tokens}")
-    if source != "read" and model.context < length:
-        problem = f"{model.name!r} writes at most {model.context} tokens"
-        raise TrainingError(f"{problem}, too few for texts of {length}; count with --text read")
-    NGram.count([np.zeros(1)], model.vocabulary, order, least)
+    return count_ngram(model, out, lambda: training_text(model, corpus), **how)
 
 
 def count_ngram(
     model: Target,
     out: Path,
-    data: Corpus,
-    mixture: dict[str, float],
+    text: Callable[[], tuple[Corpus, dict[str, float]]],
     order: int = 3,
     least: int = 2,
     *,
@@ -103,6 +63,7 @@ def count_ngram(
     not to be compared with the other.
 
     Args:
+        text: reads the training text and the proportions of its domains, once all else is checked.
         order, least: see :meth:`specwb.ngram.NGram.count`.
         source: "read": the training text; "generated": what the target wrote; "both": either, token
             for token.
@@ -110,7 +71,14 @@ def count_ngram(
         length: of its rows. With the length, tokens and seed of a trained head it is that head's
             text.
     """
-    _check(model, order, least, source, tokens, length)
+    if source not in SOURCES:
+        *others, last = SOURCES
+        raise TrainingError(f"text must be {', '.join(others)} or {last}, got {source!r}")
+    if source != "read" and model.context < length:
+        problem = f"{model.name!r} writes at most {model.context} tokens"
+        raise TrainingError(f"{problem}, too few for texts of {length}; count with --text read")
+    NGram.count([np.zeros(1)], model.vocabulary, order, least)
+    data, mixture = text()
     out, generated = home(out), home(generated)
     run = {
         "kind": "ngram",

@@ -46,8 +46,7 @@ class Plan:
         str, Option("the norm of all gradients, or each one's value", choices=("norm", "value"))
     ] = "norm"
     schedule: Annotated[
-        str,
-        Option("how learning rates fall", choices=("hold", "linear", "cosine", "constant")),
+        str, Option("how learning rates fall", choices=("hold", "linear", "cosine", "constant"))
     ] = "hold"
     warmup: Annotated[int, Option("steps in which learning rates rise", low=0)] = 100
     cooldown: Annotated[float, Option("share of the steps, with hold", within="[0, 1]")] = 0.4

@@ -21,7 +21,11 @@ def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str
     key = _text_key(target.tokenizer, corpus)
     if key not in _READ:
         say("reading the training text")
-        _READ[key] = _read(target.tokenizer, corpus)
+        if corpus is not None:
+            _READ[key] = from_file(corpus, target.tokenizer), {"text": 1.0}
+        else:
+            plan = lab_recipe()["corpus"]
+            _READ[key] = encode(documents(plan["packages"]), target.tokenizer), plan["mixture"]
     return _READ[key]
 
 
@@ -36,13 +40,6 @@ def _text_key(tokenizer: Any, corpus: Path | None) -> tuple:
         return (*words, corpus)
     state = home(corpus).stat()
     return (*words, corpus, state.st_mtime_ns, state.st_size)
-
-
-def _read(tokenizer: Any, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
-    if corpus is not None:
-        return from_file(corpus, tokenizer), {"text": 1.0}
-    plan = lab_recipe()["corpus"]
-    return encode(documents(plan["packages"]), tokenizer), plan["mixture"]
 
 
 def from_file(path: Path, tokenizer) -> Corpus:

@@ -50,12 +50,7 @@ def frame(tokenizer: Any) -> tuple[str, str]:
 
 
 def block(
-    target: Target,
-    plain: Any,
-    number: int,
-    seed: int,
-    given: Sequence[str] = (),
-    rows: int = ROWS,
+    target: Target, plain: Any, number: int, seed: int, given: Sequence[str] = (), rows: int = ROWS
 ) -> list[dict[str, Any]]:
     """One block of conversations, each as a line of the file; temperatures follow from its number.
     ``given`` are its requests; otherwise ``rows`` are sampled."""

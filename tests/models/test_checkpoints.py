@@ -100,7 +100,7 @@ WRONG: dict[str, list[tuple]] = {
         ({"embed_tokens.weight": (V + 8, H)}, {}, "embed_tokens.weight is [72, 32]"),
         ({"*": None}, {}, "missing fc.weight"),
         ({}, {"hidden_size": 64}, "hidden size 64"),
-        ({}, {"hidden_size": None}, "config.json has no hidden_size"),
+        ({}, {"hidden_size": None}, "config.json"),
         ({}, {"num_attention_heads": 0}, "config.json"),
         ({}, {"hidden_act": "nope"}, "nope"),
         ({}, {"num_hidden_layers": 0}, "num_hidden_layers=0"),
@@ -210,6 +210,11 @@ def test_what_is_no_head_at_all(tmp_path, target, kind):
             path.write_bytes(whole[:cut])
             assert f"{file} is damaged" in refused(load, folder, target)
         path.unlink()
+
+
+def test_eagle_without_a_config(tmp_path, target):
+    folder = put(tmp_path, None, eagle_file(), "pytorch_model.bin")
+    assert "hidden_size" in refused(load_eagle, folder, target)
 
 
 @every_kind

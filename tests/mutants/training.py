@@ -245,7 +245,7 @@ def text_by_its_name_alone(patch):
 @killed_by("test_heads.py: written_text_is_that_of_its_corpus")
 def blocks_of_the_same_prompts(patch):
     """Every block of the target's own text continues the first block's prompts."""
-    patch.edit(generate._write_blocks, "1_000_000, block, ROWS", "1_000_000, 0, ROWS")
+    patch.edit(generate.generated_text, "1_000_000, block, ROWS", "1_000_000, 0, ROWS")
 
 
 @killed_by("test_heads.py: written_text_is_that_of_its_corpus")
