@@ -156,31 +156,24 @@ def weight_files(
     where: Path, names: Sequence[str] = SAFE, wanted: Callable[[str], bool] = any_key
 ) -> list[Path] | None:
     """The first of ``names`` that is in a folder, or those of its parts that have ``wanted`` keys;
-    None where none is there.
-    """
+    None where none is there. A file that is missing or cut off is named: the libraries speak of
+    headers."""
     for name in names:
         index = where / f"{name}.index.json"
         if index.is_file() or (where / name).is_file():
             parts = shards(index, wanted) if index.is_file() else [name]
-            for part in parts:
-                _check_file(where / part)
+            for path in (where / part for part in parts):
+                if not path.is_file():
+                    raise LoadError(
+                        f"weight file {path.name} is missing, though the index names it; "
+                        f"fetch {where} again"
+                    )
+                if path.suffix == ".safetensors":
+                    damaged = "is damaged, cut off or no file of weights; fetch it again"
+                    with foreign(f"weight file {path} {damaged}", LoadError):
+                        tensors_in(path)
             return [where / part for part in parts]
     return None
-
-
-def _check_file(path: Path) -> None:
-    """Gives a clear message for a weight file that is missing or cut off (the libraries' own are
-    about headers)."""
-    if not path.is_file():
-        raise LoadError(
-            f"weight file {path.name} is missing, though the index names it; "
-            f"fetch {path.parent} again"
-        )
-    if path.suffix != ".safetensors":
-        return
-    damaged = f"weight file {path} is damaged, cut off or no file of weights; fetch it again"
-    with foreign(damaged, LoadError):
-        tensors_in(path)
 
 
 def tensors_in(path: Path) -> int:

@@ -63,10 +63,6 @@ HOPELESS = 1.7  # a way that was so many times as slow as the fastest in three r
 PACKED_FOR = 32  # tokens that a packed copy is laid out for, see _pack
 
 
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    return F.linear(x, weight)
-
-
 def _turned(x: Tensor, weight: Tensor) -> Tensor:
     tokens = x.shape[0]
     if tokens > 1:
@@ -125,7 +121,7 @@ def measure(
     for n in tokens:
         x = torch.full((n, columns), 0.5, dtype=dtype)
         ways: dict[str, Callable[[], Any]] = {
-            "linear": partial(_all, _linear, x, weights),
+            "linear": partial(_all, F.linear, x, weights),
             "turned": partial(_all, _turned, x, weights),
             "split": partial(_all, _split, x, weights),
         }
@@ -360,7 +356,8 @@ def _keep(known: _Known, weight: Tensor) -> Tensor | None:
         return None
     global _limit
     if _limit is None:
-        _limit = _limit_now()
+        named = os.environ.get("SPECWB_PACK_MB")
+        _limit = int(float(named) * 2**20) if named else psutil.virtual_memory().available // 4
     if packed_bytes() + weight.nbytes > _limit:
         return None
     known.packed, known.sample = _pack(weight), _sample(weight).clone()
@@ -413,10 +410,3 @@ def packed_bytes() -> int:
 def packing() -> bool:
     """Whether packed copies may be made: not where ``SPECWB_PACK_MB`` is 0, nor without oneDNN."""
     return os.environ.get("SPECWB_PACK_MB", "") != "0" and torch.backends.mkldnn.is_available()
-
-
-def _limit_now() -> int:
-    named = os.environ.get("SPECWB_PACK_MB")
-    if named:
-        return int(float(named) * 2**20)
-    return psutil.virtual_memory().available // 4
