@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from specwb import Sampling
-from specwb.probability import draw_without_replacement, inverse_cdf
+from specwb.probability import BLOCK, WIDE, draw_without_replacement, inverse_cdf
 
 TINY, LARGEST = 2.0**-33, 1 - 2.0**-33  # the smallest and largest uniform there are
 
@@ -122,6 +122,27 @@ def test_a_small_probability_far_out_is_not_lost():
     p[0, 0] = 1
     point = (1 + 40_000.5e-9) / float(p.double().sum())
     assert abs(int(inverse_cdf(p, torch.tensor([point], dtype=torch.float64))) - 40_000) <= 2
+
+
+def test_wide_rows_are_cut_like_narrow_ones():
+    """Drawing by blocks is drawing by cumulation: it gives the same token but where u is within
+    rounding of an edge, and never one of probability 0."""
+    torch.manual_seed(1)
+    for v in (WIDE, WIDE + BLOCK, 50257):
+        p = Sampling(0.3, top_k=40).probabilities(3 * torch.randn(64, v))
+        p[0], p[1] = 0, 0
+        p[0, v - 1], p[1, 0] = 1, 1
+        p[2] = torch.rand(v)
+        ends = torch.tensor([1 - 2.0**-33, 2.0**-33], dtype=torch.float64)
+        cdf = p.double().cumsum(1)
+        for u in (torch.rand(64, dtype=torch.float64), *ends[:, None].expand(-1, 64)):
+            drawn = inverse_cdf(p, u)[:, None]
+            assert bool((p.gather(1, drawn) > 0).all())
+            at, before = (x.gather(1, drawn).squeeze(1) / cdf[:, -1] for x in (cdf, cdf - p))
+            assert bool((before - 1e-4 <= u).all() & (u <= at + 1e-4).all())
+        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+        frequencies = torch.bincount(inverse_cdf(p[3].expand(2000, v), grid), minlength=v) / 2000
+        assert float((frequencies - p[3]).abs().max()) <= 1.01 / 2000
 
 
 # ------------------------------------------------------------------------------ without replacement

@@ -44,7 +44,7 @@ def rejection() -> Figure:
         axes.set_ylim(0, 0.68)
         axes.legend(loc="upper right")
     left.set_ylabel("probability")
-    assert sum(over) == sum(rest) == 1 - exact.rejection_acceptance(P, Q)
+    assert sum(over) == sum(rest) == 1 - exact.overlap(P, Q)
     return figure
 
 

@@ -93,20 +93,14 @@ def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
 
 
 def roofline(gamma: int, batch: int, balance: float) -> float:
-    """A roofline gives ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``.
+    """A roofline gives ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``: the time of a target
+    pass over gamma + 1 tokens a row over its time for one, for a batch of B rows.
 
     A target pass takes as long as the slower of reading the weights once and computing its
     tokens. v is 1 while ``B (gamma + 1) <= n*``, and ``gamma + 1`` from ``B >= n*`` on, where no
-    draft can pay.
+    draft can pay. ``balance`` is n* > 0, the number of tokens whose arithmetic takes as long as
+    reading the weights (some hundreds on a GPU, a few on a CPU).
 
-    Args:
-        batch: Rows B, >= 1.
-        balance: n* > 0, the number of tokens whose arithmetic takes as long as reading the weights
-            (some hundreds on a GPU, a few on a CPU).
-    Returns:
-        v, the time of a target pass over gamma + 1 tokens a row over its time for one token a row.
-    Raises:
-        ValueError: An argument is out of range.
     Source: Williams et al., "Roofline" (2009); attention and its cache are left out.
     """
     _check_gamma(gamma)
@@ -118,14 +112,11 @@ def roofline(gamma: int, batch: int, balance: float) -> float:
 
 
 def reach(rates: Sequence[Any]) -> list[Any]:
-    """A chain reaches depth d with probability ``rate_1 .. rate_d``.
+    """A chain reaches depth d with probability ``rate_1 .. rate_d``: ``[1, rate_1, rate_1 rate_2,
+    ..]``.
 
-    Args:
-        rates: For each depth the probability that its token is accepted, given that all before it
-            were.
-    Returns:
-        ``[1, rate_1, rate_1 rate_2, ..]``. Its sum is tau, and its sum without the 1 is the
-        expected number of accepted tokens.
+    Each rate is the probability that the token of a depth is accepted, given that all before it
+    were. The sum is tau, and without the 1 the expected number of accepted tokens.
     """
     return list(accumulate(rates, mul, initial=1))
 
@@ -161,17 +152,9 @@ def tree_reach(rates: Sequence[Any], parents: Sequence[int]) -> list[Any]:
 def expected_rounds(reached: Sequence[Any], tokens: int) -> Any:
     """Decoding n tokens takes ``m(n) = 1 + sum_k P(k) m(n - k)`` steps, m(n) = 0 for n <= 0.
 
-    P(k) is the probability that a step adds k tokens, and the last block is cut short. m(n) is at
-    least tokens / tau, since what the last step adds beyond the limit is lost. Steps are taken as
-    independent.
-
-    Args:
-        reached: What :func:`reach` or :func:`tree_reach` returns.
-        tokens: How many tokens are wanted, >= 0.
-    Returns:
-        The expected number of decoding steps.
-    Raises:
-        ValueError: tokens < 0.
+    P(k) is the probability that a step adds k tokens, from ``reached`` as :func:`reach` or
+    :func:`tree_reach` returns it; the last block is cut short. m(n) is at least tokens / tau, since
+    what the last step adds beyond the limit is lost. Steps are taken as independent.
     """
     if tokens < 0:
         raise ArgumentError(f"tokens must be >= 0, got {tokens}")

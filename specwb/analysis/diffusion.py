@@ -30,11 +30,9 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def marginals(joint: Joint) -> list[list[Fraction]]:
-    """The best prediction of one pass is ``m_i(x) = P(X_i = x | text)``, one distribution per
-    position.
+    """The best prediction of one pass is ``m_i(x) = P(X_i = x | text)``: k distributions over the
+    tokens 0 .. the largest that occurs.
 
-    Returns:
-        k distributions over the tokens 0 .. the largest that occurs.
     Raises:
         ValueError: ``joint`` is not a distribution: it has keys of different lengths, a negative
             probability, or a sum other than 1.
@@ -68,15 +66,11 @@ def greedy_path(joint: Joint) -> Tokens:
 
 
 def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
-    """The point-mass rule accepts ``E(x) = sum_j p(x^j)`` tokens of a path x on average.
+    """The point-mass rule accepts ``E(x) = sum_j p(x^j)`` tokens of a path x on average, x having
+    up to k tokens, chosen without a look at the verification's noise.
 
     Each term is ``p(x^j) = prod_{i<=j} p(x_i | x_<i)``.
 
-    Args:
-        joint: A block of k tokens.
-        path: Up to k tokens, chosen without a look at the verification's noise.
-    Raises:
-        ValueError: As :func:`marginals`, or a path that is longer than the block.
     Source: theorem 4.4 for a chain. No lossless rule that is given the path accepts more of it.
     """
     k, _ = _read(joint)
@@ -87,13 +81,9 @@ def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
 
 def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) -> Fraction:
     """Token rejection accepts ``sum_j sum_{x^j} prod_{i<=j} min(p(x_i | x_<i), q_i(x_i))`` tokens
-    if the token of every position is drawn independently.
+    if the token of every position is drawn independently from the draft's q_1, q_2, .., at most k
+    (default the :func:`marginals`).
 
-    Args:
-        joint: A block of k tokens.
-        distributions: The draft's q_1, q_2, .., at most k; default the :func:`marginals`.
-    Raises:
-        ValueError: As :func:`marginals`, or more distributions than the block has positions.
     Source: Leviathan et al. 2211.17192, with draft distributions that do not depend on each other.
     """
     k, _ = _read(joint)
@@ -118,14 +108,10 @@ def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) ->
 
 
 def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
-    """The path with the largest :func:`expected_accepted`; ties go to the first in the order of
-    tokens.
+    """The path with the largest :func:`expected_accepted`, through the candidates ``among`` of
+    every position (a lattice; default all tokens).
 
-    Args:
-        among: The candidates of every position (a lattice); default all tokens. All paths are
-            tried.
-    Raises:
-        ValueError: As :func:`marginals`, or candidates for another number of positions.
+    All paths are tried; ties go to the first in the order of tokens.
     """
     mass = _prefix_mass(joint)
     return max(_paths(joint, among), key=lambda path: _expected(mass, path))
@@ -143,11 +129,6 @@ def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
     ``a = min(1, p(x)/q(x))`` the output is x with probability a, and otherwise it is drawn from
     ``norm((p - q)+)``. Its distance from p is at most ``1 - q(x)``, and that much for p = q.
 
-    Args:
-        q: The draft's distribution that x was chosen by.
-        x: The token, with q(x) > 0.
-    Raises:
-        ValueError: p and q have different lengths, or q(x) = 0.
     Source: DiffuSpec (arXiv 2510.02358) claims that this is unbiased for a searched path.
     """
     if len(p) != len(q) or not q[x] > 0:

@@ -1,11 +1,22 @@
 """Layers in parallel (EasySpec): times of draft and decoding steps, when it pays, and errors.
 
-Times are for one device and for several; fractions stay fractions. Notation:
+Times are for one device and for several; fractions stay fractions. All functions share their
+arguments; a ValueError names one that is out of range.
 
-* a and m are the times of a layer's attention and of its MLP, and share = a / (a + m).
-* L layers are partitioned into R groups (:func:`specwb.models.fuzzy.grouping`). The attentions of
-  a group all read the group's input, the MLPs follow in order.
-* An *exact* draft step has its layers in order, a *fuzzy* one has groups of layers side by side.
+Args:
+    groups: the partition of the L layers (:func:`specwb.models.fuzzy.grouping`). The attentions of
+        a group of N layers all read the group's input, the MLPs follow in order.
+    rounds, layers: R, the number of groups, from 1 to L; and L.
+    share: the fraction ``a / (a + m)`` of a layer's time that its attention takes, in 0..1; an
+        array too.
+    attention, mlp: a and m, times of a layer's attention and of its MLP.
+    exchange: x, the time of an exchange of a group's outputs.
+    head, verify: times of the head, with the exchange of logits if there is one, and of
+        verification.
+    devices: W >= 1.
+    depth: D >= 1, draft tokens per decoding step.
+    calibrate: whether the first draft step is *exact*, with its layers in order. All others are
+        *fuzzy*, with groups of layers side by side.
 
 What is proved of these functions is in theory/14_easyspec.md. Source of the model: Wu et al. 2025,
 arXiv 2502.02493, 4.2 and 4.3.
@@ -25,10 +36,7 @@ Groups = Sequence[Sequence[int]]
 
 
 def attention_rounds(groups: Groups) -> int:
-    """R, the number of sequential attentions in a fuzzy step: one per group.
-
-    A layer on its own is a group.
-    """
+    """R, the number of sequential attentions in a fuzzy step: one per group."""
     return len(groups)
 
 
@@ -36,13 +44,6 @@ def fuzzy_ratio(share: Any, rounds: int, layers: int) -> Any:
     """A fuzzy step takes ``(R a + L m) / (L (a + m)) = 1 - share (1 - R / L)`` of an exact one.
 
     Head, exchange and launches are left out.
-
-    Args:
-        share: The fraction of a layer's time that its attention takes, in 0..1; an array too.
-        rounds: R, from 1 to ``layers``.
-        layers: L.
-    Raises:
-        ValueError: An argument is out of range.
     """
     _check_rounds(rounds, layers)
     if not hasattr(share, "shape") and not 0 <= share <= 1:
@@ -53,14 +54,8 @@ def fuzzy_ratio(share: Any, rounds: int, layers: int) -> Any:
 def stage_speedup(ratio: Any, depth: int, calibrate: bool = True) -> Any:
     """Drafting with fuzzy steps is ``D / (1 + (D - 1) ratio)`` times as fast as with exact ones.
 
-    Of the D draft steps of a decoding step the first is exact and the others are fuzzy.
-
-    Args:
-        ratio: Time of a fuzzy step over an exact one, > 0.
-        depth: D >= 1, draft tokens per decoding step.
-        calibrate: Without it all steps are fuzzy, and the speedup is ``1 / ratio``.
-    Raises:
-        ValueError: An argument is out of range.
+    ``ratio`` > 0 is the time of a fuzzy step over an exact one. Without calibration the speedup is
+    ``1 / ratio``.
     """
     _check_depth(depth)
     if not hasattr(ratio, "shape") and not ratio > 0:
@@ -69,18 +64,8 @@ def stage_speedup(ratio: Any, depth: int, calibrate: bool = True) -> Any:
 
 
 def largest_stage_speedup(depth: int, rounds: int, layers: int, calibrate: bool = True) -> float:
-    """The :func:`stage_speedup` of groups is at most ``D L / (L + (D - 1) R)``.
-
-    This is its value if attention takes all of a layer's time.
-
-    Args:
-        depth: D >= 1, draft tokens per decoding step.
-        rounds: R, from 1 to ``layers``.
-        layers: L.
-        calibrate: As for :func:`stage_speedup`.
-    Raises:
-        ValueError: An argument is out of range.
-    """
+    """The :func:`stage_speedup` of groups is at most ``D L / (L + (D - 1) R)``: its value if
+    attention takes all of a layer's time."""
     return float(stage_speedup(fuzzy_ratio(1, rounds, layers), depth, calibrate))
 
 
@@ -89,14 +74,9 @@ def implied_share(
 ) -> Any:
     """A measured :func:`stage_speedup` S implies attention's share of a layer's time.
 
-    The share is ``(1 - r) / (1 - R / L)`` with ``r = (D / S - 1) / (D - 1)``.
+    The share is ``(1 - r) / (1 - R / L)`` with ``r = (D / S - 1) / (D - 1)``, without calibration
+    ``r = 1 / S``.
 
-    Args:
-        speedup: S.
-        depth: D >= 1, draft tokens per decoding step.
-        rounds: R, from 1 to ``layers``.
-        layers: L.
-        calibrate: As for :func:`stage_speedup`; without it ``r = 1 / S``.
     Raises:
         ValueError: No share gives this speedup, or every one does (R = L, or a calibrated depth
             of 1).
@@ -124,11 +104,8 @@ def break_even(stage: Any, depth: int, c: Any, v: Any = 1) -> Any:
 
     Args:
         stage: S > 0.
-        depth: D.
         c: Time of an exact draft step over a plain target step.
         v: Time of the target's pass over a plain step.
-    Raises:
-        ValueError: An argument is out of range.
     """
     _check_depth(depth)
     if not hasattr(c, "shape") and (c < 0 or v <= 0 or stage <= 0):
@@ -137,18 +114,11 @@ def break_even(stage: Any, depth: int, c: Any, v: Any = 1) -> Any:
 
 
 def needed_tokens(speedup: Any, depth: int, c: Any, v: Any = 1) -> Any:
-    """A speedup over plain decoding needs ``tau = speedup (D c + v)``.
+    """A speedup over plain decoding needs ``tau = speedup (D c + v)``, where c is the time of a
+    draft step, all its kinds averaged, over a plain target step.
 
     A chain has at most D + 1 tokens per decoding step: if tau is larger, no chain has this speedup
     at this cost.
-
-    Args:
-        speedup: Tokens per second over plain decoding's.
-        depth: D.
-        c: Time of a draft step, all its kinds averaged, over a plain target step.
-        v: As for :func:`break_even`.
-    Raises:
-        ValueError: ``depth`` is not an integer >= 1.
     """
     _check_depth(depth)
     return speedup * (depth * c + v)
@@ -158,13 +128,6 @@ def exchange_limit(n: int, devices: int, attention: Any) -> Any:
     """The exchange of a group's outputs pays while it takes less than ``(N - ceil(N / W)) a``.
 
     Indeed ``ceil(N / W) a + x < N a`` iff ``x < (N - ceil(N / W)) a``.
-
-    Args:
-        n: N attentions in the group.
-        devices: W >= 1.
-        attention: a.
-    Raises:
-        ValueError: ``devices`` is not an integer >= 1.
     """
     _check_devices(devices)
     return (n - _ceil_divide(n, devices)) * attention
@@ -178,15 +141,6 @@ def round_exchange_limit(
     It is ``(D - 1) sum_groups (N - ceil(N / W)) a / ((D - 1) R + L)``: every group exchanges,
     layers that stand alone too, and in the exact pass every layer. Without calibration it is
     ``sum_groups (N - ceil(N / W)) a / R``.
-
-    Args:
-        groups: The partition of the layers.
-        devices: W >= 1.
-        attention: a.
-        depth: D >= 1, draft tokens per decoding step.
-        calibrate: Whether the first draft step is exact.
-    Raises:
-        ValueError: ``depth`` or ``devices`` is not an integer >= 1.
     """
     _check_depth(depth)
     gain = sum(exchange_limit(len(group), devices, attention) for group in groups)
@@ -207,16 +161,6 @@ def step_time(
     """A draft step takes ``sum_groups (ceil(N / W) a + x) + L m + head``, x = 0 on one device.
 
     An exact step has every layer as a group of its own.
-
-    Args:
-        groups: The partition of the layers; N is the number of layers of a group.
-        attention: a.
-        mlp: m.
-        exchange: x, the exchange of a group's outputs.
-        devices: W >= 1.
-        head: Time of the head.
-    Raises:
-        ValueError: ``devices`` is not an integer >= 1.
     """
     _check_devices(devices)
     wait = exchange if devices > 1 else 0
@@ -226,23 +170,14 @@ def step_time(
 
 @dataclass(frozen=True)
 class Span:
-    """The work of one device from ``start`` to ``stop``.
-
-    Attributes:
-        device: Number of the device, from 0 on.
-        start: Beginning of the span.
-        stop: End of the span.
-        kind: ``attention``, ``mlp``, ``exchange``, ``head`` or ``verify``.
-        layer: The layer; for an exchange the group's first, None after the layers.
-        step: 0 is the first draft step, ``depth`` is verification.
-    """
+    """The work of one device from ``start`` to ``stop``."""
 
     device: int
     start: float
     stop: float
-    kind: str
-    layer: int | None
-    step: int
+    kind: str  # attention, mlp, exchange, head or verify
+    layer: int | None  # for an exchange the group's first; None after the layers
+    step: int  # 0 is the first draft step, depth is verification
 
 
 def timeline(
@@ -263,20 +198,8 @@ def timeline(
     attentions each device runs ceil(N / W), one after the other; the exchange waits for the last of
     them. MLPs and the head are computed on all devices. What takes no time has no span.
 
-    Args:
-        groups: The partition of the layers.
-        attention: Time of an attention, in any unit.
-        mlp: Time of an MLP.
-        exchange: Time of an exchange of a group's outputs.
-        devices: W >= 1.
-        depth: D >= 1, draft tokens per decoding step.
-        head: Time of the head, with the exchange of logits if there is one.
-        verify: Time of verification.
-        calibrate: Whether the first step is exact.
     Returns:
         Spans in order of their beginning.
-    Raises:
-        ValueError: ``depth`` or ``devices`` is not an integer >= 1, or a time is negative.
     Source: what :class:`specwb.models.ranks.RankGroups` does; where MLPs run, and what is exchanged
         when, is not in the paper.
     """
@@ -325,19 +248,12 @@ def timeline(
 
 
 def gained_cosine(cosine: Any, kappa: Any) -> tuple[Any, Any]:
-    """The range of the cosine of u and v once both are multiplied by a gain g.
+    """The smallest and the largest cosine of u and v, whose cosine is given in -1..1, once both are
+    multiplied by a gain g with ``kappa = max |g| / min |g|``.
 
     With t the angle of u and v and t' the angle after the gain, ``tan(t'/2)`` lies between
     ``tan(t/2) / kappa`` and ``kappa tan(t/2)``, where
     ``tan(t/2)^2 = (1 - cos t) / (1 + cos t)``. Both ends are attained.
-
-    Args:
-        cosine: The cosine of u and v, in -1..1.
-        kappa: ``max |g| / min |g|``, >= 1; 1 leaves cosines as they are.
-    Returns:
-        The smallest and the largest cosine.
-    Raises:
-        ValueError: An argument is out of range.
     """
     if not -1 <= cosine <= 1 or kappa < 1:
         raise ArgumentError(
@@ -370,16 +286,8 @@ def attention_error(eps: float, diameter: float, values: float = 0.0) -> float:
 
 def linear_layers(attention: Any, mlp: Any, n: int) -> tuple[Any, Any, Any]:
     """The output for input 1 of n layers whose attentions multiply by a and whose MLPs multiply by
-    m.
-
-    Args:
-        attention: a.
-        mlp: m.
-        n: Number of layers.
-    Returns:
-        In order, ``((1 + a)(1 + m))^n``; with attentions in parallel; and with whole layers in
-        parallel, ``1 + n (a + m (1 + a))``.
-    """
+    m: in order, ``((1 + a)(1 + m))^n``; with attentions in parallel; and with whole layers in
+    parallel, ``1 + n (a + m (1 + a))``."""
     in_order = ((1 + attention) * (1 + mlp)) ** n
     fuzzy = 1
     for _ in range(n):

@@ -4,7 +4,8 @@ distribution from the target's.
 LOSSY. W candidates for the next token, the roots, are drawn from the target's distribution P; below
 each a tree is drafted and verified, and the root with the longest accepted path is kept. Q is the
 distribution of the kept root. ``lengths[x]`` are the probabilities that the accepted path below
-root x becomes 0, 1, .., D tokens long.
+root x becomes 0, 1, .., D tokens long, for every token x. All functions take P and ``lengths`` as
+:func:`specwb.verify.exact.kept_root` does; a ValueError names an argument that is out of range.
 
 The same distributions by enumeration are ``specwb.verify.exact.kept_root`` and
 ``roots_distribution``; the theorems are in theory/13_improved_mcsd.md. Fractions stay fractions.
@@ -41,15 +42,10 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def one_token(rates: Sequence[Fraction]) -> list[list[Fraction]]:
-    """Where one token is drafted below each root, the lengths are ``[1 - a, a]``.
+    """Where one token is drafted below each root, ``lengths`` are ``[1 - a, a]``.
 
-    Args:
-        rates: For every token x the probability a, in 0..1, that the token drafted below it is
-            accepted. For a draft distribution q below x it is ``sum min(p, q)``.
-    Returns:
-        ``lengths``, as :func:`specwb.verify.exact.kept_root` takes them.
-    Raises:
-        ValueError: A rate is outside 0..1.
+    ``rates`` has for every token x the probability a that the token drafted below it is accepted:
+    for a draft distribution q below x, ``sum min(p, q)``.
     """
     if not all(0 <= a <= 1 for a in rates):
         raise ArgumentError(f"rates must be in 0..1, got {list(rates)}")
@@ -63,12 +59,6 @@ def two_roots(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction]:
     Here ``h(x, y) = P(L_x > L_y)``, L_x being the length of the accepted path below x. The first
     term is what flows from y to x where x, drawn after y, has the longer path; the second is what
     flows back.
-
-    Args:
-        P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
-        lengths: For every token the probabilities of the lengths, as there.
-    Returns:
-        ``Q(x) - P(x)`` for every token x.
     """
 
     def longer(x: int, y: int) -> Fraction:
@@ -88,15 +78,10 @@ def two_roots(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction]:
 
 
 def later_draw(P: Dist, j: int) -> list[Fraction]:
-    """The distribution of the j-th token drawn from P without replacement, j from 1 on.
+    """The distribution of the j-th token drawn from P without replacement, j from 1 to the number
+    of tokens with P > 0.
 
     For j = 2 the ratio to P falls as P rises.
-
-    Args:
-        P: A distribution.
-        j: Which draw, from 1 to the number of tokens with P > 0.
-    Raises:
-        ValueError: j < 1, or j is larger than the number of tokens of P.
     """
     support = sum(a > 0 for a in P)
     if not 1 <= j <= support:
@@ -112,10 +97,6 @@ def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fract
 
     ``TV(Q, P)`` is at most one minus it, and so is the total variation of a whole step from the
     target.
-
-    Args:
-        P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
-        lengths: For every token the probabilities of the lengths, as there.
     """
     at_most = [[sum(row[: n + 1], _0) for n in range(len(row))] for row in lengths]
     total = _0
@@ -131,14 +112,8 @@ def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fract
 
 
 def least_shift(share: Fraction, W: int) -> Fraction:
-    """``TV(Q, P) >= 1 - (1 - a)^W - a`` for any set of tokens that always have the longest paths.
-
-    Args:
-        share: a, in 0..1, the probability of the set under P. Below its tokens the accepted path is
-            always longer than below all others.
-    Raises:
-        ValueError: An argument is out of range.
-    """
+    """``TV(Q, P) >= 1 - (1 - a)^W - a`` for any set of tokens, of probability ``share`` a under P,
+    below which the accepted path is always longer than below all others."""
     if not 0 <= share <= 1 or W < 1:
         raise ArgumentError(f"share must be in 0..1 and W >= 1, got {share} and {W}")
     return 1 - (1 - share) ** W - share
@@ -150,12 +125,6 @@ def kept_of_all(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction
     ``Q(x) = E[P(x) 1{L_x = max} / P(all y with L_y = max)]``, summed over the sets S of tokens that
     share the largest length:
     ``sum_l sum_S P(x)/P(S) prod_{y in S} P(L_y = l) prod_{y not in S} P(L_y < l)``.
-
-    Args:
-        P: The target's distribution, as for :func:`specwb.verify.exact.kept_root`.
-        lengths: For every token the probabilities of the lengths, as there.
-    Returns:
-        Q.
     """
     support = [x for x, a in enumerate(P) if a]
     result = [_0] * len(P)
@@ -174,15 +143,10 @@ def kept_of_all(P: Dist, lengths: Sequence[Sequence[Fraction]]) -> list[Fraction
 
 
 def kept_greedy(P: Dist, lengths: Sequence[int], W: int) -> int:
-    """At T = 0 the output is, of the W most probable tokens, the one with the longest path below.
+    """At T = 0 the output is, of the W most probable tokens, the one with the longest path below:
+    ``lengths`` has for every token the number of draft tokens below it that are the target's own.
 
-    Ties go to the more probable token.
-
-    Args:
-        P: The target's distribution. Only its ranks matter; ties go to the lowest token.
-        lengths: For every token the number of draft tokens below it that are the target's own.
-    Raises:
-        ValueError: W < 1, or not as many lengths as tokens.
+    Ties go to the more probable token, and of equally probable ones to the lowest.
     """
     if W < 1 or len(lengths) != len(P):
         raise ArgumentError(

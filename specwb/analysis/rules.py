@@ -40,13 +40,10 @@ _CHUNK = 2**22  # numbers in one intermediate tensor
 
 
 def as_probabilities(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor]:
-    """p and q as float64 tensors ``[..., V]`` that sum to 1 in float64.
+    """p and q as float64 tensors ``[..., V]`` that sum to 1 in float64; a ValueError unless they
+    are distributions of one shape.
 
     Distributions made in float32 sum to 1 within some 1e-7 and are normalised again.
-
-    Raises:
-        ValueError: The shapes differ, or one of them has NaN or negative entries or does not sum to
-            1 within 1e-3.
     """
     a, b = (
         x.detach().double() if isinstance(x, Tensor) else torch.tensor(np.asarray(x, dtype=float))
@@ -88,21 +85,15 @@ def _rate(formula: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def top_tokens(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable tokens in the support of q; ties go to the lowest first.
-
-    Returns:
-        Their ids ``[..., k]``, and whether they exist ``[..., k]``: the support may be smaller.
-    """
+    """The k most probable tokens in the support of q, the lowest first among equals: their ids
+    ``[..., k]``, and whether they exist ``[..., k]``, as the support may be smaller."""
     order = q.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     return order, q.gather(-1, order) > 0
 
 
 def split_top(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top and sample takes the k - 1 most probable tokens A and draws from the rest of q.
-
-    Returns:
-        The mask of A ``[..., V]``, and ``q' = norm(q outside A)``, 0 where nothing is left.
-    """
+    """Top and sample takes the k - 1 most probable tokens A and draws from the rest of q: the mask
+    of A ``[..., V]``, and ``q' = norm(q outside A)``, 0 where nothing is left."""
     order, exists = top_tokens(q, k - 1)
     top = torch.zeros_like(q, dtype=torch.bool).scatter_(-1, order, exists)
     rest = q.masked_fill(top, 0)

@@ -23,20 +23,11 @@ JITTER = 0.02
 
 
 def slowdowns(runs: int, trials: int, load: float = 1.6, seed: int = 0) -> np.ndarray:
-    """Draw the factor by which each run takes longer than on a calm machine.
+    """``[trials, runs]``: the factors by which consecutive runs take longer than on a calm machine.
 
     A machine is calm or busy and changes with probability ``1 / CALM`` or ``1 / BUSY`` between two
-    runs; a busy one takes ``load`` times as long. Each run also has its own factor ``exp(JITTER
-    z)``, z standard normal.
-
-    Args:
-        runs: number of consecutive runs.
-        trials: number of machines, drawn independently.
-        load: of a busy stretch, >= 1; 1 leaves only the jitter.
-    Returns:
-        ``[trials, runs]``, factors.
-    Raises:
-        ValueError: a number is out of range.
+    runs; a busy one takes ``load`` >= 1 times as long. Each run also has its own factor
+    ``exp(JITTER z)``, z standard normal. Machines are drawn independently.
     """
     if runs < 1 or trials < 1 or not load >= 1:
         raise ArgumentError(

@@ -33,8 +33,6 @@ def path_values(rates: Rates, parents: Sequence[int]) -> list[Any]:
 
     It is 1 at the root. The sum of all is tau.
 
-    Returns:
-        One value per node.
     Raises:
         ValueError: ``parents`` is not a tree, or has depths or ranks without a rate.
     """
@@ -227,15 +225,8 @@ def dynamic_tree(
 def expected_point(p_of: Callable[[Path], Sequence[Any]], paths: Sequence[Path]) -> Any:
     """The point-mass rule accepts ``sum over nodes of p(path)`` tokens of a tree.
 
-    Siblings are distinct. No lossless rule accepts more.
-
-    Args:
-        p_of: prefix -> target probabilities ``[V]`` of the next token; called once for every inner
-            node.
-        paths: The nodes as paths of tokens, each with all its prefixes, as :func:`dynamic_tree`
-            gives them.
-    Raises:
-        ValueError: A node without its parent, or a path twice.
+    Siblings are distinct, ``paths`` are the nodes as :func:`dynamic_tree` gives them, each with all
+    its prefixes, and ``p_of`` is called once for every inner node. No lossless rule accepts more.
     """
     values: dict[Path, Any] = {(): 1}
     p_once = cache(lambda prefix: p_of(prefix))

@@ -46,19 +46,10 @@ def segments(
     others: Tensor | None = None,
     grid: int = GRID,
 ) -> list[list[float]]:
-    """What the rule decides at a node, by where one of its uniforms falls.
-
-    Args:
-        rule: the rule.
-        visit: the node, with the uniforms that there were.
-        row: the row.
-        index: which uniform moves; the others stay.
-        label: ``[m]`` chosen children -> ``[m]`` the decisions that are told apart.
-        others: ``[draws]`` the uniforms that stay, default the visit's.
-        grid: how many uniforms are asked for at first; 2 is enough for one boundary.
-    Returns:
-        pairs (where it ends, decision) from 0 to 1.
-    """
+    """Pairs (where it ends, decision) from 0 to 1: what the rule decides at a node, by where
+    uniform ``index`` falls. ``label`` maps chosen children ``[m]`` to the decisions that are told
+    apart; ``others [draws]`` are the uniforms that stay, default the visit's; ``grid`` uniforms are
+    asked for at first, of which 2 are enough for one boundary."""
     base = (visit.u[row] if others is None else others).clone()
     at = float(base[index])
 
@@ -86,16 +77,12 @@ def segments(
 def in_turn(
     rule: NodeRule, visit: Visit, row: int, candidate: int, shown: Tensor
 ) -> dict[str, Any]:
-    """The test of one candidate under a rule that tests them one after the other.
+    """The test of one candidate under a rule that tests them one after the other, those before it
+    being rejected.
 
-    Args:
-        rule, visit, row: as for :func:`segments`.
-        candidate: which one; those before it were rejected.
-        shown: tokens whose current residual is listed.
-    Returns:
-        ``dart``: u, the segments (1: accepted, 0: not); ``r`` and ``q_now``, what is compared, at
-        the shown tokens: the residual of p and the draft's distribution after the rejections
-        before.
+    Returns ``dart``: u, the segments (1: accepted, 0: not); ``r`` and ``q_now``, what is compared,
+    at the tokens ``shown``: the residual of p and the draft's distribution after the rejections
+    before.
     """
     label = lambda choice: (choice == candidate).long()  # noqa: E731
     dart = {

@@ -34,12 +34,8 @@ Lens = dict[str, Any]
 
 
 class Watcher:
-    """Collects what a drafter looked at, one lens a step.
-
-    Attributes:
-        lenses: by step; None where the method has none.
-        drafter: a copy of the drafter that reports here; it drafts the same.
-    """
+    """Collects what a drafter looked at: ``lenses``, one a step, None where the method has none.
+    ``drafter`` is a copy that reports here; it drafts the same."""
 
     def __init__(self, drafter: Drafter, target: Target) -> None:
         self.lenses: list[Lens | None] = []
@@ -88,16 +84,8 @@ def lens(
     sure: list[float],
     before: Lens | None,
 ) -> Lens | None:
-    """What the drafter looked at for row 0; ``kind`` says which picture it is for.
-
-    Args:
-        drafter: as it is when it has proposed.
-        state: before the step.
-        draft: what it proposed.
-        target: the target.
-        sure: how sure it was, by level that it was asked at.
-        before: what :func:`before_draft` read.
-    """
+    """What the drafter looked at for row 0; ``kind`` says which picture it is for. ``sure`` is how
+    sure it was, by level that it was asked at; ``before`` what :func:`before_draft` read."""
     if isinstance(drafter, MedusaDrafter):
         return before
     if isinstance(drafter, FalconDrafter):

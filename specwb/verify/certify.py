@@ -37,7 +37,7 @@ from specwb.errors import ArgumentError
 from specwb.inputs import real
 from specwb.probability import Sampling
 from specwb.tree import Tree
-from specwb.verify.exact import Model, norm, target_distribution
+from specwb.verify.exact import Model, norm
 from specwb.verify.forking import NoCertificate, distribution
 from specwb.verify.rule import Rule
 
@@ -267,11 +267,8 @@ def certify(
 def _check_again(
     verifier: Verifier, case: Instance, draw: str, logits: bool, texts: dict[tuple[int, ...], float]
 ) -> None:
-    """Follows a verifier once more where it seems biased: hidden randomness may look like that.
-
-    Raises:
-        NoCertificate: it writes its texts with other probabilities now.
-    """
+    """Refuse a verifier that seems biased and writes its texts with other probabilities when it is
+    followed once more: hidden randomness may look like a bias."""
     for _ in range(2):
         again, _ = _texts(verifier, case, draw, logits)
         if any(abs(again.get(x, 0.0) - texts.get(x, 0.0)) > ROUNDING for x in {*again, *texts}):
@@ -327,14 +324,9 @@ def _texts(
 
 
 def _of_rule(given: Any) -> Iterator[Measured]:
-    """The same of a rule: every draft of small trees, all instances of a tree as one batch.
-
-    Raises:
-        ArgumentError: there is no such rule.
-        NoCertificate: what it decides cannot be recovered.
-    """
+    """The same of a rule: every draft of small trees, all instances of a tree as one batch."""
     from specwb.verify import distribution as recovered
-    from specwb.verify.production import distance, takes
+    from specwb.verify.production import compare, takes
 
     rule = recovered.rule_of(given)
     batches = [
@@ -361,15 +353,10 @@ def _of_rule(given: Any) -> Iterator[Measured]:
         scores = replace(drafts.scores, logits=logits, sampling=Sampling(temperature))
         try:
             boxes = recovered.boxes_of(rule, drafts.draft, scores)
-            of_case = torch.tensor(drafts.case)
-            texts = recovered.joint_distributions(drafts, pairs, boxes)
-            for i, (case, found) in enumerate(zip(cases, texts, strict=True)):
-                off = distance(found, target_distribution(pairs[i][0], drafts.draft.tree.D + 1))
-                if off > ROUNDING:
-                    chance = torch.tensor(drafts.chance).double() * (of_case == i)
-                    if off <= recovered.share_wrong(rule, drafts.draft, scores, boxes, chance):
-                        raise NoCertificate("it decides otherwise within a box of uniforms")
-                yield case, found, int((of_case[boxes.row] == i).sum())
+            of_case = torch.tensor(drafts.case)[boxes.row]
+            compared = compare(rule, replace(drafts, scores=scores), pairs, boxes, ROUNDING)
+            for i, (case, (found, _, _)) in enumerate(zip(cases, compared, strict=True)):
+                yield case, found, int((of_case == i).sum())
         except recovered.Unfollowed as error:
             hidden = isinstance(error, recovered.Inconstant)
             raise NoCertificate(str(error), hidden) from error
@@ -388,11 +375,7 @@ def _model(case: Instance, draft: bool) -> Model:
 
 
 def _tokens(written: Any, vocabulary: int, most: int) -> tuple[int, ...]:
-    """The tokens that a verifier has returned.
-
-    Raises:
-        NoCertificate: they are none.
-    """
+    """The tokens that a verifier has returned; NoCertificate if they are none."""
     values = written.flatten().tolist() if isinstance(written, Tensor) else written
     try:
         numbers = [x.item() if hasattr(x, "item") else x for x in values]

@@ -14,7 +14,7 @@ from torch import Tensor
 from specwb.flow import Scheme
 from specwb.verify.rrs import RRS
 from specwb.verify.rrsw import RRSw
-from specwb.verify.rule import Rule
+from specwb.verify.rule import Decision, Rule
 
 
 class AcceptAlways(RRSw):
@@ -22,9 +22,7 @@ class AcceptAlways(RRSw):
 
     name = "accept_always"
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         return torch.where(ok.any(1), ok.int().argmax(1), -1), p
 
 
@@ -33,9 +31,7 @@ class ResidualFromP(RRSw):
 
     name = "residual_from_p"
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         return super().node(p, q, tokens, ok, u)[0], p
 
 
@@ -44,9 +40,7 @@ class OtherTemperature(RRSw):
 
     name = "other_temperature"
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         squared = q * q
         return super().node(p, squared / squared.sum(1, keepdim=True), tokens, ok, u)
@@ -66,9 +60,7 @@ class DuplicatesDropped(RRS):
     name = "duplicates_dropped"
     schemes = frozenset({Scheme.IID})
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
         repeats = torch.tril(same, -1).any(2)
         return super().node(p, q, tokens, ok & ~repeats, u)

@@ -92,12 +92,8 @@ class _Oracle:
         self.rule.lazy = lazy
 
     def __call__(self, row: Tensor, u: Tensor) -> Tensor:
-        """The outcomes of rows ``[N]`` under the uniforms ``[N,m]``.
-
-        Returns:
-            ``[N,2+V]``: the node reached, the number of accepted tokens, and the distribution of
-            the bonus token.
-        """
+        """``[N,2+V]``: node reached, number of accepted tokens and distribution of the bonus token,
+        of rows ``[N]`` under the uniforms ``[N,m]``."""
         chunks = zip(row.split(CHUNK), u.split(CHUNK), strict=True)
         return torch.cat([self._chunk(rows, uniforms) for rows, uniforms in chunks])
 
@@ -124,7 +120,8 @@ class _Oracle:
 
 
 def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
-    """Cut each row's cube of uniforms into the boxes in which ``rule.verify`` decides one thing.
+    """Cut each row's cube of uniforms into the boxes in which ``rule.verify`` (with ``lazy`` false)
+    decides one thing.
 
     A box is probed along one coordinate after another, on lines through its corners and other
     points. Where the outcome changes between two neighbouring points of a line, bisection finds the
@@ -135,10 +132,6 @@ def boxes_of(rule: Rule, draft: Draft, scores: Scores) -> Boxes:
     before it. What may be missed is a stretch between two stretches of the same outcome, where it
     is narrower than the distance of the probes.
 
-    Args:
-        rule: The rule, asked with nothing left out (``lazy`` false).
-        draft: B rows as a step hands them to the rule, q in float64.
-        scores: Their scores, logits in float64.
     Raises:
         Unfollowed: Its decisions do not fall into boxes (it multiplies uniforms, say), or are not
             the same when it is asked again.
@@ -215,13 +208,10 @@ def _probe(
 
 
 def _lines(low: Tensor, high: Tensor, axis: Tensor, random: torch.Generator) -> Tensor:
-    """Points on lines along coordinate ``axis [N]`` of the boxes ``[N,m]``.
+    """``[N,LINES,POINTS,m]``: points on lines along coordinate ``axis [N]`` of the boxes ``[N,m]``.
 
     A line's other coordinates are all at their lower ends, all at their upper ends, all in the
     middle, or each at random at one of its ends or between them.
-
-    Returns:
-        ``[N,LINES,POINTS,m]``.
     """
     boxes, m = low.shape
 
@@ -325,11 +315,10 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: i
 
 
 def outcomes_of(rule: Rule, draft: Draft, scores: Scores) -> list[list[Outcome]]:
-    """What a rule does with each row's draft: accepted tokens, distribution of the bonus token,
+    """The outcomes of each row's draft: accepted tokens, distribution of the bonus token,
     probability.
 
     The probabilities of a row are the measures of its boxes (:func:`boxes_of`) and add up to 1.
-    Arguments and errors are those of :func:`boxes_of`.
     """
     return outcomes_in(draft, boxes_of(rule, draft, scores))
 
@@ -357,15 +346,8 @@ class Drafts:
 
 
 def all_drafts(scheme: Scheme, tree: Tree, cases: Sequence[tuple[E.Model, E.Model]]) -> Drafts:
-    """List every draft of a tree with its probability, as tensors in float64.
-
-    Args:
-        scheme: The sampling scheme of the candidates.
-        tree: One shape for all rows.
-        cases: Pairs of (target, draft), each prefix -> distribution, over equal vocabularies.
-    Raises:
-        ValueError: The drafts of the scheme cannot be listed, or the tree has several shapes.
-    """
+    """List every draft of a tree, which has one shape for all rows, with its probability, as
+    tensors in float64. ``cases`` are pairs of (target, draft) over equal vocabularies."""
     if scheme not in DRAFTS:
         raise ArgumentError(f"the drafts of {scheme.name} cannot be listed: {UNLISTED[scheme]}")
     if tree.R > 1 or tree.padded or tree.v != tree.n:
@@ -489,7 +471,7 @@ def joint_distributions(
 
 
 def rule_of(rule: str | Rule | type[Rule]) -> Rule:
-    """A rule, by itself, its class or its key. Raises ValueError for anything else."""
+    """A rule, from itself, its class or its key."""
     from specwb.verify import RULES
 
     if isinstance(rule, Rule):
@@ -505,11 +487,7 @@ def rule_of(rule: str | Rule | type[Rule]) -> Rule:
 
 def scheme_of(rule: Rule, tree: Tree) -> Scheme:
     """The first sampling scheme that a rule is made for, that fits the tree and whose drafts can be
-    listed.
-
-    Raises:
-        ValueError: There is none.
-    """
+    listed."""
     order = (
         Scheme.IID,
         Scheme.WITHOUT_REPLACEMENT,
@@ -529,8 +507,7 @@ def scheme_of(rule: Rule, tree: Tree) -> Scheme:
 
 
 def _model(name: str, given: Sequence | E.Model) -> E.Model:
-    """Prefix -> fractions that add up to 1; every number is taken for the very float that it is.
-    Errors call it ``name``."""
+    """Prefix -> fractions that add up to 1; every number is taken for the very float that it is."""
 
     @cache
     def distribution(prefix: E.Tokens) -> list[Fraction]:

@@ -44,12 +44,8 @@ DUST = 1e-12
 
 
 class NoCertificate(SpecwbError, ValueError):
-    """A distribution cannot be computed; the message names what prevented it.
-
-    Attributes:
-        hidden: the function has randomness or state that was not seen, so that no distribution
-            computed of it is right.
-    """
+    """A distribution cannot be computed; the message names what prevented it. ``hidden``: there is
+    randomness or state that was not seen, so that no distribution computed of it is right."""
 
     def __init__(self, why: str, hidden: bool = False) -> None:
         super().__init__(why)
@@ -58,24 +54,16 @@ class NoCertificate(SpecwbError, ValueError):
 
 @dataclass
 class _Run:
-    """One run of the function: which way each of its forks goes.
+    """One run of the function: which way each of its forks goes."""
 
-    Attributes:
-        script: the choices at the first forks; behind them the first choice is taken.
-        chance: the probability of what was chosen.
-        others: scripts of the runs that branch off from this one.
-        bounds: uniform -> the interval that it is known to lie in.
-        raced: numbers that have taken part in a race: what is known of them is no interval.
-        fault: the first thing that was refused, whether or not the function caught it.
-    """
-
-    script: list[int]
+    script: list[int]  # choices at the first forks; behind them the first choice is taken
     at: int = 0
-    chance: float = 1.0
-    others: list[list[int]] = field(default_factory=list)
-    bounds: list[tuple[float, float]] = field(default_factory=list)
+    chance: float = 1.0  # probability of what was chosen
+    others: list[list[int]] = field(default_factory=list)  # scripts that branch off from this one
+    bounds: list[tuple[float, float]] = field(default_factory=list)  # where each uniform lies
+    # numbers that have taken part in a race: what is known of them is no interval
     raced: set[int] = field(default_factory=set)
-    fault: str = ""
+    fault: str = ""  # the first thing that was refused, whether or not the function caught it
 
     def refuse(self, why: str) -> Any:
         self.fault = self.fault or why
@@ -164,21 +152,15 @@ def _keeps_finite(name: str, args: Sequence[Any], kwargs: dict[str, Any], top: f
 
 
 class Symbol:
-    """Random numbers that are not known: what uniforms and races have in common.
-
-    Attributes:
-        run: the run that drew them.
-        ids: the number of each, ``[...]``.
-        memory: shared by all views of a tensor that was filled in place; when that is filled again,
-            ``memory["over"]`` is True and the views are refused.
-        is_number: a float of Python, which ``-=`` does not change for others that hold it.
-    """
+    """Random numbers that are not known, ``ids [...]``: what uniforms and races have in common."""
 
     device, dtype, is_cuda, requires_grad = torch.device("cpu"), torch.float64, False, False
-    is_number = False
+    is_number = False  # a float of Python, which ``-=`` does not change for others that hold it
 
     def __init__(self, run: _Run, ids: Tensor) -> None:
         self.run, self.ids = run, ids
+        # shared by all views of a tensor that was filled in place; when that is filled again,
+        # ``memory["over"]`` is True and the views are refused
         self.memory: dict[str, bool] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -329,12 +311,7 @@ Symbol.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class Uniform(Symbol):
-    """``scale u + shift`` of independent uniforms u, or its logarithm.
-
-    Attributes:
-        scale, shift: of each number, of the shape of ``ids``.
-        logged: whether it is ``log(scale u)``, with ``shift`` added behind.
-    """
+    """``scale u + shift`` of independent uniforms u, or (``logged``) ``log(scale u) + shift``."""
 
     def __init__(
         self,
@@ -422,7 +399,7 @@ class Uniform(Symbol):
         return super().special(name, args, kwargs)
 
     def found_in(self, limits: Tensor, right: bool) -> Tensor:
-        """Return as ``torch.searchsorted`` where each number falls in a sorted row."""
+        """Where each number falls in a sorted row, as ``torch.searchsorted``."""
         rows = limits.double().expand(*self.ids.shape[:-1], limits.shape[-1])
         rows = rows.reshape(-1, limits.shape[-1])
         each = self.ids.reshape(len(rows), -1).shape[1] if self.ids.ndim else 1
@@ -445,12 +422,10 @@ class Uniform(Symbol):
 
 
 class Race(Symbol):
-    """Independent exponential variables E, or what a race makes of them.
+    """Independent exponential variables E, or what a race makes of them with ``weights [..., V]``.
 
-    Attributes:
-        weights: of the runners, ``[..., V]``; None: bare variables.
-        form: "E", or "p/E" and "log p - log E", whose argmax is drawn in proportion to p, "E/p",
-            whose argmin is.
+    ``form`` is "E"; "p/E" or "log p - log E", whose argmax is drawn in proportion to p; or "E/p",
+    whose argmin is.
     """
 
     def __init__(
@@ -547,20 +522,13 @@ _RANDOM = {
 
 @dataclass
 class _Filled:
-    """Memory that was filled in place: which random number lies in each of its elements.
+    """Memory that was filled in place: which random number lies in each of its elements."""
 
-    Attributes:
-        tensor: keeps the memory alive.
-        ids: of the memory's elements; -1: none.
-        kind: :class:`Uniform` or :class:`Race`.
-        memory: of the symbols made of it.
-        whole: what the tensor stands for after an operation in place; None: see ``ids``.
-    """
-
-    tensor: Tensor
-    ids: Tensor
+    tensor: Tensor  # keeps the memory alive
+    ids: Tensor  # of the memory's elements; -1: none
     kind: type[Symbol]
-    memory: dict[str, bool] = field(default_factory=dict)
+    memory: dict[str, bool] = field(default_factory=dict)  # of the symbols made of it
+    # what the tensor stands for after an operation in place; None: see ``ids``
     whole: Symbol | None = None
 
 
@@ -575,11 +543,9 @@ _VIEWS |= {"__get__", "squeeze", "unsqueeze", "expand", "permute", "flatten", "d
 class _Forking(TorchFunctionMode):
     """Hands out symbols in the place of torch's random numbers.
 
-    Attributes:
-        run: the one that is made now.
-        noise: where a tensor that was filled is read by a way that is not seen, such as an array
-            of numpy on its memory, it has real random numbers of this generator: they differ from
-            one pass to the other, and so do the results.
+    A tensor that was filled may be read by a way that is not seen, such as an array of numpy on its
+    memory. There it has real random numbers of the generator ``noise``: they differ from one pass
+    to the other, and so do the results.
     """
 
     def __init__(self, noise: torch.Generator) -> None:
@@ -850,7 +816,7 @@ def distribution(
         function: its results are hashable, and equal where they are the same.
         most: runs at most.
     Returns:
-        result -> probability, exact up to float64's rounding; and how many runs that took.
+        result -> probability, exact up to float64's rounding; and the number of runs.
     Raises:
         NoCertificate: it cannot be had, with the reason.
     """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule, first
+from specwb.verify.rule import Decision, NodeRule, first
 
 STEPS = 32
 """Halvings of [1, k] by which rho is found: it is too large by k 2^-32 at most."""
@@ -33,9 +33,7 @@ class KSeq(NodeRule):
     schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
     fixed_number = True
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         tested = ok & (qx > 0)

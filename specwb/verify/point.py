@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule, first, without
+from specwb.verify.rule import Decision, NodeRule, first, without
 
 
 class PointMass(NodeRule):
@@ -27,9 +27,7 @@ class PointMass(NodeRule):
     def draws(self, children: int) -> int:
         return min(children, 1)
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         px = p.gather(1, tokens)
         same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
         counts = ok & ~torch.tril(same, -1).any(2)

@@ -19,6 +19,8 @@ from specwb.verify import exact as E
 from specwb.verify.distribution import (
     DRAFTS,
     UNLISTED,
+    Boxes,
+    Drafts,
     Inconstant,
     Unfollowed,
     all_drafts,
@@ -84,9 +86,8 @@ class RuleCheck:
         schemes: The names of the sampling schemes it was run with.
         lossy: Whether it does not claim to be lossless.
         rounds: Number of steps compared, one for each pair of models and tree.
-        worst: The largest total variation between a step's output and the target's distribution.
-        mean: The mean total variation of all steps.
-        where: The step with the largest.
+        worst, mean: The largest and the mean total variation between a step's output and the
+            target's distribution; ``where`` is the step with the largest.
         host: Number of cases in which it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
         failure: The exception that the rule raised.
@@ -315,29 +316,39 @@ def _compare(rule: Rule, check: RuleCheck, task: Round) -> None:
     scores = replace(drafts.scores, sampling=task.sampling)
     boxes = boxes_of(rule, drafts.draft, scores)
     cases = [(_sampled_from(target, task.sampling), draft) for target, draft in task.cases]
-    outputs = joint_distributions(drafts, cases, boxes)
-    distances = [
-        distance(output, E.target_distribution(target, tree.D + 1))
-        for (target, _), output in zip(cases, outputs, strict=True)
-    ]
-    of_case, chance = torch.tensor(drafts.case), torch.tensor(drafts.chance).double()
-    for case, far in enumerate(distances):
-        if far < TOLERANCE:
-            continue
-        wrong = share_wrong(rule, drafts.draft, scores, boxes, chance * (of_case == case))
-        if far <= wrong:
-            raise Unfollowed(
-                f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
-                "corners; what can be recovered are rules that compare single uniforms with "
-                "thresholds"
-            )
-        distances[case] = far - wrong
-    for (target, draft), far in zip(cases, distances, strict=True):
+    compared = compare(rule, replace(drafts, scores=scores), cases, boxes, TOLERANCE)
+    for (target, draft), (_, far, missed) in zip(cases, compared, strict=True):
         p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
         settings = f"{task.scheme.name}, tree {_shape(task.parents)}, {_settings(task.sampling)}"
-        check.add(far, f"{settings}, first p = ({p}), q = ({q})")
+        check.add(far - missed, f"{settings}, first p = ({p}), q = ({q})")
     check.covered.append(task)
     check.host += host_differs(rule, drafts.draft, scores, boxes)
+
+
+def compare(
+    rule: Rule, drafts: Drafts, cases: Sequence[Case], boxes: Boxes, tolerance: float
+) -> Iterator[tuple[dict[E.Tokens, float], float, float]]:
+    """For each pair of models the distribution of the texts, its distance from the target's, and
+    how much of it boxes that are wrong may explain (0 up to the tolerance).
+
+    Raises:
+        Unfollowed: They may explain all of it.
+    """
+    of_case, chance = torch.tensor(drafts.case), torch.tensor(drafts.chance).double()
+    texts = joint_distributions(drafts, cases, boxes)
+    for case, ((target, _), found) in enumerate(zip(cases, texts, strict=True)):
+        far = distance(found, E.target_distribution(target, drafts.draft.tree.D + 1))
+        missed = 0.0
+        if far >= tolerance:
+            share = chance * (of_case == case)
+            missed = share_wrong(rule, drafts.draft, drafts.scores, boxes, share)
+            if far <= missed:
+                raise Unfollowed(
+                    f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
+                    "corners; what can be recovered are rules that compare single uniforms with "
+                    "thresholds"
+                )
+        yield found, far, missed
 
 
 def distance(one: Mapping, other: Mapping) -> float:
@@ -346,11 +357,8 @@ def distance(one: Mapping, other: Mapping) -> float:
 
 
 def _sampled(rule: Rule) -> float:
-    """The p-value of the three tokens that a step of two coupled paths begins, the smaller one of
-    two settings.
-
-    The paths have two tokens, over a vocabulary of three.
-    """
+    """The p-value of the three tokens that a step of two coupled paths of two tokens begins, the
+    smaller one of two settings."""
     settings = PLAIN, Sampling(0.7, top_k=2)
     return min(1.0, len(settings) * min(_sampled_at(rule, sampling) for sampling in settings))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule, first
+from specwb.verify.rule import Decision, NodeRule, first
 
 CELLS, SPAN = 512, 8.0
 """Tokens share a weight where log(p / q), cut to -SPAN .. SPAN, falls into the same of so many
@@ -48,9 +48,7 @@ class WeightedRace(NodeRule):
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         there = ok & (q.gather(1, tokens) > 0)
         w, t = race_weights(p, q, there.sum(1))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule
+from specwb.verify.rule import Decision, NodeRule
 
 
 class Rejection(NodeRule):
@@ -20,9 +20,7 @@ class Rejection(NodeRule):
     schemes = frozenset({Scheme.IID, Scheme.WITHOUT_REPLACEMENT})  # one draw: the two are the same
     chain_only = True
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         test = ok[:, 0] & (qx[:, 0] > 0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule
+from specwb.verify.rule import Decision, NodeRule
 
 
 class RRS(NodeRule):
@@ -29,9 +29,7 @@ class RRS(NodeRule):
     name = "rrs"
     schemes = frozenset({Scheme.IID, Scheme.IID_PATHS})
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         qx = q.gather(1, tokens)
         choice = torch.full_like(tokens[:, 0], -1)

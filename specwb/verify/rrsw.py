@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule
+from specwb.verify.rule import Decision, NodeRule
 
 SCALE = 2.0**64
 
@@ -34,9 +34,7 @@ class RRSw(NodeRule):
     name = "rrsw"
     schemes = frozenset({Scheme.WITHOUT_REPLACEMENT, Scheme.IID, Scheme.IID_PATHS})
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         choice = torch.full_like(tokens[:, 0], -1)
         mass = torch.ones_like(choice, dtype=torch.float64)

@@ -16,6 +16,9 @@ ONE_A_NODE = frozenset(
     {Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.IID_PATHS, Scheme.TOP_AND_SAMPLE}
 )
 """The same thing where a node has one child."""
+Decision = tuple[Tensor, Tensor]
+"""Of a node: index of the accepted child ``[B]`` (-1: none), and the residual ``[B,V]``, not
+necessarily normalised, from which the bonus token is drawn if none is accepted."""
 
 
 class Rule:
@@ -140,9 +143,7 @@ class NodeRule(Rule):
 
     in_turn = True
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         """Decide among the children of one node, for every row.
 
         Args:
@@ -152,9 +153,7 @@ class NodeRule(Rule):
             ok: ``[B,K]``, which of them exist.
             u: ``[B,draws(K)]``, uniforms.
         Returns:
-            Index of the accepted child ``[B]`` (-1: none), and the residual ``[B,V]``, not
-            necessarily normalised, from which the bonus token is drawn if none is accepted. With
-            no child ok the residual is p.
+            A :data:`Decision`. With no child ok the residual is p.
         """
         raise NotImplementedError
 

@@ -359,8 +359,7 @@ def _round(line: RuleLine, scheme: str, parents: tuple[int, ...]) -> None:
             outcomes = list(_outcomes(line.rule, scheme, target, draft, parents))
             line.compare(*_output(outcomes, target, parents))
             if expected is not None:
-                accepted = sum((len(path) * chance for path, _, chance in outcomes), _0)
-                line.equal(accepted, expected(target, draft, parents))
+                line.equal(E.mean_accepted(outcomes), expected(target, draft, parents))
 
 
 def _outcomes(
@@ -480,7 +479,7 @@ def _claims_about_blocks() -> list[Claim]:
     (hsd,) = (m for m in TREE_MUTANTS if m.name == "hsd")
     outcomes = list(hsd.outcomes(hsd.scheme, *models_of, hsd.parents))
     tv = E.tv(*_output(outcomes, models_of[0], hsd.parents))
-    accepted = sum((len(path) * probability for path, _, probability in outcomes), _0)
+    accepted = E.mean_accepted(outcomes)
     uncapped = Claim(
         "uncapped whole blocks",
         "hierarchical speculative decoding is lossless, and longer than block verification",

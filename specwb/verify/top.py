@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specwb.flow import Scheme
-from specwb.verify.rule import NodeRule, first, without
+from specwb.verify.rule import Decision, NodeRule, first, without
 
 
 class TopAndSample(NodeRule):
@@ -35,9 +35,7 @@ class TopAndSample(NodeRule):
     def draws(self, children: int) -> int:
         return 2 * min(children, 1)
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         assert q is not None
         px, qx = p.gather(1, tokens), q.gather(1, tokens)
         drawn = ok & (qx > 0)

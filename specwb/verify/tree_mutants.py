@@ -314,10 +314,9 @@ def cumulative_products(target: Model, draft: Model) -> dict[Tokens, float]:
 
     With a and b the two products, ``P(u_1 u_2 < b) = b (1 - log b)`` and
     ``P(u_1 < a, u_1 u_2 >= b) = a - b - b log(a/b)``. It differs from block verification in all of
-    it: the products of uniforms are not uniform, the residual does not know w.
+    it: the products of uniforms are not uniform, the residual does not know w. The distribution of
+    three tokens is in floats, since logarithms come in.
 
-    Returns:
-        The distribution of three tokens, in floats, since logarithms come in.
     Source: vllm-ascend's ``rejection_random_sample_block_verify_pytorch``.
     """
     texts: dict[Tokens, float] = {}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specwb.errors import ArgumentError
 from specwb.flow import Exactness, Scheme
-from specwb.verify.rule import NodeRule
+from specwb.verify.rule import Decision, NodeRule
 
 
 class Typical(NodeRule):
@@ -49,9 +49,7 @@ class Typical(NodeRule):
     def draws(self, children: int) -> int:
         return min(children, 1)  # the walk hands out one; it is not looked at
 
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decision:
         entropy = -torch.xlogy(p, p).sum(1, keepdim=True)
         least = (self.delta * torch.exp(-entropy)).clamp_max(self.epsilon)
         px = torch.where(ok, p.gather(1, tokens), -1)

@@ -119,9 +119,3 @@ def test_simulation_follows_p_and_accepts_alpha(seed):
     if (p > 0).sum() > 1:
         assert stats.chisquare(counts[p > 0], n * p[p > 0]).pvalue > 1e-4
     assert stats.binomtest(accepted, n, float(analysis.acceptance_rate(p, q))).pvalue > 1e-4
-
-
-def test_simulation_repeats_with_its_seed():
-    p, q = CASES[3]
-    first, again, other = (analysis.simulate(p, q, 500, s)[0].tolist() for s in (5, 5, 6))
-    assert first == again != other

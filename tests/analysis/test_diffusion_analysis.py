@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from specwb.analysis import diffusion as d
+from specwb.analysis import expected_point
 from specwb.drafters.length import Adaptive
 from specwb.verify import exact as E
 from specwb.verify.instances import models, pairs
@@ -64,8 +65,8 @@ def test_expected_lengths_are_what_the_exact_rules_accept(kind: str) -> None:
         target, draft = models(seed, v, kind)
         joint = E.target_distribution(target, 3)
         for path in product(range(v), repeat=3):
-            nodes = [path[:i] for i in range(4)]
-            assert d.expected_accepted(joint, path) == E.point_expected_accepted(target, nodes)
+            nodes = [path[:i] for i in range(1, 4)]
+            assert d.expected_accepted(joint, path) == expected_point(target, nodes)
         for drafts in (None, [draft((0,) * i) for i in range(3)]):
             flat = d.marginals(joint) if drafts is None else drafts
             flat = [[*q, *[F(0)] * (v - len(q))] for q in flat]

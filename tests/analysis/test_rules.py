@@ -107,15 +107,6 @@ def test_rho_is_rounded_up():
     assert inner > 20
 
 
-def test_a_larger_rho_is_lossless_too():
-    p, q, k = exact.norm([4, 3, 2, 1]), exact.norm([1, 2, 3, 4]), 2
-    rho = F(float(analysis.kseq_rho(p, q, k))) + F(1, 10)
-    assert exact.output_distribution(kseq(rho), IID, p, q, k) == p
-    rate = analysis.kseq_rate(p, q, k, rho=float(rho))
-    assert rate == pytest.approx(float(exact.acceptance(kseq(rho), exact.iid, p, q, k)), abs=1e-14)
-    assert rate < analysis.kseq_rate(p, q, k)
-
-
 def test_sampled_tuples_agree_with_the_enumerated_ones(monkeypatch):
     rng = np.random.default_rng(1)
     p, q = rng.dirichlet(np.full(12, 0.6), 40), rng.dirichlet(np.full(12, 0.6), 40)

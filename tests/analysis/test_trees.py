@@ -152,15 +152,6 @@ def test_dynamic_trees_are_the_likeliest_paths():
             assert float(analysis.expected_point(q_of, narrow)) <= sum(ranked[:nodes]) + 1e-12
 
 
-def test_expected_point_is_what_enumeration_gives():
-    for seed in range(10):
-        p_of, q_of = model(seed), model(100 + seed)
-        paths = analysis.dynamic_tree(q_of, 5, 3, 2)
-        expected = analysis.expected_point(p_of, paths)
-        assert isinstance(expected, F)
-        assert expected == exact.point_expected_accepted(p_of, paths)
-
-
 def test_a_draft_is_asked_no_more_than_its_beam():
     prefixes = []
 

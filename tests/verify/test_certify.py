@@ -195,9 +195,9 @@ def test_every_adapter_has_a_test_and_is_on_the_page():
 
 
 def test_a_sampler_may_be_given_with_its_test():
-    verify = ADAPTERS["tensorrt_llm"](tensorrt_llm, sample_rejected)
+    verify = ADAPTERS["tensorrt_llm"](tensorrt_llm, sample=sample_rejected)
     assert certify(verify).verdict == LOSSLESS
-    wrong = ADAPTERS["tensorrt_llm"](tensorrt_llm, lambda q, p, g, n: int(p[n].argmax()))
+    wrong = ADAPTERS["tensorrt_llm"](tensorrt_llm, sample=lambda q, p, g, n: int(p[n].argmax()))
     assert certify(wrong).verdict == BIASED
 
 

@@ -340,23 +340,6 @@ def test_typical_acceptance_takes_the_most_probable_child_that_passes() -> None:
             Typical(**wrong)
 
 
-def test_typical_acceptance_is_labelled_lossy_in_every_method() -> None:
-    draft = {"draft": tiny.draft()}
-    with_replacement = {"tree": (3, 1), "draw": "with"}
-    for spec, options in (
-        ("mcsd", draft),
-        ("mcsd", draft | with_replacement),
-        ("pld", {}),
-        ("sps", {**draft, "gamma": 3}),
-    ):
-        method = specwb.method(f"{spec}:rule=typical", tiny.target(), **options)
-        assert method.exactness is specwb.Exactness.LOSSY
-        prompts, how = [[1, 2, 1, 2, 1]] * 3, {"max_new_tokens": 8, "temperature": 1.0}
-        assert [len(x) for x in specwb.decode(tiny.target(), prompts, method, **how).tokens] == [
-            8
-        ] * 3
-
-
 @every_device
 def test_the_scale_is_rounded_up(device: str) -> None:
     torch.manual_seed(14)

@@ -21,7 +21,6 @@ from specwb.probability import inverse_cdf
 from specwb.verify import exact as E
 from specwb.verify.instances import pairs
 from specwb.verify.mutants import MUTANTS, squared_q
-from specwb.verify.race import race_weights
 from specwb.verify.tree_mutants import uncapped_tests
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -302,18 +301,6 @@ def test_any_selection_is_lossless() -> None:
     assert wrong > 10
 
 
-def test_the_distribution_of_the_one_selected() -> None:
-    """Theorem 5.8: the integral is what counting all tuples gives."""
-    rng = random.Random(4)
-    for _ in range(15):
-        v, k = rng.choice([2, 4, 5]), rng.choice([1, 2, 3])
-        p, q = random_distribution(rng, v), random_distribution(rng, v)
-        rows = (torch.tensor([x], dtype=torch.float64) for x in (p, q))
-        w, t = (row[0].tolist() for row in race_weights(*rows, k))
-        counted = E.race_distribution(tuple(q), tuple(map(F, w)), k)
-        assert t == pytest.approx([float(x) for x in counted], abs=1e-9)
-
-
 def test_k_seq_at_its_smallest_rho() -> None:
     """Theorem 5.5, part 4: the bonus token is none of the candidates; at a larger rho it can be."""
     rng = random.Random(5)
@@ -465,10 +452,11 @@ def test_traversal_can_accept_less() -> None:
     target, draft = (lambda t: table.get(t, half)), (lambda t: half)
     up, down = E.TREE_RULES["traversal"], (E.rrsw, E.without_replacement)
     tree = target, draft, (-1, 0, 1, 1, 3)
-    assert E.tree_expected_accepted(up, "WITHOUT_REPLACEMENT", *tree) == F(3, 2)
+    outcomes = list(up.outcomes("WITHOUT_REPLACEMENT", *tree))
+    assert E.mean_accepted(outcomes) == F(3, 2)
     assert E.expected_accepted(*down, *tree) == F(13, 8)
     expected = E.target_distribution(target, 4)
-    assert E.tree_round_distribution(up, "WITHOUT_REPLACEMENT", *tree) == expected
+    assert E.completed(outcomes, target, 4) == expected
     assert E.round_distribution(*down, *tree) == expected
 
 
@@ -585,7 +573,7 @@ def test_the_whole_path_without_a_cap() -> None:
         pairs = [output[x, y, 0] + output[x, y, 1] for x, y in product((0, 1), repeat=2)]
         assert [pairs] == distributions(first_two)
         assert E.tv(output, target_texts) == off
-        assert sum(len(path) * chance for path, _, chance in outcomes) == accepted
+        assert E.mean_accepted(outcomes) == accepted
 
 
 # ---------------------------------------------------------------------------------------- the guide

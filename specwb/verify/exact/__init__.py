@@ -34,14 +34,10 @@ from specwb.verify.exact.acceptance import (
     naive_acceptance,
     optimum,
     output_distribution,
-    point_acceptance,
-    race_acceptance,
-    rejection_acceptance,
     rrs_acceptance,
     rrs_acceptance_scalar,
     rrs_levels,
     rrsw_acceptance,
-    top_and_sample_acceptance,
 )
 from specwb.verify.exact.basics import (
     Decision,
@@ -64,12 +60,7 @@ from specwb.verify.exact.child_tables import (
     expected_from_table,
     table_total,
 )
-from specwb.verify.exact.coupling import (
-    coupled,
-    coupled_acceptance,
-    coupled_outcomes,
-    list_matching_bound,
-)
+from specwb.verify.exact.coupling import coupled, coupled_outcomes, list_matching_bound
 from specwb.verify.exact.gbv import (
     count_paths,
     gbv_expected_accepted,
@@ -107,7 +98,7 @@ from specwb.verify.exact.rounds import (
     completed,
     depths,
     expected_accepted,
-    point_expected_accepted,
+    mean_accepted,
     round_distribution,
     target_distribution,
     trees,
@@ -120,8 +111,6 @@ from specwb.verify.exact.tree_rules import (
     Tests,
     TreeRule,
     decided,
-    tree_expected_accepted,
-    tree_round_distribution,
 )
 
 __all__ = [
@@ -151,7 +140,6 @@ __all__ = [
     "conditional_distribution",
     "count_paths",
     "coupled",
-    "coupled_acceptance",
     "coupled_outcomes",
     "decided",
     "depths",
@@ -169,6 +157,7 @@ __all__ = [
     "kseq_rho",
     "largest",
     "list_matching_bound",
+    "mean_accepted",
     "minus",
     "naive",
     "naive_acceptance",
@@ -178,14 +167,10 @@ __all__ = [
     "overlap",
     "paths_outcomes",
     "point",
-    "point_acceptance",
-    "point_expected_accepted",
     "race",
-    "race_acceptance",
     "race_distribution",
     "ranking",
     "rejection",
-    "rejection_acceptance",
     "root_chances",
     "roots_distribution",
     "roots_outcomes",
@@ -204,12 +189,9 @@ __all__ = [
     "tests_along",
     "top",
     "top_and_sample",
-    "top_and_sample_acceptance",
     "top_rule",
     "traversal_scalar_tests",
     "traversal_tests",
-    "tree_expected_accepted",
-    "tree_round_distribution",
     "trees",
     "trie",
     "tv",

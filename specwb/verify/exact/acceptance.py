@@ -13,15 +13,9 @@ from specwb.verify.exact.basics import (
     Tokens,
     minus,
     norm,
-    overlap,
 )
-from specwb.verify.exact.child_tables import (
-    rrs_table,
-    rrsw_table,
-    table_total,
-    top_and_sample_table,
-)
-from specwb.verify.exact.nodes import kseq_rho, race_distribution, ratio
+from specwb.verify.exact.child_tables import rrs_table, rrsw_table, table_total
+from specwb.verify.exact.nodes import kseq_rho
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -87,16 +81,6 @@ def optimum(scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
     return 1 + min(cut(set(s)) for s in subsets)
 
 
-def rejection_acceptance(p: Dist, q: Dist) -> Fraction:
-    """Token rejection accepts with ``sum min(p, q) = 1 - TV(p, q)``.
-
-    That is the most any lossless rule can accept for one draft token.
-
-    Source: Leviathan et al. 2211.17192.
-    """
-    return overlap(p, q)
-
-
 def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i)``.
 
@@ -142,29 +126,20 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     return table_total(rrsw_table(p, q, k))
 
 
-def point_acceptance(p: Dist, tokens: Tokens) -> Fraction:
-    """The point-mass rule accepts with the children's mass under the target, ``p({x_1..x_k})``.
-
-    No rule that is lossless given the children accepts more.
-    """
-    return sum((p[x] for x in set(tokens)), _0)
-
-
 def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     """The point-mass rule on k independent draws from q accepts with ``sum p (1 - (1 - q)^k)``."""
     return sum((a * (1 - (1 - b) ** k) for a, b in zip(p, q, strict=True)), _0)
 
 
 def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fraction:
-    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``.
+    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``, at any scale rho (default
+    ``kseq_rho``).
 
     Of this the tests accept ``a = 1 - (1 - beta)^k``. With ``b = min(p/rho, q)`` and
     ``beta = sum b``, ``res = norm(p - b a/beta)`` is the distribution of the bonus token and
     ``r = norm(q - b)`` that of a rejected child: the sum is the probability that the bonus token is
     a child after all. It is 0 at the smallest valid rho.
 
-    Args:
-        rho: The scale, default ``kseq_rho``.
     Source: SpecTr 2310.15141; the second term: reference code of 2602.16961.
     """
     rho = kseq_rho(tuple(p), tuple(q), k) if rho is None else rho
@@ -177,26 +152,3 @@ def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fr
     rejected = norm(minus(q, b))
     hit = sum((y * (1 - (1 - r) ** k) for y, r in zip(residual, rejected, strict=True)), _0)
     return a + (1 - a) * hit
-
-
-def race_acceptance(p: Dist, q: Dist, k: int, weights: Dist | None = None) -> Fraction:
-    """The weighted race accepts the child it selects with ``sum min(p, t)``.
-
-    t is the distribution of the selected child.
-
-    Args:
-        weights: One per token, default p/q.
-    """
-    w = ratio(p, q) if weights is None else weights
-    return overlap(p, race_distribution(tuple(q), tuple(w), k))
-
-
-def top_and_sample_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """Top and sample accepts with ``p(A) + sum over y not in A of min(p(y), q'(y))``.
-
-    A are the k - 1 most probable tokens of q, and ``q' = norm(q outside A)``. It is the optimum of
-    its sampling scheme.
-
-    Source: Hu et al. 2502.18779.
-    """
-    return table_total(top_and_sample_table(p, q, k))

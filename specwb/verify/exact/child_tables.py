@@ -119,11 +119,7 @@ def expected_from_table(
     parents: Sequence[int],
 ) -> Fraction:
     """A decoding step accepts ``L((), root)`` draft tokens on average, where
-    ``L(path, node) = sum_i sum_y table[i][y] (1 + L(path y, child i))``.
-
-    Args:
-        table: One of ``CHILD_TABLES``.
-    """
+    ``L(path, node) = sum_i sum_y table[i][y] (1 + L(path y, child i))``."""
     children = [[i for i, parent in enumerate(parents) if parent == n] for n in range(len(parents))]
 
     def below(path: Tokens, node: int) -> Fraction:

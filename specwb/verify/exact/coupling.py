@@ -112,11 +112,7 @@ def _times(a: Sum, b: Sum) -> Sum:
 
 def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
     """The outcomes of a step of coupled decoding: Y at every position, as long as some path has
-    drafted it.
-
-    Raises:
-        ValueError: A tree of another shape.
-    """
+    drafted it."""
     k = count_paths(parents)
     depth = (len(parents) - 1) // k
     # (accepted path, how many paths carry it) -> probability
@@ -138,25 +134,14 @@ def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Ite
         yield path, target(path), probability
 
 
-def coupled_acceptance(p: Dist, q: Dist) -> Fraction:
-    """One coupled candidate is the output with probability
-    ``sum over y of 1 / sum over x of max(p_x / p_y, q_x / q_y)``.
-
-    A token y with p or q 0 adds nothing.
-
-    Source: Daliri et al. "Coupling without communication and drafter-invariant speculative
-        decoding" (2024).
-    """
-    return list_matching_bound(p, q, 1)
-
-
 def list_matching_bound(p: Dist, q: Dist, k: int) -> Fraction:
     """Some of k coupled candidates is the output with probability at least
     ``sum over y of k / (sum over x of max(p_x / p_y, q_x / q_y) + (k - 1) / p_y)``.
 
-    Equality holds for k = 1.
+    Equality holds for k = 1; a token y with p or q 0 adds nothing.
 
-    Source: list matching lemma, Rowan, Phan and Khisti 2506.05632.
+    Source: list matching lemma, Rowan, Phan and Khisti 2506.05632; for k = 1 Daliri et al.
+        "Coupling without communication and drafter-invariant speculative decoding" (2024).
     """
     total = _0
     for a, b in zip(p, q, strict=True):

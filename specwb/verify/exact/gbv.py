@@ -24,11 +24,7 @@ def is_paths(parents: Sequence[int]) -> bool:
 
 
 def count_paths(parents: Sequence[int]) -> int:
-    """K, of K paths of equal length that part at the root.
-
-    Raises:
-        ValueError: A tree of another shape.
-    """
+    """K, of K paths of equal length that part at the root; a ValueError for other trees."""
     if not is_paths(parents):
         raise ArgumentError(
             f"this is for paths of one length that part at the root, got the tree {tuple(parents)}"
@@ -50,11 +46,7 @@ def ranking(p: Dist, q: Dist) -> list[int]:
 
 def largest(target: Model, draft: Model, paths: Sequence[Tokens]) -> Tokens:
     """The largest of some paths of equal length, token by token in the order of :func:`ranking` at
-    each node.
-
-    Args:
-        paths: The paths.
-    """
+    each node."""
 
     def ranks(path: Tokens) -> list[int]:
         prefixes = [path[:i] for i in range(len(path))]
@@ -107,12 +99,7 @@ def gbv_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
 ) -> list[Test]:
     """Greedy multi-path block verification takes the largest path and verifies it as a block drawn
-    from the distribution of the largest.
-
-    Raises:
-        ValueError: A tree of another shape.
-    Source: Thomas and Pal 2602.16961.
-    """
+    from the distribution of the largest (Thomas and Pal 2602.16961)."""
     k = count_paths(parents)
     full_paths = [path for path in paths[-k:] if path is not None]
     return tests_along(target, skewed(target, draft, k), largest(target, draft, full_paths))

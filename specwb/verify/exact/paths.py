@@ -24,9 +24,6 @@ def paths_outcomes(
     A rule for independent siblings stays lossless where it goes on with all paths that begin with
     what has been accepted. Their number differs from draft to draft; given it, their next tokens
     are independent draws.
-
-    Raises:
-        ValueError: A tree of another shape.
     """
     k = count_paths(parents)
     for nodes, probability in trees(iid, draft, parents):
@@ -37,13 +34,10 @@ def paths_outcomes(
 def walked(
     rule: NodeRule, target: Model, draft: Model, paths: Sequence[Tokens], chance: Fraction
 ) -> Iterator[Outcome]:
-    """The outcomes of one draft of independent paths.
+    """The outcomes of one draft of independent paths of equal length, whose probability is
+    ``chance``.
 
     The candidates of a node are the next tokens of all paths through it, in their order.
-
-    Args:
-        paths: Paths of equal length, in the order in which they are tested.
-        chance: The probability of this draft.
     """
     todo: list[tuple[Sequence[Tokens], Tokens, Fraction]] = [(paths, (), chance)]
     while todo:

@@ -94,15 +94,9 @@ def roots_outcomes(
     """The outcomes of one step: the kept path with its root, the distribution of the next token,
     and the probability of both.
 
-    Below each root the tree ``parents`` is drafted without replacement and verified by ``rule``,
-    independently of the others.
-
-    Args:
-        P: The distribution that the roots are drawn from.
-        target: Prefix -> the target's distribution of the next token; the prefix begins with the
-            root.
-        draft: Prefix -> the draft's distribution, likewise.
-        parents: The tree below each root, which is its node 0.
+    The W roots are drawn from P. Below each, the tree ``parents`` (the root is its node 0) is
+    drafted without replacement and verified by ``rule``, independently of the others; the prefixes
+    that ``target`` and ``draft`` get begin with the root.
     """
 
     def below(x: int) -> list[Outcome]:

@@ -7,7 +7,6 @@ the parents of its nodes, -1 for the root (node 0).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
@@ -202,7 +201,11 @@ def expected_accepted(
     """A step accepts ``sum over nodes of P(node reached)`` draft tokens on average, the root left
     out.
     """
-    outcomes = walks(rule, scheme, target, draft, tree_parents)
+    return mean_accepted(walks(rule, scheme, target, draft, tree_parents))
+
+
+def mean_accepted(outcomes: Iterable[Outcome]) -> Fraction:
+    """The expected number of draft tokens that a step with these outcomes accepts."""
     return sum((len(path) * probability for path, _, probability in outcomes), _0)
 
 
@@ -222,20 +225,4 @@ def chain_expected_accepted(target: Model, draft: Model, gamma: int) -> Fraction
             if min(a, b)
         }
         total += sum(accepted.values(), _0)
-    return total
-
-
-def point_expected_accepted(target: Model, paths: Sequence[Tokens | None]) -> Fraction:
-    """The point-mass rule on a tree of distinct siblings accepts ``sum over nodes of p(path)``
-    tokens.
-
-    No rule that is lossless given the tree accepts more.
-
-    Args:
-        paths: The nodes of one drafted tree, as :func:`trees` yields them.
-    """
-    total = _0
-    for path in paths:
-        if path:
-            total += math.prod((target(path[:i])[x] for i, x in enumerate(path)), start=_1)
     return total

@@ -27,7 +27,7 @@ def traversal_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
 ) -> list[Test]:
     """Traversal verification tests the nodes of a tree from the leaves to the root and keeps the
-    path to the first that passes.
+    path to the first that passes. Equal ``paths`` are one node; ``parents`` is not read.
 
     A child of a node with weight w (the root: 1) and distributions p, q has
     ``w(x) = min(1, w p(x)/q(x))``. A node without children passes with probability w, and then the
@@ -35,9 +35,6 @@ def traversal_tests(
     ``Z = sum (w p - q)+``: ``p <- norm((w p - q)+)``, ``w <- Z / (Z + 1 - w)`` (1 where that is
     0/0), and its token leaves q, which is renormalised.
 
-    Args:
-        parents: Not read.
-        paths: The nodes, as ``trees`` yields them; equal ones are one.
     Source: 2505.12398.
     """
     below = trie(paths)
@@ -68,11 +65,7 @@ def traversal_scalar_tests(
     ``m = s = 1``: after a child fails ``c' = c + m / (w s)``, ``m' = R(c')``, ``Z = (w / m) m'``
     and s is the mass of q on the tokens that are not deleted;
     ``w(x) = min(1, w (p - c q)+(x) s / (m q(x)))``; the bonus token is drawn from
-    ``norm((p - c q)+)``.
-
-    Arguments are those of :func:`traversal_tests`.
-
-    Source: derived in theory/.
+    ``norm((p - c q)+)``. (Derived in theory/.)
     """
     below = trie(paths)
 

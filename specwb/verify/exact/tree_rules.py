@@ -10,7 +10,7 @@ from specwb.verify.exact.basics import Model, Tokens
 from specwb.verify.exact.block import block_expected_accepted, block_tests, is_chain
 from specwb.verify.exact.coupling import coupled_outcomes
 from specwb.verify.exact.gbv import gbv_expected_accepted, gbv_tests, is_paths
-from specwb.verify.exact.rounds import Outcome, Test, completed, depths, trees
+from specwb.verify.exact.rounds import Outcome, Test, trees
 from specwb.verify.exact.schemes import SCHEMES
 from specwb.verify.exact.traversal import traversal_tests
 
@@ -53,28 +53,6 @@ def decided(tests: Tests) -> Callable[[str, Model, Model, Sequence[int]], Iterat
                 untested *= 1 - accept
 
     return outcomes
-
-
-def tree_round_distribution(
-    rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
-) -> dict[Tokens, Fraction]:
-    """The joint distribution of the D + 1 tokens that a step over a tree of depth D starts.
-
-    The step is lossless iff it equals ``target_distribution``.
-    """
-    outcomes = rule.outcomes(scheme, target, draft, parents)
-    return completed(outcomes, target, max(depths(parents)) + 1)
-
-
-def tree_expected_accepted(
-    rule: TreeRule, scheme: str, target: Model, draft: Model, parents: Sequence[int]
-) -> Fraction:
-    """The expected number of draft tokens that a step accepts, by enumeration.
-
-    Arguments are those of :func:`tree_round_distribution`.
-    """
-    outcomes = rule.outcomes(scheme, target, draft, parents)
-    return sum((len(path) * probability for path, _, probability in outcomes), _0)
 
 
 def _coupled(scheme: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
