@@ -10,7 +10,6 @@ import torch
 
 import specwb
 from specwb.flow import Draft, InvalidDistribution, Scheme, Scores
-from specwb.probability import Sampling
 from specwb.verify import RULES, Greedy, Longest
 from specwb.verify.distribution import all_drafts
 from specwb.verify.instances import models
@@ -21,6 +20,17 @@ PATHS = [
 ]
 
 
+def decoded(spec: str, rescore=None, prompts=tiny.PROMPTS, noise: float = 0.02, **how) -> list:
+    """The text, where ``rescore(state, draft, logits)`` returns other logits."""
+
+    def change(state, draft, scores):
+        return replace(scores, logits=rescore(state, draft, scores.logits))
+
+    own = {} if spec == "ar" else {"draft": tiny.draft(noise=noise)}
+    how = {"temperature": 1.0, **own, **how, "rescore": change if rescore else None}
+    return specwb.decode(tiny.target(), prompts, spec, **how).tokens
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")], ids=["nan", "no mass"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
@@ -29,27 +39,12 @@ PATHS = [
 def test_one_message(spec, temperature, value):
     seen = []
 
-    def rescore(state, draft, scores):
-        seen.append(int(state.length.max()))
-        return (
-            replace(scores, logits=torch.full_like(scores.logits, value))
-            if len(seen) == 3
-            else scores
-        )
+    def third(state, draft, logits):
+        seen.append(1)
+        return torch.full_like(logits, value) if len(seen) == 3 else logits
 
-    own = {} if spec == "ar" else {"draft": tiny.draft()}
-    loop = specwb.rounds(
-        tiny.target(),
-        tiny.PROMPTS,
-        spec,
-        **own,
-        max_new_tokens=30,
-        temperature=temperature,
-        rescore=rescore,
-    )
-    steps = []
     with pytest.raises(InvalidDistribution, match="NaN or sum to 0"):
-        steps.extend(loop)
+        decoded(spec, third, max_new_tokens=30, temperature=temperature)
     assert len(seen) == 3
 
 
@@ -57,27 +52,17 @@ def test_one_message(spec, temperature, value):
 def test_nan_at_a_node_on_the_way(spec):
     """Rows with NaN at one drafted node: an error if the walk came there, otherwise the text is as
     it was."""
-    settings = {
-        "draft": tiny.draft(noise=0),
-        "max_new_tokens": 12,
-        "temperature": 1.0,
-        "seed": 1,
-        "eos": (),
-    }
-    whole = specwb.decode(tiny.target(), [[1, 2, 3]], spec, **settings)
-    broke = 0
+    settings = {"prompts": [[1, 2, 3]], "noise": 0, "max_new_tokens": 12, "seed": 1, "eos": ()}
+    whole, broke = decoded(spec, **settings), 0
     for node in range(1, 4):
 
-        def rescore(state, draft, scores, node=node):
-            logits = scores.logits.clone()
+        def at_node(state, draft, logits, node=node):
+            logits = logits.clone()
             logits[:, node % logits.shape[1]] = float("nan")
-            return replace(scores, logits=logits)
+            return logits
 
         try:
-            assert (
-                specwb.decode(tiny.target(), [[1, 2, 3]], spec, **settings, rescore=rescore).tokens
-                == whole.tokens
-            )
+            assert decoded(spec, at_node, **settings) == whole
         except InvalidDistribution:
             broke += 1
     assert broke
@@ -87,17 +72,11 @@ def test_nan_at_a_node_on_the_way(spec):
 def test_a_row_that_has_finished_may_be_anything(spec):
     """What lies beyond a row's end is computed and not looked at."""
 
-    def rescore(state, draft, scores):
-        return replace(
-            scores, logits=torch.where(state.done[:, None, None], float("nan"), scores.logits)
-        )
+    def beyond(state, draft, logits):
+        return torch.where(state.done[:, None, None], float("nan"), logits)
 
-    own = {"draft": tiny.draft(), "max_new_tokens": [2, 20, 9], "temperature": 1.0, "seed": 3}
-    whole = specwb.decode(tiny.target(), tiny.PROMPTS, spec, **own)
-    assert (
-        specwb.decode(tiny.target(), tiny.PROMPTS, spec, **own, rescore=rescore).tokens
-        == whole.tokens
-    )
+    settings = {"max_new_tokens": [2, 20, 9], "seed": 3}
+    assert decoded(spec, beyond, **settings) == decoded(spec, **settings)
 
 
 # ------------------------------------------------------------ every rule, every node, every value
@@ -131,32 +110,19 @@ def test_the_sweep_has_every_rule():
 
 def rounds_of(scheme: str, tree: specwb.Tree, count: int) -> tuple[Draft, Scores]:
     """Drafts of the tree, of two dense and two difficult pairs of models over two tokens."""
-    drawn = {"COUPLED": Scheme.IID_PATHS, "ROOTS": Scheme.WITHOUT_REPLACEMENT}.get(
-        scheme, Scheme[scheme]
-    )
-    every = all_drafts(
-        drawn, tree, [models(seed, 2, kind) for seed in (0, 1) for kind in ("dense", "any")]
-    )
+    alike = {"COUPLED": Scheme.IID_PATHS, "ROOTS": Scheme.WITHOUT_REPLACEMENT}
+    pairs = [models(seed, 2, kind) for seed in (0, 1) for kind in ("dense", "any")]
+    every = all_drafts(alike.get(scheme, Scheme[scheme]), tree, pairs)
     rows = torch.linspace(0, len(every.case) - 1, count).long()
-    draft, scores = every.draft, every.scores
-    race = (
-        torch.rand(count, tree.D + 1, tree.K, 2, generator=torch.Generator().manual_seed(0))
-        .log()
-        .neg()
-    )
-    q = None if draft.q is None else draft.q[rows]
-    made = Draft(
-        tree,
-        draft.tokens[rows],
-        draft.valid[rows],
-        Scheme[scheme],
-        q,
-        draft.q_row,
-        race if scheme == "COUPLED" else None,
-    )
-    return made, Scores(
-        scores.logits[rows], Sampling(0.0) if scheme == "greedy" else scores.sampling
-    )
+    noise = torch.rand(count, tree.D + 1, tree.K, 2, generator=torch.Generator().manual_seed(0))
+    race = noise.log().neg() if scheme == "COUPLED" else None
+    draft = replace(part(every.draft, rows), scheme=Scheme[scheme], race=race)
+    return draft, Scores(every.scores.logits[rows], every.scores.sampling)
+
+
+def part(draft: Draft, rows) -> Draft:
+    q, race = (None if x is None else x[rows] for x in (draft.q, draft.race))
+    return replace(draft, tokens=draft.tokens[rows], valid=draft.valid[rows], q=q, race=race)
 
 
 @pytest.mark.parametrize(
@@ -174,46 +140,25 @@ def test_every_rule_says_what_it_met(name, scheme, shape, lazy):
     tree = specwb.Tree.parents(list(TREES[shape]))
     count, few = (24, 12) if lazy else (150, 150)  # few rows are verified one by one
     draft, scores = rounds_of(scheme, tree, count)
-    rule = (
-        Greedy()
-        if name == "greedy"
-        else Longest(True)
-        if name == "longest, greedy"
-        else RULES[name]()
-    )
+    rule = {"greedy": Greedy(), "longest, greedy": Longest(True)}.get(name) or RULES[name]()
     rule.lazy = lazy
-    u = torch.rand(
-        count,
-        rule.uniforms(tree.limits),
-        dtype=torch.float64,
-        generator=torch.Generator().manual_seed(1),
-    )
+    shape = count, rule.uniforms(tree.limits)
+    u = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    least = -torch.inf if "greedy" in name else 0
 
     def verified(logits):
         found = []
         for rows in (slice(i, i + few) for i in range(0, count, few)):
-            q = None if draft.q is None else draft.q[rows]
-            race = None if draft.race is None else draft.race[rows]
-            part = Draft(
-                tree, draft.tokens[rows], draft.valid[rows], draft.scheme, q, draft.q_row, race
-            )
-            verdict = rule.verify(part, Scores(logits[rows], scores.sampling), u[rows])
-            bonus = (
-                verdict.next_distribution
-                if verdict.next_distribution is not None
-                else verdict.distribution
-            )
+            some = Scores(logits[rows], scores.sampling)
+            verdict = rule.verify(part(draft, rows), some, u[rows])
+            bonus = verdict.next_distribution
+            bonus = verdict.distribution if bonus is None else bonus
             last = verdict.path.gather(1, verdict.accepted[:, None]).squeeze(1)
             if bonus is None:  # greedy: what the engine looks at
                 bonus = logits[rows][torch.arange(len(last)), last, verdict.bonus][:, None]
             found.append((verdict.path, verdict.accepted, bonus, bonus.amax(1)))
         path, accepted, bonus, most = (torch.cat(x) for x in zip(*found))
-        return (
-            path,
-            accepted,
-            bonus,
-            ~(most.isfinite() & (most > (-torch.inf if "greedy" in name else 0))),
-        )
+        return path, accepted, bonus, ~(most.isfinite() & (most > least))
 
     trail = tree.trail.expand(count, -1, -1)
     words = draft.tokens.gather(1, trail.flatten(1)).view_as(trail)
@@ -221,23 +166,14 @@ def test_every_rule_says_what_it_met(name, scheme, shape, lazy):
     assert not bool(broken.any())
     seen = 0
     for node in range(tree.n):
+        # equal paths have equal rows, and a rule may read any of them
+        equal = (words == words[:, node : node + 1]).all(-1)
+        equal = (equal & (tree.depth == tree.depth[:, node : node + 1]))[:, :, None]
         for value in (torch.nan, torch.inf, -torch.inf):
-            # equal paths have equal rows, and a rule may read any of them
-            equal = (words == words[:, node : node + 1]).all(-1) & (
-                tree.depth == tree.depth[:, node : node + 1]
-            )
-            where = (
-                equal[:, :, None] & (torch.arange(2) == 1)
-                if value == torch.inf
-                else equal[:, :, None]
-            )
-            logits = torch.where(where, value, scores.logits)
-            p, a, c, error = verified(logits)
-            same = (
-                (a == accepted)
-                & (p == path).all(1)
-                & ((c == bonus) | ((c - bonus).abs() < 1e-9)).all(1)
-            )
+            where = equal & (torch.arange(2) == 1) if value == torch.inf else equal
+            p, a, c, error = verified(torch.where(where, value, scores.logits))
+            close = ((c == bonus) | ((c - bonus).abs() < 1e-9)).all(1)
+            same = (a == accepted) & (p == path).all(1) & close
             assert bool((error | same).all()), (node, value)
             taken = (path == node).any(1)  # repeats of the last node included
             # of the pending token, scored before, and of what stays there is nothing to say
@@ -266,13 +202,7 @@ def test_roots_that_were_broken_ahead_are_an_error(monkeypatch):
     monkeypatch.setattr(specwb.Target, "score", score)
     for temperature in (0.0, 1.0):
         calls.clear()
+        how = {"max_new_tokens": 30, "temperature": temperature, "eos": ()}
         with pytest.raises(InvalidDistribution):
-            specwb.decode(
-                tiny.target(),
-                [[1, 2, 3]],
-                method,
-                max_new_tokens=30,
-                temperature=temperature,
-                eos=(),
-            )
+            specwb.decode(tiny.target(), [[1, 2, 3]], method, **how)
         assert len(calls) == 4

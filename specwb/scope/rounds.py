@@ -14,6 +14,7 @@ from specwb.scope.trace import short
 from specwb.trace import Explanation, explain
 from specwb.tree import Trie
 from specwb.verify import Greedy, NodeRule, Rule
+from specwb.verify.rule import Visit
 
 TOP = 5  # tokens of a row that are listed beside the candidates
 CANDIDATES = 12  # of a node's children
@@ -75,18 +76,15 @@ def as_round(step: Step, row: int = 0) -> dict[str, Any]:
     verdict = step.verdict
     accepted = int(verdict.accepted[row])
     path = verdict.path[row, : accepted + 1].tolist()
-    levels = _levels(step, row, explained, nodes)
     bonus, left = _bonus(step, row, explained, nodes, path[-1])
     on_path = [nodes.number[node] for node in path if node in nodes.number]
-    tested = [level["node"] for level in levels]
+    tested = [nodes.number.get(level.node, 0) for level in explained.levels]
     inner = [node for node, kids in enumerate(nodes.kids) if kids]
     wanted = list(dict.fromkeys([*tested, *on_path, *inner]))[:ROWS]
     rows = {}
     for node in wanted:
         last = node == bonus["node"]
         rows[str(node)] = _row(step, row, nodes, node, left if last else None, bonus["token"])
-    for level in levels:
-        _add_tests(level, rows[str(level["node"])])
     beside = step.draft.tree.n - step.draft.tree.v
     return {
         "index": step.index,
@@ -95,7 +93,7 @@ def as_round(step: Step, row: int = 0) -> dict[str, Any]:
         "tokens": nodes.token,
         "beside": beside,
         "rows": rows,
-        "levels": [{k: v for k, v in level.items() if k != "_tests"} for level in levels],
+        "levels": _levels(step, row, explained, nodes, rows),
         "path": on_path,
         "accepted": accepted,
         "bonus": bonus,
@@ -103,9 +101,12 @@ def as_round(step: Step, row: int = 0) -> dict[str, Any]:
     }
 
 
-def _levels(step: Step, row: int, explained: Explanation, nodes: Nodes) -> list[dict[str, Any]]:
-    """The tests by visited node, with what is needed to draw their darts."""
-    rule, visits = step.rule, []
+def _levels(
+    step: Step, row: int, explained: Explanation, nodes: Nodes, rows: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The tests by visited node, with darts and what each compared at the tokens of its row."""
+    rule: Any = step.rule
+    visits: list[Visit] = []
     if isinstance(rule, NodeRule) and not isinstance(rule, Greedy) and step.uniforms is not None:
         rule = copy.copy(rule)
         rule.lazy = False
@@ -115,49 +116,36 @@ def _levels(step: Step, row: int, explained: Explanation, nodes: Nodes) -> list[
     for place, level in enumerate(explained.levels):
         node = nodes.number.get(level.node, 0)
         visit = visits[place] if place < len(visits) else None
-        tests = []
+        shown = torch.tensor(rows[str(node)]["tokens"], device=level.residual.device)
+        tests, stays = [], False
         for test in level.tests:
             if test.decision == "invalid":
                 continue
             child = nodes.child(node, test.token)
             if visit is not None:
                 child = nodes.number.get(int(visit.kids[row, test.candidate]), child)
-            tests.append(
-                {
-                    "candidate": test.candidate,
-                    "child": child,
-                    "token": test.token,
-                    "p": short(test.p),
-                    "q": None if test.q is None else short(test.q),
-                    "decision": test.decision,
-                }
-            )
+            entry = {
+                "candidate": test.candidate,
+                "child": child,
+                "token": test.token,
+                "p": short(test.p),
+                "q": None if test.q is None else short(test.q),
+                "decision": test.decision,
+            }
+            if visit is not None and rule.in_turn and test.decision != "not tested":
+                entry |= darts.in_turn(rule, visit, row, test.candidate, shown)
+            stays = stays or test.decision == "accepted"
+            tests.append(entry)
         levels.append(
             {
                 "node": node,
                 "depth": level.depth,
                 "tests": tests,
-                "_tests": (rule, visit, row, level.residual),
+                "residual": None if stays else [short(x) for x in level.residual[shown].tolist()],
+                "darts": [] if visit is None or rule.in_turn else darts.drawn(rule, visit, row),
             }
         )
     return levels
-
-
-def _add_tests(level: dict[str, Any], table: dict[str, Any]) -> None:
-    """Put darts, and what each test compared, beside the tests of a level."""
-    rule, visit, row, residual = level["_tests"]
-    shown = torch.tensor(table["tokens"], dtype=torch.long, device=residual.device)
-    stays = any(test["decision"] == "accepted" for test in level["tests"])
-    level["residual"] = None if stays else [short(x) for x in residual[shown].tolist()]
-    level["darts"] = []
-    if visit is None:
-        return
-    if not rule.in_turn:
-        level["darts"] = darts.drawn(rule, visit, row)
-        return
-    for test in level["tests"]:
-        if test["decision"] != "not tested":
-            test |= darts.in_turn(rule, visit, row, test["candidate"], shown)
 
 
 def _row(

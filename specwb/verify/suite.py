@@ -129,13 +129,8 @@ class Report:
         return rest.right and len(rest.user_rules) < len(self.user_rules)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A piece of the suite that takes a moment: what it is, the rule it is about, and its work."""
-
-    text: str
-    line: RuleLine | None
-    work: Callable[[], None]
+_Job = tuple[str, RuleLine | None, Callable[[], None]]
+"""A piece of the suite that takes a moment: what it is, the rule it is about, and its work."""
 
 
 def run(
@@ -167,32 +162,26 @@ def run(
         def check(rule: Rule = rule) -> None:
             report.user_rules.append(check_rule(rule))
 
-        jobs.append(_Job(f"{rule.name}: as it decodes", None, check))
+        jobs.append((f"{rule.name}: as it decodes", None, check))
     if rules is None:
-        jobs.append(_Job("claims", None, lambda: report.claims.extend(claims())))
-        jobs.append(_Job("lossy rules", None, lambda: report.lossy.extend([typical(), longest()])))
+        jobs.append(("claims", None, lambda: report.claims.extend(claims())))
+        jobs.append(("lossy rules", None, lambda: report.lossy.extend([typical(), longest()])))
     try:
-        for i, job in enumerate(jobs):
+        for i, (text, line, work) in enumerate(jobs):
             if progress is not None:
-                progress(i / len(jobs), job.text)
-            _run(job, report)
+                progress(i / len(jobs), text)
+            if line is None:
+                work()
+                continue
+            if line not in report.rules:
+                report.rules.append(line)
+            try:
+                work()
+            except (ValueError, ArithmeticError) as error:  # the suite goes on
+                line.failure = line.failure or f"{text}: {error}"
     except KeyboardInterrupt:
         report.interrupted = True
     return report
-
-
-def _run(job: _Job, report: Report) -> None:
-    """Do a job. What a rule of the suite raises is its failure; the suite goes on."""
-    line = job.line
-    if line is None:
-        job.work()
-        return
-    if not report.rules or report.rules[-1] is not line:
-        report.rules.append(line)
-    try:
-        job.work()
-    except (ValueError, ArithmeticError) as error:
-        line.failure = line.failure or f"{job.text}: {error}"
 
 
 def cells(report: Report) -> list[dict[str, str]]:
@@ -280,12 +269,12 @@ def _jobs(report: Report, names: Sequence[str], full: bool) -> list[_Job]:
     """The checks of these rules."""
     largest = 6 if full else 5
     trees = [level_order(tree) for nodes in range(1, largest + 1) for tree in all_trees(nodes)]
-    jobs = []
+    jobs: list[_Job] = []
     for name in names:
         tree_rule = E.TREE_RULES.get(name)
         line = RuleLine(name, tree_rule.schemes if tree_rule else E.LOSSLESS[name])
         checks = _checks(line, trees, report)
-        jobs += [_Job(f"{name}: {text}", line, work) for text, work in checks]
+        jobs += [(f"{name}: {text}", line, work) for text, work in checks]
     return jobs
 
 

@@ -45,17 +45,6 @@ def test_a_table_by_hand() -> None:
     assert d.most_probable(CROSSED, [[1, 2], [0, 1]]) == (1, 1)  # of equals the first
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_marginals_and_rows_by_definition(k: int) -> None:
-    for joint in blocks(k):
-        rows = d.marginals(joint)
-        for i, m in enumerate(rows):
-            assert m == [
-                sum((c for x, c in joint.items() if x[i] == y), F(0)) for y in range(len(m))
-            ]
-        assert all(m[x] == max(m) for m, x in zip(rows, d.argmax_row(joint), strict=True))
-
-
 @pytest.mark.parametrize("kind", ["any", "dense"])
 def test_expected_lengths_are_what_the_exact_rules_accept(kind: str) -> None:
     """A fixed path is verified by the point-mass rule and independent draws by rejection, from the

@@ -11,6 +11,7 @@ import torch
 
 from specwb import analysis
 from specwb.analysis import dependence, diffusion, roots, rules, stopping, timing, transport
+from specwb.analysis import layer_parallel as layers
 
 GOOD, SURE, NAN = [0.5, 0.5], [F(1), F(0)], float("nan")
 HALF = {(0,): F(1, 2), (1,): F(1, 2)}  # a block of one token
@@ -114,6 +115,15 @@ REFUSED = {
     dependence.excess: [("reveal", PAIR, [[1.0]])],
     dependence.glanced_loss: [("reveal", PAIR, [[1.0], [0.5, 0.6]])],
     dependence.prefix_reveal: [("k=0", 0, 0.5), ("g=1.5", 2, 1.5)],
+    layers.fuzzy_ratio: [("share must", 1.1, 2, 4), ("rounds must", 0.5, 5, 4)],
+    layers.stage_speedup: [("ratio must", 0, 5), ("depth must", 0.5, 0)],
+    layers.break_even: [("stage above 0", 0, 5, 0.1)],
+    layers.exchange_limit: [("devices must", 4, 0, 1)],
+    layers.timeline: [
+        ("times must", ((0,),), -1, 1, 0, 1, 1),
+        ("devices must", ((0,),), 1, 1, 0, True, 1),
+    ],
+    layers.gained_cosine: [("kappa", 0.5, 0.5)],
     roots.one_token: [(r"0\.\.1", [2])],
     roots.later_draw: [(r"1\.\.4", P, 5)],
     roots.least_shift: [("share", F(2), 1)],

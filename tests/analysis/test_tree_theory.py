@@ -73,14 +73,6 @@ def test_nodes_are_added_while_they_are_worth_their_time():
             assert flat[free - 1] == max(flat)
 
 
-def test_a_price_that_falls_may_hide_a_better_tree():
-    """Theorem 6.5.2 needs prices that never fall: cheap nodes may come after an expensive one."""
-    tokens = analysis.frontier([F(9, 10)], 12)
-    seconds = [F(1)] + [F(2) + F(n, 100) for n in range(11)]
-    speed = [f / t for f, t in zip(tokens, seconds)]
-    assert speed[1] < speed[0] < max(speed)
-
-
 # ------------------------------------------------------------------------------- 6.6, dynamic trees
 
 

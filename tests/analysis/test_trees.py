@@ -91,14 +91,6 @@ def test_values_by_hand():
     assert analysis.frontier([F(1, 2)], 4) == [1, F(3, 2), F(7, 4), F(15, 8)]
 
 
-def test_a_budget_of_128_nodes():
-    falling = [0.6, 0.15, 0.08, 0.05]
-    best, grown = (grow(falling, 128, 10) for grow in (analysis.best_tree, analysis.grow_tree))
-    assert len(best) == 128
-    value, other = (sum(analysis.path_values(falling, tree)) for tree in (best, grown))
-    assert value == pytest.approx(other)
-
-
 def test_the_tree_for_a_cost_is_the_best_of_all_trees():
     some_rates = [F(6, 10), F(3, 10), F(1, 10)]
     trees = [t for n in range(1, 9) for t in ordered_trees(n) if covered(some_rates, t)]

@@ -48,9 +48,9 @@ def race(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
 
 
 def nodes(rule: E.NodeRule) -> Decided:
-    """A node rule from the root down. The one tree of ``E.top`` is put in the place of ours."""
-    return lambda target, draft, parents, paths: E.walks(
-        rule, E.top, target, draft, parents, lambda _: paths
+    """A node rule from the root down."""
+    return lambda target, draft, parents, paths: E.walk(
+        rule, target, draft, parents, [(paths, F(1))]
     )
 
 

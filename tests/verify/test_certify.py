@@ -16,6 +16,7 @@ from pathlib import Path
 from random import random as bound_uniform
 from secrets import choice as bound_choice
 
+import biased
 import numpy as np
 import pytest
 import torch
@@ -25,8 +26,7 @@ from typer.testing import CliRunner
 
 import specwb
 from specwb.cli import app
-from specwb.probability import Sampling
-from specwb.verify import Rejection, RRSw
+from specwb.verify import Rejection
 from specwb.verify.certify import BIASED, LOSSLESS, NOTHING, certify
 from specwb.verify.forking import NoCertificate, distribution
 from specwb.verify.verifiers import ADAPTERS, VERIFIERS, _drawn, _rest, token_rejection
@@ -212,7 +212,14 @@ def test_temperatures_reach_an_adapted_function(cold):
 # --------------------------------------------------------------------------------------- rules
 
 
-@pytest.mark.parametrize("rule", ["rejection", "rrsw", "top", "block", "gbv"])
+OTHERS = ["rrs", "kseq", "point", "naive", "traversal"]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["rejection", "rrsw", "top", "block", "gbv"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS],
+)
 def test_the_projects_own_rules(rule):
     result = certify(rule, seconds=BUSY)
     assert result, result
@@ -220,39 +227,12 @@ def test_the_projects_own_rules(rule):
     assert any(one.temperature != 1 for one in result.instances)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["rrs", "kseq", "point", "naive", "traversal"])
-def test_the_projects_other_rules(rule):
-    result = certify(rule, seconds=BUSY)
-    assert result, result
-
-
-class Sorted(RRSw):
-    def node(self, p, q, tokens, ok, u):
-        order = torch.where(ok, q.gather(1, tokens), -1).argsort(1, descending=True)
-        choice, rest = super().node(p, q, tokens.gather(1, order), ok.gather(1, order), u)
-        kept = order.gather(1, choice.clamp_min(0)[:, None]).squeeze(1)
-        return torch.where(choice < 0, -1, kept), rest
-
-
-class AtOne(Rejection):
-    """It forgets the temperature of the target."""
-
-    def p(self, scores, node):
-        return super().p(replace(scores, sampling=Sampling(1.0)), node)
-
-
-class OfItsOwn(Rejection):
-    def node(self, p, q, tokens, ok, u):
-        return super().node(p, q, tokens, ok, torch.rand_like(u))
-
-
 class Failing(Rejection):
     def node(self, p, q, tokens, ok, u):
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("rule", [Sorted, AtOne(), "typical"])
+@pytest.mark.parametrize("rule", [biased.Sorted, biased.RawTarget(), "typical"])
 def test_a_biased_rule_has_a_counterexample(rule):
     result = certify(rule)
     assert result.verdict == BIASED
@@ -264,7 +244,12 @@ def test_a_biased_rule_has_a_counterexample(rule):
 
 @pytest.mark.parametrize(
     ("rule", "reason"),
-    [("coupled", "COUPLED"), ("longest", "ROOTS"), (OfItsOwn, "of its own"), (Failing, "raised")],
+    [
+        ("coupled", "COUPLED"),
+        ("longest", "ROOTS"),
+        (biased.OwnUniforms, "of its own"),
+        (Failing, "raised"),
+    ],
 )
 def test_a_rule_that_cannot_be_followed_gets_no_certificate(rule, reason):
     result = certify(rule)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fractions import Fraction as F
 
+import biased
 import pytest
 import torch
 from terminal import call
@@ -172,14 +173,7 @@ def test_what_exceeds_the_stretches_that_were_missed_is_wrong() -> None:
     assert "NOT lossless" in str(check)
 
 
-class NoTemperature(Rejection):
-    """Wrong: p is the softmax of the logits, whatever temperature there is."""
-
-    def p(self, scores, node):
-        return scores.logits[torch.arange(len(node)), node].softmax(-1)
-
-
-class NoFilters(NoTemperature):
+class NoFilters(Rejection):
     """Wrong: p has the temperature and not the filters."""
 
     def p(self, scores, node):
@@ -197,24 +191,15 @@ def untested(level: int, in_branched: bool = False):
     return after
 
 
-def passes(sibling: int, below_root: bool = False):
-    """Wrong: the sibling of this number is taken untested."""
-
-    def before(at, branched, ok, u):
-        wrong = at > below_root and ok.shape[1] > sibling
-        return u * (torch.arange(u.shape[1]) != sibling) if wrong else u
-
-    return before
+def third_sibling_below(at, branched, ok, u):
+    """Wrong: it is taken untested."""
+    return u * (torch.arange(u.shape[1]) != 2) if at > 1 and ok.shape[1] > 2 else u
 
 
-def four_tokens(level: int):
-    """Wrong: from a level on only the first four tokens can come after a rejection."""
-
-    def after(at, branched, ok, choice, residual):
-        low = residual * (torch.arange(residual.shape[1]) < (4 if at >= level else 99))
-        return choice, torch.where((low.sum(1) > 0)[:, None], low, residual)
-
-    return after
+def four_tokens_below(at, branched, ok, choice, residual):
+    """Wrong: below the first level only the first four tokens can come after a rejection."""
+    low = residual * (torch.arange(residual.shape[1]) < (4 if at > 1 else 99))
+    return choice, torch.where((low.sum(1) > 0)[:, None], low, residual)
 
 
 class FifthSibling(RRS):
@@ -231,16 +216,16 @@ class FifthSibling(RRS):
 @pytest.mark.parametrize(
     "rule",
     [
-        NoTemperature,
+        biased.RawTarget,
+        biased.AllAtDepthFive,
+        biased.FourthUntested,
+        biased.FirstIds,
         NoFilters,
         FifthSibling,
-        changed(Rejection, "fifth level", after=untested(5)),
         changed(Rejection, "sixth level", after=untested(6)),
         changed(RRSw, "below a branch", after=untested(3, True)),
-        changed(RRSw, "fourth sibling", passes(3)),
-        changed(RRSw, "third sibling below", passes(2, True)),
-        changed(Rejection, "four tokens", after=four_tokens(1)),
-        changed(Rejection, "four tokens below", after=four_tokens(2)),
+        changed(RRSw, "third sibling below", third_sibling_below),
+        changed(Rejection, "four tokens below", after=four_tokens_below),
     ],
     ids=lambda rule: rule.name or rule.__name__,
 )

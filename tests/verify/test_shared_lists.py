@@ -89,10 +89,7 @@ def shared_trees(
     A list is drawn the first time that a node needs it, as long as the widest of those that share
     it needs it. A node with fewer children takes the first of it.
     """
-    below = [
-        [i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))
-    ]
-    depth = E.depths(parents)
+    below, depth = E.children_of(parents), E.depths(parents)
 
     def home(node: int) -> tuple[int, int]:
         """The node that its block is below, and the position there that its children are drawn
@@ -149,25 +146,8 @@ def round_distribution(
     path.
     """
     sampling, rule = RULES[scheme]
-    below = [
-        [i for i, parent in enumerate(parents) if parent == node] for node in range(len(parents))
-    ]
-    decide = cache(lambda path, tokens: rule(target(path), q(q_of, path, k), tokens))
-    outcomes: list[E.Outcome] = []
-    for paths, chance in shared_trees(sampling, q_of, parents, k, draw_list):
-        todo = [(0, chance)]
-        while todo:
-            node, prob = todo.pop()
-            path, there = paths[node], [i for i in below[node] if paths[i] is not None]
-            assert path is not None
-            if not there:
-                outcomes.append((path, target(path), prob))
-                continue
-            tokens = tuple(paths[i][-1] for i in there)  # type: ignore[index]
-            accept, residual = decide(path, tokens)
-            todo += [(i, prob * a) for i, a in zip(there, accept, strict=True) if a]
-            if sum(accept) < 1:
-                outcomes.append((path, residual, prob * (1 - sum(accept))))
+    drafts = shared_trees(sampling, q_of, parents, k, draw_list)
+    outcomes = E.walk(rule, target, lambda path: q(q_of, path, k), parents, drafts)
     return E.completed(outcomes, target, max(E.depths(parents)) + 1)
 
 
@@ -313,23 +293,3 @@ def test_a_list_that_depends_on_the_one_above_is_refuted():
 
     assert max(distance(seed, same_noise) for seed in range(8)) > F(1, 100)
     assert [distance(seed, drawn_once) for seed in range(8)] == [0] * 8
-
-
-def test_a_point_mass_that_knows_what_p_will_say_is_refuted():
-    """A list may make no use of the token that will be drawn from p. Here it is shorter where that
-    token is 0."""
-    p = E.norm([1, 2, 3])
-
-    def output_of(list_given: Callable[[int], E.Tokens]) -> list[F]:
-        out = [_0] * 3
-        for y, a in enumerate(p):  # the draw that the rule compares its candidates with
-            tokens = list_given(y)
-            if y in tokens:
-                out[y] += a
-            else:
-                for z, b in enumerate(E.norm(E.without(p, tokens))):
-                    out[z] += a * b
-        return out
-
-    assert output_of(lambda y: (0, 1)) == p
-    assert E.tv(output_of(lambda y: (1,) if y == 0 else (0, 1)), p) > F(1, 100)

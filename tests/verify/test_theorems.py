@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from fractions import Fraction as F
 from functools import cache
-from itertools import accumulate, combinations, permutations, product
+from itertools import accumulate, combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -113,13 +113,6 @@ def test_logits_that_are_off() -> None:
         assert off == pytest.approx(np.tanh(eps / 2), abs=1e-12)
 
 
-def test_masking_position_by_position_is_not_conditioning() -> None:
-    """The example after theorem 1.3: texts 00, 10, 11 of two fair tokens."""
-    allowed = [(0, 0), (1, 0), (1, 1)]
-    firsts, seconds = {x for x, _ in allowed}, {y for x, y in allowed if x == 0}
-    assert F(1, len(firsts)) * F(1, len(seconds)) == F(1, 2) != F(1, len(allowed))
-
-
 # ------------------------------------------------------------------------------------------- page 4
 
 
@@ -170,45 +163,6 @@ def test_the_first_candidate_is_put_back_into_the_order() -> None:
         assert extra <= bound
         strict += 0 < extra < bound
     assert strict > 10
-
-
-def test_levels_of_recursive_rejection() -> None:
-    """Theorem 4.6: RRSw's level is never below that of RRS, and its acceptance is the mean of
-    f(level)."""
-    rng, above = random.Random(8), 0
-
-    def mass(p: E.Dist, q: E.Dist, c: F) -> F:
-        return sum(E.minus(p, q, c), F(0))
-
-    for _ in range(40):
-        v, k = rng.choice([3, 4, 5]), rng.choice([2, 3])
-        p, q = random_distribution(rng, v, 0), random_distribution(rng, v)
-        levels = [F(0)]
-        for _ in range(k):
-            levels.append(levels[-1] + mass(p, q, levels[-1]))
-        if mass(p, q, F(1)) == 0:
-            continue
-        weights, mean = F(0), F(0)
-        for tokens in permutations(range(v), k - 1):
-            c, m, chance = F(0), F(1), F(1)
-            for j in range(k):
-                rest = [F(0) if x in tokens[:j] else b for x, b in enumerate(q)]
-                step = c + m / sum(rest)
-                assert step >= levels[j + 1]
-                above += step > levels[j + 1]
-                if j < k - 1:
-                    target, draft = E.norm(E.minus(p, q, c)), E.norm(rest)
-                    chance *= max(draft[tokens[j]] - target[tokens[j]], F(0))
-                    m = mass(p, q, step)
-                c = step
-                if not chance:
-                    break
-            else:
-                weights += chance / m
-                mean += chance / m * (1 - mass(p, q, c))
-        assert weights == 1
-        assert mean == E.rrsw_acceptance(p, q, k)
-    assert above > 100
 
 
 # ------------------------------------------------------------------------------------------- page 5

@@ -102,6 +102,7 @@ from specwb.verify.exact.rounds import (
     round_distribution,
     target_distribution,
     trees,
+    walk,
     walks,
 )
 from specwb.verify.exact.schemes import SCHEMES, iid, top, top_and_sample, without_replacement
@@ -196,6 +197,7 @@ __all__ = [
     "trie",
     "tv",
     "typical",
+    "walk",
     "walked",
     "walks",
     "without",

@@ -101,6 +101,18 @@ def walks(
         change: What is verified in place of the tree that was drafted, ``None`` for nodes that are
             left out.
     """
+    drafts = ((change(paths), chance) for paths, chance in trees(scheme, draft, parents))
+    return walk(rule, target, draft, parents, drafts)
+
+
+def walk(
+    rule: NodeRule,
+    target: Model,
+    draft: Model,
+    parents: Sequence[int],
+    drafts: Iterable[tuple[Paths, Fraction]],
+) -> Iterator[Outcome]:
+    """The outcomes of top-down walks through given trees, each with its probability."""
     children = children_of(parents)
     decisions: dict[tuple[Tokens, Tokens], Decision] = {}
 
@@ -109,8 +121,8 @@ def walks(
             decisions[path, tokens] = rule(target(path), draft(path), tokens)
         return decisions[path, tokens]
 
-    for drafted, chance in trees(scheme, draft, parents):
-        paths, todo = change(drafted), [(0, chance)]
+    for paths, chance in drafts:
+        todo = [(0, chance)]
         while todo:
             node, probability = todo.pop()
             path = paths[node]
