@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits
-from specwb.verify.rule import Rule
+from specwb.verify.rule import Rule, entries
 
 
 class Block(Rule):
@@ -126,6 +126,4 @@ class Block(Rule):
         if self.some(broken):
             distribution = torch.where(broken[:, None], torch.nan, distribution)
         node = nodes.gather(1, accepted[:, None]).squeeze(1)
-        row = torch.arange(len(node), device=node.device)
-        of = row if draft.tree.R > 1 else torch.zeros_like(row)
-        return Verdict(draft.tree.trail[of, node], accepted, torch.empty(0), distribution)
+        return Verdict(entries(draft.tree.trail, node), accepted, torch.empty(0), distribution)

@@ -38,8 +38,9 @@ from specwb.inputs import real
 from specwb.probability import Sampling
 from specwb.tree import Tree
 from specwb.verify.exact import Model, norm
-from specwb.verify.forking import NoCertificate, distribution
+from specwb.verify.forking import distribution
 from specwb.verify.rule import Rule
+from specwb.verify.symbols import NoCertificate
 
 ROUNDING = 1e-5
 """A TV above this is a bias; verifiers in float32 round by some 1e-7 an operation."""

@@ -314,17 +314,9 @@ def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: i
     return int(wrong.sum())
 
 
-def outcomes_of(rule: Rule, draft: Draft, scores: Scores) -> list[list[Outcome]]:
-    """The outcomes of each row's draft: accepted tokens, distribution of the bonus token,
-    probability.
-
-    The probabilities of a row are the measures of its boxes (:func:`boxes_of`) and add up to 1.
-    """
-    return outcomes_in(draft, boxes_of(rule, draft, scores))
-
-
 def outcomes_in(draft: Draft, boxes: Boxes) -> list[list[Outcome]]:
-    """:func:`outcomes_of` from given boxes."""
+    """The outcomes of each row's draft: accepted tokens, distribution of the bonus token,
+    probability. The probabilities of a row are the measures of its boxes and add up to 1."""
     shape = boxes.row if draft.tree.R > 1 else torch.zeros_like(boxes.row)
     paths = draft.tree.trail[shape, boxes.node]
     texts = draft.tokens[boxes.row].gather(1, paths)[:, 1:]

@@ -10,20 +10,6 @@ from functools import cache
 
 from specwb.verify.exact import Dist, Model, Tokens, children_of, norm
 
-TREES: dict[str, tuple[int, ...]] = {
-    "leaf": (-1,),
-    "chain1": (-1, 0),
-    "chain3": (-1, 0, 1, 2),
-    "siblings3": (-1, 0, 0, 0),
-    "lopsided": (-1, 0, 0, 1, 3),
-    "late": (-1, 0, 0, 2, 2),
-    "branching2-1": (-1, 0, 0, 1, 2),
-    "mixed6": (-1, 0, 0, 1, 1, 2),
-    "branching2-2": (-1, 0, 0, 1, 1, 2, 2),
-    "chain5": (-1, 0, 1, 2, 3, 4),
-}
-"""Trees by name, each as the parents of its nodes."""
-
 
 def weights(rng: random.Random, v: int) -> list[Fraction]:
     """A distribution over v tokens of one of several difficult kinds."""

@@ -217,12 +217,13 @@ class NodeRule(Rule):
         if self.some(alive) or bonus is None:
             last = self.p(scores, node)
             bonus = last if bonus is None else self.put(bonus, last, alive)
-        trail = draft.tree.trail
-        return Verdict(trail[_rows(trail, node), node], accepted, torch.empty(0), bonus)
+        return Verdict(entries(draft.tree.trail, node), accepted, torch.empty(0), bonus)
 
 
-def _rows(table: Tensor, node: Tensor) -> Tensor:
-    return torch.arange(len(node), device=node.device) if len(table) > 1 else torch.zeros_like(node)
+def entries(table: Tensor, node: Tensor) -> Tensor:
+    """The entries at ``node [B]`` of a table of a tree, ``[1,n,..]`` or ``[B,n,..]``."""
+    rows = torch.arange(len(node), device=node.device)
+    return table[rows if len(table) > 1 else torch.zeros_like(node), node]
 
 
 def without(p: Tensor, tokens: Tensor, ok: Tensor) -> Tensor:

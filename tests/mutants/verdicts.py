@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from mutants.patch import killed_by
-from specwb.verify import certify, forking
+from specwb.verify import certify, forking, symbols
 
 
 @killed_by("verify/test_certify.py: compared_twice")
 def intervals_forgotten(patch):
     """What a comparison says of a uniform is forgotten by the next one."""
-    patch.edit(forking._Run.below, "self.bounds[number] = low, threshold", "pass")
+    patch.edit(symbols.Run.below, "self.bounds[number] = low, threshold", "pass")
 
 
 @killed_by("verify/test_certify.py: compared_twice")
 def chance_of_the_whole_interval(patch):
     """A uniform that is known to lie in (a, b) is below t with probability t."""
-    patch.edit(forking._Run.below, "(threshold - low) / (high - low)", "threshold")
+    patch.edit(symbols.Run.below, "(threshold - low) / (high - low)", "threshold")
 
 
 @killed_by("verify/test_certify.py: without_replacement")
 def drawn_again(patch):
     """A draw without replacement leaves its token."""
-    patch.edit(forking._Run.tokens, "if not replacement:", "if False:")
+    patch.edit(symbols.Run.tokens, "if not replacement:", "if False:")
 
 
 @killed_by("verify/test_certify.py: known_verifiers shared_noise")
 def noise_raced_twice(patch):
     """The same exponential variables may decide twice, as if they were drawn anew."""
-    patch.edit(forking.Race.special, "again or any(", "False and any(")
+    patch.edit(symbols.Race.special, "again or any(", "False and any(")
 
 
 @killed_by("verify/test_certify.py: hostile_verifiers state")

@@ -19,7 +19,7 @@ from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Tree
 from specwb.verify import RULES, Rule, distribution
 from specwb.verify import exact as E
-from specwb.verify.instances import TREES, dense_pairs, models, pairs
+from specwb.verify.instances import dense_pairs, models, pairs
 from specwb.verify.kseq import scale
 from specwb.verify.race import race_weights
 
@@ -71,6 +71,19 @@ def tests(rule: E.Tests) -> Decided:
     return decided
 
 
+TREES: dict[str, tuple[int, ...]] = {
+    "leaf": (-1,),
+    "chain1": (-1, 0),
+    "chain3": (-1, 0, 1, 2),
+    "siblings3": (-1, 0, 0, 0),
+    "lopsided": (-1, 0, 0, 1, 3),
+    "late": (-1, 0, 0, 2, 2),
+    "branching2-1": (-1, 0, 0, 1, 2),
+    "mixed6": (-1, 0, 0, 1, 1, 2),
+    "branching2-2": (-1, 0, 0, 1, 1, 2, 2),
+    "chain5": (-1, 0, 1, 2, 3, 4),
+}
+"""Trees by name, each as the parents of its nodes."""
 CHAINS = [(-1, 0), (-1, 0, 1, 2, 3)]
 WIDE = [(-1, 0), (-1, 0, 0, 0), TREES["lopsided"]]
 PATHS = [(-1, 0, 0), (-1, *[0] * 3, 1, 2, 3), (-1, 0, 0, 1, 2, 3, 4)]
@@ -205,7 +218,9 @@ class Batch:
     def worst_tv(self, rule: Rule | None = None) -> float:
         """The largest distance over the rows between what the rule and the exact one output, given
         the draft."""
-        found = distribution.outcomes_of(rule or self.rule, self.draft, self.scores)
+        found = distribution.outcomes_in(
+            self.draft, distribution.boxes_of(rule or self.rule, self.draft, self.scores)
+        )
         return max(
             distance(outcomes, self.exact(*case, self.parents, paths))
             for outcomes, case, paths in zip(found, self.cases, self.drafted, strict=True)

@@ -28,7 +28,8 @@ import specwb
 from specwb.cli import app
 from specwb.verify import Rejection
 from specwb.verify.certify import BIASED, LOSSLESS, NOTHING, certify
-from specwb.verify.forking import NoCertificate, distribution
+from specwb.verify.forking import distribution
+from specwb.verify.symbols import NoCertificate
 from specwb.verify.verifiers import ADAPTERS, VERIFIERS, _drawn, _rest, token_rejection
 
 PAGE = Path(__file__).parents[2] / "docs" / "certify.md"

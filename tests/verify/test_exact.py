@@ -8,10 +8,11 @@ from fractions import Fraction as F
 from itertools import product
 
 import pytest
+from driven import TREES
 
 from specwb.analysis import expected_point
 from specwb.verify import exact as E
-from specwb.verify.instances import TREES, dense_pairs, models, pairs
+from specwb.verify.instances import dense_pairs, models, pairs
 from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS
 from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_products
 
