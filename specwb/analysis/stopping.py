@@ -60,14 +60,9 @@ def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fracti
 def compression(kept: Sequence[int]) -> tuple[Fraction, list[Fraction]]:
     """Compression rate ``CR = mean(1 + kept)`` and ``CTAR(w)``, which add up: CR = 1 + sum CTAR(w).
 
-    CTAR(w) is the fraction of steps that accept at least w draft tokens, w = 1, 2, ..
+    CTAR(w) is the fraction of steps that accept at least w draft tokens, w = 1, 2, .. to the
+    largest number accepted; ``kept`` is how many draft tokens each step accepted.
 
-    Args:
-        kept: How many draft tokens each step accepted.
-    Returns:
-        CR, and CTAR from w = 1 to the largest number accepted.
-    Raises:
-        ValueError: No step, or a number below 0.
     Source: Liu et al. 2024 (Kangaroo), 3.1. CR is tau.
     """
     if not kept or min(kept) < 0:
@@ -83,28 +78,19 @@ def compression(kept: Sequence[int]) -> tuple[Fraction, list[Fraction]]:
 def round_time(drafted: Any, r: Any, a: Any, v: Any = 1) -> Any:
     """A step takes ``1 + D (r + a) + (1 - r) (v - 1)`` times a plain step.
 
-    D + 1 tokens go through the first layers one by one, D through adapter and head, and all at once
-    through the layers behind the exit.
-
-    Args:
-        drafted: D, or its mean where v is 1.
-        r: Time of one token through the first layers over a plain step.
-        a: Time of adapter and head once over a plain step.
-        v: Time of D + 1 tokens behind the exit over one token's; 1 where reading the weights takes
-            all the time.
+    D + 1 tokens go through the first layers one by one (r: time of one over a plain step), D
+    through adapter and head (a), and all at once through the layers behind the exit (v: time of D +
+    1 tokens over one token's; 1 where reading the weights takes all the time). D may be a mean
+    where v is 1.
     """
     return 1 + drafted * (r + a) + (1 - r) * (v - 1)
 
 
 def implied_price(cr: Any, drafted: Any, speedup: Any) -> Any:
-    """A measured speedup implies that a draft token took ``c = (CR / speedup - 1) / E[D]``.
+    """A measured speedup implies that a draft token took ``c = (CR / speedup - 1) / E[D]``, CR
+    being the compression rate and E[D] > 0 the mean number of draft tokens per step.
 
     This is r + a of :func:`round_time` where scoring many tokens is as cheap as scoring one.
-
-    Args:
-        cr: Compression rate.
-        drafted: Mean number of draft tokens per step, > 0.
-        speedup: The measured speedup.
     """
     return (cr / speedup - 1) / drafted
 
@@ -210,11 +196,8 @@ def next_kept(sure: Sure, history: History) -> Any:
 
 
 def independent(values: Sequence[tuple[Any, Any]]) -> Sure:
-    """A drafter whose confidence in each token is drawn independently from one distribution.
-
-    Args:
-        values: The distribution, ``[(value, probability), ..]``.
-    """
+    """A drafter whose confidence in each token is drawn independently from one distribution,
+    ``[(value, probability), ..]``."""
     return lambda history: values
 
 

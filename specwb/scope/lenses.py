@@ -189,19 +189,9 @@ def _lattice(drafter: DiffusionDrafter) -> Lens | None:
         whole = (*context, *tokens)
         return whole[len(whole) - reach :] if reach else ()
 
-    places = []
-    for i, (ids, logq) in enumerate(zip(lattice.ids, lattice.logq, strict=True)):
-        on = {path.ranks[i] for path in paths if i < len(path.ranks)}
-        kept = sorted({*range(min(CHOICES, len(ids))), *on})
-        before = best.tokens[:i]
-        r = proxy.scores(behind(before), [ids[rank] for rank in kept])
-        places.append({
-            "ranks": kept,
-            "tokens": [ids[rank] for rank in kept],
-            "logq": [short(logq[rank]) for rank in kept],
-            "logr": [short(x) for x in r],
-            "more": len(ids) - len(kept),
-        })  # fmt: skip
+    def logr(i: int, ranks: list[int]) -> list[float]:
+        return proxy.scores(behind(best.tokens[:i]), [lattice.ids[i][rank] for rank in ranks])
+
     along = [
         {
             "tokens": list(path.tokens),
@@ -220,10 +210,31 @@ def _lattice(drafter: DiffusionDrafter) -> Lens | None:
         "lam": drafter.lam,
         "order": proxy.order,
         "text": list(context),
-        "places": places,
+        "places": _places(lattice.ids, lattice.logq, along, logr),
         "paths": along,
         "forwards": drafter.steps,
     }
+
+
+def _places(
+    ids: list[list[int]],
+    logq: list[list[float]],
+    along: list[dict[str, Any]],
+    logr: Callable[[int, list[int]], list[float]],
+) -> list[dict[str, Any]]:
+    """The candidates that are shown at every place: the likeliest, and those on a path."""
+    places = []
+    for i, (tokens, scores) in enumerate(zip(ids, logq, strict=False)):
+        on = {path["ranks"][i] for path in along if i < len(path["ranks"])}
+        kept = sorted({*range(min(CHOICES, len(tokens))), *on})
+        places.append({
+            "ranks": kept,
+            "tokens": [tokens[rank] for rank in kept],
+            "logq": [short(scores[rank]) for rank in kept],
+            "logr": [short(x) for x in logr(i, kept)],
+            "more": len(tokens) - len(kept),
+        })  # fmt: skip
+    return places
 
 
 def _walks(drafter: DiffusionDrafter, state: State, draft: Draft) -> Lens | None:
@@ -259,24 +270,18 @@ def _walks(drafter: DiffusionDrafter, state: State, draft: Draft) -> Lens | None
         })  # fmt: skip
     if not along:
         return None
-    places = []
-    for i, before in enumerate([0, *along[0]["ranks"][:-1]]):
-        on = {path["ranks"][i] for path in along if i < len(path["ranks"])}
-        kept = sorted({*range(min(CHOICES, len(ids[i]))), *on})
-        places.append({
-            "ranks": kept,
-            "tokens": [ids[i][rank] for rank in kept],
-            "logq": [short(logq[i][rank]) for rank in kept],
-            "logr": [short(logr[i][before][rank]) for rank in kept],
-            "more": len(ids[i]) - len(kept),
-        })  # fmt: skip
+    before = [0, *along[0]["ranks"][:-1]]
+
+    def first(i: int, ranks: list[int]) -> list[float]:
+        return [logr[i][before[i]][rank] for rank in ranks]
+
     return {
         "kind": "lattice",
         "learned": drafter.scorer.kind,
         "lam": 0.0,
         "order": 2,
         "text": _words(state, 1),
-        "places": places,
+        "places": _places(ids[: len(before)], logq, along, first),
         "paths": along,
         "forwards": drafter.steps,
     }

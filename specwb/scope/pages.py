@@ -32,11 +32,7 @@ def packed(traces: Sequence[Mapping[str, Any]]) -> str:
 
 
 def unpacked(text: str) -> list[dict[str, Any]]:
-    """The traces of :func:`packed`.
-
-    Raises:
-        TraceError: the text is something else.
-    """
+    """The traces of :func:`packed`; a TraceError if the text is something else."""
     with foreign("these are no packed traces", TraceError):
         return several(json.loads(gzip.decompress(base64.b64decode(text))))
 

@@ -38,13 +38,11 @@ def schema() -> dict[str, Any]:
 
 
 def checked(trace: Any) -> dict[str, Any]:
-    """A trace as :func:`specwb.record` made it, or as it was read from a file, if it can be played.
+    """A trace as :func:`specwb.record` made it, or as it was read from a file; a TraceError if it
+    cannot be played.
 
     It looks at the name, the version and the parts that a player cannot do without; the whole is
     what :func:`schema` says.
-
-    Raises:
-        TraceError: it cannot.
     """
     if not isinstance(trace, Mapping) or trace.get("format") != FORMAT:
         raise TraceError(
@@ -63,10 +61,8 @@ def checked(trace: Any) -> dict[str, Any]:
 
 
 def several(traces: Any) -> list[dict[str, Any]]:
-    """One trace or a sequence of them as a list of those that can be played.
-
-    Raises:
-        TraceError: one cannot, or this is neither.
+    """One trace or a sequence of them as a list of those that can be played; a TraceError for
+    others.
     """
     if isinstance(traces, Sequence) and not isinstance(traces, str):
         return [checked(trace) for trace in traces]

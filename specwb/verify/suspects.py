@@ -49,10 +49,8 @@ class Suspect:
 def suspects(seed: int = 0) -> dict[str, Suspect]:
     """Hand out verifiers A, B and C for two candidates that are drawn from q independently.
 
-    Two of them are lossless. The third is one of :data:`BIASED`.
-
-    Args:
-        seed: determines which one is biased, and how; one seed per student.
+    Two of them are lossless. The third is one of :data:`BIASED`; ``seed`` determines which one is
+    biased, and how: one seed per student.
     """
     return {name: Suspect(name, rule) for name, rule in zip("ABC", _rules(seed)[0], strict=True)}
 
@@ -72,16 +70,8 @@ def _rules(seed: int) -> tuple[list[NodeRule], Mutant]:
 
 
 def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[int]:
-    """Run a verifier on ``count`` pairs of candidates, and count its output tokens.
-
-    Args:
-        rule: a node rule.
-        p, q: the target's distribution and the draft's.
-        count: number of tokens.
-        seed: of all draws.
-    Returns:
-        ``[V]``, how often each token was the output.
-    """
+    """``[V]``: how often each token was the output of a verifier on ``count`` pairs of
+    candidates."""
     rng = np.random.default_rng(seed)
     pairs = iid(q, CHILDREN)
     counts = np.zeros(len(p), int)
@@ -100,14 +90,8 @@ def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[i
 
 
 def pvalue(counts: Sequence[int], p: Dist) -> float:
-    """The probability that draws from p fit p as badly as these counts do, by chi-square.
-
-    Args:
-        counts: ``[V]``.
-        p: ``[V]``, without zeros.
-    Raises:
-        ValueError: p has a zero, or nothing was counted.
-    """
+    """The probability that draws from p, which has no zeros, fit p as badly as these counts ``[V]``
+    do, by chi-square."""
     _check(p)
     if sum(counts) < 1:
         raise ArgumentError("nothing was counted")
@@ -117,28 +101,18 @@ def pvalue(counts: Sequence[int], p: Dist) -> float:
 
 def power(p: Dist, out: Dist, count: int, alarm: float = ALARM) -> float:
     """The probability that a chi-square test of ``count`` tokens detects that they come from
-    ``out``.
+    ``out`` and not from p, which has no zeros: that its p-value is below ``alarm``.
 
-    ``n`` tokens from r have a chi-square that is noncentral with ``n sum (r - p)^2 / p``.
-
-    Args:
-        p: the distribution under test, without zeros.
-        out: r, the distribution of the tokens.
-        count: n.
-        alarm: the p-value below which the test rejects; if ``out`` is p, the result is this.
-    Raises:
-        ValueError: p has a zero.
+    ``n`` tokens from r have a chi-square that is noncentral with ``n sum (r - p)^2 / p``. If
+    ``out`` is p, the result is ``alarm``.
     """
     freedom, critical = len(p) - 1, stats.chi2.isf(alarm, len(p) - 1)
     return float(stats.ncx2.sf(critical, freedom, count * _distance(p, out)))
 
 
 def needed(p: Dist, out: Dist, often: float = 0.8, alarm: float = ALARM) -> int:
-    """The number of tokens with which a test detects ``out`` with a given power; see :func:`power`.
-
-    Raises:
-        ValueError: p has a zero, or ``out`` is p, which no number detects.
-    """
+    """The number of tokens with which a test detects ``out`` with a given power (:func:`power`); a
+    ValueError if ``out`` is p, which no number detects."""
     distance = _distance(p, out)
     if not distance:
         raise ArgumentError("what comes out is p: there is nothing to find")

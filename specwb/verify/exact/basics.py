@@ -26,13 +26,8 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def norm(weights: Sequence[Fraction | int]) -> list[Fraction]:
-    """The distribution proportional to ``weights`` is ``w / sum(w)``.
-
-    Args:
-        weights: One number >= 0 per token, not all of them 0.
-    Raises:
-        ValueError: A weight is negative, or all are zero.
-    """
+    """The distribution proportional to ``weights`` is ``w / sum(w)``; a ValueError if a weight is
+    negative, or all are zero."""
     total = sum(weights, _0)
     if total <= 0 or min(weights) < 0:
         raise ArgumentError(f"not the weights of a distribution: {weights}")
@@ -50,17 +45,13 @@ def without(p: Dist, tokens: Tokens) -> list[Fraction]:
 
 
 def finite_draw(p: Dist, bits: int = 32) -> list[Fraction]:
-    """The distribution of a token that is drawn with a uniform of ``bits`` random bits.
+    """The distribution of a token that is drawn with a uniform of ``bits`` random bits, of which
+    :class:`specwb.noise.Noise` has 32.
 
     The token is the first x with ``cumsum(p)[x] > u``, where ``u = (w + 1/2) 2^-bits`` and w is one
     of ``2^bits`` equally likely words: the tokens up to x have ``ceil(2^bits F(x) - 1/2)`` of them,
     F being ``cumsum(p)``. The distribution is off from p by at most ``(n - 1) 2^-(bits + 1)``, n
-    the number of tokens with p > 0.
-
-    Args:
-        p: A distribution.
-        bits: Random bits of a word, >= 0; :class:`specwb.noise.Noise` has 32.
-    Source: theorem 1.5.
+    the number of tokens with p > 0 (theorem 1.5).
     """
     cumulated, words_below, distribution = _0, 0, []
     for a in p:
@@ -77,15 +68,9 @@ def overlap(p: Dist, q: Dist) -> Fraction:
 
 
 def tv(a: Dist | Mapping[Tokens, Fraction], b: Dist | Mapping[Tokens, Fraction]) -> Fraction:
-    """Total variation, ``1/2 sum |a - b|``, of two distributions; it is 0 iff they are equal.
-
-    Args:
-        a: A distribution over tokens (a list), or over sequences (a dictionary in which what is
-            missing has probability 0).
-        b: Another of the same kind, over the same vocabulary.
-    Raises:
-        TypeError: One is over tokens and the other over sequences.
-    """
+    """Total variation, ``1/2 sum |a - b|``, of two distributions over tokens (lists), or over
+    sequences (dictionaries in which what is missing has probability 0); it is 0 iff they are
+    equal."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return sum((abs(a.get(x, _0) - b.get(x, _0)) for x in {*a, *b}), _0) / 2
     if isinstance(a, Mapping) or isinstance(b, Mapping):

@@ -31,8 +31,6 @@ def rejection(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
     Accept x with ``min(1, p(x)/q(x))``; otherwise draw the bonus token from ``norm((p - q)+)``.
 
-    Raises:
-        ValueError: More than one child.
     Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318.
     """
     if len(tokens) > 1:
@@ -162,13 +160,8 @@ def kseq(p: Dist, q: Dist, tokens: Tokens, rho: Fraction | None = None) -> Decis
 
 @cache
 def kseq_rho(p: Dist, q: Dist, k: int, halvings: int = 12) -> Fraction:
-    """The smallest scale at which k-SEQ is lossless, rounded up.
-
-    It is rounded up to a multiple of ``(k - 1) / 2^halvings`` above 1.
-
-    Args:
-        halvings: How often the bisection halves [1, k].
-    """
+    """The smallest scale at which k-SEQ is lossless, rounded up to a multiple of
+    ``(k - 1) / 2^halvings`` above 1, by bisection of [1, k]."""
 
     def valid(rho: Fraction) -> bool:
         beta = sum((min(a / rho, b) for a, b in zip(p, q, strict=True)), _0)
@@ -216,10 +209,8 @@ def ratio(p: Dist, q: Dist) -> list[Fraction]:
 def race_distribution(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
     """The distribution of the child that the race selects, by enumeration.
 
-    Among k independent children one is selected with probability proportional to its weight.
-
-    Args:
-        weights: One per token, as a tuple.
+    Among k independent children one is selected with probability proportional to its weight, of
+    which there is one per token.
     """
     t = [_0] * len(q)
     for tokens, probability in iid(q, k):

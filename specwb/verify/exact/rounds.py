@@ -25,14 +25,8 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """The depth of every node: 0 at the root, ``depth[parents[i]] + 1`` elsewhere.
-
-    Args:
-        parents: -1 for the root (node 0), else ``parents[i] < i``; siblings in index order are in
-            drawing order.
-    Raises:
-        ValueError: ``parents`` is not a tree.
-    """
+    """The depth of every node: 0 at the root, ``depth[parents[i]] + 1`` elsewhere; a ValueError if
+    ``parents`` is not a tree. Siblings in index order are in drawing order."""
     if not parents or parents[0] != -1:
         raise ArgumentError("node 0 must be the root, with parent -1")
     depth = [0]
@@ -158,10 +152,9 @@ def round_distribution(
 
 
 def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[Tokens, Fraction]:
-    """The joint distribution of ``length`` tokens where the target model follows a step.
+    """The joint distribution of ``length`` tokens, at least as many as any outcome has, where the
+    target model follows a step.
 
-    Args:
-        length: Number of tokens, at least as many as any outcome has.
     Raises:
         ValueError: An outcome has no distribution of the bonus token.
     """
