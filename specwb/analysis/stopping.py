@@ -18,7 +18,7 @@ from specwb.errors import ArgumentError
 from specwb.verify.exact import Dist, minus, norm
 
 History = tuple[Any, ...]
-"""How sure the drafter was of the tokens drafted so far: for each the probability that it is
+"""The drafter's confidence in the tokens drafted so far: for each the probability that it is
 accepted, given that all before it are."""
 Sure = Callable[[History], Sequence[tuple[Any, Any]]]
 """What the next such probability may be after a history, and how likely each value is:

@@ -256,7 +256,7 @@ def _at_depth(rates: Rates, d: int) -> Sequence[Any]:
 
 
 def _depth_limit(rates: Rates, depth: int | None) -> int | None:
-    """How deep a tree may be, None where nothing limits it. Checks both arguments."""
+    """The largest depth of a tree, None where nothing limits it. Checks both arguments."""
     if depth is not None and depth < 0:
         raise ArgumentError(f"depth must be >= 0, got {depth}")
     if any(not 0 <= a <= 1 for row in _rows(rates) for a in row):

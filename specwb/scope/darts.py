@@ -1,4 +1,4 @@
-"""Where a uniform would have had to fall for another decision: what the picture of a test draws.
+"""The picture of a test: for which values of a uniform the rule would have decided otherwise.
 
 A rule is a pure function of its uniforms, so the boundaries between its decisions are found by
 asking it, whatever it computes inside: the picture cannot differ from the code, and a rule of a

@@ -1,4 +1,4 @@
-"""What only one family of methods has to show: what its drafter looked at in a step.
+"""Lenses: the view of a step that only one family of methods has, of its drafter's input.
 
 A lens is read while the drafter proposes, because a step later its state is another.
 """
@@ -70,7 +70,7 @@ class Watcher:
 
 
 def before_draft(drafter: Drafter, state: State) -> Lens | None:
-    """What has to be read before the drafter changes it."""
+    """The part of a lens that has to be read before the drafter changes it."""
     if isinstance(drafter, MedusaDrafter) and drafter.tree.D and state.features is not None:
         return _medusa(drafter, state)
     return None
@@ -84,7 +84,7 @@ def lens(
     sure: list[float],
     before: Lens | None,
 ) -> Lens | None:
-    """What the drafter looked at for row 0; ``kind`` says which picture it is for. ``sure`` is how
+    """The drafter's input for row 0; ``kind`` names the picture that it is for. ``sure`` is how
     sure it was, by level that it was asked at; ``before`` what :func:`before_draft` read."""
     if isinstance(drafter, MedusaDrafter):
         return before
@@ -127,7 +127,7 @@ def _medusa(drafter: MedusaDrafter, state: State) -> Lens:
 
 
 def _eagle(drafter: EagleDrafter, state: State) -> Lens:
-    """What the head reads: pairs of a state of the target and the token after it; below the text
+    """The head's input: pairs of a state of the target and the token after it; below the text
     its own states."""
     third = isinstance(drafter.head, Eagle3Head)
     return {
@@ -141,7 +141,7 @@ def _eagle(drafter: EagleDrafter, state: State) -> Lens:
 
 
 def _falcon(drafter: FalconDrafter, draft: Draft) -> Lens:
-    """Which pass made which node, which nodes are a block, and what each slot sees."""
+    """The pass that made each node, the nodes of each block, and the slots that each slot sees."""
     blocks = getattr(drafter, "blocks", None)
     found: Lens = {"kind": "falcon", "k": drafter.k, "align": drafter.align, "passes": None}
     if blocks is None:
@@ -156,7 +156,7 @@ def _falcon(drafter: FalconDrafter, draft: Draft) -> Lens:
 
 
 def _kangaroo(drafter: KangarooDrafter, draft: Draft, target: Target, sure: list[float]) -> Lens:
-    """Where it leaves the target, how often each part ran, and how sure it was."""
+    """The layer of its exit, its settings, and its confidence by level."""
     eta = drafter.length.confidence if drafter.length is not None else 0.0
     if isinstance(drafter, DynamicKangaroo):
         eta = 2.718281828459045**drafter.least_score
@@ -309,7 +309,7 @@ def _easyspec(drafter: EasyDrafter, draft: Draft) -> Lens:
 
 
 def _lookup(drafter: PromptLookup, state: State, draft: Draft) -> Lens:
-    """Where in the text the last tokens stood before."""
+    """The earlier place in the text from which the last tokens were copied."""
     n = int(state.length[0])
     text = state.tokens[0, :n].tolist()
     copied = [

@@ -181,8 +181,8 @@ def _text(target: Target, ids: list[int]) -> str | None:
 
 
 def _pieces(target: Target, prompt: list[int], ids: list[int]) -> list[str]:
-    """What each token adds to the text; joined they are the text. Bytes of a letter that is not
-    whole yet come with its last one."""
+    """The part of the text that each token adds; joined they are the text. Bytes of a letter that
+    is not whole yet come with its last one."""
     if target.tokenizer is None:
         return [f"{token} " for token in ids]
     pieces, shown, decoded = [], "", Text(target.tokenizer, prompt)

@@ -61,7 +61,7 @@ class Nodes:
 
 
 def as_round(step: Step, row: int = 0) -> dict[str, Any]:
-    """What a decoding step did in one row, as the schema of docs/trace.md says, without the words,
+    """One row of a decoding step, as the schema of docs/trace.md says, without the words,
     the clock and the lens.
 
     Args:
@@ -181,7 +181,7 @@ def _row(
 def _bonus(
     step: Step, row: int, explained: Explanation, nodes: Nodes, last: int
 ) -> tuple[dict[str, Any], Tensor | None]:
-    """How the bonus token came about, and the distribution ``[V]`` it was drawn from."""
+    """The origin of the bonus token, and the distribution ``[V]`` it was drawn from."""
     token, verdict = int(step.verdict.bonus[row]), step.verdict
     bonus: dict[str, Any] = {"token": token, "node": nodes.number.get(last, 0), "how": "argmax"}
     if explained.trimmed:

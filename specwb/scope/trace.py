@@ -1,4 +1,4 @@
-"""What a trace is: its name, version and schema, and the check of one that comes from outside."""
+"""Traces: their name, version and schema, and the check of one that comes from outside."""
 
 from __future__ import annotations
 

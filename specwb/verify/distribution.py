@@ -28,7 +28,7 @@ DRAFTS: dict[Scheme, E.SamplingScheme] = {
     **{Scheme[name]: scheme for name, scheme in E.SCHEMES.items()},
     Scheme.IID_PATHS: E.iid,
 }
-"""How candidates are drawn, where all drafts of a tree can be listed."""
+"""The sampling schemes of which all drafts of a tree can be listed."""
 UNLISTED = {
     Scheme.COUPLED: "its candidates come with exponential variables and are not tested by uniforms",
     Scheme.ROOTS: "its roots are drawn from the target and one of them is kept, "
@@ -290,7 +290,7 @@ def share_wrong(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, chance: 
 
 
 def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: int = 100) -> int:
-    """In how many boxes a rule decides otherwise where it may leave out work.
+    """The number of boxes in which a rule decides otherwise where it may leave out work.
 
     On a CPU the engine sets ``rule.lazy``: work that no row needs is left out. All rows together
     and each row alone are asked so, at a random point inside of up to ``most`` boxes, evenly

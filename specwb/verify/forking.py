@@ -51,7 +51,7 @@ _RANDOM = {
     "searchsorted": {"right", "side"},
     "bucketize": {"right"},
 }
-"""What draws, with the keyword arguments that are understood."""
+"""Functions that draw, with the keyword arguments that are understood."""
 
 
 @dataclass
@@ -213,7 +213,7 @@ class _Forking(TorchFunctionMode):
 
 
 class _Numpy:
-    """What stands in for ``numpy.random.default_rng()`` and its global functions."""
+    """A stand-in for ``numpy.random.default_rng()`` and its global functions."""
 
     def __init__(self, forking: _Forking) -> None:
         self.forking = forking

@@ -1,4 +1,4 @@
-"""Whether a rule, as it decodes, keeps the target's distribution: it is run on every draft of small
+"""Check that a rule, as it decodes, keeps the target's distribution: run it on every draft of small
 trees."""
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ def _outcomes(
 def _output(
     outcomes: Iterable[E.Outcome], target: E.Model, parents: Sequence[int]
 ) -> tuple[dict[E.Tokens, Fraction], dict[E.Tokens, Fraction]]:
-    """What a step writes, and the target's distribution of as many tokens."""
+    """The tokens that a step writes, and the target's distribution of as many tokens."""
     length = max(E.depths(parents)) + 1
     return E.completed(outcomes, target, length), E.target_distribution(target, length)
 

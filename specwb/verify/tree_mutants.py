@@ -128,7 +128,7 @@ def _one_pass(draft: Model) -> Model:
 
 
 def _score(draft: Model, path: Tokens) -> Fraction:
-    """What a search ranks paths by, ``prod_i q_i(x_i) r(x_i | x_<i)``.
+    """The score that a search ranks paths by, ``prod_i q_i(x_i) r(x_i | x_<i)``.
 
     One half is the one-pass distributions q_i, the other a causal proxy r.
     """

@@ -285,7 +285,7 @@ def threshold_single(p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
 
 
 def _adapter(verify: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """What makes a verifier of a function with an engine's signature; ``verify`` calls it."""
+    """Turn a function with an engine's signature, which ``verify`` calls, into a verifier."""
     return wraps(verify)(lambda function, **more: partial(verify, function, **more))
 
 

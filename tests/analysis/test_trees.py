@@ -144,20 +144,6 @@ def test_dynamic_trees_are_the_likeliest_paths():
             assert float(analysis.expected_point(q_of, narrow)) <= sum(ranked[:nodes]) + 1e-12
 
 
-def test_a_draft_is_asked_no_more_than_its_beam():
-    prefixes = []
-
-    def q_of(prefix):
-        prefixes.append(prefix)
-        return [0.5, 0.3, 0.2, 0.0]
-
-    tree = analysis.dynamic_tree(q_of, 6, 3, 2)
-    assert len(prefixes) == len(set(prefixes)) == 1 + 2 + 2
-    assert len(tree) == 6
-    assert not any(3 in path for path in tree)
-    assert all(path[:-1] in tree for path in tree if len(path) > 1)
-
-
 def test_the_beam_keeps_the_best_paths_of_a_level():
     prefixes = []
 

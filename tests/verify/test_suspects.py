@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from scipy import stats
 
 from specwb.verify import exact
 from specwb.verify import suspects as S
@@ -50,12 +49,6 @@ def test_the_power_is_how_often_it_is_found():
     assert S.power(P, P, 600) == pytest.approx(S.ALARM)
     enough = S.needed(P, out)
     assert S.power(P, out, enough) >= 0.8 > S.power(P, out, enough - 5)
-
-
-def test_the_pvalue_is_chi_squares():
-    counts = [30, 50, 20]
-    statistic = sum((n - 100 / 3) ** 2 / (100 / 3) for n in counts)
-    assert S.pvalue(counts, exact.norm([1, 1, 1])) == pytest.approx(stats.chi2.sf(statistic, 2))
 
 
 def test_what_cannot_be_asked():
