@@ -266,20 +266,15 @@ def test_marginals_need_not_be_the_best_block():
 def two_tokens(rule, p1, q1, p2, q2, joint) -> dict:
     """The law of two tokens where all children of the root have the same list: ``joint`` is the law
     of (list of the root, list of its children)."""
-    v, distribution = len(p1), {}
-    for a, b, chance in joint:
-        accept, residual = rule(p1, q1, a)
-        ways = [
-            (x, c, exact.conditional_distribution(rule(p2[x], q2, b), b, v))
-            for x, c in zip(a, accept)
-        ]
-        none = 1 - sum(accept, F(0))
-        ways += [(x, none * r, p2[x]) for x, r in enumerate(residual or ()) if none]
-        for x, weight, after in ways:
-            for y, c in enumerate(after):
-                if chance * weight * c:
-                    distribution[x, y] = distribution.get((x, y), F(0)) + chance * weight * c
-    return distribution
+    target, draft = (lambda text: p2[text[0]] if text else p1), (lambda text: q2 if text else q1)
+    first, second = (len(tokens) for tokens in joint[0][:2])
+    parents = (-1, *[0] * first, *(1 + i for i in range(first) for _ in range(second)))
+    drafts = [(((), *((x,) for x in a), *product(a, b)), chance) for a, b, chance in joint]
+    law: dict = {}
+    outcomes = exact.walk(rule, target, draft, parents, drafts)
+    for text, chance in exact.completed(outcomes, target, 3).items():
+        law[text[:2]] = law.get(text[:2], F(0)) + chance
+    return law
 
 
 def wanted(p1, p2) -> dict:

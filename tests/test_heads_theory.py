@@ -20,6 +20,7 @@ from specwb.models.medusa import MedusaHeads
 from specwb.probability import Sampling
 from specwb.training.heads import RECIPES, target_outputs
 from specwb.verify import exact
+from specwb.verify.instances import all_trees, level_order
 from specwb.verify.point import PointMass
 
 UNIFORM = [F(1, 3)] * 3
@@ -176,16 +177,11 @@ def test_trees_from_accuracies():
                 )
                 tau += chance * walked(parents, ranks)
             assert tau == sum(analysis.path_values(rates, parents))
+            trees = map(level_order, all_trees(nodes - 1))
             every = [
-                t
-                for t in all_trees(nodes)
-                if max(exact.depths(t)) <= 3 and all(t.count(i) <= 3 for i in range(nodes))
+                t for t in trees if max(exact.depths(t)) <= 3 >= max(map(t.count, range(nodes)))
             ]
             assert tau == max(sum(analysis.path_values(rates, t)) for t in every)
-
-
-def all_trees(nodes: int) -> list[list[int]]:
-    return [[-1, *rest] for rest in product(*(range(i) for i in range(1, nodes)))]
 
 
 def test_products_of_accuracies_are_bounded():
@@ -264,25 +260,19 @@ def table(seed: int, v: int):
 
 def text_distribution(rule, grow, target, draft, length: int) -> dict:
     """The law of ``length`` tokens that come of rounds on the trees ``grow(text)``."""
-    distribution: dict = {}
-
-    def go(text, chance, paths, path):
-        if len(text) == length:
-            distribution[text] = distribution.get(text, F(0)) + chance
-            return
-        kids = tuple(p[-1] for p in paths if p[:-1] == path)
-        accept, residual = rule(target(text), draft(text), kids)
-        for x, a in zip(kids, accept):
-            if a:
-                go((*text, x), chance * a, paths, (*path, x))
-        none = 1 - sum(accept, F(0))
-        for y, r in enumerate(residual or ()):
-            if none * r:
-                new = (*text, y)
-                go(new, chance * none * r, grow(new), ())
-
-    go((), F(1), grow(()), ())
-    return distribution
+    law: dict = {}
+    todo = [((), F(1))]
+    while todo:
+        text, chance = todo.pop()
+        if len(text) >= length:
+            law[text[:length]] = law.get(text[:length], F(0)) + chance
+            continue
+        paths = [(), *grow(text)]
+        parents = [-1, *(paths.index(path[:-1]) for path in paths[1:])]
+        models = [lambda more, m=model, text=text: m(text + more) for model in (target, draft)]
+        for path, bonus, part in exact.walk(rule, *models, parents, [(paths, chance)]):
+            todo += [((*text, *path, y), part * b) for y, b in enumerate(bonus) if b]
+    return law
 
 
 @pytest.mark.parametrize("nodes", [2, 5])
@@ -349,9 +339,6 @@ def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
         drafts[temperature, seed] = (draft.tokens.tolist(), draft.tree.parent.tolist())
         assert draft.scheme is specwb.Scheme.POINT
     assert len({str(d) for d in drafts.values()}) == 1
-
-
-# -------------------------------------------------------------------------------- 9.6, re-ranking
 
 
 # ----------------------------------------------------------------------- 9.7, loss and acceptance

@@ -122,30 +122,15 @@ def drawings(policy, draft, drawn=(), chance=F(1)):
 def text_distribution(policy, target, draft, change=lambda drawn: drawn, rule=exact.rrsw):
     """The distribution of the first DEPTH + 1 tokens where the tokens drawn are verified in drawing
     order, after ``change``."""
-    output: dict = {}
-
-    def add(text, chance):
-        if len(text) == DEPTH + 1:
-            output[text] = output.get(text, 0) + chance
-            return
-        for y, b in enumerate(target(text)):
-            if b:
-                add((*text, y), chance * b)
-
-    def walk(node, candidates, chance):
-        tokens = tuple(x for at, x in candidates if at == node)
-        accept, residual = rule(target(node), draft(node), tokens)
-        for x, a in zip(tokens, accept):
-            if a:
-                walk((*node, x), candidates, chance * a)
-        if none := 1 - sum(accept):
-            for y, b in enumerate(residual):
-                if b:
-                    add((*node, y), chance * none * b)
-
+    outcomes: list = []
     for drawn, chance in drawings(policy, draft):
-        walk((), change(drawn), chance)
-    return output
+        paths: list = [()]
+        for node, x in change(drawn):
+            if node in paths:  # below what was left out nothing is reached
+                paths.append((*node, x))
+        parents = [-1, *(paths.index(path[:-1]) for path in paths[1:])]
+        outcomes += exact.walk(rule, target, draft, parents, [(paths, chance)])
+    return exact.completed(outcomes, target, DEPTH + 1)
 
 
 def off(policy, target, draft, *arguments):
