@@ -6,6 +6,7 @@ import random
 from fractions import Fraction as F
 from itertools import product
 
+import biased
 import driven
 import pytest
 import tiny
@@ -27,11 +28,11 @@ from scipy import stats
 from torch import Tensor
 
 import specwb
-from specwb.flow import Draft, RuleMismatch, Scheme, Scores, Verdict
+from specwb.flow import Draft, RuleMismatch, Scheme, Scores
 from specwb.noise import DRAFT, Noise, row_seeds
 from specwb.probability import Sampling
 from specwb.tree import Tree
-from specwb.verify import RULES, Block, Coupled, PointMass, RRSw, TopAndSample, Typical
+from specwb.verify import RULES, Coupled, PointMass, RRSw, TopAndSample, Typical
 from specwb.verify import distribution as D
 from specwb.verify import exact as E
 from specwb.verify.instances import all_trees, models
@@ -101,19 +102,6 @@ class Subtracts(RRSw):
         return choice, residual
 
 
-class Uncapped(Block):
-    """Wrong: the acceptance of a whole block uses p/q of its last token only."""
-
-    def along(self, draft, u, nodes, ok, qx, p, q):
-        verdict = super().along(draft, u, nodes, ok, qx, p, q)
-        last = ok.shape[1]
-        px = p(last - 1).gather(1, draft.tokens.gather(1, nodes)[:, last:])[:, 0]
-        passes = u[:, last - 1] * qx[:, last - 1] < px
-        path = torch.where(passes[:, None], nodes, verdict.path)
-        accepted = torch.where(passes, last, verdict.accepted)
-        return Verdict(path, accepted, verdict.bonus, verdict.distribution)
-
-
 def test_over_confident_drafts_kill_the_subtraction(monkeypatch) -> None:
     monkeypatch.setattr(D, "EQUAL", 1e-5)
     sure, other = (
@@ -123,7 +111,7 @@ def test_over_confident_drafts_kill_the_subtraction(monkeypatch) -> None:
     assert sure.worst_tv(Subtracts()) > 1e-3
     assert other.worst_tv(Subtracts()) < 1e-4  # and nothing else is wrong with it
     block = Batch("block", (-1, 0, 1), rational("block"))
-    assert block.worst_tv(Uncapped()) > 1e-2
+    assert block.worst_tv(biased.Uncapped()) > 1e-2
 
 
 def test_lossless_over_every_draft() -> None:
