@@ -8,11 +8,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import tiny
 from terminal import call
 
 from specwb.bench import measure as measuring
 from specwb.bench.measure import measure
+from specwb.bench.prompts import Question
 from specwb.studies import PLACES, grid, study_of
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(3)
+]
+
+
+def words() -> Any:
+    """A tokenizer of w0, w1, .."""
+    return tiny.tokenizer(WORDS)
 
 
 def measured_once(

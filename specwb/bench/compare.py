@@ -22,7 +22,7 @@ from specwb.bench.conditions import conditions, describe, draft_of
 from specwb.bench.library import Library, default_rows, plain_row
 from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, clock_is_free, measure
-from specwb.bench.prompts import Question, interleave
+from specwb.bench.prompts import Question, fitted
 from specwb.bench.runs import (
     PARTS,
     Runs,
@@ -41,7 +41,7 @@ from specwb.inputs import integer, is_many
 from specwb.methods import METHODS, Method, built_with, that_run
 from specwb.models.load import draft_model
 from specwb.models.products import packed_bytes
-from specwb.models.prompts import Prompt, token_rows
+from specwb.models.prompts import Prompt
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.probability import Sampling
@@ -267,12 +267,7 @@ def compare(
 
 
 def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
-    """Make the ``--json`` form: everything in ``frame.attrs``, and the rows with seconds by part.
-
-    Args:
-        frame: what :func:`compare` returned.
-        command: the command line it came from.
-    """
+    """Make the ``--json`` form: all of ``frame.attrs``, and the rows with seconds by part."""
 
     def cleaned(cells: dict[str, Any]) -> dict[str, Any]:
         """NaN is no JSON; None is."""
@@ -304,17 +299,7 @@ def build_methods(
     draft: Target | str | None,
     sampling: Sampling,
 ) -> dict[str, Method]:
-    """Builds methods by key, plain decoding (``ar``) first where it is not named.
-
-    Args:
-        target: the target model.
-        methods: specs or built methods; none of the library's.
-        draft: the draft model of those that take one and name none, None for the target's own.
-        sampling: what their rules must fit.
-
-    Raises:
-        MethodError: a method cannot be built, is named twice, or is the library's.
-    """
+    """Builds methods by key, plain decoding (``ar``) first where it is not named."""
     specs, library = _specs(methods)
     if library:
         raise MethodError(f"{library[0]!r} is the library's; only specwb compare measures it")
@@ -425,20 +410,9 @@ def _groups(
     Prompts that do not fit the context are cut to it; the second result counts them. A last group
     that is not full is left out, unless it is the only one.
     """
-    room = target.context - max_new_tokens
-    if room < 1:
-        raise ArgumentError(
-            f"max_new_tokens={max_new_tokens} leaves no room for a prompt in the context of "
-            f"{target.name!r} ({target.context})"
-        )
-    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
-        fitted = [(q.subtask, *q.fit(target.tokenizer, room)) for q in interleave(list(prompts))]
-        rows = [(category, token_rows(target, [ids])[0]) for category, ids, _ in fitted]
-        cut = sum(was_cut for *_, was_cut in fitted)
-    else:
-        uncut = token_rows(target, prompts)
-        rows = [("all", ids[-room:]) for ids in uncut]
-        cut = sum(len(ids) > room for ids in uncut)
+    every = fitted(target, prompts, max_new_tokens)
+    rows = [(category, ids) for category, ids, _ in every]
+    cut = sum(was_cut for *_, was_cut in every)
     if batch == 1:
         return [(category, [ids]) for category, ids in rows], cut
     pieces = [rows[i : i + batch] for i in range(0, len(rows), batch)]

@@ -38,11 +38,6 @@ def default_rows(sampling: Sampling, batch: int, draft: bool) -> list[str]:
 
     The library's assisted decoding and its prompt lookup take one row at a time, and assisted
     decoding needs a draft model.
-
-    Args:
-        sampling: temperature and filters.
-        batch: rows of a batch.
-        draft: whether there is a draft model.
     """
     rows = [plain_row(sampling)]
     if batch == 1:
@@ -159,9 +154,6 @@ class Library:
         Rows are left-padded. Tokens are counted as this engine counts them: the end of text is
         included, padding is not.
 
-        Args:
-            rows: token ids of the prompts.
-            max_new_tokens: for every row.
         Returns:
             The new tokens of every row, the target's forwards summed over rows, and the seconds.
         """

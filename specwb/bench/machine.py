@@ -112,12 +112,6 @@ def others_load(before: float, after: float, seconds: float, own: float) -> floa
     ``L(t) = L(0) e^(-t/60) + n (1 - e^(-t/60))``. This is solved for n, and the run's own threads
     are subtracted. In a run shorter than 15 s too little of n has come into the average; then the
     result is the load from before.
-
-    Args:
-        before: load average at the beginning of the run.
-        after: load average at its end.
-        seconds: time between the two.
-        own: CPU seconds that this process used a second.
     """
     if seconds < 15:
         return before
@@ -173,9 +167,6 @@ class Watch:
     def facts(self, steps: Sequence[float], again: int) -> dict[str, Any]:
         """Summarise the state of the machine: ``attrs["machine"]`` of a comparison.
 
-        Args:
-            steps: for every run the slower of the two probes beside it, in seconds.
-            again: how many runs were measured again.
         Returns:
             A dict with the keys
 

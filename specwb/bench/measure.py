@@ -35,29 +35,20 @@ WARM_UP = 8
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A prompt, or a batch of them, that one method decodes under one setting.
+    """A prompt, or a batch of them, that one method decodes under one setting."""
 
-    Attributes:
-        key: what its runs are grouped by.
-        method: a built method, or a decoding of the transformers library.
-        rows: token ids of the prompts.
-        tokens: new tokens of each row, at most.
-        sampling: temperature and filters.
-        seed: of the sampling: one per row, or one that each row's is derived from.
-        layout, graphs: how the target is run over a draft, and whether steps are recorded, see
-            :func:`specwb.rounds`.
-        target: the model that decodes, where it is not that of all jobs.
-    """
-
-    key: str
-    method: Method | Library
-    rows: Sequence[Sequence[int]]
-    tokens: int
-    sampling: Sampling = Sampling()  # noqa: RUF009
+    key: str  # what its runs are grouped by
+    method: Method | Library  # a built method, or a decoding of the transformers library
+    rows: Sequence[Sequence[int]]  # token ids of the prompts
+    tokens: int  # new tokens of each row, at most
+    sampling: Sampling = Sampling()  # noqa: RUF009  # temperature and filters
+    # of the sampling: one per row, or one that each row's is derived from
     seed: int | Sequence[int] = 0
+    # layout, graphs: how the target is run over a draft, and whether steps are recorded, see
+    # :func:`specwb.rounds`
     layout: str = "tree"
     graphs: bool | None = None
-    target: Target | None = None
+    target: Target | None = None  # the model that decodes, where it is not that of all jobs
 
 
 @dataclass
@@ -66,43 +57,32 @@ class Run:
 
     Lists by row and step have the steps that wrote something. A library's run has no steps.
 
-    Attributes:
-        tokens: new token ids by row.
-        forwards: target forwards, summed over rows.
-        seconds: of the whole run, prompt processing included.
-        accepted: draft tokens kept, by row and step.
-        tested: depths at which candidates were tested, by row and step. A row's last step counts
-            only what it accepted: the end of text or the limit may have cut it. Empty where a
-            number of steps was asked for.
-        drafted: draft tokens, by row and step.
-        levels: the depth of the draft, by row and step; for trees, when a number of steps was asked
-            for.
-        step_seconds: of every step of the batch, the first one with the prompt in it; empty where
-            steps were not timed.
-        parts: seconds by part of the steps, summed; empty where no clock ran.
-        first_parts: the same of the first step alone.
-        texts: what was written, where stop texts were asked for.
-        probe: seconds of the machine's fixed step beside the run, the slower of before and after.
-        again: whether the run was measured again.
-        wall: seconds that measuring took, with what was decoded for it and does not count: steps
-            that were recorded as graphs, a disturbed attempt, probes. Warm-ups are not in it.
-
     Where a last step that may be cut was left out, tokens and times still have it.
     """
 
-    tokens: list[list[int]]
-    forwards: int
-    seconds: float
-    accepted: list[list[int]] = field(default_factory=list)
+    tokens: list[list[int]]  # new token ids by row
+    forwards: int  # target forwards, summed over rows
+    seconds: float  # of the whole run, prompt processing included
+    accepted: list[list[int]] = field(default_factory=list)  # draft tokens kept, by row and step
+    # depths at which candidates were tested, by row and step. A row's last step counts only what it
+    # accepted: the end of text or the limit may have cut it. Empty where a number of steps was
+    # asked for.
     tested: list[list[int]] = field(default_factory=list)
-    drafted: list[list[int]] = field(default_factory=list)
+    drafted: list[list[int]] = field(default_factory=list)  # draft tokens, by row and step
+    # the depth of the draft, by row and step; for trees, when a number of steps was asked for
     levels: list[list[int]] = field(default_factory=list)
+    # of every step of the batch, the first one with the prompt in it; empty where steps were not
+    # timed
     step_seconds: list[float] = field(default_factory=list)
+    # seconds by part of the steps, summed; empty where no clock ran
     parts: dict[str, float] = field(default_factory=dict)
-    first_parts: dict[str, float] = field(default_factory=dict)
-    texts: list[str] | None = None
+    first_parts: dict[str, float] = field(default_factory=dict)  # the same of the first step alone
+    texts: list[str] | None = None  # what was written, where stop texts were asked for
+    # seconds of the machine's fixed step beside the run, the slower of before and after
     probe: float = 0.0
-    again: bool = False
+    again: bool = False  # whether the run was measured again
+    # seconds that measuring took, with what was decoded for it and does not count: steps that were
+    # recorded as graphs, a disturbed attempt, probes. Warm-ups are not in it.
     wall: float = 0.0
 
     @property

@@ -7,6 +7,7 @@ of their formats.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 from specwb import files
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.files import home
+from specwb.inputs import is_many
 from specwb.models.load import data_dir
-from specwb.models.prompts import chat, encode
+from specwb.models.prompts import Prompt, chat, encode, token_rows
+from specwb.models.target import Target
 
 
 class PromptSetError(SpecwbError, ValueError):
@@ -46,26 +49,19 @@ _SPEC_BENCH = _MT_BENCH | {"translation", "summarization", "qa", "math_reasoning
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt of a set.
+    """One prompt of a set."""
 
-    Args:
-        question_id: the file's own number of it.
-        category: the file's own word.
-        turns: the user's messages.
-        format: "chat" (a user's turn, put through the tokenizer's chat template where it has one)
-            or "text" (continued as it is).
-        subtask: the column of the benchmark's table that the question counts for, by which figures
-            are reported; default its category. Spec-Bench has six: its eight categories of two-turn
-            questions are one, ``mt_bench`` (Xia et al. 2024, arXiv 2401.07851).
-        reference: right answers, one a turn, where the file has them.
-    """
-
-    question_id: int
-    category: str
-    turns: tuple[str, ...]
+    question_id: int  # the file's own number of it
+    category: str  # the file's own word
+    turns: tuple[str, ...]  # the user's messages
+    # "chat" (a user's turn, put through the tokenizer's chat template where it has one) or "text"
+    # (continued as it is)
     format: str = "chat"
+    # the column of the benchmark's table that the question counts for, by which figures are
+    # reported; default its category. Spec-Bench has six: its eight categories of two-turn questions
+    # are one, ``mt_bench`` (Xia et al. 2024, arXiv 2401.07851).
     subtask: str = ""
-    reference: tuple[str, ...] = ()
+    reference: tuple[str, ...] = ()  # right answers, one a turn, where the file has them
 
     def __post_init__(self) -> None:
         if not self.subtask:
@@ -82,9 +78,6 @@ class Question:
         turn loses its middle, since instructions stand at either end ("Summarize: ...", passages
         before a question; LongBench does so too, arXiv 2308.14508). A text loses its beginning,
         since its end is what is continued.
-
-        Raises:
-            PromptSetError: ``room`` does not hold the template and a token at each end of the text.
         """
         ids = self.ids(tokenizer)
         if len(ids) <= room:
@@ -188,6 +181,23 @@ def interleave(questions: list[Question]) -> list[Question]:
     """
     subtasks = _groups(questions, "subtask")
     return _in_turn([_in_turn(_groups(subtask, "category")) for subtask in subtasks])
+
+
+def fitted(
+    target: Target, prompts: Sequence[Question] | Sequence[Prompt], new_tokens: int
+) -> list[tuple[str, list[int], bool]]:
+    """Subtask ("all" of what is no question), token ids, and whether they were cut, of every prompt
+    with room for so many new tokens; questions in the order of :func:`interleave`."""
+    room = target.context - new_tokens
+    if room < 1:
+        raise ArgumentError(
+            f"max_new_tokens={new_tokens} leaves no room for a prompt in the context of "
+            f"{target.name!r} ({target.context})"
+        )
+    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
+        rows = [(q.subtask, *q.fit(target.tokenizer, room)) for q in interleave(list(prompts))]  # type: ignore[arg-type]
+        return [(name, token_rows(target, [ids])[0], cut) for name, ids, cut in rows]
+    return [("all", ids[-room:], len(ids) > room) for ids in token_rows(target, prompts)]
 
 
 def _groups(questions: list[Question], by: str) -> list[list[Question]]:

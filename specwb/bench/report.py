@@ -46,9 +46,6 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
     they are over. Rates have no column: all tokens over all seconds and the median of paired runs
     are two figures, which can be ordered differently. The first columns are the ones that a narrow
     terminal keeps.
-
-    Args:
-        frame: what :func:`specwb.compare` returned.
     """
     over = f"speedup over {frame.attrs['reference']['method']}"
     several = frame.attrs["runs"] >= SPREAD
@@ -70,11 +67,7 @@ def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def times(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Show where the decoding steps' time goes: one row a method of this engine, column -> share.
-
-    Args:
-        frame: what :func:`specwb.compare` returned.
-    """
+    """The shares of the time of decoding steps: one row a method of this engine."""
     rows = []
     for row in ranked(frame).to_dict("records"):
         total = sum(row[part] for part in PARTS if not pd.isna(row[part]))
@@ -85,11 +78,7 @@ def times(frame: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def captions(facts: dict[str, Any]) -> tuple[str, str, str]:
-    """Write what stands over the table of speeds, below it, and over the table of times.
-
-    Args:
-        facts: the attributes of the frame.
-    """
+    """Write what stands over the table of speeds, below it, and over the table of times."""
     over, unit = facts["reference"]["method"], _unit(facts)
     speeds = f"Speed of each method, fastest first, on {_count(facts)}"
     quartiles = "(quartiles): half of the pairs lie between; "
@@ -173,9 +162,6 @@ def over(facts: dict[str, Any]) -> str:
 
     The fastest one is chosen by the median of paired runs; rates are all tokens over all seconds.
     Where runs differ in length the two can disagree, and the sentence says so.
-
-    Args:
-        facts: the attributes of the frame.
     """
     chosen, plain = facts["reference"]["method"], facts["reference"]["plain"]
     others = "; ".join(
@@ -193,11 +179,7 @@ def over(facts: dict[str, Any]) -> str:
 
 
 def conclusion(facts: dict[str, Any]) -> str:
-    """Say which method is fastest, and which are not told apart from it.
-
-    Args:
-        facts: the attributes of the frame.
-    """
+    """Say which method is fastest, and which are not told apart from it."""
     best, tied = facts["fastest"]["method"], facts["fastest"]["tied"]
     over, speedup = facts["reference"]["method"], facts["fastest"]["speedup"]
     name = best if facts["fastest"]["lossless"] else f"{best} (LOSSY)"
@@ -223,11 +205,7 @@ def conclusion(facts: dict[str, Any]) -> str:
 
 
 def left_out(reasons: Mapping[str, str]) -> list[str]:
-    """Write a line for each reason why methods were left out.
-
-    Args:
-        reasons: method -> why.
-    """
+    """Write a line for each reason why methods were left out."""
     return [
         f"left out: {' '.join(name for name in reasons if reasons[name] == reason)}: {reason}"
         for reason in dict.fromkeys(reasons.values())
@@ -235,11 +213,7 @@ def left_out(reasons: Mapping[str, str]) -> list[str]:
 
 
 def notes(facts: dict[str, Any]) -> list[str]:
-    """List what has to be known beside the table; a warning comes first.
-
-    Args:
-        facts: the attributes of the frame.
-    """
+    """List what has to be known beside the table; a warning comes first."""
     *warning, quiet = machine.notes(facts["machine"])
     lines = [
         *warning,
@@ -297,11 +271,6 @@ def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ())
 
     It has figures, the table, models, device, settings, command and versions. plotly.js is inlined
     once, so the page has about 5 MB and asks for nothing from outside.
-
-    Args:
-        frame: what :func:`specwb.compare` returned.
-        command: the command line it came from.
-        traces: what :func:`specwb.record` returned: decodings that the page plays step by step.
     """
     from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
 

@@ -27,11 +27,7 @@ Runs = dict[str, list[Run]]
 
 
 def reference(runs: Runs) -> str:
-    """Choose what speedups are over: the plain decoding that is fastest in the median of pairs.
-
-    Args:
-        runs: of the plain decodings, ``ar`` first.
-    """
+    """Choose what speedups are over: the plain decoding that is fastest in the median of pairs."""
     first, *others = runs
     best = max(others, key=lambda name: summary(runs[name], runs[first])["speedup"])
     return best if summary(runs[best], runs[first])["speedup"] > 1 else first
@@ -112,17 +108,7 @@ def row_of(
     same: Same | None,
     watch: Watch,
 ) -> dict[str, Any]:
-    """One row of the frame.
-
-    Args:
-        name: of the method.
-        runs: of all methods.
-        over: the method that speedups are over.
-        timed: the runs that the seconds by part are from.
-        method: None for a row of the library.
-        same: how its texts agree with plain decoding's, None where that is not known.
-        watch: tells which runs were disturbed.
-    """
+    """One row of the frame."""
     seconds: dict[str, float | None] = dict.fromkeys(PARTS)
     if timed and timed[0].parts:
         seconds = {part: sum(run.parts[part] for run in timed) for part in PARTS}

@@ -16,9 +16,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Compute the mean of independent values and its standard error, ``s / sqrt(n)``.
 
     The error of a single value is NaN.
-
-    Raises:
-        ValueError: there is no value.
     """
     x = np.asarray(values, dtype=float)
     if x.ndim != 1 or not len(x):
@@ -34,9 +31,6 @@ def ratio_and_error(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]
 
     ``r = mean(a) / mean(b)`` over pairs ``(a, b)``; the error is, to first order, that of the mean
     of ``(a - r b) / mean(b)``. Both are NaN where the second mean is 0.
-
-    Raises:
-        ValueError: there is no pair.
     """
     (a, _), (b, _) = (mean_and_error([pair[i] for pair in pairs]) for i in range(2))
     if b == 0:

@@ -110,9 +110,6 @@ class Store:
 
         Two that measure at once would decode the same prompts, and each would slow down what the
         other one times. The system opens the lock of a process that ends.
-
-        Raises:
-            StoreError: another program measures into it.
         """
         lock = FileLock(f"{self.path.resolve()}.lock")
         try:
@@ -213,11 +210,7 @@ class Store:
         return [(id, prompt, seconds, from_json(record)) for id, prompt, seconds, record in rows]
 
     def merge(self, other: Path | str) -> int:
-        """Takes over what another store has and this one has not; returns how many runs.
-
-        Raises:
-            StoreError: the other is none.
-        """
+        """Takes over what another store has and this one has not; returns how many runs."""
         path = home(other)
         if path.exists() and os.path.samefile(path, self.path):
             raise StoreError(f"store {path} cannot be merged with itself")

@@ -32,19 +32,12 @@ Texts = Sequence[Sequence[list[int]]]
 
 @dataclass(frozen=True)
 class Same:
-    """How one method's greedy texts agree with plain decoding's.
+    """How one method's greedy texts agree with plain decoding's."""
 
-    Attributes:
-        texts: how many there are.
-        ties: those that part where both tokens are plain decoding's best up to ``margin``.
-        others: those that part anywhere else, which must be 0.
-        margin: 1.5 times the most by which rounding moves two logits apart; None where no texts
-            part.
-    """
-
-    texts: int
-    ties: int = 0
-    others: int = 0
+    texts: int  # how many there are
+    ties: int = 0  # those that part where both tokens are plain decoding's best up to ``margin``
+    others: int = 0  # those that part anywhere else, which must be 0
+    # 1.5 times the most by which rounding moves two logits apart; None where no texts part
     margin: float | None = None
 
     def __str__(self) -> str:
@@ -61,14 +54,7 @@ def same_texts(
     plain: Texts,
     texts: Mapping[str, Texts],
 ) -> dict[str, Same]:
-    """Compares texts with those of plain decoding; the target is asked only where they part.
-
-    Args:
-        target: the model of all of them.
-        groups: the rows of token ids that were decoded together, group by group.
-        plain: what plain decoding wrote after them.
-        texts: method -> what it wrote.
-    """
+    """Compares texts with those of plain decoding; the target is asked only where they part."""
     gaps: dict[str, list[float]] = {name: [] for name in texts}
     moved = 0.0
     for i, (rows, own) in enumerate(zip(groups, plain, strict=True)):

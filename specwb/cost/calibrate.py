@@ -76,12 +76,6 @@ def step_seconds(
 ) -> tuple[float, float]:
     """Time the decoding steps of one prompt.
 
-    Args:
-        target: the model that decodes.
-        prompt: token ids.
-        method: a built method.
-        count: time up to so many steps after the first one.
-        max_new_tokens, temperature, seed, graphs: as of :func:`specwb.rounds`.
     Returns:
         The seconds until the first step is over, prompt processing included, and the median of
         the later steps.
@@ -115,10 +109,6 @@ def forward_seconds(
         rounds: decoding steps that each median is of.
         repeats: turns.
         temperature: 0 is greedy.
-    Returns:
-        width -> seconds of a step.
-    Raises:
-        ValueError: there is no width, one is < 1, or the text is longer than the context.
     """
     return in_order(_forward_seconds(model, widths, prompt, rounds, repeats, temperature))
 
@@ -150,42 +140,13 @@ def _forward_seconds(
     return {n: median(values) for n, values in seconds.items()}
 
 
-def accepted_by_rank(
-    target: Target,
-    prompts: Sequence[Prompt],
-    method: str | Method,
-    *,
-    max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    seed: int = 0,
-    **options,
-) -> list[list[float]]:
-    """Measure how often the r-th child is the accepted one, by depth.
+class AcceptanceTally:
+    """Counts how often the r-th child is the accepted one, by depth.
 
     At depth d it is counted among the decoding steps whose walk reached depth d - 1. Steps that end
     a row are left out, since the limit may have cut them. A depth that is never reached has rates
-    0.
-
-    Args:
-        target, prompts, method, options: as of :func:`specwb.decode`.
-        max_new_tokens, temperature, seed: of each decoding.
-    Returns:
-        ``rates[d - 1][r]``, the form that :func:`specwb.analysis.tree_reach` takes.
-    """
-    chosen = method if isinstance(method, Method) else make_method(method, target, **options)
-    tally = AcceptanceTally(chosen)
-    for prompt in token_rows(target, prompts):
-        tally.add(target, prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    return tally.rates
-
-
-class AcceptanceTally:
-    """Counts for :func:`accepted_by_rank`.
-
-    Attributes:
-        method: the method that decodes.
-        tested: ``[D]``, the decoding steps whose walk reached depth d - 1.
-        counts: ``[D,K]``, how often it went on to the r-th child.
+    0. The method and ``tested [D]``, ``counts [D,K]`` give ``rates[d - 1][r]``, the form that
+    :func:`specwb.analysis.tree_reach` takes.
     """
 
     def __init__(self, method: Method) -> None:
@@ -248,8 +209,6 @@ def calibrate(
         progress: called with (fraction done, text).
     Returns:
         A model whose figures a prediction can be made from.
-    Raises:
-        CostError: a time is not a finite number > 0.
     """
     rows = token_rows(target, prompts)
     typical = sorted(rows, key=len)[len(rows) // 2]
@@ -346,9 +305,6 @@ def _timings(
 
     Everything takes turns, so that a machine whose speed drifts favours none.
 
-    Args:
-        models: side -> the model whose forwards are timed.
-        steps: models and methods whose decoding steps are timed, behind ``prompt``.
     Returns:
         Side -> length of text -> width -> seconds of a forward; and for every one of ``steps`` the
         seconds of the first step and of a later one. All are medians over the turns.

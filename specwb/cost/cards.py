@@ -39,47 +39,32 @@ NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 @dataclass(frozen=True)
 class Machine:
-    """One value of every quantity, or an array of drawn ones; bytes, operations and seconds.
+    """One value of every quantity, or an array of drawn ones; bytes, operations and seconds."""
 
-    Attributes:
-        sms: streaming multiprocessors.
-        bandwidth, link: bytes/s of the memory, and between devices.
-        peak: operations/s of products.
-        node, launch, graph, read, search, exchange: seconds, as in ``data/predict/cards.toml``.
-        block_share: how many even shares of the bandwidth a block draws.
-    """
-
-    sms: int
-    bandwidth: Any
-    peak: Any
+    sms: int  # streaming multiprocessors
+    bandwidth: Any  # bandwidth, link: bytes/s of the memory, and between devices
+    peak: Any  # operations/s of products
+    # node, launch, graph, read, search, exchange: seconds, as in ``data/predict/cards.toml``
     node: Any
     launch: Any
     graph: Any
     read: Any
     search: Any
-    block_share: Any
+    block_share: Any  # how many even shares of the bandwidth a block draws
     link: Any
     exchange: Any
 
 
 @dataclass(frozen=True)
 class Card:
-    """A device with a range for every quantity.
+    """A device with a range for every quantity."""
 
-    Attributes:
-        name: of the device.
-        source: where its numbers are from.
-        memory: GiB.
-        sms: streaming multiprocessors.
-        bf16: whether products of bf16 have units of their own.
-        ranges: (low, typical, high) by the names of :data:`UNITS`.
-    """
-
-    name: str
-    source: str
-    memory: float
-    sms: int
-    bf16: bool
+    name: str  # of the device
+    source: str  # where its numbers are from
+    memory: float  # GiB
+    sms: int  # streaming multiprocessors
+    bf16: bool  # whether products of bf16 have units of their own
+    # (low, typical, high) by the names of :data:`UNITS`
     ranges: dict[str, tuple[float, float, float]]
 
     def typical(self, dtype: str) -> Machine:
@@ -89,13 +74,6 @@ class Card:
     def drawn(self, dtype: str, draws: int, seed: int = 0) -> Machine:
         """Machines drawn from the ranges: each quantity on its own, half of them evenly between
         low and typical, half between typical and high, so that the typical value is the median.
-
-        Args:
-            dtype: of the weights, one of :data:`SIZES`.
-            draws: how many.
-            seed: of the drawing.
-        Returns:
-            A machine whose quantities are arrays ``[draws]``.
         """
         rng = np.random.default_rng(seed)
         values: dict[str, Any] = {}
@@ -124,11 +102,7 @@ def known() -> dict[str, Card]:
 
 
 def card(source: str | Path) -> Card:
-    """Find a card by its name, or read one from a TOML file with the same keys.
-
-    Raises:
-        PredictionError: there is no such card or file, or a quantity is missing or no range.
-    """
+    """Find a card by its name, or read one from a TOML file with the same keys."""
     name = str(source)
     if name.lower() in known():
         return known()[name.lower()]

@@ -49,36 +49,19 @@ def kernel_seconds(kernel: Kernel, machine: Machine, mode: str = CAPTURED) -> An
 
 @dataclass(frozen=True)
 class Part:
-    """A row of the table of times.
+    """A row of the table of times."""
 
-    Attributes:
-        stage: what it is for.
-        kind: products, attention, small kernels, exchanges; nodes, launches, graphs, reads and
-            search.
-        seconds: a number, or an array of drawn ones.
-        bytes, flops: of all its kernels.
-        number: kernels, or what is launched.
-    """
-
-    stage: str
+    stage: str  # what it is for
+    # products, attention, small kernels, exchanges; nodes, launches, graphs, reads and search
     kind: str
-    seconds: Any
-    bytes: float = 0.0
+    seconds: Any  # a number, or an array of drawn ones
+    bytes: float = 0.0  # bytes, flops: of all its kernels
     flops: float = 0.0
-    number: float = 0.0
+    number: float = 0.0  # kernels, or what is launched
 
 
 def parts(own: Step, machine: Machine, mode: str) -> list[Part]:
-    """The time of a step, part by part; what a step takes is the sum.
-
-    Args:
-        own: the step.
-        machine: one machine, or drawn ones.
-        mode: captured (this engine, graphs) or library-eager (the library's layers, operator by
-            operator).
-    Raises:
-        PredictionError: an unknown mode.
-    """
+    """The time of a step, part by part; what a step takes is the sum."""
     if mode not in MODES:
         raise PredictionError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     rows: list[Part] = []
@@ -166,39 +149,29 @@ def _measured(path: Path, key: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is predicted of a method.
+    """What is predicted of a method."""
 
-    Attributes:
-        spec, mode: what was asked.
-        table: the step's time by part, at the card's typical values.
-        step, plain: seconds of a step and of plain decoding's, medians over the card's ranges.
-        tau: tokens a step; None where no acceptance is given.
-        depth, nodes: of the draft.
-        needed: tau from which on the method is faster than plain decoding.
-        speedup, tokens_per_second: medians over the card's ranges, None without tau.
-        step_interval, plain_interval, needed_interval, speedup_interval, tokens_interval: of
-            these, over the card's ranges; of what :func:`specwb.cost.forecast` returns, with the
-            model's error.
-        memory: GiB of weights and caches a device.
-    """
-
-    spec: str
+    spec: str  # spec, mode: what was asked
     mode: str
-    table: list[Part] = field(repr=False)
+    table: list[Part] = field(repr=False)  # the step's time by part, at the card's typical values
+    # step, plain: seconds of a step and of plain decoding's, medians over the card's ranges
     step: float
     plain: float
+    # step_interval, plain_interval, needed_interval, speedup_interval, tokens_interval: of these,
+    # over the card's ranges; of what :func:`specwb.cost.forecast` returns, with the model's error
     step_interval: tuple[float, float]
     plain_interval: tuple[float, float]
-    tau: float | None
-    depth: int
+    tau: float | None  # tokens a step; None where no acceptance is given
+    depth: int  # depth, nodes: of the draft
     nodes: int
-    needed: float
+    needed: float  # tau from which on the method is faster than plain decoding
     needed_interval: tuple[float, float]
+    # speedup, tokens_per_second: medians over the card's ranges, None without tau
     speedup: float | None
     speedup_interval: tuple[float, float] | None
     tokens_per_second: float | None
     tokens_interval: tuple[float, float] | None
-    memory: float
+    memory: float  # GiB of weights and caches a device
 
     def widened(self, error: float) -> Forecast:
         """The forecast with intervals of ``value exp(-error)`` to ``value exp(error)`` at least.

@@ -38,25 +38,15 @@ TURNS = 3
 
 @dataclass(frozen=True)
 class HeadCost(Predicts):
-    """The cost model of one head on one machine.
+    """The cost model of one head on one machine."""
 
-    Attributes:
-        kind: the method.
-        target: width -> seconds, as in :class:`CostModel`.
-        opening: (target, head) seconds of prompt processing.
-        fit: seconds (a, b, c).
-        rates: acceptance by depth and rank.
-        prompts: how many prompts acceptance was counted on.
-        k: levels that a pass makes.
-    """
-
-    kind: str
-    target: dict[int, float]
-    opening: tuple[float, float]
-    fit: tuple[float, float, float]
-    rates: list[list[float]]
-    prompts: int = 0
-    k: int = 1
+    kind: str  # the method
+    target: dict[int, float]  # width -> seconds, as in :class:`CostModel`
+    opening: tuple[float, float]  # (target, head) seconds of prompt processing
+    fit: tuple[float, float, float]  # seconds (a, b, c)
+    rates: list[list[float]]  # acceptance by depth and rank
+    prompts: int = 0  # how many prompts acceptance was counted on
+    k: int = 1  # levels that a pass makes
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> HeadCost:
@@ -102,17 +92,7 @@ def calibrate_head(
     seconds: float | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> HeadCost:
-    """Measure what :class:`HeadCost` needs.
-
-    Args:
-        target: the target model.
-        kind: the method: medusa, eagle or falcon.
-        prompts: token ids, of the prompts that ``model`` was calibrated on.
-        model: gives the target's side.
-        head: the head; default the target's own.
-        max_new_tokens, temperature, rounds, seed, seconds, progress: as of
-            :func:`specwb.cost.calibrate.calibrate`.
-    """
+    """Measure what :class:`HeadCost` needs."""
     report = progress or (lambda done, text: None)
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,

@@ -51,28 +51,17 @@ SIZE = {
 
 @dataclass(frozen=True)
 class Row:
-    """One published number and what is predicted of it.
+    """One published number and what is predicted of it."""
 
-    Attributes:
-        group: the report it is from, or a part of it.
-        what: target, machine, method and task.
-        quantity: speedup, or ms per token.
-        predicted: median over the card's ranges.
-        low, high: the interval.
-        published: as reported.
-        method: what decodes.
-        place: the target, with the machine where a report has several.
-    """
-
-    group: str
-    what: str
-    quantity: str
-    predicted: float
-    low: float
+    group: str  # the report it is from, or a part of it
+    what: str  # target, machine, method and task
+    quantity: str  # speedup, or ms per token
+    predicted: float  # median over the card's ranges
+    low: float  # low, high: the interval
     high: float
-    published: float
-    method: str = ""
-    place: str = ""
+    published: float  # as reported
+    method: str = ""  # what decodes
+    place: str = ""  # the target, with the machine where a report has several
 
     @property
     def error(self) -> float:
@@ -111,11 +100,8 @@ def ratio_error(without: str = "", same: bool = True) -> float:
 
     It is that of :func:`model_error` for pairs of rows of one report and target, with
     ``|log((predicted a / predicted b) / (published a / published b))|`` as their errors: what both
-    predictions get wrong alike cancels.
-
-    Args:
-        without: the report that is left out.
-        same: of pairs of one method's settings; otherwise of two methods.
+    predictions get wrong alike cancels. Pairs are of one method's settings (``same``) or of two
+    methods.
     """
     errors = [
         abs(math.log(a.predicted / b.predicted * b.published / a.published))
@@ -145,13 +131,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def forecast(spec: str, target: Shape, card: Card, **more: Any) -> Forecast:
-    """Predict as :func:`specwb.cost.forecast.from_card` does, with the model's error.
-
-    Args:
-        spec, target, card, more: as of :func:`specwb.cost.forecast.from_card`.
-    Raises:
-        PredictionError: as there.
-    """
+    """Predict as :func:`specwb.cost.forecast.from_card` does, with the model's error."""
     return from_card(spec, target, card, **more).widened(model_error())
 
 
@@ -169,8 +149,6 @@ def forecast_of(
         draft: the shape of a draft model, for methods that have one.
         drafted: mean number of draft tokens per step, as measured.
         more: as of :func:`specwb.cost.forecast.from_card`.
-    Raises:
-        PredictionError: as there.
     """
     key = built.key.partition(":")[0]
     entry, own = METHODS[key], vars(built.drafter)
@@ -443,11 +421,7 @@ def _line(*cells: object) -> str:
 
 
 def write(page: Path) -> None:
-    """Put the ledger between the two markers of a page.
-
-    Raises:
-        PredictionError: there is no such page, or it has no markers.
-    """
+    """Put the ledger between the two markers of a page."""
     if not page.is_file():
         raise PredictionError(f"--out: there is no page {page}")
     text = page.read_text("utf-8")

@@ -32,13 +32,6 @@ def in_order(seconds: Mapping[int, float]) -> dict[int, float]:
     at a width. Noise has no sign: neighbours out of order are replaced by their mean, where taking
     the larger or the smaller of them would make every figure too large or too small. Times in order
     stay as they are.
-
-    Args:
-        seconds: width -> seconds of a step, in any order of the widths.
-    Returns:
-        width -> seconds, by width; finite, > 0, never falling.
-    Raises:
-        CostError: a time is not a finite number > 0.
     """
     bad = {n: s for n, s in seconds.items() if not (math.isfinite(s) and s > 0)}
     if bad:
@@ -64,12 +57,7 @@ def disorder(seconds: Mapping[int, float]) -> float:
 
 
 class Predicts:
-    """What follows from the times of a step and from acceptance rates.
-
-    Attributes:
-        target: number of tokens n -> seconds of a step that scores n tokens and drafts none.
-        opening: (target, drafter) seconds of prompt processing.
-    """
+    """What follows from the times of a step and from acceptance rates."""
 
     target: dict[int, float]
     opening: tuple[float, float]
@@ -100,42 +88,36 @@ class CostModel(Predicts):
 
     ``seconds = opening + expected steps (t_target(n) + sum over levels t_draft(width) + D rest)``.
 
-    Attributes:
-        target: number of tokens n -> seconds of a decoding step that scores n tokens and drafts at
-            no cost, at the length of text that is typical of what is predicted. It is linear
-            between the widths measured.
-        draft: the same of the draft model; empty where there is none, and then nothing can be
-            predicted but what trained heads draft.
-        opening: (target, draft) seconds of prompt processing.
-        rest: seconds that a drafted level takes beyond these (choosing candidates, testing them),
-            from one measured chain. It may be negative, since a whole step overlaps what was
-            measured apart, but a level does not cost less than nothing: with its draft forward it
-            takes 0 or more.
-        chain: acceptance rates by depth and rank, from one long chain.
-        tree: the same from one wide tree.
-        top: k -> the same rates of a tree with k children a node that are the draft model's k - 1
-            most probable tokens and one draw from the rest. They are measured for each k, because
-            the last child's rate holds only where it is the last.
-        contexts: "target" and "draft" -> length of text -> seconds as above, which ``target`` and
-            ``draft`` were interpolated from.
-        prompts: how many prompts acceptance was counted on.
-        doubts: sentences on what was measured and cannot be true: what replaces it, and by how much
-            that differs.
     Raises:
         CostError: a time is not finite and > 0, a wider step is cheaper than a narrower one, or a
             drafted level has negative cost. No prediction is made from such figures, wherever they
             are from.
     """
 
+    # number of tokens n -> seconds of a decoding step that scores n tokens and drafts at no cost,
+    # at the length of text that is typical of what is predicted. It is linear between the widths
+    # measured.
     target: dict[int, float]
+    # the same of the draft model; empty where there is none, and then nothing can be predicted but
+    # what trained heads draft
     draft: dict[int, float]
-    opening: tuple[float, float]
+    opening: tuple[float, float]  # (target, draft) seconds of prompt processing
+    # seconds that a drafted level takes beyond these (choosing candidates, testing them), from one
+    # measured chain. It may be negative, since a whole step overlaps what was measured apart, but a
+    # level does not cost less than nothing: with its draft forward it takes 0 or more.
     rest: float
-    chain: list[list[float]]
-    tree: list[list[float]]
+    chain: list[list[float]]  # acceptance rates by depth and rank, from one long chain
+    tree: list[list[float]]  # the same from one wide tree
+    # k -> the same rates of a tree with k children a node that are the draft model's k - 1 most
+    # probable tokens and one draw from the rest. They are measured for each k, because the last
+    # child's rate holds only where it is the last.
     top: dict[int, list[list[float]]] = field(default_factory=dict)
+    # "target" and "draft" -> length of text -> seconds as above, which ``target`` and ``draft``
+    # were interpolated from
     contexts: dict[str, dict[int, dict[int, float]]] = field(default_factory=dict)
-    prompts: int = 0
+    prompts: int = 0  # how many prompts acceptance was counted on
+    # sentences on what was measured and cannot be true: what replaces it, and by how much that
+    # differs
     doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -198,8 +180,6 @@ class CostModel(Predicts):
             tree: the tree.
             top: whether children are the draft model's top tokens and one draw. Then all nodes of a
                 level must have the same number of children.
-        Raises:
-            ValueError: with ``top``, the rates of some number of children were not measured.
         """
         if tree.is_chain:
             return self.chain
@@ -220,12 +200,7 @@ class CostModel(Predicts):
 
 
 def at_length(contexts: dict[int, dict[int, float]], length: float) -> dict[int, float]:
-    """Interpolate seconds by width after a text of this length: attention is linear in it.
-
-    Args:
-        contexts: length of text -> width -> seconds.
-        length: of the text.
-    """
+    """Interpolate seconds by width after a text of this length: attention is linear in it."""
     lengths = sorted(contexts)
     return {
         n: float(np.interp(length, lengths, [contexts[m][n] for m in lengths]))

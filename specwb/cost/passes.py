@@ -36,11 +36,6 @@ def layered(one: Forward, layers: int, parts: Mapping[str, float]) -> float:
 
     Attentions of a group take the time of one, MLPs follow each other; the head is left out
     (:func:`specwb.analysis.step_time` with a device for every attention).
-
-    Args:
-        one: the pass.
-        layers: of the draft model.
-        parts: the time of one layer's ``attention`` and of its ``mlp``, in any unit.
     """
     groups = grouping(layers, one.group or 1)
     return step_time(groups, parts["attention"], parts["mlp"], devices=one.group or 1)
@@ -48,19 +43,12 @@ def layered(one: Forward, layers: int, parts: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True)
 class ExitCost:
-    """What steps that draft a chain from an early exit take on one machine at one length of text.
+    """Seconds of steps that draft a chain from an early exit, at one length of text."""
 
-    Attributes:
-        plain: a step of plain decoding.
-        shallow: one token through the first layers.
-        adapter: one token through adapter and head.
-        round: D -> a decoding step that drafts a chain of D tokens.
-    """
-
-    plain: float
-    shallow: float
-    adapter: float
-    round: dict[int, float]
+    plain: float  # a step of plain decoding
+    shallow: float  # one token through the first layers
+    adapter: float  # one token through adapter and head
+    round: dict[int, float]  # D -> a decoding step that drafts a chain of D tokens
 
     @property
     def r(self) -> float:
@@ -112,9 +100,6 @@ def exit_cost(
         depths: of the chains measured.
         count: decoding steps that each time is a median of.
         repeats: turns.
-    Raises:
-        MethodError, HeadError: there is no such adapter.
-        ValueError: there is no depth, or no room in the context.
     """
     ids = list(prompt) if prompt is not None else [1] * 128
     if not depths or min(depths) < 1:

@@ -39,21 +39,14 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the result.
+    """One row of the result."""
 
-    Attributes:
-        spec: of the method.
-        family: the kind of method or tree.
-        tree: the tree that a speedup is predicted for; None where none is predicted.
-        top: whether children are the draft model's top tokens and one draw.
-        head: the method of a trained head, or "".
-    """
-
-    spec: str
-    family: str
+    spec: str  # of the method
+    family: str  # the kind of method or tree
+    # the tree that a speedup is predicted for; None where none is predicted
     tree: Tree | None = None
-    top: bool = False
-    head: str = ""
+    top: bool = False  # whether children are the draft model's top tokens and one draw
+    head: str = ""  # the method of a trained head, or ""
 
 
 def target_heads(target: Target) -> dict[str, str]:

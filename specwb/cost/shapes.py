@@ -28,29 +28,18 @@ def tables(name: str) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Head:
-    """A trained head.
+    """A trained head."""
 
-    Attributes:
-        enter: products in front of its layers, (rows, columns) in hidden sizes.
-        layers: its decoder layers; 0: it is one of several without a layer (Medusa's).
-        inputs: how many hidden sizes wide what q, k and v read is.
-        cells: layers of an LSTM, whose recurrence goes through a block token by token.
-        gated: whether its layers have the gated half.
-        inline: whether the small kernels of its attention are counted with the method's.
-        words: tokens that it drafts among; 0: the target's.
-        own: whether it has an output layer of its own.
-        shared: whether several heads have one output layer.
-    """
-
+    # products in front of its layers, (rows, columns) in hidden sizes
     enter: tuple[tuple[int, int], ...] = ()
-    layers: int = 0
-    inputs: int = 1
-    cells: int = 0
-    gated: bool = True
-    inline: bool = False
-    words: int = 0
-    own: bool = False
-    shared: bool = False
+    layers: int = 0  # its decoder layers; 0: it is one of several without a layer (Medusa's)
+    inputs: int = 1  # how many hidden sizes wide what q, k and v read is
+    cells: int = 0  # layers of an LSTM, whose recurrence goes through a block token by token
+    gated: bool = True  # whether its layers have the gated half
+    inline: bool = False  # whether the small kernels of its attention are counted with the method's
+    words: int = 0  # tokens that it drafts among; 0: the target's
+    own: bool = False  # whether it has an output layer of its own
+    shared: bool = False  # whether several heads have one output layer
 
     def parameters(self, target: Shape, heads: int) -> int:
         """Its weights; ``heads``: how many there are of one without layers."""
@@ -77,23 +66,10 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of Llama's kind.
+    """A decoder of Llama's kind."""
 
-    Attributes:
-        name: what it is called in tables.
-        hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary: as in config.json.
-        tied: whether embedding and head are one matrix.
-        both_ways: a diffusion model whose text sees what is behind it too, so that nothing of a
-            forward can be kept for the next.
-        context: tokens that a diffusion model was made for, text and masks; 0: any number. Beyond
-            these nothing is drafted.
-        words: tokens that the target's own heads draft among, whose output layer is the target's
-            rows; 0: its heads have the published sizes.
-        exit: the exit layer of its own adapter; 0: a sixteenth of the layers.
-        variants: head -> which variant its own one is.
-    """
-
-    name: str
+    name: str  # what it is called in tables
+    # hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary: as in config.json
     hidden: int
     intermediate: int
     layers: int
@@ -101,11 +77,18 @@ class Shape:
     kv_heads: int
     head_dim: int
     vocabulary: int
-    tied: bool = False
+    tied: bool = False  # whether embedding and head are one matrix
+    # a diffusion model whose text sees what is behind it too, so that nothing of a forward can be
+    # kept for the next
     both_ways: bool = False
+    # tokens that a diffusion model was made for, text and masks; 0: any number. Beyond these
+    # nothing is drafted.
     context: int = 0
+    # tokens that the target's own heads draft among, whose output layer is the target's rows; 0:
+    # its heads have the published sizes
     words: int = 0
-    exit: int = 0
+    exit: int = 0  # the exit layer of its own adapter; 0: a sixteenth of the layers
+    # head -> which variant its own one is
     variants: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def head(self, kind: str) -> Head:

@@ -33,26 +33,16 @@ DRAFT, VERIFY, REST = "draft", "target forward", "rules and text"
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step.
+    """One decoding step."""
 
-    Attributes:
-        stages: kernels by what they are for.
-        depth: draft tokens that can be accepted.
-        nodes: tokens of a row in the target's forward.
-        replays, reads: graphs and host reads in this engine.
-        parameters: weights that the method adds to the target's.
-        cached: layers' keys and values, in numbers a token, that it adds.
-        searched: places that the host searches, of all rows; each for three beams and 15
-            candidates.
-    """
-
-    stages: dict[str, list[Kernel]]
-    depth: int
-    nodes: int
-    replays: int = 1
+    stages: dict[str, list[Kernel]]  # kernels by what they are for
+    depth: int  # draft tokens that can be accepted
+    nodes: int  # tokens of a row in the target's forward
+    replays: int = 1  # replays, reads: graphs and host reads in this engine
     reads: int = 1
-    parameters: int = 0
-    cached: int = 0
+    parameters: int = 0  # weights that the method adds to the target's
+    cached: int = 0  # layers' keys and values, in numbers a token, that it adds
+    # places that the host searches, of all rows; each for three beams and 15 candidates
     searched: float = 0
 
     def products(self) -> int:
@@ -94,9 +84,6 @@ def step(
         sampled: whether the temperature is above 0.
         devices: that the target is parted over; the draft lies on one, EasySpec's attentions on
             as many as there are.
-    Raises:
-        PredictionError: nothing is known of the method or an option, or draft is missing.
-        MethodError: an unknown method or option.
     """
     entry, rule, options = read_spec(spec, None, {})
     key, own = entry.key, counts().get(entry.key)

@@ -371,12 +371,7 @@ def cells(result: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def notes(result: dict[str, Any], options: Sequence[str] = ()) -> list[str]:
-    """List what has to be known beside the table, and last the command that uses the result.
-
-    Args:
-        result: what :func:`tune` returned.
-        options: of the command, added to it.
-    """
+    """List what has to be known beside the table, and last the command that uses the result."""
     model, best = CostModel.from_json(result["calibrated"]), result["best"]
     reference = result.get("reference")
     lines = [

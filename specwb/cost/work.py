@@ -16,41 +16,25 @@ QUERIES = 64
 
 @dataclass(frozen=True)
 class Kernel:
-    """Equal kernels that follow each other.
+    """Equal kernels that follow each other."""
 
-    Attributes:
-        kind: one of the four above.
-        flops, bytes: of one of them, on one device.
-        count: how many there are.
-        nodes: nodes that one of them takes in a graph of this engine.
-        launches: operators that the library launches for one of them.
-        blocks: blocks that attention runs as in this engine; 0: enough to fill the device.
-        block_bytes: what one of these reads.
-    """
-
-    kind: str
-    flops: float = 0.0
+    kind: str  # one of the four above
+    flops: float = 0.0  # flops, bytes: of one of them, on one device
     bytes: float = 0.0
-    count: int = 1
-    nodes: float = 1.0
-    launches: float = 1.0
-    blocks: int = 0
-    block_bytes: float = 0.0
+    count: int = 1  # how many there are
+    nodes: float = 1.0  # nodes that one of them takes in a graph of this engine
+    launches: float = 1.0  # operators that the library launches for one of them
+    blocks: int = 0  # blocks that attention runs as in this engine; 0: enough to fill the device
+    block_bytes: float = 0.0  # what one of these reads
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all passes of a step have in common.
+    """What all passes of a step have in common."""
 
-    Attributes:
-        rows: texts decoded together.
-        context: tokens of each.
-        size: bytes of a number.
-    """
-
-    rows: int
-    context: int
-    size: int
+    rows: int  # texts decoded together
+    context: int  # tokens of each
+    size: int  # bytes of a number
 
 
 @cache

@@ -44,12 +44,6 @@ def distributions_along(
         p of the target and q of the draft model, each ``[m,V]`` in float64: after the first i
         tokens of ``text``, for the m positions i in ``at``.
     """
-    if not temperature > 0:
-        raise ArgumentError(
-            f"temperature must be > 0, since at 0 every distribution is one-hot; got {temperature}"
-        )
-    if not at or min(at) < 0 or max(at) > len(text):
-        raise ArgumentError(f"positions must be in 0..{len(text)}, at least one; got {list(at)}")
     ids = [*prompt, *text]
     rows = [len(prompt) - 1 + i for i in at]
     sampling = Sampling(temperature)

@@ -59,13 +59,7 @@ T = TypeVar("T", bound=Outcome)
 
 
 def decided(run: Callable[[int, int], T], rows: int, seed: int) -> T:
-    """Make a test, and again where the first p-value does not decide.
-
-    Args:
-        run: ``run(rows, seed)`` makes it.
-        rows: of the first time.
-        seed: of the first time.
-    """
+    """Make a test, and again where the first p-value does not decide."""
     once = run(rows, seed)
     if not AT_ONCE < once.own < DOUBT:
         return once

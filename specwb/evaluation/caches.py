@@ -41,8 +41,6 @@ def cache_moments(
         cache last: 0 nothing, 1 what a forward over the text that the target writes puts there,
         2 another token's entry. Tokens are the text's at these places, first is the number of the
         first place.
-    Raises:
-        ValueError: the method is no chain of Kangaroo's; the decoding has no such step.
     """
     method = spec if isinstance(spec, Method) else make_method(spec, target)
     drafter = copy.copy(method.drafter)

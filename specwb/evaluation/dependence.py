@@ -9,7 +9,6 @@ out. Therefore its loss is, at the least, the total correlation
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,12 @@ from torch.nn import functional as F
 from torch.special import entr, xlogy
 
 from specwb.drafters.falcon import FalconDrafter
-from specwb.errors import ArgumentError
 from specwb.flow import Draft, InvalidDistribution, Scheme, State
 from specwb.models.falcon import FalconHead
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
-from specwb.options import whole
 from specwb.probability import Sampling, inverse_cdf
-from specwb.tree import MOST, Tree
+from specwb.tree import Tree
 
 CHUNK = 64
 """Distributions that are held in float64 at once."""
@@ -40,7 +37,6 @@ def dependence(
     paths: int = 64,
     temperature: float = 1.0,
     seed: int = 0,
-    domains: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Measure how much each of the next k tokens after a text depends on those before it.
 
@@ -57,7 +53,7 @@ def dependence(
     most that of the distribution of X_j. Its bias falls as n grows; where I is near log n it says
     little. ``upper >= n / (n - 1) information`` on any paths; it is infinite where only one path
     allows a token (in float64). Both are noisy at a single text, most where a rare X_<j matters
-    that no path took; for j = 2 :func:`exact_pair` is not.
+    that no path took.
 
     Args:
         target: the target model.
@@ -67,21 +63,18 @@ def dependence(
         temperature: 0 is greedy. Then all paths are the same and everything is 0, which 2 paths
             show as well as more.
         seed: context i draws from (seed, i).
-        domains: a label for every context, copied to the result.
     Returns:
         One row a context and position j = 1..k, with the columns
 
         - context: its number.
-        - domain: its label, if given.
         - place: j.
         - entropy: H(mean_i p_i).
         - conditional: mean_i H(p_i), which is unbiased.
         - information, upper: as above.
         - total_correlation: of the first j tokens, the sum of the information up to j.
     Raises:
-        ValueError: there are no contexts or another number of labels; k < 1; paths < 2 or more than
-            fit a tree; seed < 0; the temperature is < 0; a context and k tokens more are longer
-            than the target's context, or it has tokens that the target does not have.
+        ValueError: there are no contexts, the temperature is < 0, a context and k tokens more are
+            longer than the target's context, or it has tokens that the target does not have.
         InvalidDistribution: probabilities are NaN.
 
     Source: both bounds are those for known conditional distributions of Poole et al., "On
@@ -89,14 +82,14 @@ def dependence(
     token done exactly. Falcon (Gao et al. 2024, arXiv 2412.12639, 3.3) has I of two tokens,
     unmeasured.
     """
-    rows = _checked_contexts(target, contexts, whole("k", k), paths, seed, domains)
+    rows = _rows(target, contexts, k)
     sampling, trees = Sampling(temperature), _trees(target, k, paths)
     records = []
     for i, ids in enumerate(rows):
         state = _open(target, ids, trees, sampling)
         for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i), 1):
             records.append({"context": i, "place": j, **_estimates(p)})
-    return _table(records, domains)
+    return _table(records)
 
 
 def acceptance_by_dependence(
@@ -106,7 +99,6 @@ def acceptance_by_dependence(
     paths: int = 64,
     temperature: float = 1.0,
     seed: int = 0,
-    domains: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Measure dependence and acceptance at the k positions of a head's block.
 
@@ -135,23 +127,9 @@ def acceptance_by_dependence(
         head: its k is the number of tokens.
         contexts: texts or token ids of at least k + 1 tokens. The others are those of
             :func:`dependence`.
-    Raises:
-        ValueError: as :func:`dependence`; or a context has fewer tokens, or the head another
-            hidden size.
     """
-    hidden = target.backbone.config.hidden_size
-    if not isinstance(head, FalconHead) or head.hidden != hidden:
-        kind = f"{type(head).__name__} of {getattr(head, 'hidden', 'none')}"
-        raise ArgumentError(
-            f"head must be a FalconHead of hidden size {hidden}, the target's; got {kind}"
-        )
     k = head.k
-    rows = _checked_contexts(target, contexts, k, paths, seed, domains)
-    for i, ids in enumerate(rows):
-        if len(ids) <= k:
-            raise ArgumentError(
-                f"context {i} has {len(ids)} tokens; a head of blocks of {k} drafts from {k + 1} on"
-            )
+    rows = _rows(target, contexts, k)
     sampling, trees = Sampling(temperature), _trees(target, k, paths)
     records = []
     for i, ids in enumerate(rows):
@@ -170,7 +148,7 @@ def acceptance_by_dependence(
                     "marginal": _overlap(p, p.mean(0)),
                 }
             )
-    return _table(records, domains)
+    return _table(records)
 
 
 def _overlap(p: Tensor, q: Tensor) -> float:
@@ -178,112 +156,9 @@ def _overlap(p: Tensor, q: Tensor) -> float:
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The result of :func:`exact_pair`.
-
-    Attributes:
-        information: I(X;Y|C) given that X is one of the ``tokens`` most probable tokens.
-        at_least: a lower bound of I(X;Y|C) itself.
-        at_most: an upper bound of it.
-        left_out: the probability of all other X.
-        tokens: how many X are in.
-    """
-
-    information: float
-    at_least: float
-    at_most: float
-    left_out: float
-    tokens: int
-
-
-def exact_pair(
-    target: Target,
-    context: Prompt,
-    temperature: float = 1.0,
-    keep: float = 0.999,
-    max_tokens: int = 512,
-) -> Pair:
-    """Compute I(X;Y|C) of the next two tokens.
-
-    It uses the target's distribution of Y after each of the most probable X, and bounds what
-    leaving out the others can change. With S the fewest tokens of mass >= ``keep`` (at most
-    ``max_tokens`` of them) and m = p(S)::
-
-        I_S = H(sum_S p(x) p(.|x) / m) - sum_S p(x) H(p(.|x)) / m
-        m I_S  <=  I(X;Y|C)  <=  m I_S - m log m - sum_{x not in S} p(x) log p(x)
-
-    since ``I(X;Y) = I(B;Y) + m I_S + (1 - m) I(X;Y | X not in S)`` for B = [X in S], where I(B;Y)
-    is at most B's entropy and the last term at most (1 - m) times that of X among the tokens left
-    out. The distribution of Y is over the whole vocabulary. There is one forward over a tree of
-    ``|S|`` children.
-
-    Args:
-        target: the target model.
-        context: text or token ids.
-        temperature: 0 is greedy.
-        keep: the mass of S, in (0, 1].
-        max_tokens: the most tokens of S.
-    Raises:
-        ValueError: keep is outside (0, 1]; max_tokens is < 1 or more than fits a tree; the context
-            is empty, too long, or has tokens that the target does not have.
-        InvalidDistribution: probabilities are NaN.
-    """
-    if not 0 < keep <= 1:
-        raise ArgumentError(f"keep must be in (0, 1], got {keep}")
-    if whole("max_tokens", max_tokens) >= MOST:
-        raise ArgumentError(f"max_tokens must be below {MOST}, got {max_tokens}")
-    (ids,) = _checked_contexts(target, [context], 2)
-    sampling, max_tokens = Sampling(temperature), min(max_tokens, target.vocabulary)
-    with torch.inference_mode():
-        state = target.open([ids], [2], max_tokens + 1, sampling, ())
-        root = Tree.chain(0, target.device)
-        p = _distributions(sampling, _logits(target, state, root, ids[-1:]))[0]
-        p, order = p.sort(descending=True)
-        count = min(int((p.cumsum(0) < keep).sum()) + 1, max_tokens)
-        p_in, p_out = p[:count], p[count:]
-        mass = p_in.sum()
-        children = Tree.branching(count, device=target.device)
-        logits = _logits(target, state, children, [ids[-1], *order[:count].tolist()])[1:]
-        mean, conditional = torch.zeros_like(p), torch.zeros_like(mass)
-        weights = p_in / mass
-        for part, weight in zip(logits.split(CHUNK), weights.split(CHUNK), strict=True):
-            p_y = _distributions(sampling, part)
-            mean += weight @ p_y
-            conditional += weight @ entr(p_y).sum(-1)
-        information = (entr(mean).sum() - conditional).clamp_min(0)
-        low = mass * information
-        high = low + entr(mass).clamp_min(0) + entr(p_out).sum()
-    return Pair(
-        information=float(information),
-        at_least=float(low),
-        at_most=float(high),
-        left_out=float(p_out.sum()),
-        tokens=count,
-    )
-
-
-def _checked_contexts(
-    target: Target,
-    contexts: Sequence[Prompt],
-    k: int,
-    paths: int = 2,
-    seed: int = 0,
-    domains: Sequence[str] | None = None,
-) -> list[list[int]]:
-    """The token ids of every context, after a check of the arguments."""
-    whole("seed", seed, 0)
-    nodes = 1 + whole("paths", paths, 2) * (k - 1)
-    if nodes > MOST:
-        raise ArgumentError(
-            f"{paths} paths of {k} tokens make a tree of {nodes} nodes, at most {MOST} fit; "
-            "give fewer paths"
-        )
+def _rows(target: Target, contexts: Sequence[Prompt], k: int) -> list[list[int]]:
+    """The token ids of every context, with room for k tokens behind it."""
     rows = token_rows(target, contexts)
-    if domains is not None and len(domains) != len(rows):
-        raise ArgumentError(
-            f"there are {len(rows)} contexts and {len(domains)} domains; give a label for each"
-        )
     check_room(rows, k, target.name, target.context)
     return rows
 
@@ -355,11 +230,9 @@ def _estimates(p: Tensor) -> dict[str, float]:
     }
 
 
-def _table(records: list[dict[str, Any]], domains: Sequence[str] | None) -> pd.DataFrame:
-    """The records as a frame, with the domains and the total correlation."""
+def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """The records as a frame, with the total correlation."""
     table = pd.DataFrame(records)
-    if domains is not None:
-        table.insert(1, "domain", [domains[i] for i in table.context])
     after_upper = table.columns.get_loc("upper") + 1  # type: ignore[operator]
     total = table.groupby("context").information.cumsum()
     table.insert(after_upper, "total_correlation", total)

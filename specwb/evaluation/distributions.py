@@ -32,14 +32,8 @@ def distributions_after(
         temperature: 0 gives one-hot distributions.
         max_prefix: length of the longest prefix that the function accepts.
     Raises:
-        ValueError: the text is empty or leaves no room for ``max_prefix`` tokens in the model's
-            context, or the temperature is < 0. The function itself raises it for a longer prefix.
+        ValueError: by the function itself, for a longer prefix.
     """
-    if not text or len(text) + max_prefix > model.context:
-        raise ArgumentError(
-            f"the text must have 1..{model.context - max_prefix} tokens, so that {max_prefix} more "
-            f"fit the context; got {len(text)}"
-        )
     sampling = Sampling(temperature)
     with torch.inference_mode():
         state = model.open([list(text)], [max_prefix], 1, sampling, ())

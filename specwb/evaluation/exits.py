@@ -37,19 +37,13 @@ ROWS = 32
 
 @dataclass(frozen=True)
 class Rounds:
-    """The decoding steps that would begin at N positions in texts, in order.
+    """The decoding steps that would begin at N positions in texts, in order."""
 
-    Attributes:
-        sure: name of a confidence -> ``[N,D-1]``, the confidence of each level but the last.
-        kept: ``[N]``, how many levels of the full draft are accepted.
-        text: ``[N]``, which text the position is in.
-        nodes: of the tree cut at 0..D levels.
-    """
-
+    # name of a confidence -> ``[N,D-1]``, the confidence of each level but the last
     sure: Mapping[str, np.ndarray]
-    kept: np.ndarray
-    text: np.ndarray
-    nodes: tuple[int, ...]
+    kept: np.ndarray  # ``[N]``, how many levels of the full draft are accepted
+    text: np.ndarray  # ``[N]``, which text the position is in
+    nodes: tuple[int, ...]  # of the tree cut at 0..D levels
 
     @property
     def depth(self) -> int:
@@ -65,8 +59,6 @@ class Rounds:
             name: of the confidence that is compared with the threshold.
             eta: the threshold, in [0, 1].
             gamma: at most so many levels are drafted, default all.
-        Raises:
-            ValueError: the name is unknown, eta is outside [0, 1], or gamma outside 1..D.
         """
         gamma = self.depth if gamma is None else gamma
         if name not in self.sure or not 0 <= eta <= 1 or not 1 <= gamma <= self.depth:
@@ -89,11 +81,7 @@ class Rounds:
         return Simulation(kept[steps].tolist(), drafted[steps].tolist(), self.text[steps].tolist())
 
     def tested(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the confidence of a chain's accepted draft tokens, and of the first rejected ones.
-
-        Args:
-            name: of the confidence.
-        """
+        """The confidence of a chain's accepted draft tokens, and of the first rejected ones."""
         level = np.arange(self.depth - 1)
         accepted = self.kept[:, None] > level
         return self.sure[name][accepted], self.sure[name][self.kept[:, None] == level]
@@ -101,17 +89,11 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The decoding steps of a simulated decoding.
+    """The decoding steps of a simulated decoding."""
 
-    Attributes:
-        kept: accepted levels of each step.
-        drafted: drafted levels of each step.
-        text: the text that each step is in.
-    """
-
-    kept: list[int]
-    drafted: list[int]
-    text: list[int]
+    kept: list[int]  # accepted levels of each step
+    drafted: list[int]  # drafted levels of each step
+    text: list[int]  # the text that each step is in
 
     @property
     def cr(self) -> float:
@@ -136,12 +118,7 @@ class Simulation:
         return fmean(k >= w for k in self.kept)
 
     def speedup(self, seconds: Callable[[int], float], plain: float = 1.0) -> float:
-        """Predict the speedup over plain decoding: tokens of the steps over their seconds.
-
-        Args:
-            seconds: of a step by how many levels it drafts.
-            plain: of a plain step.
-        """
+        """Predict the speedup over plain decoding: tokens of the steps over their seconds."""
         steps = Counter(self.drafted)
         spent = sum(count * seconds(drafted) for drafted, count in steps.items())
         return self.cr * plain * steps.total() / spent
@@ -167,7 +144,6 @@ def every_round(
     confidences: Mapping[str, Confidence] | None = None,
     *,
     tokens: int = 48,
-    progress: Callable[[float], None] | None = None,
 ) -> Rounds:
     """Draft the decoding step at every position of the target's own greedy texts.
 
@@ -182,7 +158,6 @@ def every_round(
         confidences: by name, what is recorded of every level but the last; default
             ``{"top": Top()}``.
         tokens: positions a prompt.
-        progress: called with the fraction that is done.
     Raises:
         ValueError: the method is of another kind, or the prompts leave no room in the context.
     """
@@ -223,8 +198,6 @@ def every_round(
             for name, values in recorder.records.items():
                 levels = torch.zeros(len(positions), 0)  # a tree of one level has none
                 sure[name].append(torch.stack(values, 1).cpu() if values else levels)
-            if progress:
-                progress(len(kept) / (len(rows) * tokens))
     return Rounds(
         sure={name: torch.cat(values).numpy() for name, values in sure.items()},
         kept=np.array(kept),

@@ -20,7 +20,6 @@ from specwb.bench.measure import seconds_of
 from specwb.decoding import rounds as decoding
 from specwb.drafters.level import LevelDrafter
 from specwb.engine import Clock, Decoding
-from specwb.errors import ArgumentError
 from specwb.graphs import RECORDERS
 from specwb.mask import causal_mask
 from specwb.methods import Method
@@ -38,12 +37,7 @@ KINDS = ("hidden", "attention", "q", "k", "v")
 
 
 class _RecordingGroups(Groups):
-    """The simulation, which records what every layer's attention computes.
-
-    Attributes:
-        records: every one of :data:`KINDS` but ``hidden`` -> one tensor a layer, in order.
-        last_pass: the pass of the last run.
-    """
+    """The simulation, which records what every layer's attention computes."""
 
     def __init__(self, layers: Layers, whole: bool = False) -> None:
         super().__init__(layers, whole)
@@ -140,10 +134,6 @@ def consecutive(draft: Target, windows: Tensor) -> list[float]:
     """Compare what enters layer i with what leaves it: the mean cosine in exact execution.
 
     Fuzzy execution relies on it.
-
-    Args:
-        draft: the draft model.
-        windows: ``[B,m]`` token ids.
     """
     states = _pass(draft, windows, _single_layers(draft))["hidden"]
     return [_cosine(a, b) for a, b in pairwise(states)]
@@ -179,14 +169,9 @@ def drift(
         - places: positions compared, a prompt.
         - key_error, value_error: by layer the mean of ``|a - b| / |b|``.
         - key_cosine, value_cosine: by layer.
-    Raises:
-        ValueError: the method is of another kind, or rounds < 1.
     """
     method = make_method(method, target) if isinstance(method, str) else method
-    if not isinstance(method.drafter, LevelDrafter) or rounds < 1:
-        raise ArgumentError(
-            f"drift is of methods with one draft model, in rounds >= 1; got {method.key}, {rounds}"
-        )
+    assert isinstance(method.drafter, LevelDrafter)
     steps: list[list[dict[str, Any]]] = [[] for _ in range(rounds)]
     for i, prompt in enumerate(prompts):
         caches, accepted, text = _step_caches(
@@ -210,12 +195,8 @@ def _step_caches(
     temperature: float,
     seed: int,
 ) -> tuple[list[Tensor], list[int], Tensor]:
-    """Decode ``count`` steps of a prompt.
-
-    Returns:
-        The draft model's cache at the beginning of every step, cut to the sequence length; how many
-        draft tokens each step accepted; and the text at the beginning of the last one.
-    """
+    """Decode ``count`` steps of a prompt; return the draft model's cache at the beginning of every
+    step, cut to the text, the draft tokens each accepted, and the text before the last one."""
     drafters: list[LevelDrafter] = []
     steps = decoding(
         target,
@@ -293,7 +274,6 @@ def layer_times(
     draft: Target,
     tokens: int = 1,
     extent: int = 256,
-    groups: Layers | None = None,
     repeats: int = 50,
 ) -> dict[str, float]:
     """Time the parts of a draft model on this device, in median milliseconds.
@@ -304,7 +284,6 @@ def layer_times(
         draft: the draft model.
         tokens: fed at once, as a chain.
         extent: length of the text, these tokens included.
-        groups: of layers; default the paper's of 4, or as many as there may be.
         repeats: turns.
     Returns:
         Milliseconds of
@@ -312,18 +291,12 @@ def layer_times(
         - attention, mlp: of one layer with their norms, each time the next layer's.
         - head.
         - plain: all layers without the head, one after the other.
-        - fused, simulation, on CUDA streams: the same with the groups.
-    Raises:
-        ValueError: tokens is outside 1..extent, or repeats < 1.
+        - fused, simulation, on CUDA streams: the same with the paper's groups of 4 layers, or as
+          many as there may be.
     """
     stack = draft.backbone
     count = len(stack.layers)
-    if not 1 <= tokens <= extent or repeats < 1:
-        raise ArgumentError(
-            "tokens must be in 1..extent, repeats >= 1; "
-            f"got tokens={tokens}, extent={extent}, repeats={repeats}"
-        )
-    parts = grouping(count, max(1, min(4, count - 2))) if groups is None else groups
+    parts = grouping(count, max(1, min(4, count - 2)))
     x = stack.embed(torch.arange(tokens, device=draft.device)[None] % draft.vocabulary)
     positions = torch.arange(extent - tokens, extent, device=draft.device)[None]
     cache = stack.cache(1, extent)
@@ -367,8 +340,6 @@ def draft_times(
         For every method ``eager``, in the steps of a decoding; and where the device records graphs
         and the drafter may be recorded ``graph``, one replay of a step's drafting.
     """
-    if repeats < 1:
-        raise ArgumentError(f"repeats must be >= 1, got {repeats}")
     eager: dict[str, list[float]] = {name: [] for name in methods}
     clocks = {name: Clock(target.device) for name in methods}
     decodings = {

@@ -34,19 +34,12 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Joint(Outcome):
-    """The chi-square test of short texts: its p-value, its size, and what it can see.
+    """The chi-square test of short texts: its p-value, its size, and what it can see."""
 
-    Attributes:
-        statistic: chi-square, Pearson's or the likelihood ratio's, whichever is smaller.
-        freedom: its degrees of freedom; at 0 nothing was compared.
-        texts: how many were decoded.
-        impossible: one of them that the target cannot write, or "".
-    """
-
-    statistic: float
-    freedom: int
-    texts: int
-    impossible: str = ""
+    statistic: float  # chi-square, Pearson's or the likelihood ratio's, whichever is smaller
+    freedom: int  # its degrees of freedom; at 0 nothing was compared
+    texts: int  # how many were decoded
+    impossible: str = ""  # one of them that the target cannot write, or ""
 
     @property
     def own(self) -> float:
@@ -194,9 +187,6 @@ def beginnings(
 
     The probabilities are the model's own forward's. Where top_k's last token and the first that it
     drops differ by rounding only, the beginning so far stands for all texts that go on from it.
-
-    Raises:
-        ValueError: there are more than 4,096.
     """
     level: dict[tuple[int, ...], float] = {(): 1.0}
     undecided: dict[tuple[int, ...], float] = {}

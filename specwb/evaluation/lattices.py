@@ -26,7 +26,6 @@ from specwb.models.masked import block, block_states
 from specwb.models.path import PathScorer, follows_in, greedy_walk
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
-from specwb.options import whole
 from specwb.probability import Sampling
 from specwb.proxy import Proxy, read_along
 from specwb.tree import Tree
@@ -34,44 +33,20 @@ from specwb.tree import Tree
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A place in a text: the candidates of the k tokens behind it, and the target's greedy path.
+    """A place in a text: the candidates of the k tokens behind it, and the target's greedy path."""
 
-    Attributes:
-        text: token ids before the place.
-        ids: ``[k,M]``, the best tokens of every position, best first.
-        logq: ``[k,M]``, their log-probabilities; where fewer than M may be drafted the rest has
-            -inf.
-        greedy: ``[n]``, what the target writes, up to an end of text, n <= k.
-        ranks: ``[n]``, of the greedy tokens among all that may be drafted there, from 0.
-        q: ``[n]``, the diffusion model's probabilities of the greedy tokens.
-        states: ``[k,H]``, the diffusion model's, which path scorers read.
-        ends: ids that end a text.
-    """
-
-    text: list[int]
-    ids: np.ndarray
+    text: list[int]  # token ids before the place
+    ids: np.ndarray  # ``[k,M]``, the best tokens of every position, best first
+    # ``[k,M]``, their log-probabilities; where fewer than M may be drafted the rest has -inf
     logq: np.ndarray
-    greedy: np.ndarray
-    ranks: np.ndarray
-    q: np.ndarray
-    states: np.ndarray
-    ends: frozenset[int]
+    greedy: np.ndarray  # ``[n]``, what the target writes, up to an end of text, n <= k
+    ranks: np.ndarray  # ``[n]``, of the greedy tokens among all that may be drafted there, from 0
+    q: np.ndarray  # ``[n]``, the diffusion model's probabilities of the greedy tokens
+    states: np.ndarray  # ``[k,H]``, the diffusion model's, which path scorers read
+    ends: frozenset[int]  # ids that end a text
 
     def lattice(self, mass: float = 0.8, top: int | None = None) -> Lattice:
-        """Prune the candidates as the drafter does (:meth:`specwb.lattice.Lattice.prune`).
-
-        Args:
-            mass: of the candidates that stay, in (0, 1].
-            top: at most so many candidates a position, default M.
-        Raises:
-            ValueError: the mass is outside (0, 1], or top is not in 1..M.
-        """
-        width = self.ids.shape[1]
-        top = width if top is None else top
-        if whole("top", top) > width:
-            raise ArgumentError(
-                f"top can be at most {width}, as many candidates were kept, got {top}"
-            )
+        """Prune the candidates as the drafter does (:meth:`specwb.lattice.Lattice.prune`)."""
         ids, logq = self.ids[:, :top].tolist(), self.logq[:, :top].tolist()
         return Lattice.prune(ids, logq, mass, self.ends)
 
@@ -117,7 +92,6 @@ def places(
     texts: Sequence[Prompt],
     k: int = 8,
     top: int = 15,
-    steps: int = 1,
 ) -> list[Place]:
     """Run one forward of the diffusion model behind each text, and k tokens of the target.
 
@@ -127,17 +101,12 @@ def places(
         texts: strings or token ids.
         k: number of tokens.
         top: M, the candidates that are recorded for a position.
-        steps: of denoising.
-    Raises:
-        ValueError: there is no text; one is empty, or with k tokens more too long for either model;
-            k, top or steps is < 1; or the diffusion model has fewer tokens than the target.
     """
-    rows = _checked_texts(target, model, texts, whole("k", k))
-    whole("top", top), whole("steps", steps)
+    rows = _checked_texts(target, model, texts, k)
     paths = decode(target, rows, "ar", max_new_tokens=k).tokens
     sample = []
     for text, path in zip(rows, paths, strict=True):
-        (logits, states), known = block_states(model, text, k, steps), target.vocabulary
+        (logits, states), known = block_states(model, text, k), target.vocabulary
         best = candidates(logits[None], top, known, model.banned, model.words)
         ids, logq = best[:, 0].cpu().numpy()
         logits = logits.double().index_fill(-1, model.banned, -torch.inf)
@@ -169,9 +138,6 @@ def _ranks(logits: torch.Tensor, path: list[int]) -> tuple[np.ndarray, np.ndarra
 def coverage(sample: Sequence[Place], tops: Sequence[int] = (1, 3, 15)) -> pd.DataFrame:
     """Measure how often the target's token is among the M best, by how far ahead it is.
 
-    Args:
-        sample: what :func:`places` returned.
-        tops: numbers M.
     Returns:
         One row for each position ahead, from 1, with
 
@@ -179,12 +145,7 @@ def coverage(sample: Sequence[Place], tops: Sequence[int] = (1, 3, 15)) -> pd.Da
         - rank: the median rank, from 1.
         - probability: the mean of what the diffusion model gives the greedy token.
         - texts: how many there are (fewer behind an end of text).
-    Raises:
-        ValueError: there is no place, or an M < 1.
     """
-    _check_not_empty(sample)
-    for top in tops:
-        whole("tops", top)
     rows = []
     for i in range(max(len(place.greedy) for place in sample)):
         long_enough = [place for place in sample if len(place.greedy) > i]
@@ -235,10 +196,7 @@ def lengths(
         - top: the same of the lattice that was not pruned.
 
         and ``candidates``, of the lattice over all its positions.
-    Raises:
-        ValueError: there is no place, or settings that the search does not take.
     """
-    _check_not_empty(sample)
     rows = []
     for place in sample:
         lattice = place.lattice(mass, top)
@@ -272,21 +230,11 @@ def expected_length(
         paths: tokens of each path.
         temperature: of the target.
     Raises:
-        ValueError: there is no path or an empty one, a path has tokens that the target does not
-            have, the text is too long, or the temperature is < 0.
+        ValueError: the text is too long, or the temperature is < 0.
 
     Source: theorem 11.2, part 1 (theory/11_diffuspec.md).
     """
     (ids,) = token_rows(target, [text])
-    if (
-        not paths
-        or not all(map(len, paths))
-        or not all(0 <= x < target.vocabulary for path in paths for x in path)
-    ):
-        raise ArgumentError(
-            "paths are one or more of at least one token each, "
-            f"from 0 to {target.vocabulary - 1}; got {[list(path) for path in paths]}"
-        )
     depth, sampling = max(map(len, paths)), Sampling(temperature)
     check_room([ids], depth, target.name, target.context)
     parents, _, words = trie(paths)
@@ -351,10 +299,7 @@ class Replay:
         top: int = 15,
         beams: int = 3,
     ) -> None:
-        (self.prompt,) = _checked_texts(target, model, [prompt], whole("tokens", tokens))
-        whole("top", top), whole("beams", beams)
-        if not 0 <= lam <= 1 or not 0 < mass <= 1:
-            raise ArgumentError(f"lam is in [0, 1], mass in (0, 1]; got lam={lam}, mass={mass}")
+        (self.prompt,) = _checked_texts(target, model, [prompt], tokens)
         self.target, self.model, self.proxy = target, model, proxy
         self.lam, self.mass, self.top, self.beams = lam, mass, top, beams
         (self.text,) = decode(target, [self.prompt], "ar", max_new_tokens=tokens).tokens
@@ -366,12 +311,8 @@ class Replay:
 
         Returns:
             ``L_gen`` and ``L_acc`` of that step.
-        Raises:
-            ValueError: the place is outside the text, k < 1, or the context has no room for k.
         """
-        if not 0 <= place < len(self.text):
-            raise ArgumentError(f"place must be 0..{len(self.text) - 1}, got {place}")
-        if whole("k", k) > self.most:
+        if k > self.most:
             raise ArgumentError(
                 f"k can be at most {self.most}, the context has no more room; got {k}"
             )
@@ -434,8 +375,3 @@ def _ends(target: Target, model: DiffusionModel) -> frozenset[int]:
 def _common(path: Sequence[int], other: Sequence[int]) -> int:
     """Count the tokens from the first on in which two paths agree."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other)))
-
-
-def _check_not_empty(sample: Sequence[Place]) -> None:
-    if not sample:
-        raise ArgumentError("there is no place to look at")

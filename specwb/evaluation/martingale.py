@@ -41,19 +41,13 @@ def _no_cumulants() -> Tensor:
 
 @dataclass
 class Sum:
-    """A sum of martingale differences, with what its distribution must be.
+    """A sum of martingale differences, with what its distribution must be."""
 
-    Attributes:
-        total: S, the sum of ``d_t = f_t(y_t) - E_p f_t``.
-        variance: V, the sum of ``Var_p f_t``.
-        third: the sum of ``E_p (f_t - E_p f_t)^3``.
-        cumulants: ``K(theta)``, the sum of ``log E_p exp(theta (f_t - E_p f_t))``, for every theta
-            of :data:`TILTS`.
-    """
-
-    total: float = 0.0
-    variance: float = 0.0
-    third: float = 0.0
+    total: float = 0.0  # S, the sum of ``d_t = f_t(y_t) - E_p f_t``
+    variance: float = 0.0  # V, the sum of ``Var_p f_t``
+    third: float = 0.0  # the sum of ``E_p (f_t - E_p f_t)^3``
+    # ``K(theta)``, the sum of ``log E_p exp(theta (f_t - E_p f_t))``, for every theta of
+    # :data:`TILTS`
     cumulants: Tensor = field(default_factory=_no_cumulants)
 
     def add(self, difference: Tensor, variance: Tensor, third: Tensor, cumulants: Tensor) -> None:
@@ -96,15 +90,10 @@ class Sum:
 
 @dataclass(frozen=True)
 class Martingale(Outcome):
-    """The test of longer texts: see :func:`martingale`.
+    """The test of longer texts: see :func:`martingale`."""
 
-    Attributes:
-        sums: by direction.
-        tokens: how many were looked at.
-    """
-
-    sums: dict[str, Sum] = field(default_factory=dict)
-    tokens: int = 0
+    sums: dict[str, Sum] = field(default_factory=dict)  # by direction
+    tokens: int = 0  # how many were looked at
 
     @property
     def own(self) -> float:
@@ -153,15 +142,6 @@ def martingale(
     a step begins, or uniform on its candidates where these are fixed; then only the first token of
     a step is looked at along q. The test sees faults at any depth, late in the text and over the
     whole vocabulary, and misses what cancels out along all five directions.
-
-    Args:
-        target: the target model.
-        method: a built method.
-        prompts: token ids of every prompt.
-        sampling: temperature and filters.
-        length: tokens of a text.
-        rows: texts in all, over the prompts.
-        seed: of the sampling.
     """
     draft, vocabulary = _draft_model(method, target), target.vocabulary
     texts = -(-rows // len(prompts))  # a prompt, rounded up

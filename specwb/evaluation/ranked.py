@@ -86,12 +86,7 @@ def measure(
 def decode_steps(
     target: Target, ids: Sequence[int], method: Method, settings: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Decode a prompt.
-
-    Returns:
-        Of every step the tokens of its ``draft``, how many were ``accepted``, and the ``bonus``
-        token.
-    """
+    """Decode a prompt; of every step its draft tokens, how many were accepted, the bonus token."""
     return [
         {
             "draft": step.draft.tokens[0, 1:].tolist(),

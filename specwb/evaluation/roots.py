@@ -17,14 +17,12 @@ from specwb.bench.statistics import mean_and_error
 from specwb.decoding import decode
 from specwb.drafters.level import Drafted
 from specwb.drafters.mcsd_ti import SeveralRoots
-from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import check_pair, draft_model
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise, row_seeds
-from specwb.options import whole
 from specwb.probability import Sampling
 from specwb.tree import Tree
 
@@ -39,19 +37,14 @@ class RootDistributions:
     Below each root there is a chain of D draft tokens. All tokens but the M likeliest have one
     entry together here, the last one, and are drawn as if each of them were unlikely; so distances
     between distributions are a little too small.
-
-    Attributes:
-        tokens: ``[M]``, the target's likeliest tokens after the text.
-        p: ``[M+1]``, their probabilities, and that of all others together.
-        lengths: ``[M+1,D+1]``, the distribution of how many tokens are accepted below each; for the
-            others, the mean distribution of the M.
-        seed: of the draws of roots.
     """
 
-    tokens: np.ndarray
-    p: np.ndarray
+    tokens: np.ndarray  # ``[M]``, the target's likeliest tokens after the text
+    p: np.ndarray  # ``[M+1]``, their probabilities, and that of all others together
+    # ``[M+1,D+1]``, the distribution of how many tokens are accepted below each; for the others,
+    # the mean distribution of the M
     lengths: np.ndarray
-    seed: int = 0
+    seed: int = 0  # of the draws of roots
 
     @cached_property
     def mean_length(self) -> np.ndarray:
@@ -67,18 +60,9 @@ class RootDistributions:
         ``P(w stays) = sum_l P(L_w = l) prod_{v<w} P(L_v < l) prod_{v>w} P(L_v <= l)``
         (theorem 13.3). One root gives p itself.
 
-        Args:
-            roots: how many are drawn.
         Returns:
             ``[M+1]``.
-        Raises:
-            ValueError: there are more roots than tokens that have any probability.
         """
-        possible = (self.p[:-1] > 0).sum()
-        if whole("roots", roots) > possible and not self.p[-1]:
-            raise ArgumentError(
-                f"roots can be at most {possible}, so many tokens have any probability; got {roots}"
-            )
         roots_drawn = self._draw(roots)
         equal = self.lengths[roots_drawn]  # [DRAWS, roots, D+1]: P(L = l)
         at_most = equal.cumsum(-1)
@@ -153,23 +137,14 @@ def root_distributions(
         drafts: chains below each root.
         seed: of the draws.
     Raises:
-        ValueError: temperature is not > 0, a number is < 1, the text does not fit the context,
-            there are more candidates than tokens, or too many nodes for one tree.
+        ValueError: the text does not fit the context, or there are too many nodes for one tree.
     """
     sampling = Sampling(temperature)
-    if sampling.greedy:
-        raise ArgumentError(
-            "temperature must be > 0: at 0 the first token is the target's choice or it is not"
-        )
     (ids,) = token_rows(target, [prompt])
     draft = draft_model(target, draft)
     check_pair(target, draft)
-    if whole("candidates", candidates) > target.vocabulary:
-        raise ArgumentError(
-            f"candidates can be at most {target.vocabulary}, the vocabulary; got {candidates}"
-        )
-    check_room([ids], whole("depth", depth) + 2, target.name, target.context)
-    widths = (candidates, whole("drafts", drafts), *[1] * (depth - 1))
+    check_room([ids], depth + 2, target.name, target.context)
+    widths = (candidates, drafts, *[1] * (depth - 1))
     tree = Tree.branching(*widths, device=target.device)
     drafter = _BestRoots(draft, tree, "with")
     state = target.open([ids], [depth + 2], tree.n + 1, sampling, ())
@@ -210,29 +185,20 @@ def root_distributions(
 
 @dataclass(frozen=True)
 class OutputShift:
-    """The texts that a method with several roots writes, judged by the target.
+    """The texts that a method with several roots writes, judged by the target."""
 
-    Attributes:
-        roots: how many roots.
-        temperature: of the decoding.
-        tokens: written in all.
-        mean_tokens_per_round: tau.
-        other: share of tokens that are not the target's first choice after their own text; with one
-            root at T = 0 it is 0.
-        log_p: mean over texts of the mean ``log p(token)`` in nats, at T = 1 where decoding was
-            greedy.
-        error: its standard error.
-        tv: total variation between the distribution of the first token and p, mean over texts
-            (:func:`root_distributions`); None at T = 0.
-    """
-
-    roots: int
-    temperature: float
-    tokens: int
-    mean_tokens_per_round: float
+    roots: int  # how many roots
+    temperature: float  # of the decoding
+    tokens: int  # written in all
+    mean_tokens_per_round: float  # tau
+    # share of tokens that are not the target's first choice after their own text; with one root at
+    # T = 0 it is 0
     other: float
+    # mean over texts of the mean ``log p(token)`` in nats, at T = 1 where decoding was greedy
     log_p: float
-    error: float
+    error: float  # its standard error
+    # total variation between the distribution of the first token and p, mean over texts
+    # (:func:`root_distributions`); None at T = 0
     tv: float | None
 
 
@@ -266,15 +232,12 @@ def output_shifts(
         drafts: of :func:`root_distributions`, at T > 0.
         seed: of the sampling.
     Raises:
-        ValueError: there is no prompt or no number of roots, a number is < 1, or a text does not
-            fit the context. It is raised before anything is decoded.
+        ValueError: there is no prompt, or a text does not fit the context. It is raised before
+            anything is decoded.
     """
     sampling = Sampling(temperature)
     rows = token_rows(target, prompts)
-    needed = max(whole("max_new_tokens", max_new_tokens), whole("depth", depth) + 2)
-    check_room(rows, needed, target.name, target.context)
-    if not roots:
-        raise ArgumentError("roots must name at least one number of roots")
+    check_room(rows, max(max_new_tokens, depth + 2), target.name, target.context)
     methods = {n: _method(target, draft, n, depth) for n in roots}
 
     def distributions() -> list[RootDistributions]:
@@ -329,7 +292,7 @@ def output_shifts(
 
 def _method(target: Target, draft: Target | None, roots: int, depth: int) -> Method:
     """The method with so many roots and chains of ``depth`` tokens below them."""
-    tree = (1,) * whole("depth", depth)
+    tree = (1,) * depth
     return make_method(
         "mcsd_ti", target, draft=draft, roots=roots, lossy=True, stop="none", tree=tree
     )

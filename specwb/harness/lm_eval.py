@@ -151,18 +151,7 @@ class SpecwbLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[Any], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
-        """Sum up the target's logarithms of a continuation's probabilities.
-
-        Args:
-            requests: (texts, token ids of the context, of the continuation).
-            disable_tqdm: taken, as the harness gives it.
-        Returns:
-            The sum, and whether the continuation is what the target writes at temperature 0. What
-            is longer than the context loses its beginning.
-        Raises:
-            ArgumentError: a continuation that is empty or longer than the context, or nothing that
-                it continues.
-        """
+        """Sum up the target's logarithms of a continuation's probabilities."""
         out = []
         for _texts, context, continuation in requests:
             count = len(continuation)
@@ -212,10 +201,6 @@ class SpecwbLM(TemplateLM):
         """Decode a text for every request, up to the first of its stop strings.
 
         The end of text is the target's own ends and the tokenizer's, as in the harness.
-
-        Raises:
-            ArgumentError: a generation setting that is not read asks for something, or one that is
-                read cannot be used; before any text is decoded.
         """
         every = [_generation(request.args[1], self.max_length) for request in requests]
         return [
@@ -263,12 +248,6 @@ def _generation(settings: dict[str, Any], context: int) -> _Generation:
 
     Sampling without a temperature is at 1; at temperature 0 it is greedy, whatever ``do_sample``
     says.
-
-    Args:
-        settings: the request's ``gen_kwargs``.
-        context: tokens of the target's context.
-    Raises:
-        ArgumentError: a value that cannot be used, or another setting that asks for something.
     """
     for name, value in settings.items():
         if name not in READ and not is_neutral(value, ASKS_NOTHING.get(name)):

@@ -16,37 +16,24 @@ from specwb.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer of a method: a request, in the words of servers.
+    """One answer of a method: a request, in the words of servers."""
 
-    Attributes:
-        question_id: of the file.
-        category: of the file.
-        subtask: the column of the benchmark's table that it counts for.
-        turn: 0 for the first.
-        text: the answer, without special tokens and without what follows a stop string.
-        tokens: new token ids, the end of text included.
-        seconds: of the decoding, the prompt's processing included.
-        accepted: by step, the draft tokens kept.
-        tested: by step, the depths at which candidates were put to the test; None: not known.
-        drafted: by step, the drafted tokens: a chain's length, a tree's nodes without its root;
-            None: not known.
-        prompt_tokens: of the conversation so far.
-        cut: whether the prompt was shortened to fit.
-        disturbed: whether the machine was slow beside it, also when it was measured again.
-    """
-
-    question_id: int
-    category: str
-    subtask: str
-    turn: int
-    text: str
-    tokens: tuple[int, ...]
-    seconds: float
-    accepted: tuple[int, ...]
+    question_id: int  # of the file
+    category: str  # of the file
+    subtask: str  # the column of the benchmark's table that it counts for
+    turn: int  # 0 for the first
+    text: str  # the answer, without special tokens and without what follows a stop string
+    tokens: tuple[int, ...]  # new token ids, the end of text included
+    seconds: float  # of the decoding, the prompt's processing included
+    accepted: tuple[int, ...]  # by step, the draft tokens kept
+    # by step, the depths at which candidates were put to the test; None: not known
     tested: tuple[int, ...] | None
+    # by step, the drafted tokens: a chain's length, a tree's nodes without its root; None: not
+    # known
     drafted: tuple[int, ...] | None
-    prompt_tokens: int = 0
-    cut: bool = False
+    prompt_tokens: int = 0  # of the conversation so far
+    cut: bool = False  # whether the prompt was shortened to fit
+    # whether the machine was slow beside it, also when it was measured again
     disturbed: bool = False
 
 
@@ -129,27 +116,16 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Counters:
-    """What servers count.
+    """What servers count."""
 
-    Attributes:
-        drafts: steps in which something was drafted.
-        drafted: tokens drafted in them.
-        accepted: draft tokens kept.
-        by_position: ``[i]``, the drafts of which i + 1 tokens or more were kept.
-    """
-
-    drafts: int
-    drafted: int
-    accepted: int
-    by_position: tuple[int, ...]
+    drafts: int  # steps in which something was drafted
+    drafted: int  # tokens drafted in them
+    accepted: int  # draft tokens kept
+    by_position: tuple[int, ...]  # ``[i]``, the drafts of which i + 1 tokens or more were kept
 
 
 def counters(turns: Turns) -> Counters:
-    """Counts drafts, drafted and accepted tokens.
-
-    Raises:
-        ValueError: it is not known what was drafted.
-    """
+    """Counts drafts, drafted and accepted tokens."""
     if not known(turns):
         raise ArgumentError("these answers do not say what was drafted")
     steps = [
@@ -168,12 +144,7 @@ def counters(turns: Turns) -> Counters:
 
 
 def speeds(turns: Turns, counts: Sequence[int] | None = None) -> dict[int, float]:
-    """Returns tokens a second by question, over all its turns.
-
-    Args:
-        turns: the answers.
-        counts: the tokens of each; default those recorded.
-    """
+    """Returns tokens a second by question, over all its turns."""
     if counts is None:
         counts = [len(turn.tokens) for turn in turns]
     tokens: dict[int, int] = {}

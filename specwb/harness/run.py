@@ -35,21 +35,13 @@ class HarnessError(SpecwbError, ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How questions are answered.
+    """How questions are answered."""
 
-    Attributes:
-        sampling: temperature and filters.
-        max_new_tokens: for every turn.
-        stop: texts that end an answer; they are not part of it.
-        seed: of the sampling; every turn of every question has a seed of its own made of it.
-        turns: how many turns of a question are put, at most.
-    """
-
-    sampling: Sampling = Sampling()  # noqa: RUF009
-    max_new_tokens: int = 1024
-    stop: tuple[str, ...] = ()
-    seed: int = 0
-    turns: int = TURNS
+    sampling: Sampling = Sampling()  # noqa: RUF009  # temperature and filters
+    max_new_tokens: int = 1024  # for every turn
+    stop: tuple[str, ...] = ()  # texts that end an answer; they are not part of it
+    seed: int = 0  # of the sampling; every turn of every question has a seed of its own made of it
+    turns: int = TURNS  # how many turns of a question are put, at most
 
 
 def evaluate(
@@ -155,11 +147,7 @@ def evaluate(
 
 
 def _check_asked(out: Path, asked: Mapping[str, Any]) -> None:
-    """Checks that a folder has no answers under other settings, which files would be mixed with.
-
-    Raises:
-        HarnessError: it has.
-    """
+    """Checks that a folder has no answers under other settings, which files would be mixed with."""
     path = out / "run.json"
     if not path.exists():
         return
@@ -172,11 +160,7 @@ def _check_asked(out: Path, asked: Mapping[str, Any]) -> None:
 
 
 def _store(out: Path) -> Store:
-    """The store of a folder, which may be missing.
-
-    Raises:
-        HarnessError: its answers are an earlier version's, or it cannot be made.
-    """
+    """The store of a folder, which may be missing."""
     path = out / "store.sqlite"
     try:
         (out / "answers").mkdir(parents=True, exist_ok=True)
@@ -193,11 +177,7 @@ def _store(out: Path) -> Store:
 def _written(
     store: Store, out: Path, ids: Mapping[str, str], prompts: Iterable[str]
 ) -> dict[str, list[Turn]]:
-    """Writes a file of answers for every method; returns the answers.
-
-    Raises:
-        HarnessError: the store holds what no evaluation has written.
-    """
+    """Writes a file of answers for every method; returns the answers."""
     answers: dict[str, list[Turn]] = {}
     for key, id in ids.items():
         with foreign(f"{store.path} holds what no evaluation has written", HarnessError):

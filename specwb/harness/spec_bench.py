@@ -66,9 +66,6 @@ def read(path: Path) -> list[Turn]:
 
     The tokens of a file without them are not known: they are as many zeros. What was tested and
     drafted is then None, and figures that need it are NaN.
-
-    Raises:
-        AnswersError: the file is missing or a line is in another form; its number is named.
     """
     turns = []
     for number, line in enumerate(_lines(path), 1):

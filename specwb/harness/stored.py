@@ -19,9 +19,6 @@ def shipped_turns(paper: str, cell: str, tokens: int = 10**9) -> list[Turn]:
         tokens: leave out the steps of an answer that begin after so many tokens.
     Returns:
         answers without text; their seconds are those of the steps that were recorded.
-    Raises:
-        ValueError: there is no such study or cell, or it drafts trees: the file does not say how
-            deep their tests went.
     """
     path = data_dir() / "results" / f"{paper}-lab-cpu.json"
     if not path.exists():

@@ -43,10 +43,6 @@ def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame
       :func:`specwb.harness.spec_bench.metrics`.
     - identical: the share of answers whose tokens are those of ``ar``; of sampled text it says
       nothing.
-
-    Args:
-        answers: by method.
-        tokenizer: the target's.
     """
     rows, over = [], answers[reference(answers)]
     for method, turns in answers.items():

@@ -25,18 +25,13 @@ class Tuned:
 
     That is what a choice by such prompts is worth on one that had no part in it. The best setting
     on all prompts would look too good.
-
-    Attributes:
-        name: in the results.
-        settings: the settings.
-        what: the figure that the best setting is chosen by.
-        like: settings that are compared in place of ``settings``; of these the one with the index
-            of the best is taken.
     """
 
-    name: str
-    settings: tuple[grid.Setting, ...]
-    what: str = "speedup"
+    name: str  # in the results
+    settings: tuple[grid.Setting, ...]  # the settings
+    what: str = "speedup"  # the figure that the best setting is chosen by
+    # settings that are compared in place of ``settings``; of these the one with the index of the
+    # best is taken
     like: tuple[grid.Setting, ...] = ()
 
     @property
@@ -74,17 +69,11 @@ class Pooled:
 
 @dataclass(frozen=True)
 class Bar:
-    """How well a drafter does in the paper.
+    """How well a drafter does in the paper."""
 
-    Attributes:
-        cell: a setting of the drafter.
-        paper: the paper's figure of this setting.
-        what: the figure, accepted draft tokens a step or the share of levels.
-    """
-
-    cell: grid.Setting
-    paper: float
-    what: str = "accepted"
+    cell: grid.Setting  # a setting of the drafter
+    paper: float  # the paper's figure of this setting
+    what: str = "accepted"  # the figure, accepted draft tokens a step or the share of levels
 
 
 Bars = dict[tuple[str, str], Bar]

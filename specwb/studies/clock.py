@@ -26,25 +26,17 @@ PLAIN = "ar"
 
 @dataclass(frozen=True)
 class Clock:
-    """The machine and the models of a paper's speeds.
+    """The machine and the models of a paper's speeds."""
 
-    Attributes:
-        target, card: names in ``data/predict``.
-        draft: the draft or diffusion model's shape, of methods that have one.
-        devices: that the target is parted over.
-        report: the paper's name in the cost model's ledger, "" where it has no row there.
-        taken: what the paper does not state, and is taken to be.
-        priced: a cell -> the spec that the cost model prices in its place.
-        shorter: (spec, n) -> the spec with drafts of n levels, None for one that never stops early.
-    """
-
-    target: str
+    target: str  # target, card: names in ``data/predict``
     card: str
-    draft: str = ""
-    devices: int = 1
-    report: str = ""
-    taken: str = ""
+    draft: str = ""  # the draft or diffusion model's shape, of methods that have one
+    devices: int = 1  # that the target is parted over
+    report: str = ""  # the paper's name in the cost model's ledger, "" where it has no row there
+    taken: str = ""  # what the paper does not state, and is taken to be
+    # a cell -> the spec that the cost model prices in its place
     priced: Callable[[Any], str] = lambda cell: cell.spec
+    # (spec, n) -> the spec with drafts of n levels, None for one that never stops early
     shorter: Callable[[str, int], str | None] = lambda spec, n: None
 
     @property
@@ -55,11 +47,7 @@ class Clock:
         return f"{self.target} on {many}{self.card}{taken}"
 
     def seconds(self, spec: str, sampled: bool, what: str = "step") -> float:
-        """Predict the seconds of a step, or with ``what="draft"`` of its drafting.
-
-        Raises:
-            PredictionError, MethodError: it is not known what an option costs.
-        """
+        """Predict the seconds of a step, or with ``what="draft"`` of its drafting."""
         return _seconds(self.target, self.draft, self.card, self.devices, spec, sampled, what)
 
     def mean_seconds(

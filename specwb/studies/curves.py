@@ -55,16 +55,10 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a curve.
+    """A point of a curve: the paper's value and what measures the same here, each None where there
+    is none. ``ours`` gives our value in place of the curve's figure of the cell."""
 
-    Attributes:
-        x: where it is; of bars the text below it.
-        paper: the published value, None where there is none.
-        cell: what is measured here, None where nothing is.
-        ours: gives our value, default the curve's figure of the cell.
-    """
-
-    x: float | str
+    x: float | str  # of bars the text below them
     paper: float | None
     cell: Any = None
     ours: Ours | None = None
@@ -72,46 +66,57 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of a panel, or its bars of one colour.
+    """A curve of a panel, or its bars of one color; its points are in order of x."""
 
-    Attributes:
-        panel: its title, with what is on the y axis.
-        name: of the curve.
-        what: the figure of the cells' rows that is on the y axis, such as "tau".
-        points: in order of x.
-    """
-
-    panel: str
+    panel: str  # the title, with what is on the y axis
     name: str
-    what: str
-    points: tuple[Point, ...]
+    what: str  # the figure of the cells' rows on the y axis, such as "tau"
+    points: Iterable[Point]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", tuple(self.points))
+
+
+Curves = Callable[[dict[str, Any]], Iterable[Curve]]
+"""Gives the curves of all panels of a figure, from the document of the results."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a paper.
+    """A figure of a paper."""
 
-    Attributes:
-        title: of the figure.
-        x: the title of the x axis.
-        curves: gives the curves of all panels, from the document of the results.
-        sure: how sure the published values are.
-        bars: whether bars are drawn, of points whose x are texts.
-        differs: what has to be known when the two are compared.
-    """
-
-    title: str
-    x: str
-    curves: Callable[[dict[str, Any]], Iterable[Curve]]
-    sure: str
-    bars: bool = False
-    differs: str = ""
+    title: str  # of the figure
+    x: str  # the title of the x axis
+    curves: Curves  # gives the curves of all panels, from the document of the results
+    sure: str  # how sure the published values are
+    bars: bool = False  # whether bars are drawn, of points whose x are texts
+    differs: str = ""  # what has to be known when the two are compared
 
     @property
     def note(self) -> str:
         """What stands below the figure."""
         parts = f"Published values: {self.sure}", self.differs, "whiskers: 95 % over our prompts"
         return f"{'; '.join(filter(None, parts))}."
+
+
+class Figures(dict[str, Picture]):
+    """The figures of a paper by name; :meth:`add` decorates the function that yields the curves."""
+
+    def add(
+        self,
+        name: str,
+        title: str,
+        sure: str,
+        x: str = "",
+        *,
+        bars: bool = False,
+        differs: str = "",
+    ) -> Callable[[Curves], Curves]:
+        def added(curves: Curves) -> Curves:
+            self[name] = Picture(title, x, curves, sure, bars, differs)
+            return curves
+
+        return added
 
 
 def how_sure(paper: Mapping[str, Any], kind: str, key: str) -> str:

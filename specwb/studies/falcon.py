@@ -22,9 +22,20 @@ from specwb.methods import Method
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Bar, Bars, Claim
 from specwb.studies.clock import Clock
-from specwb.studies.curves import THESE, Curve, Picture, Point, in_domain
+from specwb.studies.curves import THESE, Curve, Figures, Point, in_domain
 from specwb.studies.grid import Cell
-from specwb.studies.study import Document, Rows, Study, Tables, every, lines, published, theirs
+from specwb.studies.study import (
+    Document,
+    Row,
+    Rows,
+    Study,
+    Tables,
+    every,
+    lines,
+    published,
+    table_rows,
+    theirs,
+)
 
 OURS = (
     "nodes=n is the tree of n nodes that a head's accuracies on held-out text make best, which is "
@@ -42,12 +53,14 @@ DIFFERS = {
 """Why a method of table 1 is not comparable here."""
 SPECS = {**HERE, "Eagle": "eagle:tree=published", "Falcon": "falcon:tree=vicuna"}
 """The same with the published trees."""
+TREE, EAGLE = (Cell(SPECS[name]) for name in ("Falcon", "Eagle"))
 EQUAL = 26
 EQUALS = {name: f"{name.lower()}:nodes={EQUAL}" for name in ("Eagle", "Falcon")}
 """The two with trees of equal numbers of nodes."""
 WITH_TREES = ((THESE, SPECS), (f"{THESE}, {EQUAL} nodes each", EQUALS))
 """Our bars: their names, and their specs by method."""
 TASKS = ("MT-Bench", "HumanEval", "GSM8K")
+DYNAMIC = "falcon_dynamic:nodes=26,passes=2,top=4,beams=4"
 CHAIN4, CHAIN8 = "tree=1-1-1-1", "tree=1-1-1-1-1-1-1-1"
 BUDGETS = (5, 10, 26, 64)
 """Numbers of verified tokens, the root included."""
@@ -78,33 +91,15 @@ PASSES = {"csgd": 4, "k3": 2, "k4": 2}
 
 def own_cells(_: Document | None = None) -> list[Cell]:
     """List the settings that are decoded with the target's own heads."""
-    cells = [Cell(name) for name in ("ar", *HERE.values(), "falcon")]
-    cells += [Cell(f"{name}:nodes={n}") for n in BUDGETS for name in ("eagle", "falcon") if n != 10]
-    cells += [
-        Cell("eagle:tree=published"),
-        Cell("falcon:tree=vicuna"),
-        Cell("falcon:tree=llama"),
-        Cell("falcon:nodes=26,align=left"),
-    ]
-    cells += [Cell(f"{name}:{CHAIN4}") for name in ("eagle", "falcon")]
-    cells += [Cell(f"falcon:{CHAIN4},align=left")]
-    cells += [Cell(f"falcon:nodes=26,passes={m}") for m in (1, 2, 3)]
-    cells += [
-        Cell("eagle2:nodes=26,depth=4,top=4"),
-        Cell("falcon_dynamic:nodes=26,passes=2,top=4,beams=4"),
-    ]
-    sampled = [
-        "ar",
-        "sps",
-        "eagle",
-        "falcon",
-        "falcon:draw=greedy",
-        "eagle:nodes=26",
-        "falcon:nodes=26",
-        "falcon:nodes=26,draw=greedy",
-        "falcon:nodes=26,align=left",
-    ]
-    return cells + [Cell(spec, temperature=1.0) for spec in sampled]
+    specs = ["ar", *HERE.values(), "falcon"]
+    specs += [f"{name}:nodes={n}" for n in BUDGETS for name in ("eagle", "falcon") if n != 10]
+    specs += ["eagle:tree=published", "falcon:tree=vicuna", "falcon:tree=llama"]
+    specs += ["falcon:nodes=26,align=left", f"eagle:{CHAIN4}", f"falcon:{CHAIN4}"]
+    specs += [f"falcon:{CHAIN4},align=left", *(f"falcon:nodes=26,passes={m}" for m in (1, 2, 3))]
+    specs += ["eagle2:nodes=26,depth=4,top=4", DYNAMIC]
+    sampled = ["ar", "sps", "eagle", "falcon", "falcon:draw=greedy", "eagle:nodes=26"]
+    sampled += [f"falcon:nodes=26{more}" for more in ("", ",draw=greedy", ",align=left")]
+    return [*map(Cell, specs), *(Cell(spec, temperature=1.0) for spec in sampled)]
 
 
 def ablation_cells(variants: Sequence[str] = tuple(VARIANTS)) -> list[Cell]:
@@ -124,20 +119,13 @@ def ablation_cells(variants: Sequence[str] = tuple(VARIANTS)) -> list[Cell]:
 
 
 def shape(method: Method) -> dict[str, Any]:
-    """Describe the largest tree, with the passes for it.
-
-    passes: of layers of a head or draft model for one draft, None where there are none.
-    """
+    """Describe the largest tree, and the passes of layers of a head or draft model for it."""
     passes = sum(one.model != "target" and one.stop != 0 for one in method.forwards)
     return {**grid.shape(method), "passes": passes or None}
 
 
-def row(document: Document, cell: Cell) -> dict[str, Any]:
-    """Compute one cell's figures.
-
-    They are those of :func:`specwb.studies.grid.row` with alpha = accepted / tau, and (accepted,
-    tested) by depth of trees too.
-    """
+def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    """Add to a cell's figures alpha = accepted / tau, and (accepted, tested) by depth of trees."""
     figures = grid.row(document, cell)
     figures["alpha"] = round((figures["tau"] - 1) / figures["tau"], 4)
     figures["alpha_error"] = round((figures["tau_error"] or 0) / figures["tau"] ** 2, 4) or None
@@ -153,197 +141,152 @@ def claims(_: Document | None = None) -> list[Claim]:
     return [*_headlines(), *_methods(), *_ablations(), *_other_claims()]
 
 
-def _tau(r: dict[str, Any], task: str) -> float:
+def _tau(r: Row, task: str) -> float:
     """Tokens a step of a row of table 3; of Eagle on Vicuna 7B the bonus token is counted there."""
     return r[task] + ((r["target"], r["method"]) != ("Vicuna 7B", "Eagle"))
 
 
+def _size(k: int) -> Cell:
+    """The ablation's head with blocks of k tokens, in the setting of table 5."""
+    variant = {2: "csgd", 3: "k3", 4: "k4"}[k]
+    return Cell(f"falcon:nodes=64,passes={PASSES[variant]}", variant)
+
+
+def _by_tree() -> dict[tuple[bool, bool], Row]:
+    """Table 4: (with the tree, with CSGD) -> its row."""
+    return {(r["tree"], r["csgd"]): r for r in table_rows("falcon", "4")}
+
+
+def _by_size() -> dict[int, Row]:
+    """Table 5: k -> its row."""
+    return {r["k"]: r for r in table_rows("falcon", "5")}
+
+
 def bars() -> Bars:
     """What the paper's heads accept; those of its ablations with their trees."""
-    tables = published("falcon")["tables"]
 
     def mean(name: str) -> float:
         """Accepted tokens of a method, over targets and tasks."""
-        rows = [r for r in tables["3"]["rows"] if r["method"] == name]
+        rows = [r for r in table_rows("falcon", "3") if r["method"] == name]
         return geometric_mean(_tau(r, task) - 1 for r in rows for task in TASKS)
 
-    four = {(r["tree"], r["csgd"]): r["accepted"] for r in tables["4"]["rows"]}
-    five = {r["k"]: r["accepted"] for r in tables["5"]["rows"]}
+    four, five = _by_tree(), _by_size()
     return {
-        ("falcon", ""): Bar(Cell("falcon:tree=vicuna"), mean("Falcon")),
-        ("eagle", ""): Bar(Cell("eagle:tree=published"), mean("Eagle")),
-        ("falcon", "csgd"): Bar(Cell("falcon:tree=vicuna", "csgd"), four[True, True]),
-        ("falcon", "plain"): Bar(Cell("falcon:tree=vicuna", "plain"), four[True, False]),
-        ("falcon", "k3"): Bar(Cell(f"falcon:nodes=64,passes={PASSES['k3']}", "k3"), five[3]),
-        ("falcon", "k4"): Bar(Cell(f"falcon:nodes=64,passes={PASSES['k4']}", "k4"), five[4]),
+        ("falcon", ""): Bar(TREE, mean("Falcon")),
+        ("eagle", ""): Bar(EAGLE, mean("Eagle")),
+        ("falcon", "csgd"): Bar(Cell(TREE.spec, "csgd"), four[True, True]["accepted"]),
+        ("falcon", "plain"): Bar(Cell(TREE.spec, "plain"), four[True, False]["accepted"]),
+        ("falcon", "k3"): Bar(_size(3), five[3]["accepted"]),
+        ("falcon", "k4"): Bar(_size(4), five[4]["accepted"]),
     }
 
 
 def _headlines() -> Iterator[Claim]:
     """The abstract's range of speedups over plain decoding, each with its tokens a step."""
-    tables = published("falcon")["tables"]
-    tau = {
-        (r["target"], task): _tau(r, task)
-        for r in tables["3"]["rows"]
-        if r["method"] == "Falcon"
-        for task in TASKS
-    }
-    speeds = {
-        (r["target"], task): r[task]
-        for r in tables["1"]["rows"]
-        if r["method"] == "Falcon"
-        for task in TASKS
-    }
-    for word, place in (
-        ("least", min(speeds, key=lambda at: speeds[at])),
-        ("most", max(speeds, key=lambda at: speeds[at])),
-    ):
-        yield Claim(
-            f"Falcon over plain decoding, its {word}: {', '.join(place)}",
-            "abstract",
-            "speedup",
-            Cell("falcon:tree=vicuna"),
-            Cell("ar"),
-            speeds[place],
-            tau=tau.get(place),
-            headline=True,
-        )
+    one, three = (
+        {r["target"]: r for r in table_rows("falcon", key) if r["method"] == "Falcon"}
+        for key in ("1", "3")
+    )
+    speeds = {(target, task): one[target][task] for target in one for task in TASKS}
+    for word, choose in (("least", min), ("most", max)):
+        target, task = choose(speeds, key=lambda at: speeds[at])
+        text = f"Falcon over plain decoding, its {word}: {target}, {task}"
+        tau = _tau(three[target], task) if target in three else None
+        both, number = (TREE, Cell("ar")), speeds[target, task]
+        yield Claim(text, "abstract", "speedup", *both, number, tau=tau, headline=True)
 
 
 def _methods() -> Iterator[Claim]:
     """The claims of tables 1 and 3."""
-    tables = published("falcon")["tables"]
+    one, three = table_rows("falcon", "1"), table_rows("falcon", "3")
     for name, key in HERE.items():
-        usual = name == "Eagle"
+        both = (TREE, EAGLE) if name == "Eagle" else (Cell("falcon"), Cell(key))
+        taus, speeds = _tau_ratios(name), _ratios(one, name)
         yield Claim(
             f"Falcon is faster than {name}",
             "table 1",
             "speedup",
-            Cell("falcon:tree=vicuna" if usual else "falcon"),
-            Cell("eagle:tree=published" if usual else key),
-            geometric_mean(_ratios(tables["1"]["rows"], name)),
-            tau=geometric_mean(taus) if (taus := _tau_ratios(name)) else None,
-            costs=tuple(t / s for t, s in zip(taus, _ratios(tables["1"]["rows"], name))),
+            *both,
+            geometric_mean(speeds),
+            tau=geometric_mean(taus) if taus else None,
+            costs=tuple(t / s for t, s in zip(taus, speeds)),
             differs=DIFFERS.get(name, ""),
         )
     # the three values of Vicuna 7B count the bonus token
-    comparable = [r for r in tables["3"]["rows"] if r["target"] != "Vicuna 7B"]
-    yield Claim(
-        "Falcon accepts more than Eagle, each with its published tree (165 and 25 candidates)",
-        "table 3",
-        "accepted",
-        Cell("falcon:tree=vicuna"),
-        Cell("eagle:tree=published"),
-        geometric_mean(_ratios(comparable, "Eagle")),
-    )
-    yield Claim(
-        "Falcon accepts more than Medusa",
-        "table 3",
-        "accepted",
-        Cell("falcon:tree=vicuna"),
-        Cell("medusa"),
-        geometric_mean(_ratios(tables["3"]["rows"], "Medusa")),
-        differs=DIFFERS["Medusa"],
-    )
+    comparable = [r for r in three if r["target"] != "Vicuna 7B"]
+    text = "Falcon accepts more than Eagle, each with its published tree (165 and 25 candidates)"
+    number = geometric_mean(_ratios(comparable, "Eagle"))
+    yield Claim(text, "table 3", "accepted", TREE, EAGLE, number)
+    text, number = "Falcon accepts more than Medusa", geometric_mean(_ratios(three, "Medusa"))
+    both, differs = (TREE, Cell("medusa")), DIFFERS["Medusa"]
+    yield Claim(text, "table 3", "accepted", *both, number, differs=differs)
 
 
 def _ablations() -> Iterator[Claim]:
     """The claims of tables 4 and 5."""
-    tables = published("falcon")["tables"]
-    four = {(r["tree"], r["csgd"]): r for r in tables["4"]["rows"]}
-    five = {r["k"]: r for r in tables["5"]["rows"]}
+    four, five = _by_tree(), _by_size()
 
     def compare(
-        text: str, table: str, first: Cell, second: Cell, a: Any, b: Any
+        text: str, table: str, first: Cell, second: Cell, a: Row, b: Row
     ) -> Iterator[Claim]:
         for what in ("accepted", "speedup"):
             tau = (a["accepted"] + 1) / (b["accepted"] + 1)
             yield Claim(f"{text}: {what}", table, what, first, second, a[what] / b[what], tau=tau)
 
-    on, off = Cell("falcon:tree=vicuna", "csgd"), Cell("falcon:tree=vicuna", "plain")
-    chain, chain_off = Cell(f"falcon:{CHAIN8}", "csgd"), Cell(f"falcon:{CHAIN8}", "plain")
-    both, tree, glanced, none = (four[key] for key in ((1, 1), (1, 0), (0, 1), (0, 0)))
-    yield from compare("CSGD, with the tree", "table 4", on, off, both, tree)
-    yield from compare("CSGD, on a chain", "table 4", chain, chain_off, glanced, none)
-    yield from compare("the tree, with CSGD", "table 4", on, chain, both, glanced)
-    size = {
-        k: Cell(f"falcon:nodes=64,passes={PASSES[v]}", v)
-        for k, v in ((2, "csgd"), (3, "k3"), (4, "k4"))
-    }
+    both, tree, glanced = (True, True), (True, False), (False, True)
+    for text, a, b in (
+        ("CSGD, with the tree", both, tree),
+        ("CSGD, on a chain", glanced, (False, False)),
+        ("the tree, with CSGD", both, glanced),
+    ):
+        yield from compare(text, "table 4", _trained(*a), _trained(*b), four[a], four[b])
     for k in (2, 3):
         text = f"k = {k} over k = {k + 1}"
-        yield from compare(text, "table 5", size[k], size[k + 1], five[k], five[k + 1])
+        yield from compare(text, "table 5", _size(k), _size(k + 1), five[k], five[k + 1])
 
 
-def _other_claims() -> list[Claim]:
+def _other_claims() -> Iterator[Claim]:
     """The comparisons that the paper lacks."""
-    out: list[Claim] = []
 
-    def compare(text: str, first: Cell, second: Cell, what: str = "accepted") -> None:
-        out.append(Claim(text, LACKING, what, first, second))
+    def lacking(text: str, first: Cell, second: Cell, what: str = "accepted") -> Claim:
+        return Claim(text, LACKING, what, first, second)
+
+    def nodes_26(variant: str = "", temperature: float = 0.0, more: str = "") -> Cell:
+        return Cell(f"falcon:nodes=26{more}", variant, temperature)
 
     for n in BUDGETS:
-        falcon, eagle = (
-            Cell(f"{name}:nodes={n}" if n != 10 else name) for name in ("falcon", "eagle")
-        )
-        compare(f"Falcon over Eagle at {n} verified tokens", falcon, eagle)
-        compare(f"Falcon over Eagle at {n} verified tokens: speedup", falcon, eagle, "speedup")
-    compare("Falcon over Eagle, chains of 4", Cell(f"falcon:{CHAIN4}"), Cell(f"eagle:{CHAIN4}"))
-    sampled = Cell("falcon:nodes=26", temperature=1.0)
-    compare(
-        "Falcon over Eagle at 26 verified tokens, T = 1",
-        sampled,
-        Cell("eagle:nodes=26", temperature=1.0),
-    )
-    compare(
-        "draws without replacement over point masses, T = 1",
-        sampled,
-        Cell("falcon:nodes=26,draw=greedy", temperature=1.0),
-    )
+        nodes = f":nodes={n}" if n != 10 else ""
+        both = Cell(f"falcon{nodes}"), Cell(f"eagle{nodes}")
+        text = f"Falcon over Eagle at {n} verified tokens"
+        yield lacking(text, *both)
+        yield lacking(f"{text}: speedup", *both, "speedup")
+    chains = Cell(f"falcon:{CHAIN4}"), Cell(f"eagle:{CHAIN4}")
+    yield lacking("Falcon over Eagle, chains of 4", *chains)
+    sampled, eagle = nodes_26(temperature=1.0), Cell("eagle:nodes=26", temperature=1.0)
+    yield lacking("Falcon over Eagle at 26 verified tokens, T = 1", sampled, eagle)
+    text, points = "draws without replacement over point masses, T = 1", ",draw=greedy"
+    yield lacking(text, sampled, nodes_26("", 1.0, points))
     for t in (0.0, 1.0):
-        compare(
-            f"blocks aligned right over left, T = {t:g}",
-            Cell("falcon:nodes=26", temperature=t),
-            Cell("falcon:nodes=26,align=left", temperature=t),
-        )
-    compare(
-        "dynamic over static tree, 26 verified tokens",
-        Cell("falcon_dynamic:nodes=26,passes=2,top=4,beams=4"),
-        Cell("falcon:nodes=26,passes=2"),
-    )
+        text = f"blocks aligned right over left, T = {t:g}"
+        yield lacking(text, nodes_26("", t), nodes_26("", t, ",align=left"))
+    text = "dynamic over static tree, 26 verified tokens"
+    yield lacking(text, Cell(DYNAMIC), nodes_26(more=",passes=2"))
     for t in (0.0, 1.0):
-        for name, text in (
-            ("plain", "CSGD over none"),
-            ("linear", "LSTM over linear fusion, a smaller head"),
-            ("pointwise", "recurrent over point-wise LSTM"),
-            ("k3", "k = 2 over k = 3"),
-            ("k4", "k = 2 over k = 4"),
+        for first, second, text in (
+            ("csgd", "plain", "CSGD over none"),
+            ("csgd", "linear", "LSTM over linear fusion, a smaller head"),
+            ("csgd", "pointwise", "recurrent over point-wise LSTM"),
+            ("csgd", "k3", "k = 2 over k = 3"),
+            ("csgd", "k4", "k = 2 over k = 4"),
+            ("small", "one", "k = 2 over k = 1 (Eagle's head), equal heads and recipes"),
+            ("linear", "small", "two layers over one, linear fusion"),
+            ("csgd", "small", "Falcon's head over one of Eagle's size, both k = 2"),
         ):
-            compare(
-                f"{text}, 26 verified tokens, T = {t:g}",
-                Cell("falcon:nodes=26", "csgd", t),
-                Cell("falcon:nodes=26", name, t),
-            )
-        compare(
-            f"k = 2 over k = 1 (Eagle's head), equal heads and recipes, 26 verified tokens, "
-            f"T = {t:g}",
-            Cell("falcon:nodes=26", "small", t),
-            Cell("falcon:nodes=26", "one", t),
-        )
-        compare(
-            f"two layers over one, linear fusion, 26 verified tokens, T = {t:g}",
-            Cell("falcon:nodes=26", "linear", t),
-            Cell("falcon:nodes=26", "small", t),
-        )
-        compare(
-            f"Falcon's head over one of Eagle's size, both k = 2, 26 verified tokens, T = {t:g}",
-            Cell("falcon:nodes=26", "csgd", t),
-            Cell("falcon:nodes=26", "small", t),
-        )
-    return out
+            both = nodes_26(first, t), nodes_26(second, t)
+            yield lacking(f"{text}, 26 verified tokens, T = {t:g}", *both)
 
 
-def _ratios(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+def _ratios(rows: Sequence[Row], name: str) -> list[float]:
     """Falcon over another method, for all targets and tasks that have both."""
     falcon = {r["target"]: r for r in rows if r["method"] == "Falcon"}
     return [falcon[r["target"]][s] / r[s] for r in rows if r["method"] == name for s in TASKS]
@@ -351,11 +294,10 @@ def _ratios(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 def _tau_ratios(name: str) -> list[float]:
     """The same of tokens a step, in the order of table 1; empty for a method without them."""
-    tables = published("falcon")["tables"]
-    rows = {(r["target"], r["method"]): r for r in tables["3"]["rows"]}
+    rows = {(r["target"], r["method"]): r for r in table_rows("falcon", "3")}
     return [
         _tau(rows[r["target"], "Falcon"], s) / _tau(rows[r["target"], name], s)
-        for r in tables["1"]["rows"]
+        for r in table_rows("falcon", "1")
         if r["method"] == name and (r["target"], name) in rows
         for s in TASKS
     ]
@@ -375,27 +317,21 @@ SHOWN = (
 )
 
 
-def _tree_cell(r: dict[str, Any]) -> Cell:
+def _trained(tree: bool, csgd: bool) -> Cell:
     """What a row of table 4 is measured by."""
-    spec = "falcon:tree=vicuna" if r["tree"] else f"falcon:{CHAIN8}"
-    return Cell(spec, "csgd" if r["csgd"] else "plain")
-
-
-def _size_cell(r: dict[str, Any]) -> Cell:
-    """What a row of table 5 is measured by."""
-    variant = {2: "csgd", 3: "k3", 4: "k4"}[r["k"]]
-    return Cell(f"falcon:nodes=64,passes={PASSES[variant]}", variant)
+    spec = TREE.spec if tree else f"falcon:{CHAIN8}"
+    return Cell(spec, "csgd" if csgd else "plain")
 
 
 def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
     """Make the printed tables."""
-    papers = published("falcon")["tables"]
 
     def span(name: str) -> dict[str, str]:
-        speeds = [r[task] for r in papers["1"]["rows"] if r["method"] == name for task in TASKS]
+        rows = table_rows("falcon", "1")
+        speeds = [r[task] for r in rows if r["method"] == name for task in TASKS]
         return {"method": name, "paper: speedup": f"{min(speeds):.2f}-{max(speeds):.2f}x"}
 
-    def numbers(r: dict[str, Any]) -> dict[str, str]:
+    def numbers(r: Row) -> dict[str, str]:
         return theirs(accepted=r["accepted"], alpha=f"{r['alpha']:.0f} %", speedup=r["speedup"])
 
     methods = [(Cell(spec), span(name)) for name, spec in SPECS.items()]
@@ -403,20 +339,13 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
         (Cell(spec), {"method": f"{name}, {EQUAL} nodes", "paper: speedup": ""})
         for name, spec in EQUALS.items()
     ]
-    trees = [
-        (
-            _tree_cell(r),
-            {
-                "tree": "yes" if r["tree"] else "chain",
-                "CSGD": "yes" if r["csgd"] else "no",
-                **numbers(r),
-            },
-        )
-        for r in papers["4"]["rows"]
-    ]
+    trees = []
+    for (tree, csgd), r in _by_tree().items():
+        label = {"tree": "yes" if tree else "chain", "CSGD": "yes" if csgd else "no"}
+        trees.append((_trained(tree, csgd), {**label, **numbers(r)}))
     sizes = [
-        (_size_cell(r), {"k": str(r["k"]), **theirs(passes=r["passes"]), **numbers(r)})
-        for r in papers["5"]["rows"]
+        (_size(k), {"k": str(k), **theirs(passes=r["passes"]), **numbers(r)})
+        for k, r in _by_size().items()
     ]
     return [
         (
@@ -442,11 +371,63 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
 
 TASKS_HERE = {"MT-Bench": "", "HumanEval": "code", "GSM8K": "math"}
 """A task -> the domain of our prompts that is likest it, all of them for the mixed one."""
+SURE = published("falcon")["certainty"]
+SMALL_BUDGET = "our heads are the ablation's, of a small budget; there on a GPU"
+OTHER_TREES = (
+    "Eagle and Falcon with their published trees (25 and 165 candidates), Medusa with a tree of 10 "
+    "nodes for 64 there; there on a GPU"
+)
+BY_TASK = f"{OTHER_TREES}; here HumanEval is our code, GSM8K our math, MT-Bench all prompts"
+FIGURES = Figures()
 
 
+def _tasks(table: str, what: str, _: Document) -> Iterator[Curve]:
+    """A table by task, a panel each, with the prompts that are likest it here."""
+    rows = table_rows("falcon", table)
+    names = [name for name in SPECS if any(r["method"] == name for r in rows)]
+    for task, domain in TASKS_HERE.items():
+        panel = f"{task}: {grid.SHOWN.get(what, what)}"
+        for target in dict.fromkeys(r["target"] for r in rows):
+            by_name = {r["method"]: r[task] for r in rows if r["target"] == target}
+            points = (Point(name, by_name[name]) for name in SPECS if name in by_name)
+            yield Curve(panel, target, what, points)
+        for name, specs in WITH_TREES:
+            points = (
+                Point(n, None, ours=in_domain(Cell(specs[n]), what, domain))
+                for n in names
+                if n in specs
+            )
+            yield Curve(panel, name, what, points)
+
+
+for _name, _table, _title, _sure in (
+    (
+        "speed",
+        "1",
+        "Falcon, table 1: speedup at T = 0 by task",
+        f"{SURE}; SpS, PLD and Lookahead are copied from other reports there",
+    ),
+    (
+        "accepted",
+        "3",
+        "Falcon, table 3: accepted draft tokens a step by task",
+        f"{SURE}; Eagle's on Vicuna 7B count the bonus token",
+    ),
+):
+    _drawn = partial(_tasks, _table, "speedup" if _name == "speed" else _name)
+    FIGURES.add(_name, _title, _sure, bars=True, differs=BY_TASK)(_drawn)
+
+
+@FIGURES.add(
+    "alpha",
+    "Falcon, table 2: alpha, accepted over all written tokens, mean over tasks",
+    SURE,
+    bars=True,
+    differs=OTHER_TREES,
+)
 def _alphas(_: Document) -> Iterator[Curve]:
     """Means over tasks by method, for every target."""
-    rows = published("falcon")["tables"]["2"]["rows"]
+    rows = table_rows("falcon", "2")
     for target in dict.fromkeys(r["target"] for r in rows):
         points = (
             Point(name, fmean(r[task] for task in TASKS) / 100)
@@ -454,89 +435,30 @@ def _alphas(_: Document) -> Iterator[Curve]:
             for r in rows
             if (r["target"], r["method"]) == (target, name)
         )
-        yield Curve("alpha", target, "alpha", tuple(points))
+        yield Curve("alpha", target, "alpha", points)
     here = [name for name in SPECS if any(r["method"] == name for r in rows)]
     for name, specs in WITH_TREES:
         points = (Point(method, None, Cell(specs[method])) for method in here if method in specs)
-        yield Curve("alpha", name, "alpha", tuple(points))
+        yield Curve("alpha", name, "alpha", points)
 
 
-def _tasks(table: str, what: str, _: Document) -> Iterator[Curve]:
-    """A table by task, a panel each, with the prompts that are likest it here."""
-    rows = published("falcon")["tables"][table]["rows"]
-    targets = dict.fromkeys(r["target"] for r in rows)
-    for task, domain in TASKS_HERE.items():
-        panel = f"{task}: {grid.SHOWN.get(what, what)}"
-        for target in targets:
-            by_name = {r["method"]: r[task] for r in rows if r["target"] == target}
-            points = (Point(name, by_name[name]) for name in SPECS if name in by_name)
-            yield Curve(panel, target, what, tuple(points))
-        names = [name for name in SPECS if any(r["method"] == name for r in rows)]
-        for name, specs in WITH_TREES:
-            points = (
-                Point(n, None, ours=in_domain(Cell(specs[n]), what, domain))
-                for n in names
-                if n in specs
-            )
-            yield Curve(panel, name, what, tuple(points))
-
-
+@FIGURES.add("csgd", "Falcon, table 4: tree and CSGD", SURE, bars=True, differs=SMALL_BUDGET)
 def _csgd(_: Document) -> Iterator[Curve]:
-    rows = published("falcon")["tables"]["4"]["rows"]
     for what in ("accepted", "speedup"):
         for glanced in (True, False):
-            points = tuple(
-                Point("tree" if r["tree"] else "chain", r[what], _tree_cell(r))
-                for r in rows
-                if r["csgd"] == glanced
+            points = (
+                Point("tree" if tree else "chain", r[what], _trained(tree, csgd))
+                for (tree, csgd), r in _by_tree().items()
+                if csgd == glanced
             )
             yield Curve(what, "CSGD" if glanced else "no CSGD", what, points)
 
 
+@FIGURES.add("size", "Falcon, table 5: size of the block", SURE, "k", differs=SMALL_BUDGET)
 def _sizes(_: Document) -> Iterator[Curve]:
-    rows = published("falcon")["tables"]["5"]["rows"]
     for what in ("accepted", "speedup"):
-        points = tuple(Point(r["k"], r[what], _size_cell(r)) for r in rows)
+        points = (Point(k, r[what], _size(k)) for k, r in _by_size().items())
         yield Curve(what, "63 candidates", what, points)
-
-
-_sure = published("falcon")["certainty"]
-SMALL_BUDGET = "our heads are the ablation's, of a small budget; there on a GPU"
-OTHER_TREES = (
-    "Eagle and Falcon with their published trees (25 and 165 candidates), Medusa with a tree of 10 "
-    "nodes for 64 there; there on a GPU"
-)
-BY_TASK = f"{OTHER_TREES}; here HumanEval is our code, GSM8K our math, MT-Bench all prompts"
-FIGURES = {
-    "speed": Picture(
-        "Falcon, table 1: speedup at T = 0 by task",
-        "",
-        partial(_tasks, "1", "speedup"),
-        f"{_sure}; SpS, PLD and Lookahead are copied from other reports there",
-        bars=True,
-        differs=BY_TASK,
-    ),
-    "accepted": Picture(
-        "Falcon, table 3: accepted draft tokens a step by task",
-        "",
-        partial(_tasks, "3", "accepted"),
-        f"{_sure}; Eagle's on Vicuna 7B count the bonus token",
-        bars=True,
-        differs=BY_TASK,
-    ),
-    "alpha": Picture(
-        "Falcon, table 2: alpha, accepted over all written tokens, mean over tasks",
-        "",
-        _alphas,
-        _sure,
-        bars=True,
-        differs=OTHER_TREES,
-    ),
-    "csgd": Picture(
-        "Falcon, table 4: tree and CSGD", "", _csgd, _sure, bars=True, differs=SMALL_BUDGET
-    ),
-    "size": Picture("Falcon, table 5: size of the block", "k", _sizes, _sure, differs=SMALL_BUDGET),
-}
 
 
 STUDY = Study(

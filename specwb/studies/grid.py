@@ -136,9 +136,6 @@ def run(
 
     Returns:
         Whether it was interrupted.
-    Raises:
-        ValueError: there is no room for a prompt.
-        StoreError: the store lacks what is recorded now.
     """
     cells: list[Setting] = list(methods)
     longest = 1 + max(method.drafter.limits.depth for method in methods.values())
@@ -328,14 +325,10 @@ def row(
     cell: Setting,
     values: Callable[[dict[str, Any], Any, str], list[float]] = values,
 ) -> dict[str, Any]:
-    """Compute one cell's figures, which are means over prompts.
+    """Compute one cell's figures: means over prompts, with a standard error ``NAME_error``.
 
-    Returns:
-        A dict with, besides the cell's own settings and shape, tau, accepted = tau - 1, draft
-        tokens a step, accepted and tested by depth (of chains), milliseconds of a step and of its
-        parts, and the speedup; accepted and speedup also by domain. ``NAME_error`` is a standard
-        error over prompts; that of accepted is tau's. Where fewer prompts were timed than counted,
-        ``timed`` says how many.
+    That of accepted is tau's. Where fewer prompts were timed than counted, ``timed`` is their
+    number. ``by_depth`` are [accepted, tested] of chains.
     """
     cells, domains = document["cells"], document.get("domains", [])
     figures = {

@@ -22,14 +22,10 @@ SMALLEST = 1e-9
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the error of a ratio's logarithm.
+    """A part of the error of a ratio's logarithm."""
 
-    Attributes:
-        variance: of the logarithm.
-        freedom: degrees of freedom that the variance was estimated with; infinite if it is known.
-    """
-
-    variance: float
+    variance: float  # of the logarithm
+    # degrees of freedom that the variance was estimated with; infinite if it is known
     freedom: float = inf
 
 
@@ -40,21 +36,13 @@ def spread(logs: Sequence[float] | np.ndarray) -> Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio with its error.
+    """A ratio with its error."""
 
-    Attributes:
-        ratio: of means over prompts.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        error: standard error of its logarithm; NaN where nothing varies.
-        freedom: degrees of freedom of the error, by Welch and Satterthwaite.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    error: float
-    freedom: float
+    ratio: float  # of means over prompts
+    low: float  # lower end of its 95 % interval
+    high: float  # upper end
+    error: float  # standard error of its logarithm; NaN where nothing varies
+    freedom: float  # degrees of freedom of the error, by Welch and Satterthwaite
 
     @property
     def varies(self) -> bool:
@@ -118,13 +106,8 @@ def weights(n: int) -> np.ndarray:
 
 
 def resample(data: np.ndarray) -> tuple[float, np.ndarray]:
-    """Compute the ratio ``a / b``, or ``(a / b) / (c / d)``, of means, and bootstrap samples of it.
-
-    Args:
-        data: of two or four series over the same prompts, ``[2,n]`` or ``[4,n]``.
-    Returns:
-        The ratio, and that of resampled columns ``[RESAMPLES]``.
-    """
+    """The ratio ``a / b`` of the means of ``data [2,n]``, or ``(a / b) / (c / d)`` of ``[4,n]``,
+    and that of resampled columns ``[RESAMPLES]``."""
     drawn = list(data @ weights(data.shape[1]))
     means = [series.mean() for series in data]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -139,9 +122,6 @@ def bootstrap(pairs: np.ndarray) -> tuple[float, float, float]:
     """Compute the ratio of the means of ``pairs [2,n]`` with its 95 % interval.
 
     The interval is over resampled columns. Both are infinite where the second mean is 0.
-
-    Returns:
-        The ratio, and the interval's lower and upper end.
     """
     ratio, ratios = resample(pairs)
     low, high = np.nan, np.nan

@@ -46,21 +46,13 @@ Way = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A number of a paper, or a sentence.
+    """A number of a paper, or a sentence."""
 
-    Attributes:
-        id: of the entry: paper, place, settings and column, with slashes between.
-        place: the table or figure.
-        value: the number, None of a sentence.
-        certainty: how sure we are of it.
-        text: the sentence.
-    """
-
-    id: str
-    place: str
-    value: float | None
-    certainty: str
-    text: str = ""
+    id: str  # of the entry: paper, place, settings and column, with slashes between
+    place: str  # the table or figure
+    value: float | None  # the number, None of a sentence
+    certainty: str  # how sure we are of it
+    text: str = ""  # the sentence
 
 
 def entries(name: str) -> list[Entry]:

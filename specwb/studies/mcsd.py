@@ -23,7 +23,7 @@ from specwb.models.target import Target
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim, Pooled
 from specwb.studies.clock import Clock
-from specwb.studies.curves import Curve, Picture, Point
+from specwb.studies.curves import Curve, Figures, Point
 from specwb.studies.grid import cell_record, values
 from specwb.studies.study import (
     COLUMNS,
@@ -88,11 +88,6 @@ class Cell:
         """Plain decoding at the same temperature."""
         return Cell(self.temperature)
 
-    @property
-    def nodes(self) -> int:
-        """Of the tree, the root counted."""
-        return Tree.branching(*self.tree).n
-
     def method(self, target: Target, **options: Any) -> Method:
         """Build the method."""
         return make_method(self.spec, target, **options)
@@ -113,23 +108,17 @@ def all_cells(
     the batch layout of ``trees`` is measured too, after the prompt and after a long text.
     """
     cells = []
+    wide = [tree for tree in trees if max(tree) > 1]
     for t in temperatures:
         cells.append(Cell(t))
         for tree in (*small, *trees):
-            draws = list(DRAWS)
-            if t == 0:
-                draws = ["without"]
-            elif max(tree) == 1:
-                draws = ["without", "naive"]
-            cells += [Cell(t, tree, draw) for draw in draws]
+            draws = list(DRAWS) if max(tree) > 1 else ["without", "naive"]
+            cells += [Cell(t, tree, draw) for draw in (draws if t else ["without"])]
         cells += [Cell(t, tree) for tree in equals]
         if t == layouts_at:
-            wide = [tree for tree in trees if max(tree) > 1]
             cells += [Cell(t, tree, layout="batch") for tree in wide]
             cells += [
-                Cell(t, tree, layout=layout, long=True)
-                for tree in wide
-                for layout in ("tree", "batch")
+                Cell(t, tree, layout=layout, long=True) for tree in wide for layout in LAYOUTS
             ]
     return list(dict.fromkeys(cells))
 
@@ -163,7 +152,7 @@ def row(document: Document, cell: Cell) -> dict[str, Any]:
         "draw": cell.draw if cell.tree else "",
         "layout": cell.layout,
         "long": cell.long,
-        "nodes": cell.nodes,
+        "nodes": Tree.branching(*cell.tree).n,
         "depth": depth,
         "rounds": len(accepted),
         "accepted_per_round": figures["accepted"],
@@ -209,111 +198,109 @@ def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:
     sampled = [c for c in usual if c.temperature > 0]
     flat = [c for c in usual if len(c.tree) == 1 and c.tree[0] > 1]
     branched = [c for c in usual if len(c.tree) > 1 and max(c.tree) > 1 and c.tree in TREES]
-    # nodes -> the chain, or the paths that part at the root, of as many nodes
-    chains: dict[int, tuple[int, ...]] = {1 + 2 + 4 + 4: (1,) * 10}
-    roots = {29: (7, 1, 1, 1), 45: (11, 1, 1, 1)}
+    # tree -> the chain, or the paths that part at the root, of as many nodes
+    chains = {(2, 2, 1): (1,) * 10, (3,): (1, 1, 1)}
+    roots = {(4, 2, 2): (7, 1, 1, 1), (4, 2, 2, 1): (11, 1, 1, 1)}
 
-    def claim(
-        text: str,
-        table: str,
-        what: str,
-        firsts: Sequence[Cell],
-        change: Callable[[Cell], dict[str, Any]],
-        **others: Any,
-    ) -> Iterator[Claim]:
-        both = [(cell, replace(cell, **change(cell))) for cell in firsts]
-        pairs = [(a, b) for a, b in both if b in in_grid and a != b]
+    def chain(c: Cell) -> Cell:
+        return replace(c, tree=(1,) * len(c.tree))
+
+    rows: list[tuple[str, str, str, Sequence[Cell], Callable[[Cell], Cell]]] = [
+        (
+            "k candidates at one node are accepted more often than one",
+            ABSTRACT,
+            "tau",
+            flat,
+            chain,
+        ),
+        (
+            "twice as many candidates at one node are accepted more often",
+            LACKING,
+            "tau",
+            [c for c in flat if c.tree[0] % 2 == 0],
+            lambda c: replace(c, tree=(c.tree[0] // 2,)),
+        ),
+        (
+            "a tree accepts more per step than the chain of its depth",
+            ABSTRACT,
+            "tau",
+            branched,
+            chain,
+        ),
+        (
+            "a shallow tree accepts more per step than a chain of as many nodes",
+            LACKING,
+            "tau",
+            [c for tree in chains for c in usual if c.tree == tree],
+            lambda c: replace(c, tree=chains[c.tree]),
+        ),
+        (
+            "branching at several levels accepts more per step than as many nodes in paths that "
+            "part at the root",
+            LACKING,
+            "tau",
+            [c for c in branched if c.tree in roots],
+            lambda c: replace(c, tree=roots[c.tree]),
+        ),
+        (
+            "two more levels (4-2-2-1-1, 61 nodes) accept more per step than twice the width "
+            "(8-2-2, 57 nodes)",
+            LACKING,
+            "tau",
+            [c for c in usual if c.tree == (4, 2, 2, 1, 1)],
+            lambda c: replace(c, tree=(8, 2, 2)),
+        ),
+        (
+            "without replacement accepts more than with, at equal nodes",
+            CODE,
+            "tau",
+            sampled,
+            lambda c: replace(c, draw="with"),
+        ),
+        (
+            "speculative verification accepts more than naive sampling of the same candidates",
+            THEOREM,
+            "tau",
+            sampled,
+            lambda c: replace(c, draw="naive"),
+        ),
+        (
+            "the most probable tokens and one draw from the rest accept more than draws without "
+            "replacement, at equal nodes (Hu et al. 2502.18779)",
+            LACKING,
+            "tau",
+            [c for c in plain if c.draw == "top"],
+            lambda c: replace(c, draw="without"),
+        ),
+        (
+            "multi-candidate decoding is faster than single-candidate decoding of the same depth",
+            ABSTRACT,
+            "speedup",
+            branched,
+            chain,
+        ),
+        (
+            "a step verified as a tree is faster than one verified as a batch of paths",
+            CODE,
+            "pace",
+            [c for c in every_cell if c.tree and c.layout == "tree"],
+            lambda c: replace(c, layout="batch"),
+        ),
+    ]
+    known = "its rejection probability is at most naive sampling's, by that theorem"
+    for text, table, what, firsts, other in rows:
+        pairs = [(c, other(c)) for c in firsts]
+        pairs = [(a, b) for a, b in pairs if b in in_grid and a != b]
         if pairs:
             first, second = (
-                Pooled(f"{side} of {len(pairs)} pairs", tuple(cells))
+                Pooled(f"{side} of {len(pairs)} pairs", cells)
                 for side, cells in zip(("first", "second"), zip(*pairs, strict=True), strict=True)
             )
-            yield Claim(text, table, what, first, second, sign=True, **others)
-
-    yield from claim(
-        "k candidates at one node are accepted more often than one",
-        ABSTRACT,
-        "tau",
-        flat,
-        lambda c: {"tree": (1,)},
-        headline=True,
-    )
-    yield from claim(
-        "twice as many candidates at one node are accepted more often",
-        LACKING,
-        "tau",
-        [c for c in flat if c.tree[0] % 2 == 0],
-        lambda c: {"tree": (c.tree[0] // 2,)},
-    )
-    yield from claim(
-        "a tree accepts more per step than the chain of its depth",
-        ABSTRACT,
-        "tau",
-        branched,
-        lambda c: {"tree": (1,) * len(c.tree)},
-        headline=True,
-    )
-    yield from claim(
-        "a shallow tree accepts more per step than a chain of as many nodes",
-        LACKING,
-        "tau",
-        [c for c in branched if c.nodes in chains] + [c for c in usual if c.tree == (3,)],
-        lambda c: {"tree": chains.get(c.nodes, (1, 1, 1))},
-    )
-    yield from claim(
-        "branching at several levels accepts more per step than as many nodes in paths that part "
-        "at the root",
-        LACKING,
-        "tau",
-        [c for c in branched if c.nodes in roots],
-        lambda c: {"tree": roots[c.nodes]},
-    )
-    yield from claim(
-        "two more levels (4-2-2-1-1, 61 nodes) accept more per step than twice the width (8-2-2, "
-        "57 nodes)",
-        LACKING,
-        "tau",
-        [c for c in usual if c.tree == (4, 2, 2, 1, 1)],
-        lambda c: {"tree": (8, 2, 2)},
-    )
-    yield from claim(
-        "without replacement accepts more than with, at equal nodes",
-        CODE,
-        "tau",
-        sampled,
-        lambda c: {"draw": "with"},
-    )
-    yield from claim(
-        "speculative verification accepts more than naive sampling of the same candidates",
-        THEOREM,
-        "tau",
-        sampled,
-        lambda c: {"draw": "naive"},
-        foregone="its rejection probability is at most naive sampling's, by that theorem",
-    )
-    yield from claim(
-        "the most probable tokens and one draw from the rest accept more than draws without "
-        "replacement, at equal nodes (Hu et al. 2502.18779)",
-        LACKING,
-        "tau",
-        [c for c in plain if c.draw == "top"],
-        lambda c: {"draw": "without"},
-    )
-    yield from claim(
-        "multi-candidate decoding is faster than single-candidate decoding of the same depth",
-        ABSTRACT,
-        "speedup",
-        branched,
-        lambda c: {"tree": (1,) * len(c.tree)},
-        headline=True,
-    )
-    yield from claim(
-        "a step verified as a tree is faster than one verified as a batch of paths",
-        CODE,
-        "pace",
-        [c for c in every_cell if c.tree and c.layout == "tree"],
-        lambda c: {"layout": "batch"},
-    )
+            more: dict[str, Any] = {
+                "headline": table == ABSTRACT,
+                "foregone": known if table == THEOREM else "",
+            }
+            yield Claim(text, table, what, first, second, sign=True, **more)
 
 
 def same_verdicts(document: Document, cells: Sequence[Cell]) -> Document:
@@ -337,28 +324,23 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
     """Make the printed tables: one a temperature with one row a tree, and one of the layouts."""
     titled, rows = [], list(own.values())
     for t in dict.fromkeys(r["temperature"] for r in rows):
-        usual = [
-            r for r in rows if r["temperature"] == t and r["layout"] == "tree" and not r["long"]
-        ]
-        names = dict.fromkeys(r["tree"] for r in usual)
-        lines = [_line([r for r in usual if r["tree"] == name], t) for name in names]
+        by_tree: dict[str, dict[str, Row]] = {}
+        for r in rows:
+            if r["temperature"] == t and r["layout"] == "tree" and not r["long"]:
+                by_tree.setdefault(r["tree"], {})[r["draw"]] = r
         title = (
             f"T = {t:g}: tau (block efficiency) by draw; then, without replacement, acceptance by "
             "depth, A / (R depth), time and steady speedup"
         )
-        titled.append((title, lines))
-    pairs = [
-        (a, b)
+        titled.append((title, [_line(by_draw, t) for by_draw in by_tree.values()]))
+    place = ("temperature", "tree", "draw", "long")
+    lines = [
+        _layout_line(a, b)
         for a in rows
         for b in rows
-        if b["layout"] == "batch" and a["layout"] == "tree" and _same_but_layout(a, b)
+        if b["layout"] == "batch" and a["layout"] == "tree" and all(a[x] == b[x] for x in place)
     ]
-    lines = [_layout_line(tree, batch) for tree, batch in pairs]
     return [*titled, ("The two layouts of verification, without replacement", lines)]
-
-
-def _same_but_layout(a: Row, b: Row) -> bool:
-    return all(a[name] == b[name] for name in ("temperature", "tree", "draw", "long"))
 
 
 def _layout_line(tree: Row, batch: Row) -> dict[str, str]:
@@ -374,16 +356,18 @@ def _layout_line(tree: Row, batch: Row) -> dict[str, str]:
     }
 
 
-def _line(rows: list[Row], temperature: float) -> dict[str, str]:
+def _line(by_draw: dict[str, Row], temperature: float) -> dict[str, str]:
     """A row of a temperature's table, from the rows of one tree with every draw."""
-    measured = {r["draw"]: r for r in rows}
-    r = measured.get("without", rows[0])
-    draws = ["without"] if temperature == 0 else list(DRAWS)
-    by_draw = {draw: measured.get(draw, r if draw == "without" else None) for draw in draws}
+    r = by_draw.get("without") or next(iter(by_draw.values()))
+    by_draw = {"without": r, **by_draw}
+    taus = {
+        draw: COLUMNS["tau"](by_draw[draw]) if draw in by_draw else ""
+        for draw in (DRAWS if temperature else ["without"])
+    }
     return {
         "tree": r["tree"],
         **shown(r, ("nodes",)),
-        **{draw: (figures and COLUMNS["tau"](figures)) or "" for draw, figures in by_draw.items()},
+        **taus,
         "by depth": " ".join(f"{a / b:.2f}" if b else "-" for a, b in r["accepted_by_depth"]),
         **shown(r, ("A/(R d)", "ms/token", grid.SHOWN["speedup"])),
     }
@@ -399,37 +383,29 @@ def notes(document: Document) -> list[str]:
     return [*([agree] if both["rounds"] else []), f"Published values: none known; {numbers}."]
 
 
+UNKNOWN = "none; no table or plot of the paper could be read"
+FIGURES = Figures()
+
+
+@FIGURES.add("candidates", "MCSD: acceptance of one of k candidates at a node", UNKNOWN, "k")
 def _candidates(document: Document) -> Iterator[Curve]:
-    """Acceptance at one node against the number of candidates."""
     for t in document["arguments"]["temperatures"]:
         for draw in DRAWS if t else ("without",):
             points = (Point(k, None, Cell(t, (k,), draw)) for (k,) in SMALL)
-            yield Curve(f"T = {t:g}: acceptance", draw, "depth_fraction", tuple(points))
+            yield Curve(f"T = {t:g}: acceptance", draw, "depth_fraction", points)
 
 
+@FIGURES.add("trees", "MCSD: trees, without replacement", UNKNOWN, bars=True)
 def _trees(document: Document) -> Iterator[Curve]:
     """Block efficiency and speed by tree."""
     for what in ("tau", "speedup"):
         for t in document["arguments"]["temperatures"]:
             points = (Point(Cell(t, tree).name, None, Cell(t, tree)) for tree in TREES)
-            yield Curve(what, f"T = {t:g}", what, tuple(points))
-
-
-UNKNOWN = "none; no table or plot of the paper could be read"
-FIGURES = {
-    "candidates": Picture(
-        "MCSD: acceptance of one of k candidates at a node", "k", _candidates, UNKNOWN
-    ),
-    "trees": Picture("MCSD: trees, without replacement", "", _trees, UNKNOWN, bars=True),
-}
+            yield Curve(what, f"T = {t:g}", what, points)
 
 
 def priced(cell: Cell) -> str:
-    """What the cost model prices in place of a cell.
-
-    Raises:
-        PredictionError: the paths of a tree as a batch.
-    """
+    """What the cost model prices in place of a cell."""
     if cell.layout != "tree":
         raise PredictionError("what a batch of paths costs is not predicted")
     return cell.spec.replace(",rule=naive", "")

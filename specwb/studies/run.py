@@ -24,30 +24,20 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a study is measured, and where its results are kept.
+    """How a study is measured, and where its results are kept."""
 
-    Attributes:
-        out: the file of the results; those of an ablation lie next to it.
-        prompts: the name of the prompts.
-        rounds: decoding steps of each prompt and cell, default the study's.
-        seconds: about how long to measure in all, None takes every prompt.
-        seed: of the sampling.
-        restart: replace the results that are there.
-        timed: whether times are recorded; otherwise tokens alone are counted, and the file may be
-            of another machine.
-        own: see ``settings`` of a :class:`Study`, in place of their defaults.
-        command: what was typed.
-    """
-
-    out: Path
-    prompts: str
-    rounds: int | None = None
-    seconds: float | None = None
-    seed: int = 0
-    restart: bool = False
+    out: Path  # the file of the results; those of an ablation lie next to it
+    prompts: str  # the name of the prompts
+    rounds: int | None = None  # decoding steps of each prompt and cell, default the study's
+    seconds: float | None = None  # about how long to measure in all, None takes every prompt
+    seed: int = 0  # of the sampling
+    restart: bool = False  # replace the results that are there
+    # whether times are recorded; otherwise tokens alone are counted, and the file may be of another
+    # machine
     timed: bool = True
+    # see ``settings`` of a :class:`Study`, in place of their defaults
     own: Mapping[str, Any] = field(default_factory=dict)
-    command: str = ""
+    command: str = ""  # what was typed
 
 
 @dataclass(frozen=True)
@@ -190,9 +180,6 @@ def measure(
 
     Cells, steps and ``most`` are the study's own where they are not given. Without ``timed`` no
     time is recorded, and of a study with cells nothing else is measured.
-
-    Returns:
-        Whether it was interrupted.
     """
     document = store.document
     if study.rounds:
@@ -252,11 +239,7 @@ def shipped(study: Study, target: Target | None = None) -> tuple[Document | None
 
 
 def shipped_report(study: Study) -> Document:
-    """Return the shipped results, judged anew as they are read.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Return the shipped results, judged anew as they are read."""
     own, ablation = shipped(study)
     if own is None:
         raise ArgumentError(f"there are no shipped results of {study.name}")

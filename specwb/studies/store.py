@@ -27,16 +27,7 @@ EVERY = 2.0
 
 
 def identity(system: str, target: Target, draft: Target | None, **others: Any) -> dict[str, Any]:
-    """List the arguments that a run's results depend on.
-
-    Args:
-        system: the paper's name here.
-        target: the target model.
-        draft: the draft model, if there is one.
-        others: the system's own arguments.
-    Returns:
-        These with the device and the number type.
-    """
+    """List the arguments that a run's results depend on."""
     on = conditions(target, draft=draft)
     where = {name: on[name] for name in ("device", "dtype")}
     return {"system": system, **on["models"], **where, **others}
@@ -94,11 +85,7 @@ class Store:
         return self.document["cells"]
 
     def save(self, final: bool = False) -> None:
-        """Write the file where that is due, or in any case with ``final``.
-
-        Raises:
-            StoreError: another run has written it since.
-        """
+        """Write the file where that is due, or in any case with ``final``."""
         if not final and time.monotonic() - self._saved_at <= EVERY:
             return
         if (now := _state(self.path)) is not None and now != self._file_state:
@@ -144,15 +131,7 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 def results_in(path: Path, system: str, option: str = "--out") -> dict[str, Any]:
-    """Read a file of results, to be shown and not to be gone on from.
-
-    Args:
-        path: the file.
-        system: the paper's name here.
-        option: the option that named the file, for the message.
-    Raises:
-        StoreError: the file has no results, or another paper's.
-    """
+    """Read a file of results, to be shown and not to be gone on from."""
     try:
         document = from_json(path.read_bytes())
     except ValueError:

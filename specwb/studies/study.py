@@ -58,19 +58,12 @@ FROM_ABLATION = ("command", "commit", "heads", "spent", "rows", "verdicts", "pre
 
 @dataclass(frozen=True)
 class Models:
-    """The models that take part.
+    """The models that take part."""
 
-    Attributes:
-        target: the target model.
-        draft: the draft model, default the target's own.
-        head: a trained head or its folder, in place of the target's own.
-        heads: the folder of an ablation's heads.
-    """
-
-    target: Target
-    draft: Any = None
-    head: Any = None
-    heads: Path | None = None
+    target: Target  # the target model
+    draft: Any = None  # the draft model, default the target's own
+    head: Any = None  # a trained head or its folder, in place of the target's own
+    heads: Path | None = None  # the folder of an ablation's heads
 
     def variant(self, cell: grid.Setting) -> Any:
         """The head that a cell's method is built with, None for the target's own."""
@@ -316,6 +309,16 @@ def published(name: str) -> dict[str, Any]:
     return (NUMBERS.get() or {}).get(name) or _read(data_dir() / f"papers/{name}.json")
 
 
+def table_rows(name: str, key: str) -> list[Row]:
+    """Return the rows of a paper's table."""
+    return published(name)["tables"][key]["rows"]
+
+
+def figure_rows(name: str, key: str) -> list[Row]:
+    """Return the values of a paper's figure, row by row."""
+    return published(name)["figures"][key]["rows"]
+
+
 @lru_cache(maxsize=16)
 def _read(path: Path) -> dict[str, Any]:
     paper = json.loads(path.read_text("utf-8"))
@@ -332,12 +335,7 @@ SETTINGS = ("target", "draft", "data", "temperature", "width")
 
 
 def _check_typed(where: str, table: dict[str, Any]) -> None:
-    """Check a table that a person types from the paper; one without rows waits for that.
-
-    Raises:
-        ArgumentError: a row has other columns or no number > 0, or it is not said how sure the
-            rows are and who typed them.
-    """
+    """Check a table that a person types from the paper; one without rows waits for that."""
     columns = table["columns"]
     for i, row in enumerate(table["rows"], 1):
         if list(row) != columns:

@@ -316,11 +316,6 @@ def predict(
     """Predict a ratio of speeds on the paper's machine.
 
     The error is that of the tokens here, of rounding or reading in the paper, and the cost model's.
-
-    Args:
-        published: whether the tokens are the paper's and not those that were counted here.
-    Raises:
-        PredictionError, MethodError: it is not known what a setting costs.
     """
     cells = claim.cells[0], claim.cells[-1]
     specs = [clock.priced(cell) for cell in cells]
@@ -364,15 +359,7 @@ def weakness(
 
 
 def reason(claim: Claim, v: dict[str, Any], other: bool, weak: str = "", unpriced: str = "") -> str:
-    """Why a claim is not comparable, "" where it is.
-
-    Args:
-        claim: the claim.
-        v: its verdict so far.
-        other: whether the paper's machine is of another kind.
-        weak: see :func:`weakness`.
-        unpriced: why its speed was not predicted.
-    """
+    """Why a claim is not comparable, "" where it is."""
     if claim.table == LACKING or claim.theorem:
         return ""
     if claim.differs or "predicted" in v or "restated" in v:

@@ -52,22 +52,13 @@ class Heads:
 
     A setting that is not named is that of the lab's recipe, budget cpu. ``train.seed`` is the seed
     of a training, ``train.corpus`` a text file, ``train.text`` generated or read.
-
-    Args:
-        target: the target model.
-        folder: where heads are kept, each under a hash of its settings and the target.
     """
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target, self.folder = target, folder
 
     def check(self, configuration: Configuration) -> Settings | None:
-        """The settings of the training that a configuration asks for, None where it asks for none.
-
-        Raises:
-            SweepError: its method has no head to be trained, or it names a head as well.
-            TrainingError, MethodError: a setting that cannot be.
-        """
+        """The checked settings of a configuration's training, None where it asks for none."""
         wanted = training_of(configuration)
         if not wanted:
             return None

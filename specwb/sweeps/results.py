@@ -65,11 +65,7 @@ RUN_COLUMNS = (
 
 
 def _run(id: str, prompt: str, seconds: float | None, record: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a run.
-
-    Raises:
-        ArgumentError, KeyError: no sweep has written it.
-    """
+    """The columns of a run."""
     tokens, steps = record["tokens"], len(record["accepted"])
     texts = {"prompt": prompt, **{name: record[name] for name in ("domain", "text", "began")}}
     is_text = all(isinstance(x, str) for x in texts.values())
@@ -89,11 +85,7 @@ def _run(id: str, prompt: str, seconds: float | None, record: dict[str, Any]) ->
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings whose names are no column of a run, and whose values are no lists.
-
-    Raises:
-        ArgumentError, KeyError: what every configuration has is not there.
-    """
+    """Settings whose names are no column of a run, and whose values are no lists."""
     for name in SHARED:
         real(name, settings[name])
     if not isinstance(settings["method"], str):
@@ -131,11 +123,7 @@ def _over_plain(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def filtered(found: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
-    """Returns the rows that meet all conditions ``name=value``.
-
-    Raises:
-        SweepError: there is no such column.
-    """
+    """Returns the rows that meet all conditions ``name=value``."""
     for condition in where:
         name, equals, value = condition.partition("=")
         if not equals or name not in found:
@@ -271,11 +259,7 @@ def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:
 
 
 def combination(found: pd.DataFrame, text: str) -> dict[str, Any] | None:
-    """Reads ``name=value`` with commas as values of the columns; None where there is nothing.
-
-    Raises:
-        SweepError: it is written otherwise, or there is no such column.
-    """
+    """Reads ``name=value`` with commas as values of the columns; None where there is nothing."""
     wanted: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
         name, equals, value = item.partition("=")
@@ -295,11 +279,7 @@ def spelled(value: Any) -> str:
 
 
 def write_parquet(found: pd.DataFrame, path: Path) -> None:
-    """Writes a frame as Parquet.
-
-    Raises:
-        SweepError: pandas finds no package that can.
-    """
+    """Writes a frame as Parquet."""
     try:
         with whole_file(path) as part:
             found.to_parquet(part, index=False)

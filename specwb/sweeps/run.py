@@ -15,13 +15,13 @@ import pandas as pd
 from specwb.bench.conditions import conditions as conditions_of
 from specwb.bench.conditions import weights
 from specwb.bench.machine import one_step
-from specwb.bench.prompts import Question, interleave
+from specwb.bench.prompts import Question, fitted
 from specwb.bench.store import Store, digest
 from specwb.inputs import as_int, integer, is_many
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
-from specwb.models.prompts import Prompt, token_rows
+from specwb.models.prompts import Prompt
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.sweeps.heads import Heads, content_hash
@@ -208,21 +208,9 @@ def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
 def _items(
     target: Target, prompts: Sequence[Question] | Sequence[Prompt], tokens: int
 ) -> list[Item]:
-    """The prompts' tokens, cut to what the context has room for.
-
-    Raises:
-        SweepError: there is none.
-    """
-    room = target.context - tokens
-    if room < 1:
-        raise SweepError(f"max_new_tokens={tokens} leaves no room for a prompt")
-    rows: list[tuple[str, list[int]]]
-    if is_many(prompts) and len(prompts) and isinstance(prompts[0], Question):
-        questions = interleave(list(prompts))  # type: ignore[arg-type]
-        rows = [(q.subtask, q.fit(target.tokenizer, room)[0]) for q in questions]
-    else:
-        rows = [("all", ids[-room:]) for ids in token_rows(target, prompts)]  # type: ignore[arg-type]
-    items = {digest(ids): Item(digest(ids), domain, ids) for domain, ids in rows}
+    """The prompts' tokens, cut to what the context has room for."""
+    rows = fitted(target, prompts, tokens)
+    items = {digest(ids): Item(digest(ids), domain, ids) for domain, ids, _ in rows}
     if not items:
         raise SweepError("a sweep needs at least one prompt")
     return list(items.values())

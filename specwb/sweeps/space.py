@@ -244,12 +244,7 @@ def _each_value(block: Mapping[str, Any]) -> Iterator[Configuration]:
 
 
 def checked(configuration: Mapping[str, Any]) -> Configuration:
-    """A configuration with all its defaults, in one spelling, after a check of what needs no model.
-
-    Raises:
-        SweepError: it has no method, or a value of the wrong kind.
-        MethodError, ValueError: an unknown method, rule or option, or a value out of its range.
-    """
+    """A configuration with its defaults, in one spelling; what needs no model is checked."""
     one = {**SHARED, **configuration}
     if not isinstance(one.get("method"), str):
         raise SweepError(f"a configuration needs a method, got {configuration}")
@@ -323,21 +318,13 @@ def written(found: Sequence[Mapping[str, Sequence[Any]]]) -> str:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """A sweep as a file says it.
+    """A sweep as a file says it."""
 
-    Attributes:
-        space: its configurations.
-        target: the target's name or folder.
-        prompts: a prompt set's name, or a file.
-        first: how many prompts of it, None for all.
-        halving: see :func:`specwb.sweeps.run.sweep`, None for none.
-    """
-
-    space: Space
-    target: str = "lab"
-    prompts: str = "lab"
-    first: int | None = None
-    halving: dict[str, Any] | None = None
+    space: Space  # its configurations
+    target: str = "lab"  # the target's name or folder
+    prompts: str = "lab"  # a prompt set's name, or a file
+    first: int | None = None  # how many prompts of it, None for all
+    halving: dict[str, Any] | None = None  # see :func:`specwb.sweeps.run.sweep`, None for none
 
 
 _KEYS: dict[str, type] = {
@@ -426,11 +413,7 @@ def read(path: Path) -> SweepFile:
 
 
 def check_halving(halving: Mapping[str, Any]) -> None:
-    """Checks the settings of successive halving.
-
-    Raises:
-        SweepError: an unknown or missing one, or a value that cannot be.
-    """
+    """Checks the settings of successive halving."""
     known = {"by", "keep", "start"}
     if not isinstance(halving, Mapping) or set(halving) - known or "by" not in halving:
         raise SweepError(f"halving has by, and keep and start; got {halving!r}")

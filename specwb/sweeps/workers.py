@@ -36,36 +36,22 @@ Run = tuple[str, str, dict[str, Any], float | None]
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt.
+    """A prompt."""
 
-    Attributes:
-        key: a hash of its tokens.
-        domain: its subtask, "all" where it has none.
-        ids: its tokens.
-    """
-
-    key: str
-    domain: str
-    ids: list[int]
+    key: str  # a hash of its tokens
+    domain: str  # its subtask, "all" where it has none
+    ids: list[int]  # its tokens
 
 
 @dataclass
 class Task:
-    """A configuration that can be run.
+    """A configuration that can be run."""
 
-    Attributes:
-        id: of its settings in the store.
-        configuration: its settings.
-        method: built on the target.
-        sampling: temperature and filters.
-        options: what the method was built with.
-    """
-
-    id: str
-    configuration: Configuration
-    method: Method
-    sampling: Sampling
-    options: dict[str, Any]
+    id: str  # of its settings in the store
+    configuration: Configuration  # its settings
+    method: Method  # built on the target
+    sampling: Sampling  # temperature and filters
+    options: dict[str, Any]  # what the method was built with
 
 
 class Worker:
@@ -197,9 +183,6 @@ def _elsewhere(
 def _loaded(where: Path | str, fingerprint: str, dtype: torch.dtype) -> Target:
     """Loads a model by its name, or from the file that this sweep has put it in, once a process;
     in the number type that it has in the sweep's own process.
-
-    Raises:
-        SweepError: it is not the model that the sweep is of.
     """
     key = fingerprint, dtype
     if key not in _LOADED:

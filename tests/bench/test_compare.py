@@ -16,12 +16,13 @@ from specwb.bench import measure as measuring
 from specwb.bench.compare import compare, to_json, usual
 from specwb.bench.library import Library
 from specwb.bench.measure import Run
-from specwb.bench.prompts import PromptSetError, Question, interleave, load_prompts, sets
+from specwb.bench.prompts import Question
 from specwb.bench.runs import loops
 from specwb.errors import ArgumentError
 from specwb.probability import Sampling
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
+LIBRARY = ["hf_assisted", "hf_prompt_lookup"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +41,7 @@ def run(**changes):
 
 def test_every_registered_method_and_the_library():
     frame = run()
-    assert list(frame["method"]) == [
-        *usual(tiny.target()),
-        "hf_greedy",
-        "hf_assisted",
-        "hf_prompt_lookup",
-    ]
+    assert list(frame["method"]) == [*usual(tiny.target()), "hf_greedy", *LIBRARY]
     assert frame["identical"].all()
     assert frame["lossless"].all()
     by = frame.set_index("method")
@@ -62,39 +58,16 @@ def test_every_registered_method_and_the_library():
 
 def test_json_form():
     document = json.loads(json.dumps(to_json(run(methods=["sps:gamma=2"]))))
-    named = {
-        "schema_version",
-        "command",
-        "commit",
-        "began",
-        "threads",
-        "device",
-        "models",
-        "sha256",
-        "settings",
-        "versions",
-        "reference",
-        "machine",
-    }
-    assert named | {"outputs", "rows"} <= set(document)
+    named = "schema_version command commit began threads device models sha256 settings versions"
+    assert {*named.split(), "reference", "machine", "outputs", "rows"} <= set(document)
     assert document["schema_version"] == module.SCHEMA
     assert list(document["reference"]["plain"]) == ["ar", "hf_greedy"]
     assert document["reference"]["method"] in document["reference"]["plain"]
-    keys = {
-        "method",
-        "lossless",
-        "identical",
-        "tau",
-        "accepted_per_round",
-        "tokens_per_second",
-        "speedup",
-        "speedup_low",
-        "speedup_high",
-    }
-    keys |= {"disturbed", "seconds"}
+    keys = "method lossless identical tau accepted_per_round tokens_per_second speedup speedup_low"
+    keys += " speedup_high disturbed seconds"
     rows = {row["method"]: row for row in document["rows"]}
     assert list(rows) == ["ar", "sps:gamma=2", "hf_greedy", "hf_assisted", "hf_prompt_lookup"]
-    assert all(set(row) == keys for row in rows.values())
+    assert all(set(row) == set(keys.split()) for row in rows.values())
     assert set(rows["ar"]["seconds"]) == {"draft", "score", "verify", "commit"}
     assert all(v > 0 for v in rows["sps:gamma=2"]["seconds"].values())
     assert all(v is None for v in rows["hf_greedy"]["seconds"].values())
@@ -107,12 +80,7 @@ def test_batches_and_sampling():
     assert list(frame["method"]) == [*usual(tiny.target()), "hf_greedy"]
     assert frame["identical"].all()
     sampled = run(temperature=1.0)
-    assert list(sampled["method"]) == [
-        *usual(tiny.target()),
-        "hf_sample",
-        "hf_assisted",
-        "hf_prompt_lookup",
-    ]
+    assert list(sampled["method"]) == [*usual(tiny.target()), "hf_sample", *LIBRARY]
     assert sampled["identical"].isna().all()
     assert sampled.attrs["non_looping"] is None
 
@@ -122,36 +90,21 @@ def test_the_librarys_rows_are_spelled_like_methods():
     draft = tiny.draft()
     before = draft.model.generation_config.to_dict()
     frame = run(methods=["sps:gamma=2", *named], max_new_tokens=24)
-    assert list(frame["method"]) == [
-        "ar",
-        "sps:gamma=2",
-        *named,
-        "hf_greedy",
-        "hf_assisted",
-        "hf_prompt_lookup",
-    ]
+    assert list(frame["method"]) == ["ar", "sps:gamma=2", *named, "hf_greedy", *LIBRARY]
     assert frame["identical"].all()
     by = frame.set_index("method")["tau"]
     assert by[named[0]] > 1
     assert by[named[0]] != by["hf_assisted"]  # whose defaults are gamma 20 and confidence 0.4
     assert draft.model.generation_config.to_dict() == before
-    assert list(run(methods=["ar", named[0]], library=False)["method"]) == [
-        "ar",
-        named[0],
-        "hf_greedy",
-    ]
+    few = run(methods=["ar", named[0]], library=False)
+    assert list(few["method"]) == ["ar", named[0], "hf_greedy"]
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
 def test_the_library_drafts_gamma_tokens(gamma):
     draft, calls = tiny.draft(), []
-    row = Library(
-        f"hf_assisted:gamma={gamma},schedule=constant,confidence=0",
-        tiny.target(),
-        draft,
-        Sampling(0.0),
-        1,
-    )
+    spec = f"hf_assisted:gamma={gamma},schedule=constant,confidence=0"
+    row = Library(spec, tiny.target(), draft, Sampling(0.0), 1)
     hook = draft.model.register_forward_pre_hook(lambda *_: calls.append(1))
     try:
         (tokens,), forwards, seconds = row.generate([PROMPTS[0]], 24)
@@ -167,13 +120,8 @@ def test_the_library_drafts_gamma_tokens(gamma):
 def test_a_heuristic_schedule_goes_on_from_prompt_to_prompt_and_stays_in_its_row():
     """The library writes the length that it has reached into the draft model's settings."""
     draft = tiny.draft()
-    row = Library(
-        "hf_assisted:gamma=5,schedule=heuristic,confidence=0",
-        tiny.target(),
-        draft,
-        Sampling(0.0),
-        1,
-    )
+    spec = "hf_assisted:gamma=5,schedule=heuristic,confidence=0"
+    row = Library(spec, tiny.target(), draft, Sampling(0.0), 1)
     row.generate([PROMPTS[2]], 12)
     assert row.assistant_config.num_assistant_tokens != 5
     assert draft.model.generation_config.num_assistant_tokens is None
@@ -185,27 +133,6 @@ def test_prompt_lookup_is_the_librarys():
         tiny.target(), [prompt, [9, 8, 7, 9, 8]], ["pld"], draft=tiny.draft(), max_new_tokens=40
     ).set_index("method")
     assert frame.loc["pld", "tau"] == frame.loc["hf_prompt_lookup", "tau"] > 1
-
-
-def test_tests_are_counted_by_depth():
-    frame = run(methods=["sps:gamma=3", "mcsd"], library=False, max_new_tokens=30)
-    for name in ("sps:gamma=3", "mcsd"):
-        lengths = frame.attrs["accepted_lengths"][name]
-        steps = [a for runs in lengths for row in runs for a in row]
-        assert frame.set_index("method").loc[name, "tau"] == pytest.approx(
-            1 + sum(steps) / len(steps), abs=1e-4
-        )
-        counts = frame.attrs["acceptance_by_depth"][name]
-        assert len(counts) == 3
-        before = [len(steps), *(a for a, _ in counts)]
-        last = [row[-1] for runs in lengths for row in runs]
-        for depth, (accepted, tested) in enumerate(counts, 1):
-            assert accepted == sum(a >= depth for a in steps)
-            # tested: every step that reached the depth before, but for a row's last one where it
-            # stopped
-            assert tested == before[depth - 1] - sum(a == depth - 1 for a in last)
-        assert frame.attrs["by_category"]["all"][name]["acceptance_by_depth"] == counts
-    assert frame.attrs["acceptance_by_depth"]["ar"] == []
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -350,33 +277,25 @@ def test_a_wrong_method_is_not_called_identical():
         specwb.unregister("wrong")
 
 
-def test_interrupted_keeps_what_is_done(monkeypatch):
+@pytest.mark.parametrize(("n", "done"), [(6, 1), (4, 0)])
+def test_an_interrupt_keeps_the_groups_that_are_done(monkeypatch, n, done):
+    """Two warm-ups and a group of two methods are four decodings, each begun once."""
     original, calls = measuring._by_engine, []
 
     def interrupted(*arguments):
         calls.append(1)
-        if len(calls) == 6:  # after two warm-ups and one group of two methods, in the second group
+        if len(calls) == n:
             raise KeyboardInterrupt
         return original(*arguments)
 
     monkeypatch.setattr(measuring, "_by_engine", interrupted)
+    if not done:  # there is nothing to compare
+        with pytest.raises(KeyboardInterrupt):
+            run(methods=["sps"], library=False)
+        return
     frame = run(methods=["sps"], library=False)
     assert frame.attrs["interrupted"]
-    assert frame.attrs["prompts"] == 1
-
-
-def test_an_interrupt_before_the_first_group_is_done_leaves_nothing(monkeypatch):
-    original, calls = measuring._by_engine, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 4:  # two warm-ups and a run of ar: in that of sps
-            raise KeyboardInterrupt
-        return original(*arguments)
-
-    monkeypatch.setattr(measuring, "_by_engine", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(methods=["sps"], library=False)
+    assert frame.attrs["prompts"] == done
 
 
 @pytest.fixture
@@ -450,24 +369,25 @@ def test_long_prompts_are_cut_and_counted():
         compare(tiny.target(), PROMPTS, ["ar"], max_new_tokens=512)
 
 
-def test_bad_requests():
-    with pytest.raises(specwb.MethodError, match="unknown method 'nope'"):
-        run(methods=["nope"])
-    with pytest.raises(specwb.MethodError, match="named twice"):
-        run(methods=["sps", "sps"])
-    with pytest.raises(ValueError, match="batch"):
-        run(batch=0)
-    for seconds in (0, -1, float("nan"), float("inf"), "5", True):
-        with pytest.raises(ValueError, match="seconds must be a number > 0"):
-            run(seconds=seconds)
-    with pytest.raises(specwb.MethodError, match="named twice"):
-        run(methods=["hf_prompt_lookup", "hf_prompt_lookup:gamma=10"])
-    with pytest.raises(specwb.MethodError, match="one row at a time"):
-        run(methods=["hf_assisted"], batch=3)
-    with pytest.raises(specwb.MethodError, match="use hf_sample"):
-        run(methods=["hf_greedy"], temperature=1.0)
-    with pytest.raises(specwb.MethodError, match="needs a draft model"):
-        compare(tiny.target(), PROMPTS, ["ar", "hf_assisted"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ["nope"]}, "unknown method 'nope'"),
+        ({"methods": ["sps", "sps"]}, "named twice"),
+        ({"methods": ["hf_prompt_lookup", "hf_prompt_lookup:gamma=10"]}, "named twice"),
+        ({"methods": ["hf_assisted"], "batch": 3}, "one row at a time"),
+        ({"methods": ["hf_greedy"], "temperature": 1.0}, "use hf_sample"),
+        ({"methods": ["ar", "hf_assisted"], "draft": None}, "needs a draft model"),
+        ({"batch": 0}, "batch"),
+        *(
+            ({"seconds": wrong}, "seconds must be a number > 0")
+            for wrong in (0, -1, float("nan"), float("inf"), "5", True)
+        ),
+    ],
+)
+def test_bad_requests(changes, message):
+    with pytest.raises(ValueError, match=message):
+        run(**changes)
 
 
 def runs_of(*seconds: float) -> list[Run]:
@@ -494,12 +414,8 @@ def test_a_method_is_told_apart_from_the_fastest_by_its_pairs():
         "once": runs_of(0.9, *[1.1] * 8),
         "never": runs_of(*[1.0] * 9),
     }
-    assert runs.fastest(measured, "ar") == {
-        "method": "always",
-        "speedup": 2.0,
-        "others": 3,
-        "tied": ["never"],
-    }
+    best = {"method": "always", "speedup": 2.0, "others": 3}
+    assert runs.fastest(measured, "ar") == {**best, "tied": ["never"]}
     # five comparisons at 5 %
     more = {**measured, "ar2": slow, "ar3": slow}
     assert runs.fastest(more, "ar")["tied"] == ["once", "never"]
@@ -627,51 +543,3 @@ def test_outputs_can_be_checked_afterwards():
     assert [o["texts"] for o in frame.attrs["outputs"]] == [
         dict.fromkeys(("ar", "sps", "hf_greedy"), text) for text in written
     ]
-
-
-@pytest.mark.parametrize("name", ["lab", "tune"])
-def test_shipped_prompts(name):
-    questions = load_prompts(name)
-    assert len(questions) >= {"lab": 48, "tune": 12}[name]
-    assert {q.category for q in questions} == {"code", "math", "prose"}
-    assert [q.category for q in interleave(questions)[:3]] == ["code", "math", "prose"]
-    assert len({q.turns for q in questions}) == len(questions)
-    assert name in sets()
-
-
-def test_shipped_prompts_for_models_that_answer():
-    questions = load_prompts("chat")
-    categories = [q.category for q in questions]
-    assert len(questions) == 32
-    assert len(set(categories[:8])) == 8
-    assert categories == categories[:8] * 4
-    assert {q.format for q in questions} == {"chat"}
-
-
-def test_prompts_that_choose_settings_are_not_measured_on():
-    assert not {q.turns[0] for q in load_prompts("lab")} & {
-        q.turns[0] for q in load_prompts("tune")
-    }
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "line 1"),
-        ('{"question_id": 1, "category": "x"}', "turns"),
-        ('{"question_id": 1, "category": "x", "turns": "text"}', "list"),
-        ("", "no prompts"),
-    ],
-)
-def test_bad_prompt_files(tmp_path, content, message):
-    path = tmp_path / "p.jsonl"
-    path.write_text(content)
-    with pytest.raises(PromptSetError, match=message):
-        load_prompts(path)
-
-
-def test_unknown_prompt_set():
-    with pytest.raises(
-        PromptSetError, match=r"unknown prompt set 'nope'; shipped: chat, lab, tune"
-    ):
-        load_prompts("nope")

@@ -100,15 +100,11 @@ def test_the_warning_comes_first_and_says_what_to_do(clock):
     clock(4.0, 4.0)
     facts = watch(1.0, 1.0, 1.0).facts([1.0, 2.0], again=1)
     warning, line = notes(facts)
-    assert warning == (
-        "BUSY MACHINE: other work disturbed 1 of 2 decodings, and other programs had 3.0 threads "
-        "for 2 CPUs: do not rely on these speeds. Close other programs, or compute with fewer "
-        "threads (--threads 1) and measure again."
-    )
-    assert line == (
-        "machine: 2 threads on 2 CPUs; a fixed step, timed between all decodings, took over 1.5 "
-        "times its usual time next to 1 of 2 decodings; repeated: 1"
-    )
+    assert warning.startswith("BUSY MACHINE: other work disturbed 1 of 2 decodings, and other pro")
+    assert "3.0 threads for 2 CPUs" in warning
+    assert "fewer threads (--threads 1)" in warning
+    assert line.startswith("machine: 2 threads on 2 CPUs; a fixed step")
+    assert "next to 1 of 2 decodings; repeated: 1" in line
     assert "--threads" not in notes(facts | {"threads": 1})[0]
     assert len(notes(facts | {"busy": False})) == 1
 

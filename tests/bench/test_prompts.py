@@ -153,6 +153,7 @@ ROW = {"question_id": 1, "category": "x", "turns": ["a"]}
         ({"task_id": "a/1", "prompt": "", "entry_point": "c"}, "prompt must be a non-empty string"),
         ({"question": "who", "answer": "she"}, "answer has no '#### number'"),
         ({"question": 3, "answer": "#### 3"}, "question must be a non-empty string"),
+        (ROW | {"turns": ["\ud800"]}, "turns has half of a surrogate pair"),
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path, row, message):
@@ -173,8 +174,31 @@ def test_files_that_are_no_text_at_all(tmp_path):
     packed.write_bytes(b"plain")
     with pytest.raises(files.DataError, match="not a whole gzip file"):
         load_prompts(packed)
+    path.write_text("[" * 100_000)
+    with pytest.raises(PromptSetError, match="line 1: brackets are nested too deep"):
+        load_prompts(path)
+    path.write_text("")
+    with pytest.raises(PromptSetError, match="no prompts"):
+        load_prompts(path)
     with pytest.raises(PromptSetError, match="does not exist"):
         load_prompts(tmp_path / "none.jsonl.gz")
+    (tmp_path / "else.json").write_text("[]")
+    with pytest.raises(PromptSetError, match=r"else\.json must be one JSON value a line"):
+        load_prompts(str(tmp_path / "else.json"))
+
+
+def test_shipped_prompts():
+    lab, tune, chat = map(load_prompts, ("lab", "tune", "chat"))
+    for questions, least in ((lab, 48), (tune, 12)):
+        assert len(questions) >= least
+        assert [q.category for q in interleave(questions)[:3]] == ["code", "math", "prose"]
+        assert len({q.turns for q in questions}) == len(questions)
+    # settings are chosen on other prompts than methods are measured on
+    assert not {q.turns for q in lab} & {q.turns for q in tune}
+    categories = [q.category for q in chat]
+    assert (len(chat), len(set(categories[:8]))) == (32, 8)
+    assert categories == categories[:8] * 4
+    assert {q.format for q in chat} == {"chat"}
 
 
 def test_parts_and_names():
@@ -351,27 +375,6 @@ def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(
     assert len(err.strip().splitlines()) == 1
     assert f"{name}/q.jsonl under SPECWB_DATA" in err
     assert f"{address} failed: no connection" in err
-
-
-def test_a_file_of_another_kind_is_told_so(tmp_path):
-    path = tmp_path / "else.json"
-    path.write_text("[]")
-    with pytest.raises(PromptSetError, match=r"else\.json must be one JSON value a line"):
-        load_prompts(str(path))
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("[" * 100_000, "line 1: brackets are nested too deep"),
-        ('{"question_id": 1, "category": "x", "turns": ["\\ud800"]}', "half of a surrogate pair"),
-    ],
-)
-def test_lines_that_only_fail_later(tmp_path, line, named):
-    path = tmp_path / "p.jsonl"
-    path.write_text(line + "\n")
-    with pytest.raises(PromptSetError, match=named):
-        load_prompts(path)
 
 
 def test_the_users_own_prompts(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import specwb
 from specwb import analysis
 from specwb.bench.measure import Run
 from specwb.cost import calibrate as measuring
-from specwb.cost.calibrate import accepted_by_rank, calibrate, forward_seconds
+from specwb.cost.calibrate import AcceptanceTally, calibrate, forward_seconds
 from specwb.cost.model import CostError, CostModel, at_length, disorder, in_order
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
@@ -74,12 +74,19 @@ class Known(specwb.Drafter):
         return self.candidates(state, torch.tensor([tokens]))
 
 
-def test_accepted_by_rank_counts_the_children_that_the_walk_took():
+def tallied(method: specwb.Method, **settings) -> list[list[float]]:
+    tally = AcceptanceTally(method)
+    for prompt in PROMPTS:
+        tally.add(tiny.target(), prompt, **settings)
+    return tally.rates
+
+
+def test_acceptance_counts_the_children_that_the_walk_took():
     texts = {p[0]: p + list(tiny.plain("llama", tuple(p), 40)) for p in PROMPTS}
 
     def rates(ks, ranks):
         method = specwb.Method("known", Known(ks, ranks, texts), None, specwb.Exactness.LOSSLESS)
-        return accepted_by_rank(tiny.target(), PROMPTS, method, max_new_tokens=20)
+        return tallied(method, max_new_tokens=20)
 
     assert rates((2, 3), (1, 2)) == [[0, 1, 0], [0, 0, 1]]
     assert rates((2, 3), (0, 7)) == [[1, 0, 0], [0, 0, 0]]  # depth 2 is tested and never accepted
@@ -88,17 +95,11 @@ def test_accepted_by_rank_counts_the_children_that_the_walk_took():
 
 def test_rates_reproduce_tau():
     """Over decoding steps that no limit cuts, the sum of reach is the measured tau."""
-    settings = {
-        "draft": tiny.draft("llama", 0.05),
-        "gamma": 3,
-        "temperature": 1.0,
-        "max_new_tokens": 60,
-        "seed": 1,
-    }
-    rates = accepted_by_rank(tiny.target(), PROMPTS, "sps", **settings)
-    lengths = []
+    method = specwb.method("sps", tiny.target(), draft=tiny.draft("llama", 0.05), gamma=3)
+    settings = {"temperature": 1.0, "max_new_tokens": 60, "seed": 1}
+    rates, lengths = tallied(method, **settings), []
     for prompt in PROMPTS:
-        lengths += specwb.decode(tiny.target(), prompt, "sps", **settings).accepted_lengths[0][:-1]
+        lengths += specwb.decode(tiny.target(), prompt, method, **settings).accepted_lengths[0][:-1]
     assert 0.1 < rates[0][0] < 1
     assert sum(analysis.reach([r[0] for r in rates])) == pytest.approx(
         1 + sum(lengths) / len(lengths)
@@ -166,28 +167,6 @@ def test_times_in_order_by_hand():
     for bad in (float("nan"), float("inf"), 0.0, -1.0):
         with pytest.raises(CostError, match=f"finite and > 0, got {bad!r} for 2 tokens"):
             in_order({1: 1.0, 2: bad})
-
-
-def test_times_in_order_are_the_nearest_ones():
-    """Least squares: no other never-falling times of a fine grid are nearer."""
-    seconds = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5}
-    ordered = in_order(seconds)
-    grid = [x / 4 for x in range(4, 13)]
-
-    def distance(times):
-        return sum((a - b) ** 2 for a, b in zip(times, seconds.values(), strict=True))
-
-    every = [
-        (a, b, c, d)
-        for a in grid
-        for b in grid
-        if b >= a
-        for c in grid
-        if c >= b
-        for d in grid
-        if d >= c
-    ]
-    assert distance(ordered.values()) <= min(map(distance, every))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from specwb.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, Outcome, decid
 from specwb.evaluation.check import Check, controls
 from specwb.evaluation.joint import Joint, beginnings, joint
 from specwb.evaluation.martingale import Martingale, Sum
-from specwb.verify import RRS, RRSw
+from specwb.verify import RRSw
 from specwb.verify.controls import CONTROLS
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
@@ -266,11 +266,6 @@ def test_a_text_that_the_target_cannot_write_is_named():
     assert "cannot write" in str(report)
 
 
-def mcsd() -> specwb.Drafter:
-    # a draft that is often wrong, so that rules have something to do
-    return specwb.method("mcsd", tiny.target(), draft=tiny.draft("llama", 0.1), tree=(3, 2)).drafter
-
-
 def test_a_wrong_greedy_text_is_seen(monkeypatch):
     method = specwb.method("sps", tiny.target(), draft=tiny.draft())
     original = specwb.models.target.Target.score
@@ -305,8 +300,3 @@ def test_bad_arguments():
         specwb.check(tiny.target(), "ar", "one text")
     with pytest.raises(specwb.MethodError):
         specwb.check(tiny.target(), "nothing", PROMPTS)
-
-
-def test_rrs_for_candidates_without_replacement_is_refused_before_any_work():
-    with pytest.raises(specwb.RuleMismatch):
-        specwb.check(tiny.target(), fixed(mcsd(), RRS), PROMPTS)

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 import specwb
 from specwb.bench import measure
 from specwb.evaluation import fuzzy
-from specwb.models.fuzzy import Groups, grouping
-from specwb.models.place import Place
+from specwb.models.fuzzy import grouping
 
 LAYERS = 6
 
@@ -70,20 +69,6 @@ def test_cosines_are_those_of_the_librarys_states(pair, windows):
             assert cosines[kind][2] == pytest.approx(cosine(*both), abs=1e-6)
 
 
-def test_keys_and_values_are_as_similar_as_in_the_caches(pair, windows):
-    stack, groups = pair[1].backbone, grouping(LAYERS, 4)
-    rows, m = windows.shape
-    caches = [stack.cache(rows, m) for _ in range(2)]
-    with torch.inference_mode():
-        for cache, run in zip(caches, (stack.run, Groups(groups).on(stack)), strict=True):
-            run(stack.embed(windows), Place.text(rows, m), cache)
-    cosines = fuzzy.similarity(pair[1], windows, groups)
-    for kind, half in (("k", 0), ("v", 1)):  # keys lie there rotated
-        exact, changed = (cache.data.chunk(2, 3)[half].flatten(3) for cache in caches)
-        expected = [cosine(a, b) for a, b in zip(exact, changed, strict=True)]
-        assert cosines[kind] == pytest.approx(expected, abs=1e-6)
-
-
 def test_calibration_removes_the_drift(pair):
     target, draft = pair
     for spec in ("easyspec:gamma=3", "easyspec:gamma=2,width=3"):
@@ -130,14 +115,6 @@ def test_drift_is_of_prompts_with_own_seeds(pair):
     assert [step["accepted"] for step in steps] == means
 
 
-def test_drift_is_refused_without_a_draft_model(pair):
-    for spec, rounds in (("pld", 3), ("ar", 3)):
-        with pytest.raises(ValueError, match="one draft model"):
-            fuzzy.drift(pair[0], tiny.PROMPTS, spec, rounds)
-    with pytest.raises(ValueError, match="rounds >= 1"):
-        fuzzy.drift(pair[0], tiny.PROMPTS, specwb.method("sps", pair[0], draft=pair[1]), 0)
-
-
 def test_times_of_all_parts():
     draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
     for tokens in (1, 3):
@@ -145,9 +122,6 @@ def test_times_of_all_parts():
         assert set(times) == {"attention", "mlp", "head", "plain", "fused", "simulation"}
         assert min(times.values()) > 0
         assert times["plain"] > times["mlp"]
-    for bad in ({"tokens": 0}, {"tokens": 33, "extent": 32}, {"repeats": 0}):
-        with pytest.raises(ValueError, match="tokens must be in"):
-            fuzzy.layer_times(draft, **bad)
 
 
 def test_times_are_milliseconds(monkeypatch):
@@ -171,5 +145,3 @@ def test_times_of_drafting(monkeypatch):
     monkeypatch.setitem(fuzzy.RECORDERS, "cpu", tape.Tape)
     times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
     assert all(set(ms) == {"eager", "graph"} and ms["graph"] > 0 for ms in times.values())
-    with pytest.raises(ValueError, match="repeats must be >= 1"):
-        fuzzy.draft_times(target, methods, [1], 0)

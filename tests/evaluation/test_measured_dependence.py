@@ -17,8 +17,6 @@ from torch.special import entr
 
 import specwb
 from specwb.evaluation import dependence as measured
-from specwb.models.eagle import EagleHead, eagle_config
-from specwb.models.falcon import FalconHead
 
 SIX, TEXT, TEMPERATURE = 6, [1, 2, 3, 0], 0.5
 
@@ -121,48 +119,6 @@ def test_others_are_summed_without_cancelling():
     assert measured._estimates(disjoint)["upper"] == math.inf
 
 
-def test_exact_pair_is_exact_and_its_bounds_hold():
-    true, _ = true_information(joint())
-    full = measured.exact_pair(small(), TEXT, TEMPERATURE, keep=1.0)
-    assert full.tokens == SIX
-    bounds = (full.information, full.at_least, full.at_most)
-    assert bounds == pytest.approx((true, true, true), abs=1e-5)
-    p = joint().sum((1, 2)).sort(descending=True)
-    for count in range(1, SIX):
-        # keep a little less than count tokens have
-        keep = float(p.values[:count].sum()) - 1e-4
-        part = measured.exact_pair(small(), TEXT, TEMPERATURE, keep=keep)
-        assert part.tokens == count
-        assert part.left_out == pytest.approx(float(p.values[count:].sum()), abs=1e-6)
-        assert part.at_least - 1e-6 <= true <= part.at_most + 1e-6
-        assert part.at_least == pytest.approx((1 - part.left_out) * part.information)
-        table = joint().sum(2)[p.indices[:count]]
-        table = table / table.sum()
-        information = entropy(table.sum(0)) + entropy(table.sum(1)) - entropy(table)
-        assert part.information == pytest.approx(information, abs=1e-5)
-    assert measured.exact_pair(small(), TEXT, TEMPERATURE, keep=1.0, max_tokens=2).tokens == 2
-    # the tokens that are in can depend more than all do: theirs is no lower bound by itself
-    full, part = (
-        measured.exact_pair(small(), [1], TEMPERATURE, keep=1.0, max_tokens=n)
-        for n in (SIX, SIX - 1)
-    )
-    assert part.at_least < full.information < part.information - 1e-4
-
-
-def test_estimates_lie_around_the_exact_one_on_a_target_of_more_tokens():
-    target, text = tiny.target(), [7, 8, 9, 10]
-    pair = measured.exact_pair(target, text, 0.4, keep=1.0)
-    frame = measured.dependence(target, [text] * 80, k=2, paths=4, temperature=0.4, seed=1)
-    rows = frame[frame.place == 2]
-    error = rows[["information", "upper"]].std() / 80**0.5
-    assert pair.tokens == tiny.VOCABULARY
-    low = rows.information.mean() + 2 * error.information
-    assert low < pair.information < rows.upper.mean() - 2 * error.upper
-    frame = measured.dependence(target, [text] * 10, k=2, paths=300, temperature=0.4)
-    near = frame.groupby("place").information.mean()
-    assert near[2] == pytest.approx(pair.information, abs=0.04)
-
-
 def test_without_temperature_nothing_depends_on_anything():
     head = tiny.head("falcon3")
     dependence = measured.dependence(tiny.target(), tiny.PROMPTS, k=3, paths=4, temperature=0)
@@ -173,8 +129,6 @@ def test_without_temperature_nothing_depends_on_anything():
     for table in (dependence, acceptance):
         assert (table[columns] == 0).all(axis=None)
     assert (acceptance.marginal == 1).all()
-    pair = measured.exact_pair(tiny.target(), [1, 2, 3], 0)
-    assert pair == measured.Pair(information=0, at_least=0, at_most=0, left_out=0, tokens=1)
 
 
 def test_greedy_acceptance_is_that_of_real_draft_tokens():
@@ -234,70 +188,26 @@ def test_sampled_acceptance_is_the_expectation_over_all_prefixes():
     assert (1 - frame.marginal <= np.sqrt(frame.information / 2) + 1e-12).all()
 
 
-def test_table_labels_and_reproducibility():
-    contexts, domains = [[1, 2, 3], [5, 6, 7]], ["code", "prose"]
-    first = measured.dependence(tiny.target(), contexts, k=2, paths=4, domains=domains, seed=5)
-    assert list(first.columns) == [
-        "context",
-        "domain",
-        "place",
-        "entropy",
-        "conditional",
-        "information",
-        "upper",
-        "total_correlation",
-    ]
-    assert first.domain.tolist() == ["code", "code", "prose", "prose"]
-    assert first.place.tolist() == [1, 2, 1, 2]
-    again = measured.dependence(tiny.target(), contexts, k=2, paths=4, seed=5)
-    assert "domain" not in again
-    assert again.equals(first.drop(columns="domain"))
-    assert not measured.dependence(tiny.target(), contexts, k=2, paths=4, seed=6).equals(again)
-    same = measured.dependence(tiny.target(), [[1, 2, 3]] * 2, k=2, paths=4)
-    assert same.information[1] != same.information[3]  # every context has noise of its own
+def test_every_context_has_noise_of_its_own_seed():
+    contexts, run = [[1, 2, 3], [5, 6, 7]], {"k": 2, "paths": 4}
+    first, again, other = (
+        measured.dependence(tiny.target(), contexts, **run, seed=seed) for seed in (5, 5, 6)
+    )
+    assert (first.context.tolist(), first.place.tolist()) == ([0, 0, 1, 1], [1, 2, 1, 2])
+    assert again.equals(first)
+    assert not other.equals(first)
+    same = measured.dependence(tiny.target(), [[1, 2, 3]] * 2, **run)
+    assert same.information[1] != same.information[3]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"contexts": []}, "no prompt"),
-        ({"contexts": [[1], []]}, "prompt 1 is empty"),
-        ({"contexts": [[1, 64]]}, "outside 0..63"),
-        ({"contexts": [[1] * 511]}, "with 2 more it exceeds the context .* \\(512\\)"),
-        ({"domains": ["a", "b"]}, "1 contexts and 2 domains"),
-        ({"k": 0}, "k must be an integer >= 1"),
-        ({"paths": 1}, "paths must be an integer >= 2"),
-        ({"paths": 5000}, "5001 nodes, at most 4096"),
-        ({"seed": -1}, "seed must be an integer >= 0"),
-        ({"temperature": -1}, "temperature must be >= 0"),
-    ],
-)
-def test_bad_input(changes, message):
-    with pytest.raises(ValueError, match=message):
-        measured.dependence(
-            tiny.target(), **{"contexts": [[1, 2, 3]], "k": 2, "paths": 4, **changes}
-        )
-
-
-def test_bad_input_of_the_others():
-    target, head = tiny.target(), tiny.head("falcon3")
-    with pytest.raises(
-        ValueError, match="context 1 has 3 tokens; a head of blocks of 3 drafts from 4 on"
+def test_bad_input():
+    for contexts, message in (
+        ([], "no prompt"),
+        ([[1, 64]], "outside 0..63"),
+        ([[1] * 511], "with 2 more it exceeds the context"),
     ):
-        measured.acceptance_by_dependence(target, head, [[1, 2, 3, 4], [1, 2, 3]])
-    other = specwb.load(tiny.build("llama", hidden_size=64))
-    for wrong, kind in (
-        (FalconHead(eagle_config(other), 64, 2), "FalconHead of 64"),
-        (EagleHead(eagle_config(target), 32), "EagleHead of 32"),
-    ):
-        with pytest.raises(ValueError, match=f"hidden size 32, the target's; got {kind}"):
-            measured.acceptance_by_dependence(target, wrong, [[1, 2, 3]])
-    for keep in (0, 1.1):
-        with pytest.raises(ValueError, match="keep must be in"):
-            measured.exact_pair(target, [1], keep=keep)
-    for count, message in ((0, ">= 1"), (5000, "below 4096")):
-        with pytest.raises(ValueError, match=f"max_tokens must be .*{message}"):
-            measured.exact_pair(target, [1], max_tokens=count)
+        with pytest.raises(ValueError, match=message):
+            measured.dependence(tiny.target(), contexts, k=2, paths=4)
     broken = tiny.build("llama")
     with torch.no_grad():
         broken.lm_head.weight.fill_(float("nan"))

@@ -189,15 +189,10 @@ def other(module):
     return made
 
 
-def in_memory(kind: str, name: str):
-    """A method whose trained model is handed over, of either weights."""
-
-    def method(target, folder, second):
-        head = tiny.head(kind)
-        draft = {"draft": tiny.draft()} if kind == "decision" else {}
-        return specwb.method(name, target, head=other(head) if second else head, **draft)
-
-    return method
+def in_memory(target, folder, second):
+    """A method whose head is handed over, of either weights."""
+    head = tiny.head("medusa")
+    return specwb.method("medusa:nodes=4", target, head=other(head) if second else head)
 
 
 def on_disk(target, folder, second):
@@ -214,25 +209,17 @@ def searched(target, folder, second):
     return specwb.method("diffuspec:k=3", target, head=tiny.head("diffusion"), ngram=str(place))
 
 
-def searched_own(target, folder, second):
-    """With the target's own n-grams."""
-    place = ngrams(folder / "ngram", seed=second)
-    beside = copy.copy(target)
-    beside.own_head = lambda kind: place if kind == "ngram" else None
-    return specwb.method("diffuspec:k=3", beside, head=tiny.head("diffusion"))
-
-
 def drafted(target, folder, second):
     return specwb.method("sps", target, draft=tiny.draft(noise=0.05 if second else 0.02))
 
 
 class Mine(Drafter):
-    """A user's own, with a module or a file."""
+    """A user's own, with a module."""
 
     tree = Tree.chain(1)
 
-    def __init__(self, net=None, file=None):
-        self.net, self.files = net, () if file is None else (file,)
+    def __init__(self, net):
+        self.net = net
 
     def propose(self, state, noise):
         return self.candidates(state, state.tokens[:, :1])
@@ -245,35 +232,10 @@ def own_module(target, folder, second):
     return Method("mine", Mine(net), None, Exactness.LOSSLESS)
 
 
-def own_file(target, folder, second):
-    (folder / "table").write_text(str(second))
-    return Method("mine", Mine(file=folder / "table"), None, Exactness.LOSSLESS)
-
-
 @pytest.mark.parametrize(
     "method",
-    [
-        searched,
-        searched_own,
-        drafted,
-        on_disk,
-        in_memory("medusa", "medusa:nodes=4"),
-        in_memory("kangaroo", "kangaroo:gamma=2"),
-        in_memory("decision", "mcsd_ti:tree=2-1"),
-        own_module,
-        own_file,
-    ],
-    ids=[
-        "n-gram",
-        "own n-gram",
-        "draft",
-        "folder",
-        "medusa",
-        "kangaroo",
-        "decision",
-        "module",
-        "file",
-    ],
+    [searched, drafted, on_disk, in_memory, own_module],
+    ids=["n-gram", "draft", "folder", "in memory", "a user's module"],
 )
 def test_answers_by_another_model_are_not_taken_over(target, tmp_path, monkeypatch, method):
     """Under one key and path; what the others answered is taken over."""

@@ -12,11 +12,10 @@ from statistics import fmean
 import numpy as np
 import pytest
 import tiny
-from once import refused, reproduced
+from once import QUESTIONS, reproduced, words
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.bench.prompts import Question
 from specwb.studies import verdicts
 from specwb.studies.easyspec import cells, claims
 from specwb.studies.easyspec import study as made
@@ -30,11 +29,6 @@ from specwb.training.deep import DeepRecipe, save_half
 
 pytestmark = pytest.mark.slow
 
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [
-    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
-    for i in range(3)
-]
 LAYERS = 6
 CELLS = [
     Cell("ar"),
@@ -57,7 +51,7 @@ CELLS = list(dict.fromkeys(CELLS))
 @pytest.fixture(scope="module")
 def pair() -> tuple[specwb.Target, specwb.Target]:
     model = tiny.build("llama", seed=2, num_hidden_layers=LAYERS)
-    target = specwb.load(model, tokenizer=tiny.tokenizer(WORDS))
+    target = specwb.load(model, tokenizer=words())
     return target, specwb.load(tiny.perturbed(model, 0.02))
 
 
@@ -69,7 +63,7 @@ def small():
         patched.setattr(made, "DRIFT", 3)
         for module in (claims, made):
             patched.setattr(module, "WIDTHS", (1, 4))
-        patched.setattr(cells.fuzzy.layer_times, "__defaults__", (1, 32, None, 2))
+        patched.setattr(cells.fuzzy.layer_times, "__defaults__", (1, 32, 2))
         patched.setattr(cells.fuzzy.draft_times, "__defaults__", (2,))
         yield
 
@@ -240,8 +234,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
         assert title in out
 
 
-def test_bad_settings_are_refused_before_work(pair, monkeypatch, capsys, tmp_path):
-    refused(monkeypatch, capsys, tmp_path, "easyspec", ("--draft", tmp_path / "nothing"))
+def test_a_shallow_draft_model_is_refused(pair, tmp_path):
     shallow = specwb.load(tiny.build("llama", num_hidden_layers=3))
     with pytest.raises(ValueError, match="has 3 layer"):
         measure(

@@ -11,13 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
-from once import measured_once, reproduced
+from once import QUESTIONS, measured_once, reproduced
 from terminal import call
 
 import specwb
 from specwb.bench import machine
 from specwb.bench import measure as measuring
-from specwb.bench.prompts import Question
 from specwb.bench.store import StoreError
 from specwb.studies import acceptance, grid, mcsd, run
 from specwb.studies.mcsd import STUDY, Cell
@@ -25,18 +24,9 @@ from specwb.studies.run import measure
 from specwb.studies.store import Store
 from specwb.studies.study import Models, Study
 from specwb.studies.verdicts import LACKING
+from specwb.tree import Tree
 
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [
-    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
-    for i in range(3)
-]
 SHAPES = {"small": ((1,), (2,)), "trees": ((1, 1, 1), (2, 2, 1)), "equals": ((3,),)}
-
-
-@pytest.fixture(scope="module")
-def target() -> specwb.Target:
-    return specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
 
 
 def measured(target, path, cells, seconds=1e-9) -> tuple[Store, bool]:
@@ -61,7 +51,7 @@ def test_the_grid_has_every_tree_and_draw():
             assert draws == set(mcsd.DRAWS)
     assert {c.draw for c in cells if c.temperature == 0} == {"without"}
     assert {c.temperature for c in cells if c.layout == "batch"} == {1}
-    nodes = {tree: Cell(1, tree).nodes for tree in (*mcsd.TREES, *mcsd.EQUALS)}
+    nodes = {tree: Tree.branching(*tree).n for tree in (*mcsd.TREES, *mcsd.EQUALS)}
     assert nodes[4, 2, 2] == nodes[7, 1, 1, 1] == 29
     assert nodes[4, 2, 2, 1] == nodes[11, 1, 1, 1] == 45
     assert nodes[2, 2, 1] == nodes[(1,) * 10] == 11

@@ -11,12 +11,11 @@ from statistics import fmean
 
 import pytest
 import tiny
-from once import refused, reproduced
+from once import QUESTIONS, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.bench.prompts import Question
-from specwb.studies import trained, verdicts
+from specwb.studies import verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti import cells, claims
 from specwb.studies.mcsd_ti import study as made
@@ -29,11 +28,6 @@ from specwb.tree import Tree
 
 pytestmark = pytest.mark.slow
 
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
-QUESTIONS = [
-    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
-    for i in range(3)
-]
 CELLS = [
     Cell("ar"),
     cut(3, "soft", 0.72),
@@ -43,14 +37,6 @@ CELLS = [
     rooted(2, (2, 1), 0.0),
 ]
 CELLS += [Cell("ar", temperature=0.7), rooted(2, (1,) * 5, 0.7, "soft"), static((2, 2, 1))]
-
-
-@pytest.fixture(scope="module")
-def target() -> specwb.Target:
-    return specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(WORDS))
-
-
-ROOTS = cells.ROOTS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,56 +64,11 @@ def measured(target, small, tmp_path_factory) -> Store:
 # -------------------------------------------------------------------------------------- the paper
 
 
-def test_identities_hold_among_the_papers_numbers():
-    published = STUDY.paper
-    tables, figures = published["tables"], published["figures"]
-    assert {name: len(table["rows"]) for name, table in tables.items()} == {
-        "width": 84,
-        "static": 36,
-        "v1": 72,
-        "shapes": 16,
-        "judged": 6,
-    }
-    # the bars are the table's means over data sets over plain decoding, which is 57 to 58.6
-    low, high = published["constants"]["plain"]
-    for r in figures["static"]["rows"]:
-        for method in ("SD", "MCSD", "TI"):
-            rate = fmean(
-                x["rate"]
-                for x in tables["static"]["rows"]
-                if (x["pair"], x["method"]) == (r["pair"], method)
-            )
-            assert low < rate / r[method] < high
-    for r in figures["v1"]["rows"]:
-        for method in ("SD", "MCSD", "DynaSD"):
-            rows = [
-                x
-                for x in tables["v1"]["rows"]
-                if (x["pair"], x["method"], x["temperature"], x["data"])
-                == (r["pair"], method, 0, "MT-bench")
-            ]
-            assert low < rows[0]["rate"] / r[method] < high
-    assert sorted(map(tuple, (r["shape"] for r in tables["shapes"]["rows"]))) == [
-        (2, a, b, 1, 1) for a in range(1, 5) for b in range(1, 5)
-    ]
-    for r in tables["judged"]["rows"]:
-        assert fmean(r["turns"]) == pytest.approx(r["mean"], abs=0.011)
-    assert [r["acceptance"] is None for r in tables["v1"]["rows"]].count(True) == 1  # damaged there
-
-
-def test_claims_are_about_cells_that_are_measured_and_numbers_of_the_tables(monkeypatch):
-    monkeypatch.setattr(cells, "ROOTS", ROOTS)
-    keys = {c.key for c in cells.cells()}
-    assert len(keys) == len(cells.cells())
+def test_claims_have_the_numbers_of_the_tables():
     every_claim = claims.claims()
-    assert len({c.text for c in every_claim}) == len(every_claim)
     for claim in every_claim:
-        assert {c.key for c in claim.cells} <= keys, claim
-        assert (claim.paper is None) == (claim.table == verdicts.LACKING)
-        assert ("LOSSY" in claim.text) == any(map(lossy, claim.cells)), (
-            "what changes the output says so"
-        )
-        assert claim.paper is None or claim.even or claim.paper > 1
+        is_lossy = any(map(lossy, claim.cells))
+        assert ("LOSSY" in claim.text) == is_lossy, "what changes the output says so"
     assert [c.paper for c in every_claim if c.headline] == [1.9, pytest.approx(1.275, abs=1e-3)]
     paper = {c.text: c.paper for c in every_claim}
     for roots, what, number in (
@@ -278,12 +219,3 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     assert len(document["verdicts"]) == 8
     for title in ("Chains below one root", "LOSSY: shapes at two roots, without loss below each"):
         assert title in out
-
-
-def test_bad_settings_are_refused_before_work(target, monkeypatch, capsys, tmp_path, folder):
-    with pytest.raises(ValueError, match="has no decision of its own"):
-        trained.checksums(target, STUDY.heads)
-    refused(
-        *(monkeypatch, capsys, tmp_path, "mcsd_ti"),
-        *(("--rounds", 1, "--head", folder), ("--head", tmp_path / "nothing")),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specwb.studies.grid import Cell
-from specwb.studies.study import Document, Models, published
+from specwb.studies.study import Document, Models, published, table_rows
 
 HERE = {
     "SPS": "sps",
@@ -118,11 +118,11 @@ def options(cell: Cell, models: Models) -> dict[str, Any]:
 
 
 def figure(number: int) -> dict[str, Any]:
-    """Load one published figure."""
+    """Return a published figure."""
     return published("diffuspec")["figures"][str(number)]
 
 
 def rows_of(number: int, *names: str) -> dict[Any, dict[str, Any]]:
     """Return a table's rows by the values in these columns."""
-    rows = published("diffuspec")["tables"][str(number)]["rows"]
+    rows = table_rows("diffuspec", str(number))
     return {tuple(r[name] for name in names) if len(names) > 1 else r[names[0]]: r for r in rows}

@@ -25,7 +25,7 @@ from specwb.studies.diffuspec.cells import (
     sweeps,
 )
 from specwb.studies.grid import Cell
-from specwb.studies.study import Document, published
+from specwb.studies.study import Document, Row, published
 
 LONGEST = {"SPS": 4}
 """Draft tokens of a step here, of methods that draft a fixed number."""
@@ -37,7 +37,8 @@ RATCHET = (
 
 def claims(_: Document | None = None) -> list[Claim]:
     """List the claims of the paper's tables 1, 2 and 5 and figure 7, and comparisons it lacks."""
-    return [*_headlines(), *_table_claims(), *_sweep_claims(), *_other_claims()]
+    parts = (_headlines, _ablations, _lengths, _methods, _sweep_claims, _other_claims)
+    return [claim for part in parts for claim in part()]
 
 
 def bars() -> Bars:
@@ -48,20 +49,12 @@ def bars() -> Bars:
 
 def _headlines() -> Iterator[Claim]:
     """The abstract's "up to 3x", which is the mean over tasks."""
-    r = rows_of(1, "method")["DiffuSpec"]
-    yield Claim(
-        "DiffuSpec over plain decoding, mean over tasks",
-        "abstract",
-        "speedup",
-        diffuspec(LONG),
-        Cell("ar"),
-        r["speedup"],
-        tau=r["mat"],
-        headline=True,
-    )
+    r, both = rows_of(1, "method")["DiffuSpec"], (diffuspec(LONG), Cell("ar"))
+    text, numbers = "DiffuSpec over plain decoding, mean over tasks", {"tau": r["mat"]}
+    yield Claim(text, "abstract", "speedup", *both, r["speedup"], **numbers, headline=True)
 
 
-def _ratios(a: dict[str, Any], b: dict[str, Any], what: str) -> dict[str, Any]:
+def _ratios(a: Row, b: Row, what: str) -> dict[str, Any]:
     """The paper's ratios of two rows, for a claim on ``what``."""
     mat = a["mat"] / b["mat"]
     return (
@@ -69,116 +62,64 @@ def _ratios(a: dict[str, Any], b: dict[str, Any], what: str) -> dict[str, Any]:
     )
 
 
-def _table_claims() -> Iterator[Claim]:
-    """The claims of the paper's tables 1, 2 and 5."""
-    one, two, five = rows_of(1, "method"), rows_of(2, "cps", "adl"), rows_of(5, "k")
+def _compared(text: str, cells: tuple[Cell, Cell], rows: tuple[Row, Row]) -> Iterator[Claim]:
+    """Claims of table 2 on tokens a step and on speed, with the ratios of two of its rows."""
+    for what in ("tau", "speedup"):
+        yield Claim(f"{text}: {what}", "table 2", what, *cells, **_ratios(*rows, what))
 
-    def compare(
-        text: str,
-        table: str,
-        first: Cell,
-        second: Cell,
-        a: dict[str, Any],
-        b: dict[str, Any],
-        whats: Sequence[str] = ("tau", "speedup"),
-        adaptive: bool = False,
-        foregone: str = "",
-    ) -> Iterator[Claim]:
-        for what in whats:
-            numbers, column = _ratios(a, b, what), "speedup" if what == "speedup" else "mat"
-            # with the published constants ADL is k = 20; two digits are rounded
-            constant = five[20][column] / five.get(b.get("k"), five[20])[column]
-            is_false = adaptive and constant + ROUNDED < numbers["paper"] ** 0.5
+
+def _ablations() -> Iterator[Claim]:
+    """The claims of table 2.
+
+    The paper's search has an n-gram that was counted beforehand. One that reads along is another
+    method, compared below.
+    """
+    two, adl, k = rows_of(2, "cps", "adl"), f"ADL of {NAMES[LONG]}", FIXED[LONG]
+    for here, words, is_adaptive in ((LONG, adl, True), (k, k, False)):
+        cells = diffuspec(here, "ngram=own"), diffuspec(here, ARGMAX)
+        rows = two[True, is_adaptive], two[False, is_adaptive]
+        yield from _compared(f"CPS over the argmax row, {words}", cells, rows)
+    for option, words, is_searched in (("", "", True), (ARGMAX, ", argmax rows", False)):
+        cells = diffuspec(LONG, option), diffuspec(k, option)
+        rows = two[is_searched, True], two[is_searched, False]
+        yield from _compared(f"{adl} over {k}{words}", cells, rows)
+
+
+def _lengths() -> Iterator[Claim]:
+    """The claims of table 5; with the published constants ADL is k = 20."""
+    five = rows_of(5, "k")
+    for k in SIZES[LONG]:
+        for what, column in (("tau", "mat"), ("speedup", "speedup")):
+            numbers = _ratios(five["adl"], five[k], what)
+            constant = five[20][column] / five[k][column]
+            is_false = constant + ROUNDED < numbers["paper"] ** 0.5  # two digits are rounded
+            is_known = k >= 50 and what == "speedup"
             yield Claim(
-                f"{text}: {what}",
-                table,
+                f"ADL of {NAMES[LONG]} over k = {k}: {what}",
+                "table 5",
                 what,
-                first,
-                second,
+                diffuspec(LONG),
+                diffuspec(f"k={k}"),
                 **numbers,
                 theorem=RATCHET if is_false else "",
-                foregone=foregone,
+                foregone="a draft of so many more tokens costs more" if is_known else "",
             )
 
-    for constants, name in NAMES.items():
-        if constants == SHORT:  # our own lengths are compared below
-            continue
-        # The paper's search has an n-gram that was counted beforehand. One that reads along is
-        # another method, compared below.
-        search, fixed = diffuspec(constants, "ngram=own"), diffuspec(FIXED[constants], "ngram=own")
-        on, off = diffuspec(constants), diffuspec(FIXED[constants])
-        row_on, row_off = diffuspec(constants, ARGMAX), diffuspec(FIXED[constants], ARGMAX)
-        yield from compare(
-            f"CPS over the argmax row, ADL of {name}",
-            "table 2",
-            search,
-            row_on,
-            two[True, True],
-            two[False, True],
-        )
-        yield from compare(
-            f"CPS over the argmax row, {FIXED[constants]}",
-            "table 2",
-            fixed,
-            row_off,
-            two[True, False],
-            two[False, False],
-        )
-        yield from compare(
-            f"ADL of {name} over {FIXED[constants]}",
-            "table 2",
-            on,
-            off,
-            two[True, True],
-            two[True, False],
-        )
-        yield from compare(
-            f"ADL of {name} over {FIXED[constants]}, argmax rows",
-            "table 2",
-            row_on,
-            row_off,
-            two[False, True],
-            two[False, False],
-        )
-        for k in SIZES[constants]:
-            long = "a draft of so many more tokens costs more" if k >= 50 else ""
-            for what in ("tau", "speedup"):
-                yield from compare(
-                    f"ADL of {name} over k = {k}",
-                    "table 5",
-                    on,
-                    diffuspec(f"k={k}"),
-                    five["adl"],
-                    five[k],
-                    (what,),
-                    adaptive=True,
-                    foregone=long if what == "speedup" else "",
-                )
-        for other, key in HERE.items():
-            differs = ""
-            if one[other]["target"] != one["DiffuSpec"]["target"]:
-                differs = f"models: {other} ran on {one[other]['target']} there"
-            elif one[other]["mat"] > LONGEST.get(other, inf) + 1:
-                differs = f"definition: {other} drafts more there than the {LONGEST[other]} here"
-            full, theirs = one["DiffuSpec"], one[other]
-            yield Claim(
-                f"DiffuSpec ({name}) is faster than {other}",
-                "table 1",
-                "speedup",
-                on,
-                Cell(key),
-                **_ratios(full, theirs, "speedup"),
-                differs=differs,
-            )
-            yield Claim(
-                f"DiffuSpec ({name}) over {other}: tau",
-                "table 1",
-                "tau",
-                on,
-                Cell(key),
-                **_ratios(full, theirs, "tau"),
-                differs=differs,
-            )
+
+def _methods() -> Iterator[Claim]:
+    """The claims of table 1."""
+    one, name = rows_of(1, "method"), f"DiffuSpec ({NAMES[LONG]})"
+    ours = one["DiffuSpec"]
+    for other, key in HERE.items():
+        theirs, differs = one[other], ""
+        if theirs["target"] != ours["target"]:
+            differs = f"models: {other} ran on {theirs['target']} there"
+        elif theirs["mat"] > LONGEST.get(other, inf) + 1:
+            differs = f"definition: {other} drafts more there than the {LONGEST[other]} here"
+        texts = {"speedup": f"{name} is faster than {other}", "tau": f"{name} over {other}: tau"}
+        for what, text in texts.items():
+            numbers, both = _ratios(ours, theirs, what), (diffuspec(LONG), Cell(key))
+            yield Claim(text, "table 1", what, *both, **numbers, differs=differs)
 
 
 def _sweep_claims() -> Iterator[Claim]:
@@ -187,114 +128,71 @@ def _sweep_claims() -> Iterator[Claim]:
     They are its best setting over every other one by speed, and of any two by MAT the larger over
     the smaller one, if they differ by more than what was read off may be wrong.
     """
-    reading_error = 2 * figure(7)["error"] + 1e-9
+    error = figure(7)["error"]
     for name, rows in sweeps().items():
         usual = published("diffuspec")["constants"][name]
         best, best_row = rows[usual]
         for value, (cell, r) in rows.items():
-            if value == usual:
-                continue
-            if best_row["speedup"] - r["speedup"] > reading_error:
-                yield Claim(
-                    f"{name} = {usual} is faster than {value}",
-                    "figure 7",
-                    "speedup",
-                    best,
-                    cell,
-                    **_ratios(best_row, r, "speedup"),
-                    error=figure(7)["error"],
-                    foregone="every denoising step is a pass" if name == "steps" else "",
-                )
-            if abs(best_row["mat"] - r["mat"]) > reading_error:
-                larger, smaller = (best, usual, best_row), (cell, value, r)
-                if r["mat"] >= best_row["mat"]:
-                    larger, smaller = smaller, larger
-                (a, x, of_a), (b, y, of_b) = larger, smaller
+            if best_row["speedup"] - r["speedup"] > 2 * error + 1e-9:
+                text, numbers = f"{name} = {usual} is faster than {value}", {"error": error}
+                numbers |= _ratios(best_row, r, "speedup")
+                known = "every denoising step is a pass" if name == "steps" else ""
+                both = best, cell
+                yield Claim(text, "figure 7", "speedup", *both, **numbers, foregone=known)
+            if abs(best_row["mat"] - r["mat"]) > 2 * error + 1e-9:
+                pair = [(best_row["mat"], usual, best, best_row), (r["mat"], value, cell, r)]
+                (_, x, a, of_a), (_, y, b, of_b) = sorted(pair, key=lambda one: -one[0])
                 text = f"{name} = {x} over {y}: tau"
                 yield Claim(text, "figure 7", "tau", a, b, **_ratios(of_a, of_b, "tau"))
 
 
-def _other_claims() -> list[Claim]:
+def _other_claims() -> Iterator[Claim]:
     """The comparisons that the paper lacks."""
-    out: list[Claim] = []
 
-    def add(text: str, first: Cell, second: Cell, *whats: str) -> None:
-        out.extend(
-            Claim(f"{text}: {what}", LACKING, what, first, second)
-            for what in whats or ("accepted",)
-        )
+    def lacking(
+        text: str, first: Cell, second: Cell, whats: Sequence[str] = ("accepted",)
+    ) -> Iterator[Claim]:
+        return (Claim(f"{text}: {what}", LACKING, what, first, second) for what in whats)
 
+    both = "accepted", "speedup"
     for constants, name in NAMES.items():
         usual = diffuspec(constants)
         for lam in LAMS:
-            add(f"lam = 0.5 over {lam}, {name}", usual, diffuspec(constants, f"lam={lam}"))
-        for option, text in NGRAMS.items():
+            other = diffuspec(constants, f"lam={lam}")
+            yield from lacking(f"lam = 0.5 over {lam}, {name}", usual, other)
+        for option, words in NGRAMS.items():
             if option != USUAL[constants]:
-                add(
-                    f"the n-gram of order 3 ({NGRAMS[USUAL[constants]]}) over {text}, {name}",
-                    usual,
-                    diffuspec(constants, option),
-                )
-        add(f"a beam of 15 over 3, {name}", diffuspec(constants, "beams=15"), usual)
-        add(
-            f"the beam's paths as one tree over the best path, {name}",
-            diffuspec(constants, "tree=true"),
-            usual,
-            "accepted",
-            "speedup",
-        )
+                ours = NGRAMS[USUAL[constants]]
+                text = f"the n-gram of order 3 ({ours}) over {words}, {name}"
+                yield from lacking(text, usual, diffuspec(constants, option))
+        wide, tree = (diffuspec(constants, option) for option in ("beams=15", "tree=true"))
+        yield from lacking(f"a beam of 15 over 3, {name}", wide, usual)
+        text = f"the beam's paths as one tree over the best path, {name}"
+        yield from lacking(text, tree, usual, both)
         relaxed, strict = map(diffuspec, RELAXED[constants])
-        add(f"ADL that grows at 0.8 over 1, {name}", relaxed, strict, "accepted", "speedup")
+        yield from lacking(f"ADL that grows at 0.8 over 1, {name}", relaxed, strict, both)
         if USUAL[constants] != "ngram=own":
-            add(
-                f"CPS with an n-gram that reads along too over the argmax row, {name}",
-                usual,
-                diffuspec(constants, ARGMAX),
-                "accepted",
-                "speedup",
-            )
-    for search, text in (
-        (diffuspec(SHORT, "ngram=own"), f"ADL of {NAMES[SHORT]}"),
-        (diffuspec(FIXED[SHORT], "ngram=own"), FIXED[SHORT]),
-    ):
-        row = diffuspec(FIXED[SHORT] if text == FIXED[SHORT] else SHORT, ARGMAX)
-        add(f"CPS over the argmax row, {text}", search, row, "accepted", "speedup")
-    for other, key in HERE.items():
-        add(
-            f"DiffuSpec ({NAMES[SHORT]}) over {other}",
-            diffuspec(SHORT),
-            Cell(key),
-            "tau",
-            "speedup",
-        )
+            text = f"CPS with an n-gram that reads along too over the argmax row, {name}"
+            yield from lacking(text, usual, diffuspec(constants, ARGMAX), both)
+    for constants, name in ((SHORT, f"ADL of {NAMES[SHORT]}"), (FIXED[SHORT], FIXED[SHORT])):
+        pair = diffuspec(constants, "ngram=own"), diffuspec(constants, ARGMAX)
+        yield from lacking(f"CPS over the argmax row, {name}", *pair, both)
+    usual = diffuspec(SHORT)
+    for method, key in HERE.items():
+        text = f"DiffuSpec ({NAMES[SHORT]}) over {method}"
+        yield from lacking(text, usual, Cell(key), ("tau", "speedup"))
     for k in SIZES[SHORT]:
-        add(
-            f"ADL of {NAMES[SHORT]} over k = {k}",
-            diffuspec(SHORT),
-            diffuspec(f"k={k}"),
-            "accepted",
-            "speedup",
-        )
-    add(
-        "one denoising step over two, 4 to 8 tokens",
-        diffuspec(SHORT),
-        diffuspec("steps=2"),
-        "accepted",
-        "speedup",
-    )
-    add(
-        "chunks of 4 while confident over ADL",
-        diffuspec("k=12,chunk=4,confidence=0.5"),
-        diffuspec(SHORT),
-        "accepted",
-        "speedup",
-    )
+        yield from lacking(f"ADL of {NAMES[SHORT]} over k = {k}", usual, diffuspec(f"k={k}"), both)
+    text = "one denoising step over two, 4 to 8 tokens"
+    yield from lacking(text, usual, diffuspec("steps=2"), both)
+    chunks = diffuspec("k=12,chunk=4,confidence=0.5")
+    yield from lacking("chunks of 4 while confident over ADL", chunks, usual, both)
     searched = diffuspec(SHORT, temperature=1.0)
-    for option, text in (
+    for option, words in (
         (ARGMAX, "the argmax row"),
         ("draw=sample", "independent draws by the ratio rule"),
         ("draw=sample,rule=block", "independent draws verified as a block"),
         ("draw=sample,paths=4", "four sequences of draws"),
     ):
-        add(f"the searched path over {text}, T = 1", searched, diffuspec(option, temperature=1.0))
-    return out
+        text = f"the searched path over {words}, T = 1"
+        yield from lacking(text, searched, diffuspec(option, temperature=1.0))

@@ -74,10 +74,8 @@ SHARE_RULE = (
 
 
 def share(document: Document, constants: str) -> dict[str, Any] | None:
-    """Compute the search's share of the time of a step, with its interval.
-
-    The verdict is by :data:`SHARE_RULE`. The result is None where the share was not measured.
-    """
+    """The search's share of the time of a step with its interval and its verdict by
+    :data:`SHARE_RULE`; None where it was not measured."""
     cell, most = diffuspec(constants), published("diffuspec")["constants"]["search_share"]
     pairs = np.array([values(document["cells"], cell, what) for what in ("search", "ms")])
     if pairs.shape[1] < grid.MIN_PROMPTS:
@@ -156,14 +154,10 @@ def _tables_2_and_4(own: Rows) -> Labelled:
             if constants == LONG:
                 r, tasks = two[cps, adl], four[cps, adl]
                 math = f"{tasks['mat']['Math']:.2f} / {tasks['speedup']['Math']:.2f}x"
-            label = {
-                "setting": name if adl else FIXED[constants],
-                "CPS": "yes" if cps else "no",
-                "ADL": "yes" if adl else "no",
-                **_numbers(r),
-                "paper: math": math,
-            }
             if cell.key in own:
+                length = name if adl else FIXED[constants]
+                chosen = {"CPS": "yes" if cps else "no", "ADL": "yes" if adl else "no"}
+                label = {"setting": length, **chosen, **_numbers(r), "paper: math": math}
                 yield cell, {**label, **_domains(own[cell.key])}
 
 
@@ -197,7 +191,12 @@ def _search() -> Labelled:
 
 def _figure_5() -> Labelled:
     for k in BLOCKS:
-        yield diffuspec(f"k={k}", ARGMAX), _figure_5_values(k)
+        label = {"k": str(k)}
+        for what in ("generated", "accepted"):
+            inside = (r for r in figure(5)[what] if r["from"] <= k <= r["to"])
+            ends = next(((r["low"], r["high"]) for r in inside), ())
+            label[f"paper: {what}"] = "-".join(dict.fromkeys(f"{x:g}" for x in ends))
+        yield diffuspec(f"k={k}", ARGMAX), label
 
 
 def _sampled() -> Labelled:
@@ -205,20 +204,6 @@ def _sampled() -> Labelled:
         yield Cell(name, temperature=1.0), {"setting": name}
     for option in SAMPLED:
         yield diffuspec(option, temperature=1.0), {"setting": f"diffuspec {option}".strip()}
-
-
-def _figure_5_values(k: int) -> dict[str, str]:
-    """The paper's values at k."""
-    cells = {"k": str(k)}
-    for what in ("generated", "accepted"):
-        text = ""
-        for r in figure(5)[what]:
-            if r["from"] <= k <= r["to"]:
-                low, high = r["low"], r["high"]
-                text = f"{low:g}" if low == high else f"{low:g}-{high:g}"
-                break
-        cells[f"paper: {what}"] = text
-    return cells
 
 
 def _domains(r: dict[str, Any]) -> dict[str, str]:
@@ -231,23 +216,19 @@ def _domains(r: dict[str, Any]) -> dict[str, str]:
 
 def _split(own: Rows) -> Lines:
     """The parts of a step: the paper's bars, then what was clocked of the methods here."""
-    bars, lines = [], []
+    bars, here = [], []
     for r in figure(6)["rows"]:
         total = sum(r[part] for part in PARTS[:3])
         shares = {part: f"{r[part] / total:.1%}" if part in r else "" for part in PARTS}
         bars.append({"setting": f"paper: {r['method']}", **shares, "ms/step": ""})
-    paths = [diffuspec(c, o) for c in NAMES for o in ("", ARGMAX, "tree=true")]
-    for cell in [
-        Cell("ar"),
-        *(Cell(key) for key in HERE.values()),
-        *paths,
-        diffuspec("draw=sample", temperature=1.0),
-    ]:
+    cells = [Cell(key) for key in ("ar", *HERE.values())]
+    cells += [diffuspec(c, o) for c in NAMES for o in ("", ARGMAX, "tree=true")]
+    for cell in (*cells, diffuspec("draw=sample", temperature=1.0)):
         if cell.key in own and (parts := own[cell.key]["parts"]):
             total = sum(parts.values())
             shares = {part: f"{ms / total:.1%}" for part, ms in parts.items()}
-            lines.append({"setting": cell.key, **shares, "ms/step": f"{total:.2f}"})
-    return [*bars, *lines] if lines else []
+            here.append({"setting": cell.key, **shares, "ms/step": f"{total:.2f}"})
+    return [*bars, *here] if here else []
 
 
 def _by_domain(verdicts: list[dict[str, Any]]) -> Lines:

@@ -22,23 +22,8 @@ from specwb.models.fuzzy import grouping, listed
 from specwb.options import ranges
 from specwb.studies import grid
 from specwb.studies.clock import Clock
-from specwb.studies.easyspec.cells import (
-    DEPTH,
-    DRIFT,
-    NS,
-    TEMPERATURE,
-    WIDE_NS,
-    WIDTHS,
-    N,
-    cells,
-    draft_of,
-    easy,
-    facts,
-    ns_of,
-    plain,
-    probe,
-    settings,
-)
+from specwb.studies.easyspec import cells
+from specwb.studies.easyspec.cells import DEPTH, DRIFT, TEMPERATURE, WIDTHS, N, easy, ns_of, plain
 from specwb.studies.easyspec.claims import NEAR, STATED, claims, cosines_judged
 from specwb.studies.easyspec.figures import FIGURES
 from specwb.studies.grid import Cell, values
@@ -55,32 +40,22 @@ OURS = (
 
 
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """Compute one cell's figures.
-
-    They are those of :func:`specwb.studies.grid.row` with
-
-    - rounds: of attention, in a draft step.
-    - positions: the share of drafts accepted at depth 1, 2, .. of those accepted above it.
-    - stage: the stage speedup.
-    """
+    """Add to a cell's figures the ``rounds`` of attention in a draft step, ``positions``, the share
+    of drafts accepted at depth 1, 2, .. of those accepted above it, and the ``stage`` speedup."""
     figures = grid.row(document, cell)
     reached = grid.by_depth(grid.accepted_in(document, cell), figures["depth"])
     figures["positions"] = [round(a / tested, 4) if tested else None for a, tested in reached]
     if cell.kind == "ar":
         return {**figures, "rounds": None, "stage": None}
-    given, layers = settings(cell), document["layers"]
+    given, layers = cells.settings(cell), document["layers"]
     base = plain(given.get("width", 1), cell.temperature, type(cell))
     base_ms, ms = (values(document["cells"], one, "draft") for one in (base, cell))
     stage = round(fmean(base_ms) / fmean(ms), 4) if base_ms and ms else None
-    rounds = attention_rounds(_groups(layers, given))
-    return {**figures, "rounds": rounds, "stage": stage}
-
-
-def _groups(layers: int, settings: dict[str, Any]) -> Any:
-    """The groups of layers that a cell's options name."""
-    if "groups" in settings:
-        return listed(layers, ranges("groups", settings["groups"]))
-    return grouping(layers, settings["n"])
+    if "groups" in given:
+        groups = listed(layers, ranges("groups", given["groups"]))
+    else:
+        groups = grouping(layers, given["n"])
+    return {**figures, "rounds": attention_rounds(groups), "stage": stage}
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -138,8 +113,8 @@ def _stage_lines(stages: dict[str, Any]) -> Lines:
     lines = []
     for spec, times in stages.items():
         base = stages[plain().spec]
-        cells = {how: f"{ms:.3f} ms, {base[how] / ms:.2f}x" for how, ms in times.items()}
-        lines.append({"setting": spec.removeprefix("easyspec:"), **cells})
+        by_way = {how: f"{ms:.3f} ms, {base[how] / ms:.2f}x" for how, ms in times.items()}
+        lines.append({"setting": spec.removeprefix("easyspec:"), **by_way})
     return lines
 
 
@@ -206,8 +181,8 @@ def _width_notes(rows: Sequence[dict[str, Any]], layers: int) -> list[str]:
     by_cell = {r["cell"]: r for r in rows}
     lines = []
     for w in WIDTHS:
-        keys = {n: easy(n, w).key for n in ns_of(layers, NS if w == 1 else WIDE_NS)}
-        by_n = {n: by_cell[key] for n, key in keys.items() if key in by_cell}
+        ns = ns_of(layers, cells.NS if w == 1 else cells.WIDE_NS)
+        by_n = {n: by_cell[key] for n in ns if (key := easy(n, w).key) in by_cell}
         speedups = {n: r["speedup"] for n, r in by_n.items() if r["speedup"]}
         if not speedups or plain(w).key not in by_cell or N not in by_n:
             continue
@@ -226,17 +201,17 @@ def _width_notes(rows: Sequence[dict[str, Any]], layers: int) -> list[str]:
 STUDY = Study(
     name="easyspec",
     clock=Clock("70b", "a100", "8b", 8, "EasySpec"),
-    cells=cells,
+    cells=cells.cells,
     claims=claims,
     tables=tables,
     notes=notes,
     options=own_draft,
-    draft=draft_of,
+    draft=cells.draft_of,
     deep=True,
     row=row,
-    facts=facts,
-    probe=probe,
+    facts=cells.facts,
+    probe=cells.probe,
     figures=FIGURES,
-    extra=lambda document, cells: {"facts": cosines_judged(document)},
+    extra=lambda document, _: {"facts": cosines_judged(document)},
     rules=OURS,
 )

@@ -39,6 +39,8 @@ numbers."""
 REFERENCE = "exit3"
 ABLATION_ETAS = (0, 0.3, USUAL)
 """Thresholds of the ablation: adapters with little training are seldom confident."""
+ADAPTERS = ("own_head", "layer", "mlp")
+"""The ablation's adapters that differ from :data:`REFERENCE` in their parts."""
 VARIANTS = {
     **{f"exit{n}": f"exit={n}/{PARTS}" for n in EXITS},
     "own_head": f"exit=3/{PARTS},own_head=1",

@@ -8,49 +8,37 @@ from typing import Any
 
 from specwb.studies.claim import LACKING, Bar, Bars, Claim, Tuned
 from specwb.studies.grid import Cell
-from specwb.studies.kangaroo.cells import (
-    ABLATION_ETAS,
-    ENTROPIES,
-    ETAS,
-    EXITS,
-    GAMMAS,
-    HERE,
-    INSIDE,
-    PARTS,
-    REFERENCE,
-    STATIC,
-    TEMPERATURES,
-    TOPS,
-    TREE_ETAS,
-    USUAL,
-    chain,
-    tree,
-)
-from specwb.studies.study import Document, published
+from specwb.studies.kangaroo import cells
+from specwb.studies.kangaroo.cells import ETAS, EXITS, GAMMAS, HERE, PARTS, USUAL, chain, tree
+from specwb.studies.study import Document, figure_rows, published, table_rows
 
 SAME_PART = {0: 0, 3: 8, 6: 16}
 """Exit layers, in parts of the target's -> the paper's of Vicuna 7B at the same part."""
 READ: float = published("kangaroo")["constants"]["error"]
 """How far a value that was read off a figure may be off."""
+PLAIN = Cell("ar")
+BEST_TREE = tree(10, 0.4)
 
 
 def etas() -> dict[tuple[float, int], dict[str, float]]:
     """Return the figure over thresholds: (eta, gamma) -> cr, speedup."""
-    return {(r["eta"], r["gamma"]): r for r in published("kangaroo")["figures"]["eta"]["rows"]}
+    return {(r["eta"], r["gamma"]): r for r in figure_rows("kangaroo", "eta")}
 
 
 def depths(target: str = "Vicuna 7B") -> dict[int, dict[str, float]]:
     """Return the figure over exit layers: exit -> cr, speedup."""
-    return {
-        r["exit"]: r
-        for r in published("kangaroo")["figures"]["depth"]["rows"]
-        if r["target"] == target
-    }
+    return {r["exit"]: r for r in figure_rows("kangaroo", "depth") if r["target"] == target}
 
 
 def adapters() -> dict[str, float]:
     """Return the speedup of every adapter variant."""
-    return {r["variant"]: r["speedup"] for r in published("kangaroo")["tables"]["adapter"]["rows"]}
+    return {r["variant"]: r["speedup"] for r in table_rows("kangaroo", "adapter")}
+
+
+def temperatures() -> dict[tuple[float, str], float]:
+    """Return the table over temperatures: (temperature, confidence) -> speedup."""
+    rows = table_rows("kangaroo", "temperature")
+    return {(r["temperature"], r["stop"]): r["speedup"] for r in rows}
 
 
 def ratios(first: str, second: str, what: str = "speedup", family: str = "") -> list[float]:
@@ -60,7 +48,7 @@ def ratios(first: str, second: str, what: str = "speedup", family: str = "") -> 
     """
     rows = {
         (r["target"], r["method"]): r[what]
-        for r in published("kangaroo")["tables"]["main"]["rows"]
+        for r in table_rows("kangaroo", "main")
         if r["target"].startswith(family)
     }
     pairs = [
@@ -71,20 +59,21 @@ def ratios(first: str, second: str, what: str = "speedup", family: str = "") -> 
 
 def claims(_: Document | None = None) -> list[Claim]:
     """List the paper's claims, and comparisons that it lacks."""
-    return [
-        *_headlines(),
-        *_thresholds(),
-        *_methods(),
-        *_temperatures(),
-        *_variants(),
-        *_other_claims(),
-    ]
+    parts = (_headlines, _thresholds, _methods, _temperatures, _variants, _other_claims)
+    return [claim for part in parts for claim in part()]
 
 
-def tuned_chain(gamma: int, thresholds: Sequence[float] = INSIDE, like: int | None = None) -> Tuned:
+def exit_chain(n: int, eta: float = USUAL) -> Cell:
+    """The ablation's chain behind ``n / PARTS`` of the layers."""
+    return chain(eta, variant=f"exit{n}")
+
+
+def tuned_chain(
+    gamma: int, thresholds: Sequence[float] = cells.INSIDE, like: int | None = None
+) -> Tuned:
     """Choose the chain of ``gamma`` with the threshold that is fastest on other prompts.
 
-    With ``like`` the threshold is chosen by the chains of so many tokens.
+    With ``like`` the threshold is chosen by the chains of that many tokens.
     """
     where = f" at gamma={like}" if like else ""
     name = f"gamma={gamma}, eta tuned{where} among {', '.join(map(str, thresholds))}"
@@ -96,7 +85,7 @@ def bars() -> Bars:
     """What the paper's drafters accept: of Vicuna 7B, and by exit layer."""
     means = {
         r["method"]: fmean(r["cr"].values()) - 1
-        for r in published("kangaroo")["tables"]["main"]["rows"]
+        for r in table_rows("kangaroo", "main")
         if r["target"] == "Vicuna 7B"
     }
     by_exit = depths()
@@ -105,9 +94,7 @@ def bars() -> Bars:
         ("medusa", ""): Bar(Cell(HERE["Medusa, chain"]), means["Medusa, chain"]),
         ("sps", ""): Bar(Cell("sps"), means["SpS"]),
         **{
-            ("kangaroo", f"exit{n}"): Bar(
-                chain(USUAL, variant=f"exit{n}"), by_exit[there]["cr"] - 1
-            )
+            ("kangaroo", f"exit{n}"): Bar(exit_chain(n), by_exit[there]["cr"] - 1)
             for n, there in SAME_PART.items()
         },
     }
@@ -115,29 +102,21 @@ def bars() -> Bars:
 
 def _headlines() -> Iterator[Claim]:
     """Mean speedups of Vicuna 7B over plain decoding, each with the mean of its tokens a step."""
-    for name, cell in (("Kangaroo, chain", chain(USUAL)), ("Kangaroo", tree(10, 0.4))):
+    for name, cell in (("Kangaroo, chain", chain(USUAL)), ("Kangaroo", BEST_TREE)):
         (r,) = (
             r
-            for r in published("kangaroo")["tables"]["main"]["rows"]
+            for r in table_rows("kangaroo", "main")
             if (r["target"], r["method"]) == ("Vicuna 7B", name)
         )
-        yield Claim(
-            f"{name} over plain decoding, mean of Vicuna 7B",
-            "abstract",
-            "speedup",
-            cell,
-            Cell("ar"),
-            r["mean"],
-            tau=fmean(r["cr"].values()),
-            costs=tuple(r["cr"][task] / r["speedup"][task] for task in r["cr"]),
-            headline=True,
-        )
+        text = f"{name} over plain decoding, mean of Vicuna 7B"
+        costs = tuple(r["cr"][task] / r["speedup"][task] for task in r["cr"])
+        more: dict[str, Any] = {"tau": fmean(r["cr"].values()), "costs": costs, "headline": True}
+        yield Claim(text, "abstract", "speedup", cell, PLAIN, r["mean"], **more)
 
 
 def _thresholds() -> Iterator[Claim]:
     """The claims of the figure over eta and gamma."""
     points = etas()
-    reading_error = 2 * READ + 1e-9
 
     def compare(
         text: str, what: str, first: Any, second: Any, a: Any, b: Any, **more: Any
@@ -155,125 +134,69 @@ def _thresholds() -> Iterator[Claim]:
 
     for g in GAMMAS:
         known = [eta for eta in ETAS if (eta, g) in points]
-        a, b = known[0], known[-1]
-        if points[a, g]["cr"] - points[b, g]["cr"] > reading_error:
-            yield compare(
-                f"CR falls with eta, gamma = {g}: {a:g} over {b:g}",
-                "tau",
-                chain(a, g),
-                chain(b, g),
-                points[a, g],
-                points[b, g],
-                foregone="a draft that stops earlier cannot have more accepted (theorem 12.6)",
-            )
+        low, high = (points[eta, g] for eta in (known[0], known[-1]))
+        if low["cr"] - high["cr"] > 2 * READ + 1e-9:
+            text = f"CR falls with eta, gamma = {g}: {known[0]:g} over {known[-1]:g}"
+            ends = chain(known[0], g), chain(known[-1], g)
+            why = "a draft that stops earlier cannot have more accepted (theorem 12.6)"
+            yield compare(text, "tau", *ends, low, high, foregone=why)
+        inside = fastest(cells.INSIDE, g)
         for eta in (0, 0.9):
-            yield compare(
-                f"speed peaks at an eta between .3 and .9, gamma = {g}: over {eta:g}",
-                "speedup",
-                tuned_chain(g),
-                chain(eta, g),
-                fastest(INSIDE, g),
-                points[eta, g],
-            )
+            text = f"speed peaks at an eta between .3 and .9, gamma = {g}: over {eta:g}"
+            both = tuned_chain(g), chain(eta, g)
+            yield compare(text, "speedup", *both, inside, points[eta, g])
         if g != 6:
-            yield compare(
+            text = (
                 f"the best eta hardly depends on gamma: at {g} the one tuned at 6 over the one "
-                f"tuned at {g}",
-                "speedup",
-                tuned_chain(g, ETAS, 6),
-                tuned_chain(g, ETAS),
-                fastest(ETAS, g, 6),
-                fastest(ETAS, g),
-                even=True,
+                f"tuned at {g}"
             )
+            tuned = tuned_chain(g, ETAS, 6), tuned_chain(g, ETAS)
+            numbers = fastest(ETAS, g, 6), fastest(ETAS, g)
+            yield compare(text, "speedup", *tuned, *numbers, even=True)
     for eta, even in ((0, False), (0.7, True)):
-        yield compare(
-            f"gamma = 4 over 8 at eta = {eta:g}",
-            "speedup",
-            chain(eta, 4),
-            chain(eta, 8),
-            points[eta, 4],
-            points[eta, 8],
-            even=even,
-        )
+        (a, b), (x, y) = ((f(eta, 4), f(eta, 8)) for f in (chain, lambda *at: points[at]))
+        yield compare(f"gamma = 4 over 8 at eta = {eta:g}", "speedup", a, b, x, y, even=even)
 
 
 def _methods() -> Iterator[Claim]:
     """The claims of the main table."""
-    best, usual = tree(10, 0.4), chain(USUAL)
+    usual, sps = chain(USUAL), Cell("sps")
 
     def compare(
-        text: str, first: Cell, second: Cell, names: tuple[str, str], family: str = "", **more: Any
+        text: str, first: Cell, second: Cell, a: str, b: str, family: str = "", differs: str = ""
     ) -> Claim:
-        speeds, taus = (ratios(*names, what, family) for what in ("speedup", "cr"))
-        return Claim(
-            text,
-            "table main",
-            "speedup",
-            first,
-            second,
-            geometric_mean(speeds),
-            tau=geometric_mean(taus),
-            costs=tuple(t / s for t, s in zip(taus, speeds, strict=True)),
-            **more,
-        )
+        speeds, taus = (ratios(a, b, what, family) for what in ("speedup", "cr"))
+        costs = tuple(t / s for t, s in zip(taus, speeds, strict=True))
+        both, number = (first, second), geometric_mean(speeds)
+        more: dict[str, Any] = {"tau": geometric_mean(taus), "costs": costs, "differs": differs}
+        return Claim(text, "table main", "speedup", *both, number, **more)
 
-    tree_chain = ("Kangaroo", "Kangaroo, chain")
-    yield compare("Kangaroo's tree over its chain: speedup", best, usual, tree_chain)
-    yield Claim(
-        "Kangaroo's tree over its chain: tau",
-        "table main",
-        "tau",
-        best,
-        usual,
-        geometric_mean(ratios(*tree_chain, "cr")),
-    )
-    yield compare(
-        "Kangaroo's chain is faster than Medusa's",
-        usual,
-        Cell(HERE["Medusa, chain"]),
-        ("Kangaroo, chain", "Medusa, chain"),
-    )
-    yield compare(
-        "Kangaroo's chain is faster than Lookahead",
-        usual,
-        Cell("lookahead"),
-        ("Kangaroo, chain", "Lookahead"),
-    )
-    yield compare(
-        "SpS (drafts of 4 here) is faster than Kangaroo's chain (there with Vicuna)",
-        Cell("sps"),
-        usual,
-        ("SpS", "Kangaroo, chain"),
-        "Vicuna",
-    )
+    ours = "Kangaroo", "Kangaroo, chain"
+    yield compare("Kangaroo's tree over its chain: speedup", BEST_TREE, usual, *ours)
+    number = geometric_mean(ratios(*ours, "cr"))
+    text = "Kangaroo's tree over its chain: tau"
+    yield Claim(text, "table main", "tau", BEST_TREE, usual, number)
+    for words, name in (("Medusa's", "Medusa, chain"), ("Lookahead", "Lookahead")):
+        text = f"Kangaroo's chain is faster than {words}"
+        yield compare(text, usual, Cell(HERE[name]), "Kangaroo, chain", name)
+    text = "SpS (drafts of 4 here) is faster than Kangaroo's chain (there with Vicuna)"
+    yield compare(text, sps, usual, "SpS", "Kangaroo, chain", "Vicuna")
     text = "Kangaroo's tree is faster than SpS (drafts of 4 here)"
-    yield compare(text, best, Cell("sps"), ("Kangaroo", "SpS"))
-    yield compare(
-        "Kangaroo's tree is faster than Medusa's",
-        best,
-        Cell("medusa"),
-        ("Kangaroo", "Medusa"),
-        differs="definition: Medusa's tree here has 10 nodes, the published one 64",
-    )
+    yield compare(text, BEST_TREE, sps, "Kangaroo", "SpS")
+    text = "Kangaroo's tree is faster than Medusa's"
+    why = "definition: Medusa's tree here has 10 nodes, the published one 64"
+    yield compare(text, BEST_TREE, Cell("medusa"), "Kangaroo", "Medusa", differs=why)
 
 
 def _temperatures() -> Iterator[Claim]:
     """The claims of the table over temperatures."""
-    speedups = {
-        (r["temperature"], r["stop"]): r["speedup"]
-        for r in published("kangaroo")["tables"]["temperature"]["rows"]
-    }
-    for t in TEMPERATURES:
+    speedups = temperatures()
+    for t in cells.TEMPERATURES:
+        both = chain(USUAL, temperature=t), chain(USUAL, stop="scaled", temperature=t)
         known = (t, "scaled") in speedups
-        yield Claim(
-            f"unscaled over scaled confidence, T = {t:g}",
-            "table temperature" if known else LACKING,
-            "speedup",
-            chain(USUAL, temperature=t),
-            chain(USUAL, stop="scaled", temperature=t),
-            speedups[t, "top"] / speedups[t, "scaled"] if known else None,
-        )
+        number = speedups[t, "top"] / speedups[t, "scaled"] if known else None
+        text, table = f"unscaled over scaled confidence, T = {t:g}", "table temperature"
+        yield Claim(text, table if known else LACKING, "speedup", *both, number)
 
 
 def part_of_all(n: int) -> str:
@@ -281,96 +204,76 @@ def part_of_all(n: int) -> str:
     return f"{n}/{PARTS} of the layers" if n else "no layer"
 
 
-def _variants() -> list[Claim]:
+def _variants() -> Iterator[Claim]:
     """Claims on exit layers, compared where they are the same part of all layers, and adapters."""
     by_exit, by_adapter = depths(), adapters()
     layers = published("kangaroo")["constants"]["layers"]["Vicuna 7B"]
-    inner = tuple(n for n in EXITS if n not in (EXITS[0], EXITS[-1]))
+    inner = EXITS[1:-1]
     peak = Tuned(
         f"exit tuned among {', '.join(map(str, inner))} of {PARTS} parts of the layers",
-        tuple(chain(USUAL, variant=f"exit{n}") for n in inner),
+        tuple(map(exit_chain, inner)),
     )
     best = max(by_exit.values(), key=lambda r: r["speedup"])
-    out = []
     for n, part in ((EXITS[0], 0), (EXITS[-1], layers // 2)):
-        text = f"speed peaks at an inner exit layer: over {part_of_all(n)} (the paper's {part})"
-        out.append(
-            Claim(
-                text,
-                "figure depth",
-                "speedup",
-                peak,
-                chain(USUAL, variant=f"exit{n}"),
-                best["speedup"] / by_exit[part]["speedup"],
-                tau=best["cr"] / by_exit[part]["cr"],
-                error=READ,
-                # a draft that ends with its first wrong token drafts tau tokens
-                there=tuple(
-                    (f"kangaroo:gamma=6,eta={USUAL},exit={r['exit']}", r["cr"])
-                    for r in (best, by_exit[part])
-                ),
-            )
+        edge = by_exit[part]
+        # a draft that ends with its first wrong token drafts tau tokens
+        there = tuple(
+            (f"kangaroo:gamma=6,eta={USUAL},exit={r['exit']}", r["cr"]) for r in (best, edge)
+        )
+        yield Claim(
+            f"speed peaks at an inner exit layer: over {part_of_all(n)} (the paper's {part})",
+            "figure depth",
+            "speedup",
+            peak,
+            exit_chain(n),
+            best["speedup"] / edge["speedup"],
+            tau=best["cr"] / edge["cr"],
+            error=READ,
+            there=there,
         )
     for (a, at), (b, below) in (((3, 8), (0, 0)), ((6, 16), (3, 8))):
         here = f"{part_of_all(a)} over {part_of_all(b)}"
         text = f"CR rises with the exit layer: {here} (the paper's {at} over {below})"
-        first, second = (chain(USUAL, variant=f"exit{n}") for n in (a, b))
         effect = by_exit[at]["cr"] / by_exit[below]["cr"]
-        out.append(Claim(text, "figure depth", "tau", first, second, effect))
-    for name in ("own_head", "layer", "mlp"):
-        first, second = chain(USUAL, variant=REFERENCE), chain(USUAL, variant=name)
-        out.append(
-            Claim(
-                f"attention alone over {name}",
-                "table adapter",
-                "speedup",
-                first,
-                second,
-                by_adapter["attention"] / by_adapter[name],
-            )
-        )
-    return out
+        yield Claim(text, "figure depth", "tau", exit_chain(a), exit_chain(b), effect)
+    for name in cells.ADAPTERS:
+        both = chain(USUAL, variant=cells.REFERENCE), chain(USUAL, variant=name)
+        number = by_adapter["attention"] / by_adapter[name]
+        yield Claim(f"attention alone over {name}", "table adapter", "speedup", *both, number)
 
 
-def _other_claims() -> list[Claim]:
+def _other_claims() -> Iterator[Claim]:
     """The comparisons that the paper lacks."""
-    out: list[Claim] = []
 
-    def add(text: str, first: Any, second: Any, what: str = "speedup") -> None:
-        out.append(Claim(text, LACKING, what, first, second))
+    def lacking(text: str, first: Any, second: Any, what: str = "speedup") -> Claim:
+        return Claim(text, LACKING, what, first, second)
+
+    def tuned(name: str, settings: Iterator[Cell]) -> Tuned:
+        return Tuned(name, tuple(settings))
 
     chains = tuned_chain(6, ETAS)
-    trees = Tuned(
-        "tree=true, top and eta tuned", tuple(tree(k, e) for k in TOPS for e in TREE_ETAS)
+    trees = tuned(
+        "tree=true, top and eta tuned", (tree(k, e) for k in cells.TOPS for e in cells.TREE_ETAS)
     )
-    static = Tuned(
+    static = tuned(
         "a static tree of as many nodes, tuned",
-        tuple(Cell(f"kangaroo:tree={shape}") for shape in STATIC),
+        (Cell(f"kangaroo:tree={shape}") for shape in cells.STATIC),
     )
-    add("Kangaroo's chain over plain decoding", chain(USUAL), Cell("ar"))
-    add("the tuned tree over the tuned chain", trees, chains)
-    add("the tuned tree over the tuned static tree", trees, static)
-    add("the tuned static tree over the tuned chain", static, chains)
-    entropy = Tuned("entropy, eta tuned", tuple(chain(eta, stop="entropy") for eta in ENTROPIES))
-    add("stopping by the largest probability over by entropy, both tuned", chains, entropy)
-    add("Kangaroo's tuned chain over EAGLE", chains, Cell("eagle"))
-    for name in ("own_head", "layer", "mlp"):
+    entropy = tuned("entropy, eta tuned", (chain(eta, stop="entropy") for eta in cells.ENTROPIES))
+    yield lacking("Kangaroo's chain over plain decoding", chain(USUAL), PLAIN)
+    yield lacking("the tuned tree over the tuned chain", trees, chains)
+    yield lacking("the tuned tree over the tuned static tree", trees, static)
+    yield lacking("the tuned static tree over the tuned chain", static, chains)
+    text = "stopping by the largest probability over by entropy, both tuned"
+    yield lacking(text, chains, entropy)
+    yield lacking("Kangaroo's tuned chain over EAGLE", chains, Cell("eagle"))
+    for name in cells.ADAPTERS:
         for eta in (0, USUAL):
-            first, second = chain(eta, variant=REFERENCE), chain(eta, variant=name)
-            add(f"attention alone over {name}, eta = {eta:g}: tau", first, second, "tau")
-    inner = [f"exit{n}" for n in EXITS[1:-1]]
-    peak = Tuned(
-        "exit and eta tuned",
-        tuple(chain(eta, variant=name) for name in inner for eta in ABLATION_ETAS),
-    )
+            both = chain(eta, variant=cells.REFERENCE), chain(eta, variant=name)
+            yield lacking(f"attention alone over {name}, eta = {eta:g}: tau", *both, "tau")
+    etas, inner = cells.ABLATION_ETAS, EXITS[1:-1]
+    peak = tuned("exit and eta tuned", (exit_chain(n, eta) for n in inner for eta in etas))
     for n in (EXITS[0], EXITS[-1]):
-        edge = Tuned(
-            f"exit {part_of_all(n)}, eta tuned",
-            tuple(chain(eta, variant=f"exit{n}") for eta in ABLATION_ETAS),
-        )
-        add(
-            f"the best inner exit layer over {part_of_all(n)}, each with its best eta",
-            peak,
-            edge,
-        )
-    return out
+        edge = tuned(f"exit {part_of_all(n)}, eta tuned", (exit_chain(n, eta) for eta in etas))
+        text = f"the best inner exit layer over {part_of_all(n)}, each with its best eta"
+        yield lacking(text, peak, edge)

@@ -10,7 +10,7 @@ from typing import Any
 from specwb.studies.curves import (
     THESE,
     Curve,
-    Picture,
+    Figures,
     Point,
     Seen,
     how_sure,
@@ -30,8 +30,8 @@ from specwb.studies.kangaroo.cells import (
     chain,
     tree,
 )
-from specwb.studies.kangaroo.claims import depths, etas
-from specwb.studies.study import Document, published
+from specwb.studies.kangaroo.claims import depths, etas, exit_chain
+from specwb.studies.study import Document, figure_rows, published, table_rows
 
 PANELS = (("CR", "cr", "tau"), ("speedup", "speedup", "speedup"))
 """A panel, its column in the paper and in our rows."""
@@ -41,41 +41,58 @@ TASKS_HERE = {"Math": "math", "MT-Bench": ""}
 """A task -> the domain of our prompts that is likest it, all of them for the mixed one."""
 BINS = 10
 """Of the densities of the top probability."""
+SURE = partial(how_sure, published("kangaroo"))
+MAIN = SURE("tables", "main")
+SMALL_BUDGET = "our adapters are the ablation's, of a small budget"
+OF_LAYERS = "part of the layers"
+FIGURES = Figures()
 
 
+@FIGURES.add("eta", "Kangaroo: threshold and steps, chains at T = 0", SURE("figures", "eta"), "eta")
 def _etas(_: Document) -> Iterator[Curve]:
     points = etas()
     for panel, column, what in PANELS:
         for g in GAMMAS:
             line = (Point(x, points.get((x, g), {}).get(column), chain(x, g)) for x in ETAS)
-            yield Curve(panel, f"gamma {g}", what, tuple(line))
+            yield Curve(panel, f"gamma {g}", what, line)
 
 
-def _depths(document: Document) -> Iterator[Curve]:
+@FIGURES.add(
+    "depth",
+    "Kangaroo: exit layer, chains of 6",
+    SURE("figures", "depth"),
+    OF_LAYERS,
+    differs=SMALL_BUDGET,
+)
+def _depths(_: Document) -> Iterator[Curve]:
     """Over the part of all layers that is run before the exit."""
-    constants = published("kangaroo")["constants"]["layers"]
     for panel, column, what in PANELS:
-        for target, layers in constants.items():
+        for target, layers in published("kangaroo")["constants"]["layers"].items():
             points = (Point(n / layers, r[column]) for n, r in depths(target).items())
-            yield Curve(panel, target, what, tuple(points))
-        yield from _exits(document, panel, what)
+            yield Curve(panel, target, what, points)
+        yield from _exits(panel, what)
 
 
-def _exits(document: Document, panel: str, what: str) -> Iterator[Curve]:
+@FIGURES.add(
+    "ratio",
+    "Kangaroo: speedup by exit layer, four targets",
+    SURE("figures", "ratio"),
+    OF_LAYERS,
+    differs=SMALL_BUDGET,
+)
+def _ratios(_: Document) -> Iterator[Curve]:
+    for target, layers in published("kangaroo")["constants"]["layers"].items():
+        rows = [r for r in figure_rows("kangaroo", "ratio") if r["target"] == target]
+        points = (Point(r["exit"] / layers, r["speedup"]) for r in rows)
+        yield Curve("speedup", target, "speedup", points)
+    yield from _exits("speedup", "speedup")
+
+
+def _exits(panel: str, what: str) -> Iterator[Curve]:
     """Ours over the exit layer."""
     for eta in ABLATION_ETAS:
-        here = (Point(n / PARTS, None, chain(eta, variant=f"exit{n}")) for n in EXITS)
-        yield Curve(panel, f"lab, eta {eta:g}", what, tuple(here))
-
-
-def _ratios(document: Document) -> Iterator[Curve]:
-    """The speedup of four targets over the exit layer's part of all layers."""
-    paper = published("kangaroo")
-    for target, layers in paper["constants"]["layers"].items():
-        rows = [r for r in paper["figures"]["ratio"]["rows"] if r["target"] == target]
-        points = (Point(r["exit"] / layers, r["speedup"]) for r in rows)
-        yield Curve("speedup", target, "speedup", tuple(points))
-    yield from _exits(document, "speedup", "speedup")
+        here = (Point(n / PARTS, None, exit_chain(n, eta)) for n in EXITS)
+        yield Curve(panel, f"lab, eta {eta:g}", what, here)
 
 
 def _share(cell: Cell, w: int, document: Document, _: Any) -> Seen | None:
@@ -86,14 +103,21 @@ def _share(cell: Cell, w: int, document: Document, _: Any) -> Seen | None:
     return over_prompts([fmean(a >= w for a in steps) for steps in accepted])
 
 
+@FIGURES.add(
+    "ctar",
+    "Kangaroo: accepted tokens by step, math there, all prompts here",
+    SURE("figures", "ctar"),
+    "w",
+    differs="REST is not implemented",
+)
 def _ctars(_: Document) -> Iterator[Curve]:
-    for r in published("kangaroo")["figures"]["ctar"]["rows"]:
+    for r in figure_rows("kangaroo", "ctar"):
         spec = SPECS.get(r["method"])
         points = (
             Point(w, value, ours=partial(_share, Cell(spec), w) if spec else None)
             for w, value in enumerate(r["ctar"], 1)
         )
-        yield Curve("share of steps with at least w accepted", r["method"], "ctar", tuple(points))
+        yield Curve("share of steps with at least w accepted", r["method"], "ctar", points)
 
 
 def _share_of_bin(accepted: bool, index: int, document: Document, _: Any) -> Seen | None:
@@ -107,22 +131,27 @@ def _share_of_bin(accepted: bool, index: int, document: Document, _: Any) -> See
     return share(list(pairs.values()))
 
 
+@FIGURES.add(
+    "density",
+    "Kangaroo: top probability of first draft tokens",
+    "none could be read off the paper's plot",
+    "top probability",
+)
 def _densities(_: Document) -> Iterator[Curve]:
     for accepted, name in ((True, "accepted"), (False, "rejected")):
         points = (
             Point((i + 0.5) / BINS, None, ours=partial(_share_of_bin, accepted, i))
             for i in range(BINS)
         )
-        yield Curve("share of first draft tokens", name, "", tuple(points))
+        yield Curve("share of first draft tokens", name, "", points)
 
 
+@FIGURES.add(
+    "methods", "Kangaroo: main table, mean of Vicuna 7B", MAIN, bars=True, differs="there on a GPU"
+)
 def _methods(_: Document) -> Iterator[Curve]:
     """The main table's means by method, of Vicuna 7B."""
-    rows = {
-        r["method"]: r
-        for r in published("kangaroo")["tables"]["main"]["rows"]
-        if r["target"] == "Vicuna 7B"
-    }
+    rows = {r["method"]: r for r in table_rows("kangaroo", "main") if r["target"] == "Vicuna 7B"}
     for panel, what in (("speedup", "speedup"), ("mean CR", "tau")):
         points = (
             Point(
@@ -132,77 +161,30 @@ def _methods(_: Document) -> Iterator[Curve]:
             )
             for name, r in rows.items()
         )
-        yield Curve(panel, "T = 0", what, tuple(points))
+        yield Curve(panel, "T = 0", what, points)
 
 
 def _tasks(column: str, what: str, _: Document) -> Iterator[Curve]:
     """The main table by task, a panel each."""
-    rows = published("kangaroo")["tables"]["main"]["rows"]
+    rows = table_rows("kangaroo", "main")
     for task in rows[0][column]:
         for target in dict.fromkeys(r["target"] for r in rows):
             points = (Point(r["method"], r[column][task]) for r in rows if r["target"] == target)
-            yield Curve(task, target, what, tuple(points))
+            yield Curve(task, target, what, points)
         if task in TASKS_HERE:
             here = (
                 Point(name, None, ours=in_domain(Cell(spec), what, TASKS_HERE[task]))
                 for name, spec in SPECS.items()
             )
-            yield Curve(task, THESE, what, tuple(here))
+            yield Curve(task, THESE, what, here)
 
 
-_sure = partial(how_sure, published("kangaroo"))
-BY_TASK = "here Math is our math, MT-Bench all prompts, and the other tasks are lacking"
-FIGURES = {
-    "eta": Picture(
-        "Kangaroo: threshold and steps, chains at T = 0", "eta", _etas, _sure("figures", "eta")
-    ),
-    "depth": Picture(
-        "Kangaroo: exit layer, chains of 6",
-        "part of the layers",
-        _depths,
-        _sure("figures", "depth"),
-        differs="our adapters are the ablation's, of a small budget",
-    ),
-    "ratio": Picture(
-        "Kangaroo: speedup by exit layer, four targets",
-        "part of the layers",
-        _ratios,
-        _sure("figures", "ratio"),
-        differs="our adapters are the ablation's, of a small budget",
-    ),
-    "ctar": Picture(
-        "Kangaroo: accepted tokens by step, math there, all prompts here",
-        "w",
-        _ctars,
-        _sure("figures", "ctar"),
-        differs="REST is not implemented",
-    ),
-    "density": Picture(
-        "Kangaroo: top probability of first draft tokens",
-        "top probability",
-        _densities,
-        "none could be read off the paper's plot",
-    ),
-    "methods": Picture(
-        "Kangaroo: main table, mean of Vicuna 7B",
-        "",
-        _methods,
-        _sure("tables", "main"),
-        bars=True,
-        differs="there on a GPU",
-    ),
-    **{
-        key: Picture(
-            f"Kangaroo: main table by task, {shown}",
-            "",
-            partial(_tasks, column, what),
-            _sure("tables", "main"),
-            bars=True,
-            differs=f"{BY_TASK}; there on a GPU",
-        )
-        for key, shown, column, what in (
-            ("tasks", SHOWN["speedup"], "speedup", "speedup"),
-            ("tasks_cr", "CR", "cr", "tau"),
-        )
-    },
-}
+BY_TASK = (
+    "here Math is our math, MT-Bench all prompts, and the other tasks are lacking; there on a GPU"
+)
+for _name, _shown, _column, _what in (
+    ("tasks", SHOWN["speedup"], "speedup", "speedup"),
+    ("tasks_cr", "CR", "cr", "tau"),
+):
+    _title = f"Kangaroo: main table by task, {_shown}"
+    FIGURES.add(_name, _title, MAIN, bars=True, differs=BY_TASK)(partial(_tasks, _column, _what))

@@ -24,27 +24,9 @@ from specwb.evaluation import exits
 from specwb.studies import grid
 from specwb.studies.clock import Clock
 from specwb.studies.grid import Cell, values
-from specwb.studies.kangaroo.cells import (
-    ABLATION_ETAS,
-    ETAS,
-    EXITS,
-    GAMMAS,
-    HERE,
-    PARTS,
-    REFERENCE,
-    TEMPERATURES,
-    USUAL,
-    VARIANTS,
-    ablation_cells,
-    chain,
-    costs_of,
-    options,
-    own_cells,
-    probe,
-    tree,
-)
-from specwb.studies.kangaroo.claims import SAME_PART, adapters, bars, claims, depths, etas
-from specwb.studies.kangaroo.figures import FIGURES
+from specwb.studies.kangaroo import cells, claims
+from specwb.studies.kangaroo.cells import ABLATION_ETAS, ETAS, EXITS, GAMMAS, PARTS, USUAL, chain
+from specwb.studies.kangaroo.figures import FIGURES, SPECS
 from specwb.studies.study import (
     Document,
     Labelled,
@@ -56,7 +38,7 @@ from specwb.studies.study import (
     digits,
     every,
     lines,
-    published,
+    table_rows,
     theirs,
 )
 
@@ -69,67 +51,47 @@ OURS = (
 
 
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """Compute one cell's figures.
-
-    They are those of :func:`specwb.studies.grid.row` with ``ctar``, the share
-    of steps with at least 1, 2, .. accepted, and ``wasted``, the draft tokens a step that are not
-    accepted.
-    """
-    figures = grid.row(document, cell)
-    accepted = grid.accepted_in(document, cell)
+    """Add to a cell's figures ``ctar``, the share of steps with at least 1, 2, .. accepted, and
+    ``wasted``, the draft tokens a step that are not accepted."""
+    figures, accepted = grid.row(document, cell), grid.accepted_in(document, cell)
     ctar = [round(fmean(a >= w for a in accepted), 4) for w in range(1, figures["depth"] + 1)]
-    return {
-        **figures,
-        "ctar": ctar,
-        "wasted": round(figures["drafted"] - fmean(accepted), 3),
-    }
+    return {**figures, "ctar": ctar, "wasted": round(figures["drafted"] - fmean(accepted), 3)}
 
 
-def predictions(document: dict[str, Any], cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Predict the speedup of every chain at T = 0, beside the one measured.
+def predictions(document: Document, settings: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Predict the speedup of every chain at T = 0 from the lengths of its steps and their costs.
 
-    The prediction is made from the lengths of the decoding steps and the measured costs of a step.
-
-    Returns:
-        One dict a chain with the measured speedup and
-
-        - predicted, error: the prediction, and predicted / measured - 1.
-        - simple, simple_error: the same with CR / (1 + D (r + a)), which takes verification to be
-          as cheap as a plain step.
-        - r, a: see :class:`specwb.cost.passes.ExitCost`.
+    A row has, beside the measured speedup, what is predicted and predicted / measured - 1; the same
+    with CR / (1 + D (r + a)), which takes verification to be as cheap as a plain step ("simple");
+    and r and a of :class:`specwb.cost.passes.ExitCost`.
     """
     out = []
-    for cell in cells:
-        record = document["cells"].get(cell.key, {})
+    for cell in settings:
         saved_costs = document.get("costs", {}).get(cell.variant)
         speedups = values(document["cells"], cell, "speedup")
-        if (
-            cell.kind != "kangaroo"
-            or cell.temperature
-            or not document["shapes"].get(cell.key, {}).get("chain")
-            or not speedups
-            or saved_costs is None
-        ):
+        is_chain = document["shapes"].get(cell.key, {}).get("chain")
+        if cell.kind != "kangaroo" or cell.temperature or not is_chain:
             continue
+        if not speedups or saved_costs is None:
+            continue
+        record = document["cells"][cell.key]
         accepted, drafted = (
             [n for prompt in record[name] for n in prompt[1:]] for name in ("accepted", "drafted")
         )
         steps = exits.Simulation(accepted, drafted, [])
-        costs, measured = costs_of(saved_costs), fmean(speedups)
+        costs, measured = cells.costs_of(saved_costs), fmean(speedups)
         predicted = steps.speedup(costs.seconds, costs.plain)
         simple = steps.speedup(costs.of_passes, costs.plain)
-        out.append(
-            {
-                "cell": cell.key,
-                "measured": round(measured, 4),
-                "predicted": round(predicted, 4),
-                "simple": round(simple, 4),
-                "error": round(predicted / measured - 1, 4),
-                "simple_error": round(simple / measured - 1, 4),
-                "r": round(costs.r, 4),
-                "a": round(costs.a, 4),
-            }
-        )
+        figures = {
+            "measured": measured,
+            "predicted": predicted,
+            "simple": simple,
+            "error": predicted / measured - 1,
+            "simple_error": simple / measured - 1,
+            "r": costs.r,
+            "a": costs.a,
+        }
+        out.append({"cell": cell.key, **{name: round(x, 4) for name, x in figures.items()}})
     return out
 
 
@@ -167,63 +129,55 @@ def tables(document: Document, own: Rows, other: Rows) -> Tables:
 
 
 def _methods() -> Labelled:
-    specs = {**HERE, "Kangaroo, chain": chain(USUAL).spec, "Kangaroo": tree(10, 0.4).spec}
-    for name, spec in specs.items():
-        rows = published("kangaroo")["tables"]["main"]["rows"]
-        means = [r["mean"] for r in rows if r["method"] == name]
-        yield (
-            Cell(spec),
-            {"method": name, "paper: speedup": f"{min(means):.2f}-{max(means):.2f}x"},
-        )
+    for name, spec in SPECS.items():
+        means = [r["mean"] for r in table_rows("kangaroo", "main") if r["method"] == name]
+        label = {"method": name, "paper: speedup": f"{min(means):.2f}-{max(means):.2f}x"}
+        yield Cell(spec), label
 
 
 def _adapters(ablation: Document) -> Labelled:
-    for variant in (REFERENCE, "own_head", "layer", "mlp"):
+    for variant in (cells.REFERENCE, *cells.ADAPTERS):
         if card := (ablation.get("heads") or {}).get(variant):
-            name = variant.replace(REFERENCE, "attention")
+            name = variant.replace(cells.REFERENCE, "attention")
             domains = card.get("held_out") or {}
             first = f"{fmean(d['rank'][0][0] for d in domains.values()):.2f}" if domains else ""
-            yield (
-                chain(USUAL, variant=variant),
-                {
-                    "adapter": name,
-                    **theirs(speedup=adapters()[name]),
-                    "parameters": f"{card['parameters']:,}",
-                    "held-out first guess": first,
-                },
-            )
+            label = {
+                "adapter": name,
+                **theirs(speedup=claims.adapters()[name]),
+                "parameters": f"{card['parameters']:,}",
+                "held-out first guess": first,
+            }
+            yield chain(USUAL, variant=variant), label
 
 
 def _temperatures() -> Labelled:
-    rows = published("kangaroo")["tables"]["temperature"]["rows"]
-    speedups = {(r["temperature"], r["stop"]): r["speedup"] for r in rows}
-    for t in (0.0, *TEMPERATURES):
+    speedups = claims.temperatures()
+    for t in (0.0, *cells.TEMPERATURES):
         for stop in ("top", "scaled") if t else ("top",):
             label = {"T": f"{t:g}", "confidence": stop, **theirs(speedup=speedups.get((t, stop)))}
             yield chain(USUAL, stop=stop, temperature=t), label
 
 
 def _threshold_lines(own: Rows) -> Lines:
-    points, out = etas(), []
+    points, out = claims.etas(), []
     for eta in ETAS:
-        line = {"eta": f"{eta:g}"}
-        for g in GAMMAS:
-            point = points.get((eta, g))
-            line[f"paper: {g}"] = f"{point['cr']:.2f}/{point['speedup']:.2f}x" if point else ""
-        for g in GAMMAS:
-            r = own.get(chain(eta, g).key)
-            line[f"here: {g}"] = _both(r) if r else ""
-        if any(line[f"here: {g}"] for g in GAMMAS):
-            out.append(line)
+        known = {g: points.get((eta, g)) for g in GAMMAS}
+        here = {g: own.get(chain(eta, g).key) for g in GAMMAS}
+        if any(here.values()):
+            line = {"eta": f"{eta:g}"}
+            for g, point in known.items():
+                line[f"paper: {g}"] = f"{point['cr']:.2f}/{point['speedup']:.2f}x" if point else ""
+            out.append(line | {f"here: {g}": _both(r) if r else "" for g, r in here.items()})
     return out
 
 
 def _exit_lines(document: Document, other: Rows) -> Lines:
-    out = []
+    out, published = [], claims.depths()
     for n in EXITS:
-        point = depths().get(SAME_PART.get(n, -1), {})
-        numbers = theirs(exit=SAME_PART.get(n), CR=point.get("cr"), speedup=point.get("speedup"))
-        rows = {eta: other.get(chain(eta, variant=f"exit{n}").key) for eta in ABLATION_ETAS}
+        there = claims.SAME_PART.get(n)
+        point = published.get(-1 if there is None else there, {})
+        numbers = theirs(exit=there, CR=point.get("cr"), speedup=point.get("speedup"))
+        rows = {eta: other.get(claims.exit_chain(n, eta).key) for eta in ABLATION_ETAS}
         if all(rows.values()):
             here = {f"here: eta = {eta:g}": _both(r) for eta, r in rows.items() if r}
             out.append({"exit": f"{n}/{PARTS}", **numbers, **here, **_cost(document, f"exit{n}")})
@@ -273,9 +227,8 @@ def _threshold_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     by_cell = {r["cell"]: r for r in rows}
     lines = []
     for g in GAMMAS:
-        keys = {eta: chain(eta, g).key for eta in ETAS}
-        by_eta = {eta: by_cell[key] for eta, key in keys.items() if key in by_cell}
-        if len(by_eta) == len(ETAS) and all(r["speedup"] for r in by_eta.values()):
+        by_eta = {eta: r for eta in ETAS if (r := by_cell.get(chain(eta, g).key)) and r["speedup"]}
+        if len(by_eta) == len(ETAS):
             taus = [r["tau"] for r in by_eta.values()]
             falls = sum(a >= b for a, b in pairwise(taus))
             best = max(by_eta, key=lambda eta: by_eta[eta]["speedup"])
@@ -315,20 +268,20 @@ STUDY = Study(
         taken="taken, as the paper does not state its machine",
         shorter=shorter,
     ),
-    bars=bars,
-    cells=own_cells,
-    claims=claims,
+    bars=claims.bars,
+    cells=cells.own_cells,
+    claims=claims.claims,
     tables=tables,
     notes=notes,
-    options=options,
+    options=cells.options,
     row=row,
-    probe=probe,
-    extra=lambda document, cells: {"predicted": predictions(document, cells)},
+    probe=cells.probe,
+    extra=lambda document, settings: {"predicted": predictions(document, settings)},
     heads=("kangaroo", "medusa", "eagle"),
     given="kangaroo",
     rules=OURS,
-    variants=VARIANTS,
-    ablation=ablation_cells,
+    variants=cells.VARIANTS,
+    ablation=cells.ablation_cells,
     head="kangaroo",
     figures=FIGURES,
     partial=True,

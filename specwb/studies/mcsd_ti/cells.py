@@ -10,7 +10,7 @@ from specwb.bench.prompts import Question
 from specwb.evaluation import roots as root_shifts
 from specwb.studies import grid
 from specwb.studies.grid import Cell, Setting
-from specwb.studies.study import Document, Models, published
+from specwb.studies.study import Document, Models, table_rows
 
 PAIR = "Llama-2 + 68M"
 """A pair of the paper's whose draft model is much smaller than its target."""
@@ -68,12 +68,8 @@ def preset(name: str, temperature: float = STATIC, **changed: Any) -> Cell:
 
 
 def as_published(shape: Sequence[int] = (2, *TI), temperature: float = STATIC) -> Cell:
-    """Make the cell of the paper's static tree, or of another shape, verified as its code does.
-
-    Args:
-        shape: the number of roots, and the tree below each.
-        temperature: of the decoding.
-    """
+    """Make the cell of the paper's static tree, or of another shape (the number of roots, and the
+    tree below each), verified as its code does."""
     roots, *below = shape
     if (roots, *below) == (2, *TI):
         return preset("published", temperature)
@@ -98,10 +94,7 @@ def lossy(cell: Setting) -> bool:
 
 
 def values(cells: dict[str, Any], cell: Setting, what: str) -> list[float]:
-    """Compute a figure for every prompt, see :func:`specwb.studies.grid.values`.
-
-    Of several roots the first level, the roots, is not drafted.
-    """
+    """:func:`specwb.studies.grid.values`; of several roots the first level is not drafted."""
     if not lossy(cell) or what not in ("levels", "depth_fraction"):
         return grid.values(cells, cell, what)
     levels = [n - 1 for n in grid.values(cells, cell, "levels")]
@@ -116,10 +109,8 @@ def spelling(shape: Sequence[int]) -> str:
 
 
 def first_version(temperature: float, repaired: bool = False) -> Cell:
-    """Make the cell of the paper's first version: 16 roots, chains below, the decision model.
-
-    ``repaired``: verified without loss below each root.
-    """
+    """Make the cell of the paper's first version: 16 roots, chains below, the decision model;
+    ``repaired``: verified without loss below each root."""
     if repaired:
         return rooted(FIRST_VERSION, [1] * DEPTH, temperature, "soft")
     return wide(FIRST_VERSION, "soft", temperature)
@@ -138,7 +129,7 @@ def cells(_: Document | None = None) -> list[Cell]:
     out += [wide(n, stop) for n in WIDE for stop in ("soft", "none")]
     out += [Cell("ar", temperature=STATIC), Cell("sps", temperature=STATIC)]
     out += [mcsd(MCSD), static(TI), as_published()]
-    for r in published("mcsd_ti")["tables"]["shapes"]["rows"]:
+    for r in table_rows("mcsd_ti", "shapes"):
         root, *below = r["shape"]
         out += [static(r["shape"]), rooted(root, below), as_published(r["shape"])]
     return list(dict.fromkeys(out))

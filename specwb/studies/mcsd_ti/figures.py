@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from specwb.studies.curves import THESE, Curve, Ours, Picture, Point, Seen, over
+from specwb.studies.curves import THESE, Curve, Figures, Ours, Point, Seen, over
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti.cells import (
     MCSD,
+    PAIR,
     STATIC,
     TI,
     WIDE,
@@ -22,74 +23,114 @@ from specwb.studies.mcsd_ti.cells import (
     values,
     wide,
 )
-from specwb.studies.mcsd_ti.claims import PAIR, widths
-from specwb.studies.study import Document, published
+from specwb.studies.mcsd_ti.claims import widths
+from specwb.studies.study import Document, figure_rows, published, table_rows
+
+SURE, PRINTED = published("mcsd_ti")["certainty"], "printed on the bars"
+PLAIN = min(published("mcsd_ti")["constants"]["plain"])
+"""Tokens a second of plain decoding in the paper."""
+PANELS = (("acceptance", "acceptance", "depth_fraction", 1), ("speedup", "rate", "speedup", PLAIN))
+"""A panel, its column in the paper, the figure here, and what the column is divided by."""
+OURS = (
+    f"several roots are LOSSY; there on a GPU, and tokens a second over {PLAIN:g} of plain decoding"
+)
+ROOTS_16 = "16 roots here (LOSSY); there on a GPU"
+REPAIRED = "without loss below each root"
+FIGURES = Figures()
 
 
+@FIGURES.add(
+    "width",
+    f"Improved MCSD: width, T = 0; the paper's {PAIR}",
+    SURE,
+    "width",
+    differs="numbers of roots (LOSSY); no speeds here where nothing was timed",
+)
 def _widths(_: Document) -> Iterator[Curve]:
     """Widths are numbers of roots, with a chain below each."""
-    plain = min(published("mcsd_ti")["constants"]["plain"])
     for decision, stop, name in ((True, "soft", "decision model"), (False, "none", "none")):
         known = widths(PAIR, decision)
-        every = sorted({*known, *WIDE})
-        for panel, column, what, unit in (
-            ("acceptance", "acceptance", "depth_fraction", 1),
-            ("speedup", "rate", "speedup", plain),
-        ):
+        for panel, column, what, unit in PANELS:
             points = (
                 Point(w, known[w][column] / unit if w in known else None, wide(w, stop))
-                for w in every
+                for w in sorted({*known, *WIDE})
             )
-            yield Curve(panel, name, what, tuple(points))
+            yield Curve(panel, name, what, points)
 
 
+@FIGURES.add(
+    "shapes", "Improved MCSD: shapes of the static tree, T = 0.7", SURE, bars=True, differs=OURS
+)
 def _shapes(_: Document) -> Iterator[Curve]:
     """The heat map, as rows of bars: every shape of the static tree."""
-    plain = min(published("mcsd_ti")["constants"]["plain"])
-    rows = published("mcsd_ti")["tables"]["shapes"]["rows"]
-    for panel, column, what, unit in (
-        ("acceptance", "acceptance", "depth_fraction", 1),
-        ("speedup", "rate", "speedup", plain),
-    ):
-        points = (
-            Point(spelling(r["shape"]), r[column] / unit, as_published(r["shape"])) for r in rows
-        )
-        yield Curve(panel, "2 roots (LOSSY)", what, tuple(points))
-        ours = (
-            Point(spelling(r["shape"]), None, rooted(r["shape"][0], r["shape"][1:])) for r in rows
-        )
-        yield Curve(panel, "2 roots (LOSSY), without loss below each", what, tuple(ours))
-        one = (Point(spelling(r["shape"]), None, static(r["shape"])) for r in rows)
-        yield Curve(panel, "one root", what, tuple(one))
-
-
-Keys = dict[str, Cell]
-REPAIRED = "without loss below each root"
+    rows = table_rows("mcsd_ti", "shapes")
+    for panel, column, what, unit in PANELS:
+        for name, numbers, cell in (
+            ("2 roots (LOSSY)", [r[column] / unit for r in rows], as_published),
+            (
+                "2 roots (LOSSY), without loss below each",
+                [None] * len(rows),
+                lambda shape: rooted(shape[0], shape[1:]),
+            ),
+            ("one root", [None] * len(rows), static),
+        ):
+            points = (
+                Point(spelling(r["shape"]), number, cell(r["shape"]))
+                for r, number in zip(rows, numbers, strict=True)
+            )
+            yield Curve(panel, name, what, points)
 
 
 def _bars(
-    figure: str, cells: Keys, repaired: Keys, what: str, panel: str, _: Document
+    figure: str, cells: dict[str, Cell], repaired: dict[str, Cell], _: Document
 ) -> Iterator[Curve]:
-    """Bars of every pair of models; ours as published, and without loss below each root."""
-    for r in published("mcsd_ti")["figures"][figure]["rows"]:
-        points = (Point(name, r.get(name)) for name in cells)
-        yield Curve(panel, r["pair"], what, tuple(points))
+    """Speedups of every pair of models; ours as published, and without loss below each root."""
+    for r in figure_rows("mcsd_ti", figure):
+        yield Curve("speedup", r["pair"], "speedup", (Point(name, r.get(name)) for name in cells))
     for name, ours in ((THESE, cells), (f"{THESE}, {REPAIRED}", repaired)):
         here = (Point(method, None, cell) for method, cell in ours.items())
-        yield Curve(panel, name, what, tuple(here))
+        yield Curve("speedup", name, "speedup", here)
 
 
+for _name, _title, _cells, _repaired, _differs in (
+    (
+        "static",
+        "Improved MCSD: mean speedup of static trees, T = 0.7",
+        {"SD": Cell("sps", temperature=STATIC), "MCSD": mcsd(MCSD), "TI": as_published()},
+        {"TI": rooted(2, TI)},
+        OURS,
+    ),
+    (
+        "dynamic",
+        "Improved MCSD: mean speedup with the decision model, T = 1",
+        {"ours": first_version(1.0)},
+        {"ours": first_version(1.0, True)},
+        ROOTS_16,
+    ),
+    (
+        "v1",
+        "Improved MCSD, first version: speedup at T = 0",
+        {"SD": Cell("sps"), "MCSD": mcsd((*MCSD, 1), 0.0), "DynaSD": first_version(0.0)},
+        {"DynaSD": first_version(0.0, True)},
+        ROOTS_16.replace(" here", ""),
+    ),
+):
+    _drawn = partial(_bars, _name, _cells, _repaired)
+    FIGURES.add(_name, _title, PRINTED, bars=True, differs=_differs)(_drawn)
+
+
+@FIGURES.add(
+    "ratio", "Improved MCSD: acceptance over that of SD, T = 0.7", PRINTED, bars=True, differs=OURS
+)
 def _ratios(_: Document) -> Iterator[Curve]:
-    """Acceptance over that of SD."""
     base, cells = Cell("sps", temperature=STATIC), {"MCSD": mcsd(MCSD), "ours": as_published()}
-    for r in published("mcsd_ti")["figures"]["ratio"]["rows"]:
-        points = (Point(name, r[name]) for name in cells)
-        yield Curve("acceptance over SD", r["pair"], "", tuple(points))
+    for r in figure_rows("mcsd_ti", "ratio"):
+        yield Curve("acceptance over SD", r["pair"], "", (Point(name, r[name]) for name in cells))
     here = (
         Point(name, None, ours=over(cell, base, "depth_fraction", values))
         for name, cell in cells.items()
     )
-    yield Curve("acceptance over SD", THESE, "", tuple(here))
+    yield Curve("acceptance over SD", THESE, "", here)
 
 
 def _moved(temperature: float, roots: int) -> Ours:
@@ -102,94 +143,17 @@ def _moved(temperature: float, roots: int) -> Ours:
     return ours
 
 
+@FIGURES.add(
+    "judged",
+    "Improved MCSD: what several roots cost in quality",
+    SURE,
+    "roots",
+    differs="a judge's score and a share of tokens are not comparable",
+)
 def _judged(_: Document) -> Iterator[Curve]:
-    """What several roots cost in quality: a judge's score there, tokens that are moved here."""
-    rows = published("mcsd_ti")["tables"]["judged"]["rows"]
-    scores = [Point(r["roots"], r["mean"]) for r in rows if r["roots"]]
-    yield Curve("GPT-4's score of the answers", "two turns", "", tuple(scores))
+    """A judge's score there, tokens that are moved here."""
+    scores = (Point(r["roots"], r["mean"]) for r in table_rows("mcsd_ti", "judged") if r["roots"])
+    yield Curve("GPT-4's score of the answers", "two turns", "", scores)
     for t in (0.0, 1.0):
         points = (Point(n, None, ours=_moved(t, n)) for n in (1, 2, 3, 4))
-        yield Curve("share that is not the target's first choice", f"T = {t:g}", "", tuple(points))
-
-
-def _baseline(temperature: float) -> Keys:
-    return {"SD": Cell("sps", temperature=temperature)}
-
-
-SURE = published("mcsd_ti")["certainty"]
-OURS = (
-    "several roots are LOSSY; there on a GPU, and tokens a second over "
-    f"{min(published('mcsd_ti')['constants']['plain']):g} of plain decoding"
-)
-FIGURES = {
-    "width": Picture(
-        f"Improved MCSD: width, T = 0; the paper's {PAIR}",
-        "width",
-        _widths,
-        SURE,
-        differs="numbers of roots (LOSSY); no speeds here where nothing was timed",
-    ),
-    "shapes": Picture(
-        "Improved MCSD: shapes of the static tree, T = 0.7", "", _shapes, SURE, True, OURS
-    ),
-    "static": Picture(
-        "Improved MCSD: mean speedup of static trees, T = 0.7",
-        "",
-        partial(
-            _bars,
-            "static",
-            {**_baseline(STATIC), "MCSD": mcsd(MCSD), "TI": as_published()},
-            {"TI": rooted(2, TI)},
-            "speedup",
-            "speedup",
-        ),
-        "printed on the bars",
-        True,
-        OURS,
-    ),
-    "dynamic": Picture(
-        "Improved MCSD: mean speedup with the decision model, T = 1",
-        "",
-        partial(
-            _bars,
-            "dynamic",
-            {"ours": first_version(1.0)},
-            {"ours": first_version(1.0, True)},
-            "speedup",
-            "speedup",
-        ),
-        "printed on the bars",
-        True,
-        "16 roots here (LOSSY); there on a GPU",
-    ),
-    "ratio": Picture(
-        "Improved MCSD: acceptance over that of SD, T = 0.7",
-        "",
-        _ratios,
-        "printed on the bars",
-        True,
-        OURS,
-    ),
-    "v1": Picture(
-        "Improved MCSD, first version: speedup at T = 0",
-        "",
-        partial(
-            _bars,
-            "v1",
-            {**_baseline(0.0), "MCSD": mcsd((*MCSD, 1), 0.0), "DynaSD": first_version(0.0)},
-            {"DynaSD": first_version(0.0, True)},
-            "speedup",
-            "speedup",
-        ),
-        "printed on the bars",
-        True,
-        "16 roots (LOSSY); there on a GPU",
-    ),
-    "judged": Picture(
-        "Improved MCSD: what several roots cost in quality",
-        "roots",
-        _judged,
-        SURE,
-        differs="a judge's score and a share of tokens are not comparable",
-    ),
-}
+        yield Curve("share that is not the target's first choice", f"T = {t:g}", "", points)

@@ -24,36 +24,27 @@ from specwb.options import spell
 from specwb.studies import grid
 from specwb.studies.clock import Clock
 from specwb.studies.grid import Cell, error_of
+from specwb.studies.mcsd_ti import cells, claims
 from specwb.studies.mcsd_ti.cells import (
     DEPTH,
-    EQUALS,
     MCSD,
     PAIR,
-    ROOTS,
     STATIC,
     TEMPERATURES,
-    THRESHOLDS,
     TI,
-    WIDE,
     WIDTH,
-    WIDTHS,
     as_published,
-    cells,
     cut,
     first_version,
-    lossy,
     mcsd,
-    options,
-    probe,
     rooted,
     spelling,
     static,
     values,
     wide,
 )
-from specwb.studies.mcsd_ti.claims import bars, claims, widths
 from specwb.studies.mcsd_ti.figures import FIGURES
-from specwb.studies.study import Document, Labelled, Rows, Study, Tables, lines, published, theirs
+from specwb.studies.study import Document, Labelled, Rows, Study, Tables, lines, table_rows, theirs
 
 OURS = (
     "Acceptance (depth_fraction) is accepted over drafted levels, roots left out, as there. Ratios "
@@ -65,16 +56,12 @@ OURS = (
 
 
 def row(document: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    """Compute one cell's figures.
-
-    They are those of :func:`specwb.studies.grid.row` with ``levels`` and
-    ``depth_fraction``, means over prompts.
-    """
+    """Add to a cell's figures ``levels`` and ``depth_fraction``, means over prompts."""
     figures = grid.row(document, cell, values)
     for what in ("levels", "depth_fraction"):
         by_prompt = values(document["cells"], cell, what)
         figures[what], figures[f"{what}_error"] = round(fmean(by_prompt), 4), error_of(by_prompt)
-    return {**figures, "lossy": lossy(cell)}
+    return {**figures, "lossy": cells.lossy(cell)}
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -84,6 +71,7 @@ SHOWN = ("drafted", "levels", "acceptance", "tau", "ms/step", grid.SHOWN["speedu
 
 def tables(document: Document, own: Rows, _: Rows) -> Tables:
     """Make the printed tables; nodes and levels are what was drafted."""
+    shapes = table_rows("mcsd_ti", "shapes")
     titled = (
         (
             f"LOSSY: roots with a chain of {DEPTH} below each, with and without the decision model "
@@ -96,21 +84,15 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
         ("Baselines; the paper's on MT-bench at T = 0.7", _baselines()),
         (
             "Shapes at one root, T = 0.7: lossless",
-            ((static(r["shape"]), {"setting": spelling(r["shape"])}) for r in _shapes()),
+            ((static(r["shape"]), _setting(spelling(r["shape"]))) for r in shapes),
         ),
         (
             "LOSSY: shapes at two roots, verified as published, T = 0.7",
-            (
-                (as_published(r["shape"]), {"setting": spelling(r["shape"]), **_numbers(r)})
-                for r in _shapes()
-            ),
+            ((as_published(r["shape"]), _setting(spelling(r["shape"]), r)) for r in shapes),
         ),
         (
             "LOSSY: shapes at two roots, without loss below each, T = 0.7",
-            (
-                (rooted(r["shape"][0], r["shape"][1:]), {"setting": spelling(r["shape"])})
-                for r in _shapes()
-            ),
+            ((_below_each(r["shape"]), _setting(spelling(r["shape"]))) for r in shapes),
         ),
         (
             "LOSSY from two on: roots, and how far they move the output",
@@ -120,62 +102,62 @@ def tables(document: Document, own: Rows, _: Rows) -> Tables:
     return [(title, lines(own, labelled, SHOWN)) for title, labelled in titled]
 
 
-def _numbers(r: dict[str, Any] | None) -> dict[str, str]:
-    """The paper's figures; blank where it has none."""
-    r = r or {}
-    return theirs(acceptance=r.get("acceptance"), **{"tokens/s": r.get("rate")})
+def _setting(name: str, *published: dict[str, Any] | None) -> dict[str, str]:
+    """The columns before ours: of a table that has the paper's figures these too, blank where it
+    states none."""
+    label = {"setting": name}
+    for r in published:
+        r = r or {}
+        label |= theirs(acceptance=r.get("acceptance"), **{"tokens/s": r.get("rate")})
+    return label
 
 
-def _shapes() -> list[dict[str, Any]]:
-    return published("mcsd_ti")["tables"]["shapes"]["rows"]
+def _below_each(shape: list[int]) -> Cell:
+    """The shape without loss below each root."""
+    return rooted(shape[0], shape[1:])
 
 
 def _roots() -> Labelled:
-    for width in WIDE:
+    for width in cells.WIDE:
         for stop, decision in (("soft", True), ("none", False)):
-            numbers = _numbers(widths(PAIR, decision).get(width))
-            yield wide(width, stop), {"setting": f"{width} roots, {stop}", **numbers}
+            numbers = claims.widths(PAIR, decision).get(width)
+            yield wide(width, stop), _setting(f"{width} roots, {stop}", numbers)
 
 
 def _widths(temperature: float) -> Labelled:
-    for width in WIDTHS:
+    for width in cells.WIDTHS:
         for stop in ("soft", "none"):
-            label = {"setting": f"{width} chains, {stop}"}
-            yield cut(width, stop, temperature=temperature), label
+            yield cut(width, stop, temperature=temperature), _setting(f"{width} chains, {stop}")
 
 
 def _stops() -> Labelled:
     for t in TEMPERATURES:
-        yield cut(stop="none", temperature=t), {"setting": f"T = {t:g}, none"}
-        for stop, thresholds in THRESHOLDS.items():
+        yield cut(stop="none", temperature=t), _setting(f"T = {t:g}, none")
+        for stop, thresholds in cells.THRESHOLDS.items():
             for x in thresholds:
-                yield cut(WIDTH, stop, x, t), {"setting": f"T = {t:g}, {stop} {x:g}"}
+                yield cut(WIDTH, stop, x, t), _setting(f"T = {t:g}, {stop} {x:g}")
 
 
 def _baselines() -> Labelled:
-    by_method = {
-        r["method"]: _numbers(r)
-        for r in published("mcsd_ti")["tables"]["static"]["rows"]
-        if (r["pair"], r["data"]) == (PAIR, "MT-bench")
-    }
-    yield Cell("sps", temperature=STATIC), {"setting": "SpS, T = 0.7", **by_method["SD"]}
-    yield mcsd(MCSD), {"setting": "MCSD 4-2-2-1", **by_method["MCSD"]}
-    yield as_published(), {"setting": "LOSSY: as published", **by_method["TI"]}
-    yield rooted(2, TI), {"setting": "LOSSY: without loss below each root", **_numbers(None)}
-    yield static(TI), {"setting": "one root with 4-4-1-1", **_numbers(None)}
+    rows = table_rows("mcsd_ti", "static")
+    known = {r["method"]: r for r in rows if (r["pair"], r["data"]) == (PAIR, "MT-bench")}
+    yield Cell("sps", temperature=STATIC), _setting("SpS, T = 0.7", known["SD"])
+    yield mcsd(MCSD), _setting("MCSD 4-2-2-1", known["MCSD"])
+    yield as_published(), _setting("LOSSY: as published", known["TI"])
+    yield rooted(2, TI), _setting("LOSSY: without loss below each root", None)
+    yield static(TI), _setting("one root with 4-4-1-1", None)
     for t in TEMPERATURES:
-        trees = [mcsd(shape, t) for shape in (*EQUALS, (*MCSD, 1))]
+        trees = [mcsd(shape, t) for shape in (*cells.EQUALS, (*MCSD, 1))]
         for cell in (Cell("sps", temperature=t), *trees):
-            yield cell, {"setting": cell.key, **_numbers(None)}
+            yield cell, _setting(cell.key, None)
 
 
 def _shifts(shifts: dict[str, Any]) -> Labelled:
-    judged = published("mcsd_ti")["tables"]["judged"]["rows"]
+    judged = table_rows("mcsd_ti", "judged")
     scores = {r["roots"]: r["mean"] for r in judged if r["roots"]}
     for t in TEMPERATURES:
-        for n in ROOTS:
-            shift = shifts.get(f"T={t:g} roots={n}")
-            labels = _shift(scores.get(n), shift)
+        for n in cells.ROOTS:
+            labels = _shift(scores.get(n), shifts.get(f"T={t:g} roots={n}"))
             label = f"T = {t:g}, {n} root{'s' * (n > 1)}"
             yield rooted(n, [1] * DEPTH, t), {"setting": label, **labels}
         for cell in (first_version(t), first_version(t, True)):
@@ -196,16 +178,14 @@ def _shift(score: float | None, shift: dict[str, Any] | None) -> dict[str, str]:
 def notes(document: Document) -> list[str]:
     """Say how the order of shapes agrees with the paper's."""
     speedups = {r["cell"]: r["speedup"] for r in document["rows"]}
-    rates = {tuple(r["shape"]): r["rate"] for r in _shapes()}
-    out = []
+    shapes, out = table_rows("mcsd_ti", "shapes"), []
     two = "2 roots (LOSSY), without loss below each"
-    for text, cell in ((two, lambda s: rooted(s[0], s[1:])), ("one root", static)):
-        keys = {shape: cell(shape).key for shape in rates}
-        both = [(rates[shape], speedups[key]) for shape, key in keys.items() if speedups.get(key)]
-        if len(both) == len(rates):
-            rank = stats.spearmanr(*zip(*both, strict=True)).statistic
+    for text, cell in ((two, _below_each), ("one root", static)):
+        ours = [speedups.get(cell(r["shape"]).key) for r in shapes]
+        if all(ours):
+            rank = stats.spearmanr([r["rate"] for r in shapes], ours).statistic
             out.append(
-                f"Rank correlation of the {len(both)} shapes' tokens a second with the paper's, "
+                f"Rank correlation of the {len(shapes)} shapes' tokens a second with the paper's, "
                 f"{text}: {rank:.2f}."
             )
     return out
@@ -236,15 +216,15 @@ STUDY = Study(
         priced=priced,
         shorter=shorter,
     ),
-    bars=bars,
-    cells=cells,
-    claims=claims,
+    bars=claims.bars,
+    cells=cells.cells,
+    claims=claims.claims,
     tables=tables,
     notes=notes,
-    options=options,
+    options=cells.options,
     row=row,
     values=values,
-    probe=probe,
+    probe=cells.probe,
     heads=("decision",),
     given="decision",
     figures=FIGURES,
