@@ -9,45 +9,12 @@ None of these measures this machine (``calibrate``, ``head_cost``, ``passes`` an
 no card has been fitted to a published row.
 """
 
-from specwb.cost.cards import Card, Machine, card
-from specwb.cost.forecast import (
-    CAPTURED,
-    EAGER,
-    MODES,
-    Forecast,
-    Part,
-    acceptance,
-    from_card,
-    kernel_seconds,
-    parts,
-    seconds,
-)
+from specwb.cost.cards import card
+from specwb.cost.forecast import Forecast, seconds
 from specwb.cost.ledger import forecast, forecast_of
 from specwb.cost.shapes import PredictionError, Shape, shape
 from specwb.cost.steps import Step, step
-from specwb.cost.work import Kernel, Setting
+from specwb.cost.work import Setting
 
-__all__ = [
-    "CAPTURED",
-    "EAGER",
-    "MODES",
-    "Card",
-    "Forecast",
-    "Kernel",
-    "Machine",
-    "Part",
-    "PredictionError",
-    "Setting",
-    "Shape",
-    "Step",
-    "acceptance",
-    "card",
-    "forecast",
-    "forecast_of",
-    "from_card",
-    "kernel_seconds",
-    "parts",
-    "seconds",
-    "shape",
-    "step",
-]
+__all__ = ["Forecast", "PredictionError", "Setting", "Shape", "Step"]
+__all__ += ["card", "forecast", "forecast_of", "seconds", "shape", "step"]

@@ -40,7 +40,7 @@ TURNS = 3
 class HeadCost(Predicts):
     """The cost model of one head on one machine."""
 
-    kind: str  # the method
+    kind: str  # medusa, eagle or falcon
     target: dict[int, float]  # width -> seconds, as in :class:`CostModel`
     opening: tuple[float, float]  # (target, head) seconds of prompt processing
     fit: tuple[float, float, float]  # seconds (a, b, c)

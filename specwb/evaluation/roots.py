@@ -187,7 +187,7 @@ def root_distributions(
 class OutputShift:
     """The texts that a method with several roots writes, judged by the target."""
 
-    roots: int  # how many roots
+    roots: int
     temperature: float  # of the decoding
     tokens: int  # written in all
     mean_tokens_per_round: float  # tau

@@ -18,8 +18,8 @@ from specwb.errors import ArgumentError
 class Turn:
     """One answer of a method: a request, in the words of servers."""
 
-    question_id: int  # of the file
-    category: str  # of the file
+    question_id: int
+    category: str
     subtask: str  # the column of the benchmark's table that it counts for
     turn: int  # 0 for the first
     text: str  # the answer, without special tokens and without what follows a stop string

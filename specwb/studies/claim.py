@@ -28,7 +28,7 @@ class Tuned:
     """
 
     name: str  # in the results
-    settings: tuple[grid.Setting, ...]  # the settings
+    settings: tuple[grid.Setting, ...]
     what: str = "speedup"  # the figure that the best setting is chosen by
     # settings that are compared in place of ``settings``; of these the one with the index of the
     # best is taken

@@ -28,8 +28,8 @@ PLAIN = "ar"
 class Clock:
     """The machine and the models of a paper's speeds."""
 
-    target: str  # target, card: names in ``data/predict``
-    card: str
+    target: str  # a name in ``data/predict``
+    card: str  # likewise
     draft: str = ""  # the draft or diffusion model's shape, of methods that have one
     devices: int = 1  # that the target is parted over
     report: str = ""  # the paper's name in the cost model's ledger, "" where it has no row there

@@ -50,9 +50,9 @@ class Entry:
 
     id: str  # of the entry: paper, place, settings and column, with slashes between
     place: str  # the table or figure
-    value: float | None  # the number, None of a sentence
+    value: float | None  # None of a sentence
     certainty: str  # how sure we are of it
-    text: str = ""  # the sentence
+    text: str = ""  # of a sentence
 
 
 def entries(name: str) -> list[Entry]:

@@ -15,25 +15,11 @@ from terminal import call
 from typer.main import get_command
 
 from specwb.cli import app
-from specwb.cost import (
-    CAPTURED,
-    EAGER,
-    Kernel,
-    PredictionError,
-    Setting,
-    acceptance,
-    card,
-    forecast,
-    from_card,
-    kernel_seconds,
-    parts,
-    seconds,
-    shape,
-    step,
-)
+from specwb.cost import PredictionError, Setting, card, forecast, seconds, shape, step
+from specwb.cost.forecast import CAPTURED, EAGER, acceptance, from_card, kernel_seconds, parts
 from specwb.cost.ledger import model_error
 from specwb.cost.shapes import tables
-from specwb.cost.work import product
+from specwb.cost.work import Kernel, product
 
 H100 = card("h100")
 MACHINE = H100.typical("bf16")

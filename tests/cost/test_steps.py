@@ -73,14 +73,6 @@ def test_batch_and_context_reach_every_pass(spec: str) -> None:
             assert longer == one
 
 
-def test_more_nodes_do_more() -> None:
-    def nodes(spec: str) -> float:
-        return step(spec, shape("8b"), shape("1b"), SETTING, True).graph_nodes()
-
-    assert nodes("sps:gamma=5") > nodes("sps:gamma=4") > nodes("ar")
-    assert nodes("mcsd:tree=4-2-2") > nodes("mcsd:tree=2-2-2")
-
-
 def test_eagle_reads_a_layer_and_the_head_a_pass() -> None:
     target = shape("7b")
     own = step("eagle", target, None, Setting(1, 1, 2))

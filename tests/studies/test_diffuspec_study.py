@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from statistics import fmean
 
 import numpy as np
 import pytest
@@ -19,14 +18,14 @@ from specwb.bench import measure as measuring
 from specwb.drafters import diffusion
 from specwb.lattice import beam
 from specwb.ngram import NGram
-from specwb.studies import grid, verdicts
+from specwb.studies import grid
 from specwb.studies.diffuspec import cells, claims
 from specwb.studies.diffuspec import study as made
 from specwb.studies.diffuspec.cells import ARGMAX, LONG, SHORT
 from specwb.studies.diffuspec.cells import diffuspec as make_cell
 from specwb.studies.diffuspec.study import STUDY
 from specwb.studies.grid import Cell
-from specwb.studies.run import measure, shipped_report
+from specwb.studies.run import measure
 from specwb.studies.store import Store
 from specwb.studies.study import Models
 from specwb.training.diffusion import DiffusionRecipe
@@ -194,44 +193,6 @@ def test_a_text_that_reaches_its_limit_loses_the_step_that_was_cut(target):
     assert tight["accepted"] == free["accepted"][:n]
     assert tight["drafted"] == free["drafted"][:n]
     assert sum(tight["accepted"]) + n < 21
-
-
-def test_rows_and_tables_of_the_measurements(measured):
-    study = replace(STUDY, cells=lambda _: CELLS)
-    document = study.report(measured.document)
-    assert [r["cell"] for r in document["rows"]] == [c.key for c in CELLS]
-    r = document["rows"][1]
-    accepted = [a for steps in measured.cells[r["cell"]]["accepted"] for a in steps]
-    assert r["accepted"] == pytest.approx(fmean(accepted), abs=1e-4)
-    assert r["tau"] == pytest.approx(r["accepted"] + 1)
-    assert r["by_depth"][0] == [sum(a >= 1 for a in accepted), len(accepted)]
-    assert r["by_depth"][1][1] == r["by_depth"][0][0]
-    assert sum(a for a, _ in r["by_depth"]) == sum(accepted)
-    assert fmean(r["by_domain"].values()) == pytest.approx(r["accepted"], abs=1e-3)
-    assert set(r["by_domain"]) == {"code", "prose"}
-    assert document["rows"][4]["by_depth"] == [], "a tree's draft tokens are no depths"
-    assert {v["claim"] for v in document["verdicts"]} == {
-        f"CPS over the argmax row, k=6: {what}" for what in ("accepted", "speedup")
-    }
-    assert {v["verdict"] for v in document["verdicts"]} == {"not claimed"}, (
-        "drafts of 6 tokens are not the paper's"
-    )
-    titles = {title.split(":")[0]: rows for title, rows in study.printed(document)}
-    assert set(titles) == {
-        "Tables 2 and 4",
-        "Table 5",
-        "Where a step's time goes",
-        "Every setting",
-    }
-    # what is judged by domain are the claims of table 2, whose drafts are as long as the paper's
-    judged = {title.split(":")[0]: rows for title, rows in STUDY.printed(shipped_report(STUDY))}
-    assert len(judged["CPS and ADL by domain"]) == 8
-    assert [x["setting"] for x in titles["Table 5"]] == ["k = 6"]
-    assert titles["Where a step's time goes"][1]["search"] == "0.8%"
-    notes = "\n".join(study.summary(document))
-    assert all(v["claim"] in notes for v in document["verdicts"])
-    assert verdicts.RULE in notes
-    assert all(text in notes for text in STUDY.paper["contradictions"].values())
 
 
 def test_the_searchs_share_is_judged_against_the_papers():

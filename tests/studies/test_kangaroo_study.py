@@ -18,7 +18,7 @@ from once import QUESTIONS, reproduced
 import specwb
 from specwb.bench import measure as measuring
 from specwb.evaluation import exits
-from specwb.studies import trained, verdicts
+from specwb.studies import trained
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo import cells, claims
 from specwb.studies.kangaroo import study as made
@@ -206,12 +206,7 @@ def test_measured_costs_and_traces_are_saved_and_printed(
     assert [r["cell"] for r in document["ablation"]["rows"]] == [c.key for c in CELLS[:4]]
     assert [p["cell"] for p in document["ablation"]["predicted"]] == [c.key for c in VARIANTS]
     titles = {title.split(",")[0]: rows for title, rows in study.printed(document)}
-    assert [line["setting"] for line in titles["Every setting"]] == [c.key for c in CELLS[:4]]
     assert len(titles["Predicted steady speedup of chains"]) == 3
-    notes = "\n".join(study.summary(document))
-    assert "Predicted steady speedup of 3 chains, ablation: median error" in notes
-    rules = (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE)
-    assert all(text in notes for text in (*rules, *STUDY.paper["contradictions"].values()))
 
 
 def test_interrupted_between_costs(target, heads, measured, monkeypatch, tmp_path):

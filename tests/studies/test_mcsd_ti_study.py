@@ -6,8 +6,6 @@ On tiny models results are measured, judged, saved and continued.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from statistics import fmean
 
 import pytest
 import tiny
@@ -15,7 +13,6 @@ from once import QUESTIONS, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
-from specwb.studies import verdicts
 from specwb.studies.grid import Cell
 from specwb.studies.mcsd_ti import cells, claims
 from specwb.studies.mcsd_ti import study as made
@@ -154,23 +151,6 @@ def test_how_far_several_roots_move_the_output(measured):
     assert shifts["T=0 roots=3"]["other"] > 0
     assert shifts["T=1 roots=1"]["tv"] < 1e-6
     assert shifts["T=1 roots=3"]["tv"] > 0.01
-
-
-def test_rows_tables_and_notes(measured):
-    study = replace(STUDY, cells=lambda _: CELLS)
-    document = study.report(json.loads(json.dumps(measured.document)))
-    assert [r["cell"] for r in document["rows"]] == [c.key for c in CELLS]
-    r = document["rows"][1]
-    levels = [n for one in measured.cells[r["cell"]]["levels"] for n in one]
-    assert r["levels"] == pytest.approx(fmean(levels), abs=1e-3)
-    assert [r["lossy"] for r in document["rows"]] == [lossy(c) for c in CELLS]
-    for title, lines in study.printed(document):
-        assert len({tuple(line) for line in lines}) == 1, (
-            f"the columns of a table are the same in every line: {title}"
-        )
-    notes = "\n".join(study.summary(document))
-    rules = (verdicts.RULE, verdicts.EVEN_RULE, verdicts.TUNED_RULE, made.OURS)
-    assert all(text in notes for text in (*rules, *STUDY.paper["contradictions"].values()))
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, measured, monkeypatch, tmp_path):

@@ -160,21 +160,6 @@ def test_every_drawn_value_of_a_paper_is_in_its_file(results):
     assert len(other) <= derived.get(study.name, 1), len(other)
 
 
-def test_the_points_of_kangaroos_figure_are_the_papers():
-    curves = {(c.panel, c.name): c for c in study_of("kangaroo").figures["eta"].curves({})}
-    known = published("kangaroo")["figures"]["eta"]["rows"]
-    drawn = {
-        (p.x, name, panel): p.paper
-        for (panel, name), curve in curves.items()
-        for p in curve.points
-        if p.paper is not None
-    }
-    assert len(drawn) == 2 * len(known)
-    for r in known:
-        assert drawn[r["eta"], f"gamma {r['gamma']}", "CR"] == r["cr"]
-        assert drawn[r["eta"], f"gamma {r['gamma']}", "speedup"] == r["speedup"]
-
-
 def test_command_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, out, err = call(monkeypatch, capsys, "reproduce", "mcsd_ti", "--figure", "width")
