@@ -81,9 +81,10 @@ def _shapes(_: Document) -> Iterator[Curve]:
             yield Curve(panel, name, what, points)
 
 
-def _bars(
-    figure: str, cells: dict[str, Cell], repaired: dict[str, Cell], _: Document
-) -> Iterator[Curve]:
+Bars = dict[str, Cell]
+
+
+def _bars(figure: str, cells: Bars, repaired: Bars, _: Document) -> Iterator[Curve]:
     """Speedups of every pair of models; ours as published, and without loss below each root."""
     for r in figure_rows("mcsd_ti", figure):
         yield Curve("speedup", r["pair"], "speedup", (Point(name, r.get(name)) for name in cells))
@@ -92,31 +93,25 @@ def _bars(
         yield Curve("speedup", name, "speedup", here)
 
 
-for _name, _title, _cells, _repaired, _differs in (
-    (
-        "static",
-        "Improved MCSD: mean speedup of static trees, T = 0.7",
-        {"SD": Cell("sps", temperature=STATIC), "MCSD": mcsd(MCSD), "TI": as_published()},
-        {"TI": rooted(2, TI)},
-        OURS,
-    ),
-    (
-        "dynamic",
-        "Improved MCSD: mean speedup with the decision model, T = 1",
-        {"ours": first_version(1.0)},
-        {"ours": first_version(1.0, True)},
-        ROOTS_16,
-    ),
-    (
-        "v1",
-        "Improved MCSD, first version: speedup at T = 0",
-        {"SD": Cell("sps"), "MCSD": mcsd((*MCSD, 1), 0.0), "DynaSD": first_version(0.0)},
-        {"DynaSD": first_version(0.0, True)},
-        ROOTS_16.replace(" here", ""),
-    ),
-):
-    _drawn = partial(_bars, _name, _cells, _repaired)
-    FIGURES.add(_name, _title, PRINTED, bars=True, differs=_differs)(_drawn)
+def _add_bars(name: str, title: str, cells: Bars, repaired: Bars, differs: str) -> None:
+    curves = partial(_bars, name, cells, repaired)
+    FIGURES.add(name, f"Improved MCSD{title}", PRINTED, bars=True, differs=differs)(curves)
+
+
+_add_bars(
+    "static",
+    ": mean speedup of static trees, T = 0.7",
+    {"SD": Cell("sps", temperature=STATIC), "MCSD": mcsd(MCSD), "TI": as_published()},
+    {"TI": rooted(2, TI)},
+    OURS,
+)
+_add_bars(
+    "dynamic",
+    ": mean speedup with the decision model, T = 1",
+    {"ours": first_version(1.0)},
+    {"ours": first_version(1.0, True)},
+    ROOTS_16,
+)
 
 
 @FIGURES.add(
@@ -131,6 +126,15 @@ def _ratios(_: Document) -> Iterator[Curve]:
         for name, cell in cells.items()
     )
     yield Curve("acceptance over SD", THESE, "", here)
+
+
+_add_bars(
+    "v1",
+    ", first version: speedup at T = 0",
+    {"SD": Cell("sps"), "MCSD": mcsd((*MCSD, 1), 0.0), "DynaSD": first_version(0.0)},
+    {"DynaSD": first_version(0.0, True)},
+    ROOTS_16.replace(" here", ""),
+)
 
 
 def _moved(temperature: float, roots: int) -> Ours:
