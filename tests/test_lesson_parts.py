@@ -9,7 +9,9 @@ from test_scenes import NAMESPACE, inside
 
 from specwb import course
 from specwb.course.measure import HERE, SHIPPED, MeasuredError, says
-from specwb.course.question import _ASKED, HOLE, QuestionError
+from specwb.course.question import _ASKED, _SCORES, HOLE, QuestionError
+
+STILL = "application/vnd.specwb.still+json"
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +100,7 @@ def test_the_answer_is_folded_until_one_has_guessed(file, monkeypatch):
     assert "<b>&lt;yes&gt;</b>. 0.5 is less." in folded
     assert "<li><i>no</i>: It is 2.</li><li><i>both</i>: It cannot be.</li>" in folded
     assert "half = two / 4" in folded
-    # the live one: nothing of the answer is in any control
-    assert asked._line.value == ""
+    assert asked._line.value == ""  # the live one: nothing of the answer is in any control
     assert all(button.button_style == "" for button in asked._buttons)
     asked._buttons[1].click()
     assert asked.given == "no"
@@ -151,8 +152,6 @@ def test_what_cannot_be_asked(file, before, after, fault):
 def test_a_shown_score_follows_what_was_asked_before_it(file, monkeypatch):
     asked = course.ask("9.which")
     displayed(course.score(), monkeypatch)
-    from specwb.course.question import _SCORES
-
     later = course.ask("9.seeded")
     assert "1 asked, 0 answered" in _SCORES[-1]._shown.value
     later.guess("one")
@@ -161,13 +160,15 @@ def test_a_shown_score_follows_what_was_asked_before_it(file, monkeypatch):
     assert (course.score().asked, course.score().right) == (2, 2)
 
 
-def test_a_figure_in_a_folded_answer_becomes_a_picture(file, monkeypatch):
+def test_stills_of_a_figure_in_a_folded_answer_and_of_a_drawing(file, monkeypatch):
     pytest.importorskip("plotly.graph_objects")
     monkeypatch.setenv("SPECWB_STILLS", "1")
+    drawing = course.Drawing(10, 10, "Box", "One").box(1, 1, 8, 8, "a")
+    assert drawing._repr_mimebundle_()[STILL] == [{"html": drawing.svg}]
     file(FILE.replace("[which]", "[which]\nshow = '__import__(\"plotly\").graph_objects.Figure()'"))
     bundle = displayed(course.ask("9.which"), monkeypatch)
     assert bundle["text/html"].split("<details>")[1].count(HOLE) == 1
-    assert [list(part) for part in bundle["application/vnd.specwb.still+json"]] == [["figure"]]
+    assert [list(part) for part in bundle[STILL]] == [["figure"]]
 
 
 def test_the_best_and_what_cannot_be_told_from_it():
@@ -270,14 +271,6 @@ def test_lanes_are_to_scale():
     assert long == pytest.approx(3 * short, rel=1e-3)
 
 
-def test_a_drawing_has_a_still_where_notebooks_are_executed(monkeypatch):
-    from specwb.widgets.display import STILL
-
-    monkeypatch.setenv("SPECWB_STILLS", "1")
-    drawing = course.Drawing(10, 10, "Box", "One").box(1, 1, 8, 8, "a")
-    assert drawing._repr_mimebundle_()[STILL] == [{"html": drawing.svg}]
-
-
 # -------------------------------------------------------------------------------------- measured
 
 
@@ -291,6 +284,10 @@ def test_measured_here_beside_what_was_shipped(monkeypatch):
     assert shown.here(repeats=3) == {1: 2.0, 2: 6.0}  # medians
     assert shown.rows[HERE] == {1: 2.0, 2: 6.0}
     assert shown.light.split()[0] in "●▲"
+    assert says({"busy": True, "disturbed": 3, "runs": 5, "others": 2.0}).startswith(
+        "▲ busy: 3 of 5"
+    )
+    assert "not stored" in says(None)
     assert "Widest spread of 3 repeats: 400% of the median" in shown.light
 
 
@@ -314,15 +311,6 @@ def test_the_button_measures_and_says_why_it_could_not(monkeypatch):
     button.click()
     assert "not measured: no model" in line.value
     assert not button.disabled
-
-
-def test_the_light():
-    calm = {"busy": False, "disturbed": 0, "runs": 5, "others": 0.1}
-    assert says(calm) == "● quiet: 0 of 5 runs beside a slow probe"
-    assert says({**calm, "busy": True, "disturbed": 3, "others": 2.0}).startswith(
-        "▲ busy: 3 of 5 runs beside a slow probe, other programs had 2 threads"
-    )
-    assert "not stored" in says(None)
 
 
 def test_what_is_stored(tmp_path):

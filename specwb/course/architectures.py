@@ -245,15 +245,9 @@ def diffuspec() -> Drawing:
     d.arrow(96, 160, 96, 128)
     d.box(4, 84, 180, 42, "diffusion model", colour="draft")
     d.arrow(186, 105, 210, 105)
-    words = (
-        ("the", "a", "its"),
-        ("old", "cat", "sun"),
-        ("sun", "sat", "old"),
-        ("set", "on", "sat"),
-    )
-    for i, column in enumerate(words):
+    for i, column in enumerate(("the a its", "old cat sun", "sun sat old", "set on sat")):
         x = 214 + 84 * i
-        for j, word in enumerate(column):
+        for j, word in enumerate(column.split()):
             best = j == 1
             d.box(x, 48 + 48 * j, 58, 30, word, colour="draft", hollow=not best, dashed=not best)
         if i:
@@ -320,13 +314,7 @@ DRAWINGS: dict[str, Callable[[], Drawing]] = {
 
 
 def architecture(name: str) -> Drawing:
-    """Return the drawing of a paper's method.
-
-    Args:
-        name: of the papers' notebook, see :data:`DRAWINGS`.
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """Return the drawing of a paper's method, by the name of its notebook in :data:`DRAWINGS`."""
     if name not in DRAWINGS:
         raise ArgumentError(f"there is a drawing of {', '.join(DRAWINGS)}; got {name!r}")
     return DRAWINGS[name]()

@@ -29,28 +29,20 @@ class ClassError(SpecwbError, ValueError):
 
 
 def seed(name: str) -> int:
-    """A number of a student's own, where a lesson draws something: the same for the same name, in
-    capitals or not, and for two names different but for chance (1 in 2^31).
-
-    Raises:
-        ClassError: the name is empty or no text.
+    """Return a student's own number, where a lesson draws something: the same for the same name,
+    in capitals or not, and for two names different but for chance (1 in 2^31).
     """
     return zlib.crc32(_plain(name).casefold().encode()) % 2**31
 
 
 def collect(name: str, folder: str | Path = ".") -> Path:
-    """Write what was guessed and solved in this notebook so far as one JSON file, to hand in.
+    """Write what was guessed and solved in this notebook so far as ``NAME.json``, to hand in.
 
     It holds the name, its :func:`seed`, the first guess at every question with whether it was
     right, and of every exercise whether the last solution was right. What the same student's file
-    has of other lessons stays in it. Whoever writes the file can
-    write anything into it: it is a count for the class, not an examination.
+    has of other lessons stays in it. Whoever writes the file can write anything into it: it is a
+    count for the class, not an examination.
 
-    Args:
-        name: of the student.
-        folder: where the file is written, as ``NAME.json``.
-    Returns:
-        the file.
     Raises:
         ClassError: the name is empty or no text, or the file is another student's or no such file.
     """
@@ -78,11 +70,7 @@ def collect(name: str, folder: str | Path = ".") -> Path:
 
 
 def read(folder: str | Path) -> list[dict[str, Any]]:
-    """The files that :func:`collect` wrote, by name.
-
-    Raises:
-        ClassError: there is none, or one is no such file.
-    """
+    """Read the files that :func:`collect` wrote, by name."""
     files = sorted(Path(folder).glob("*.json"))
     if not files:
         raise ClassError(f"{folder} has no file NAME.json, as course.collect(NAME) writes it")

@@ -312,11 +312,9 @@ GRADES: dict[str, Grade] = {}
 
 def grade(name: str, solution: Callable[..., Any]) -> Grade:
     """Run a solution on the small problems of an exercise, the smallest first, up to the first that
-    it gets wrong.
+    it gets wrong; what it raises counts as wrong. ``print(specwb.course.task(name))`` says what is
+    asked.
 
-    Args:
-        name: one of :data:`EXERCISES`; ``print(specwb.course.task(name))`` says what is asked.
-        solution: the function; what it raises counts as wrong.
     Raises:
         ExerciseError: no such exercise, or no function.
     """
@@ -328,11 +326,7 @@ def grade(name: str, solution: Callable[..., Any]) -> Grade:
 
 
 def task(name: str) -> str:
-    """What an exercise asks for.
-
-    Raises:
-        ExerciseError: there is no such exercise.
-    """
+    """Return what an exercise asks for."""
     exercise = _exercise(name)
     return f"{name} ({exercise.lesson}): {exercise.task}"
 

@@ -42,21 +42,13 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Grade:
-    """What became of a solution.
-
-    Attributes:
-        exercise: its name.
-        right: whether no problem was found that it gets wrong.
-        tried: how many problems it was run on.
-        problem: the smallest one that it gets wrong, or None.
-        fault: what is wrong there.
-    """
+    """What became of a solution."""
 
     exercise: str
-    right: bool
-    tried: int
-    problem: dict[str, Any] | None = None
-    fault: str = ""
+    right: bool  # no problem was found that it gets wrong
+    tried: int  # problems
+    problem: dict[str, Any] | None = None  # the smallest one that it gets wrong
+    fault: str = ""  # what is wrong there
 
     def __str__(self) -> str:
         if self.right:

@@ -179,12 +179,9 @@ def drafted() -> Iterator[dict[str, Any]]:
 class Verifier:
     """A rule for two candidates drawn independently from q, which does not say what it is. Called
     with a list of two tokens it returns ([how often each is the accepted one], residual).
-
-    Attributes:
-        name: A, B or C.
     """
 
-    name: str
+    name: str  # A, B or C
     rule: exact.NodeRule
     p: tuple[Fraction, ...]
     q: tuple[Fraction, ...]

@@ -34,8 +34,6 @@ class AcceptanceExplorer(Explorer):
     Args:
         draws: how often the rule is run, 1 or more.
         seed: of the draws.
-    Attributes:
-        p, q: the distributions.
     """
 
     draws: int = 2000

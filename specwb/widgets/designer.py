@@ -34,9 +34,6 @@ class TreeDesigner(Explorer):
             is.
         tree: the tree made by hand at first, children a node by level.
         most: the largest tree.
-    Attributes:
-        parents: the tree shown.
-        speed: its predicted speedup.
     """
 
     rates: Sequence[Any]

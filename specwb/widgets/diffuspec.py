@@ -109,9 +109,6 @@ class LengthExplorer(Explorer):
     Args:
         replay: the text.
         top: the largest k that can be chosen.
-    Attributes:
-        rounds: what is shown.
-        tau: tokens per step.
     """
 
     replay: Replay

@@ -61,12 +61,10 @@ def show(thing: BaseFigure | w.DOMWidget, summary: str | None = None) -> None:
 
 
 def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
-    """What is seen of a figure or a widget as long as nobody moves anything, from top to bottom.
+    """Return what is seen of a figure or a widget until somebody moves something, top to bottom.
 
-    Returns:
-        parts, each with one key: ``figure`` (plotly's JSON), ``html``, or ``controls``, pairs of a
-        control's description and what it is set to; or with two, ``traces`` and the ``module`` that
-        plays them.
+    Each part has one key: ``figure`` (plotly's JSON), ``html``, or ``controls``, pairs of a
+    control's description and what it is set to; or two, ``traces`` and the ``module`` for them.
     """
     if isinstance(thing, w.DOMWidget) and thing.layout.display == "none":
         return []

@@ -36,9 +36,6 @@ class FuzzyExplorer(Explorer):
     Args:
         draft: the model.
         windows: ``[B,m]`` token ids, texts.
-    Attributes:
-        groups: what runs side by side (:func:`specwb.models.fuzzy.grouping`).
-        found: kind -> cosine by layer (:func:`specwb.evaluation.fuzzy.similarity`).
     """
 
     draft: Target
@@ -77,11 +74,6 @@ class DevicesExplorer(Explorer):
             tokens, and of ``verify``.
         layers: of the draft model.
         depth: drafted tokens, or levels.
-    Attributes:
-        spans: the timeline.
-        drafting: its time, verification left out.
-        plain: that of the same draft with every layer alone, on one device.
-        limit: what an exchange may take for these devices to need less than one device.
     """
 
     times: Mapping[int, Mapping[str, float]]
@@ -102,6 +94,7 @@ class DevicesExplorer(Explorer):
         end, alone = max(span.stop for span in self.spans), [(i,) for i in range(self.layers)]
         self.drafting = end - verify
         self.plain = depth * parallel.step_time(alone, attention, mlp, head=head)
+        # what an exchange may take for these devices to need less than one device
         self.limit = parallel.round_exchange_limit(groups, devices, attention, depth, calibrate)
         computing = [span for span in self.spans if span.kind not in ("exchange", "verify")]
         busy = sum(span.stop - span.start for span in computing)
@@ -126,11 +119,6 @@ class StageExplorer(Explorer):
 
     Args:
         points: name -> (share, speedup of the stage), such as were measured; at most three.
-    Attributes:
-        ratio, stage: a fuzzy step's time over an exact one's, and the stage's speedup.
-        implied: attention's share that the paper's best stage needs here, None if there is none.
-        dearest: the cost of a draft step, in plain steps, at which the speedup wanted needs all
-            that is drafted to be kept.
     """
 
     points: Mapping[str, tuple[float, float]] | None = None
@@ -155,9 +143,10 @@ class StageExplorer(Explorer):
         shares, costs, best = np.array(SHARES), np.array(COSTS), self._published["stage"]
         self.ratio = parallel.fuzzy_ratio(share, rounds, layers)
         self.stage = parallel.stage_speedup(self.ratio, depth, calibrate)
-        self.implied = None
+        self.implied = None  # attention's share that the paper's best stage needs here
         with suppress(ValueError):
             self.implied = parallel.implied_share(best, depth, rounds, layers, calibrate)
+        # the cost of a draft step at which the speedup wanted needs all drafted tokens to be kept
         self.dearest = max(0.0, ((depth + 1) / wanted - 1) * self.stage / depth)
         most = parallel.largest_stage_speedup(depth, rounds, layers, calibrate)
         ratios = parallel.fuzzy_ratio(shares, rounds, layers)

@@ -28,8 +28,6 @@ class BlockExplorer(Explorer):
 
     Args:
         most: the longest text.
-    Attributes:
-        sees: of each of the last k pairs, how many it sees.
     """
 
     most: int = 12
@@ -62,8 +60,6 @@ class DependenceExplorer(Explorer):
     Args:
         names: pairs of a first and a second token that belong together.
         chances: their probabilities.
-    Attributes:
-        joint: ``[X, Y]``.
     """
 
     names: Sequence[tuple[str, str]]
@@ -99,8 +95,6 @@ class GlancingExplorer(Explorer):
         tables: k -> (joint, weights) as in :mod:`specwb.analysis.dependence`: the source whose
             losses are predicted.
     Attributes:
-        replaced: ``[texts][pairs]``.
-        share: of blocks that glance.
         excess: nats a block, for the prefixes that are shown.
     """
 
@@ -168,8 +162,6 @@ class BlockDesigner(Explorer):
         most: the largest tree.
     Attributes:
         tree: the :class:`specwb.blocks.BlockTree` shown.
-        tau: tokens per step that it is expected to give at T = 0.
-        speed: predicted.
     """
 
     cards: Mapping[str, tuple[int, Mapping[str, Any]]]

@@ -34,7 +34,6 @@ class StopExplorer(Explorer):
         paper: name -> eta -> (CR, speedup).
     Attributes:
         rounds: the :class:`Simulation` shown.
-        predicted: its speedup.
     """
 
     traces: Mapping[str, Rounds]

@@ -60,9 +60,6 @@ class RootsExplorer(Explorer):
     Args:
         P: the target's distribution, fractions.
         rates: of every token, with which the draft tokens below it are accepted one after another.
-    Attributes:
-        distribution: of the root that stays.
-        tv: its distance from P.
     """
 
     P: Sequence[Fraction] = EXAMPLE

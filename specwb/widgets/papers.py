@@ -32,11 +32,9 @@ def _judged(name: str) -> str:
 def results(name: str) -> Document:
     """Return the shipped results of a paper's study, judged anew as they are read.
 
-    Args:
-        name: of the paper, see :data:`specwb.studies.PLACES`.
     Raises:
-        KeyError: there is no study of that name.
-        FileNotFoundError: no results are shipped.
+        KeyError: there is no study of that name, see :data:`specwb.studies.PLACES`.
+        ArgumentError: no results are shipped.
     """
     return json.loads(_judged(name))
 
@@ -51,9 +49,6 @@ def show_ledger(name: str) -> None:
     """Display a paper's rows of the ledger: every claim, the paper's number, ours, the verdict.
 
     In a terminal and in notebook tests: how many claims have which verdict.
-
-    Args:
-        name: of the paper.
     """
     sections = ledger.sections({name: results(name)})
     _, text, header, rows = next(section for section in sections if section[0] == name)
@@ -73,13 +68,8 @@ def show_ledger(name: str) -> None:
 def paper_figure(name: str, which: str) -> go.Figure:
     """Draw a figure of a paper with ours: what ``specwb reproduce NAME --figure WHICH`` draws.
 
-    Args:
-        name: of the paper.
-        which: of its figures, a key of ``study_of(name).figures``.
-    Returns:
-        The figure, as wide as its cell, on any background.
     Raises:
-        KeyError: there is no such figure.
+        KeyError: ``which`` is no key of ``study_of(name).figures``.
     """
     return draw(study_of(name).figures[which], results(name))
 
@@ -88,7 +78,6 @@ def show_figures(name: str, *chosen: str) -> None:
     """Display a paper's figures with ours in the same plots, and say which others there are.
 
     Args:
-        name: of the paper.
         chosen: which, as for :func:`paper_figure`; by default the first two. Every one is a few
             dozen kilobytes in a stored notebook.
     """

@@ -58,10 +58,6 @@ class RulesExplorer(Explorer):
     """Shape p and q (:func:`pair`), choose the number of candidates, and watch what every rule
     makes of them; then choose a wrong rule.
 
-    Attributes:
-        p, q: the distributions, in fractions.
-        out: the output's.
-        rates, optima: rule -> acceptance, and sampling scheme -> alpha*.
     """
 
     temperature: Any = Control(1.0, low=0.3, high=3, step=0.1)

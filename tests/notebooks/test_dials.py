@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -17,7 +16,7 @@ from specwb import Tree
 from specwb.cost import card, forecast, shape
 from specwb.drafters.base import Drafter
 from specwb.methods import METHODS
-from specwb.options import Option
+from specwb.options import Option, options_of
 
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
@@ -235,32 +234,28 @@ def test_the_page_goes_on_while_texts_are_decoded(monkeypatch):
     asyncio.run(page())
 
 
-@dataclass(frozen=True)
-class Options:
-    many: Annotated[int, Option("a", low=0)] = 3
-    few: Annotated[int, Option("b", low=1, high=4)] = 2
-    share: Annotated[float, Option("c", within="(0, 1]")] = 0.5
-    below: Annotated[float, Option("d", within="[0, 1)")] = 0.0
-    open: Annotated[int | None, Option("e", low=2)] = None
-    word: Annotated[str, Option("f", choices=("x", "y"))] = "x"
-    flag: Annotated[bool, Option("g")] = False
-    model: Annotated[Any, Option("h")] = None
+OPTIONS = {  # annotation and default -> low, high and step of the control, or its choices
+    "many": (Annotated[int, Option("a", low=0)], 3, (0, 12, None)),
+    "few": (Annotated[int, Option("b", low=1, high=4)], 2, (1, 4, None)),
+    "share": (Annotated[float, Option("c", within="(0, 1]")], 0.5, (0.01, 1.0, 0.01)),
+    "below": (Annotated[float, Option("d", within="[0, 1)")], 0.0, (0.0, 0.99, 0.01)),
+    "flag": (Annotated[bool, Option("g")], False, (0, 1, None)),
+    "open": (Annotated[int | None, Option("e", low=2)], None, ["default", *range(2, 9)]),
+    "word": (Annotated[str, Option("f", choices=("x", "y"))], "x", ["x", "y"]),
+    "model": (Annotated[Any, Option("h")], None, None),
+}
 
 
-def test_controls_have_the_options_ranges():
-    from specwb.options import options_of
-
-    made = {name: dial(option) for name, option in options_of(len, Options).items()}
-    assert made.pop("model") is None
-    assert {n: (c.low, c.high, c.step) for n, c in made.items() if c.of is None} == {
-        "many": (0, 12, None),
-        "few": (1, 4, None),
-        "share": (0.01, 1.0, 0.01),
-        "below": (0.0, 0.99, 0.01),
-        "flag": (0, 1, None),
-    }
-    assert [value for _, value in made["open"].of] == ["default", *range(2, 9)]
-    assert [value for _, value in made["word"].of] == ["x", "y"]
-    assert all(re.fullmatch("[a-h]", control.help) for control in made.values())
-    many = options_of(len, Options)["many"]
-    assert dial(many, [60, None]).high == 60
+@pytest.mark.parametrize("name", OPTIONS)
+def test_controls_have_the_options_ranges(name):
+    kind, default, wanted = OPTIONS[name]
+    made = options_of(len, make_dataclass("Options", [(name, kind, default)], frozen=True))
+    control = dial(made[name])
+    if wanted is None:
+        assert control is None
+    elif control.of is None:
+        assert (control.low, control.high, control.step) == wanted
+    else:
+        assert [value for _, value in control.of] == wanted
+    if name == "many":
+        assert dial(made[name], [60, None]).high == 60
