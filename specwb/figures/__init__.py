@@ -16,7 +16,6 @@ from specwb.figures.falcon import (
     glancing,
     ratios,
 )
-from specwb.figures.heads import head_accuracy
 from specwb.figures.kangaroo import cache_slots, densities, stopping
 from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices
 from specwb.figures.measuring import bars, estimates, price_and_tokens
@@ -24,6 +23,7 @@ from specwb.figures.methods import (
     acceptance_by_depth,
     by_category,
     comparison,
+    head_accuracy,
     round_lengths,
     speedup,
     time_split,

@@ -1,4 +1,6 @@
-"""Methods side by side: speedups, tokens per step, acceptance by depth, where the time goes."""
+"""Methods side by side: speedups, tokens per step, acceptance by depth, where the time goes; how
+often a head guesses right.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from specwb.figures.kit import BY_NAME, Panel, axis, draw, errors, whiskers
-from specwb.palette import DRAFT, FIRST, INK, MARK, OTHER, looks
+from specwb.figures.kit import BARE, BY_NAME, Panel, axis, draw, errors, whiskers
+from specwb.palette import DEPTHS, DRAFT, FIRST, INK, MARK, OTHER, looks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,3 +241,19 @@ def speedup(
     edge = {"marker_line": {"width": 1, "color": INK}, "showlegend": bool(measured)}
     one.points("measured", measured, measured.values(), (DRAFT, "", "diamond"), size=11, **edge)
     return draw(one.rule(y=1, look=(OTHER, "dash", 2)), 380)
+
+
+def head_accuracy(rank: Sequence[Sequence[float]], title: str) -> go.Figure:
+    """How often the right token is a head's first, second, .. guess: shares of places
+    ``[positions][ranks]``. A colour means the same share for every head, so that figures can be
+    compared.
+    """
+    ranks, positions = (list(range(1, n + 1)) for n in (len(rank[0]), len(rank)))
+    one = Panel(title, axis("rank in the head's list (cells: percent)", tickvals=ranks, **BARE))
+    one.y = axis("position", tickvals=positions, autorange="reversed", **BARE)
+    words = [[f"{100 * float(v):.0f}" for v in row] for row in rank]
+    hover = "position %{y}, rank %{x}: %{z:.1%}"
+    bar = {"x": 1.02, "y": 0.5, "len": 0.9, "thickness": 12, "tickformat": ".0%"}
+    more = {"showscale": True, "colorbar": bar, "written": True}
+    one.cells(ranks, positions, rank, DEPTHS, words, hover=hover, **more)
+    return draw(one, 130 + 38 * len(rank))

@@ -4,7 +4,7 @@ from specwb.extras import require
 
 require("specwb.widgets", "notebooks", "plotly", "ipywidgets", "anywidget")
 
-from specwb.widgets.acceptance import AcceptanceExplorer
+from specwb.widgets.acceptance import AcceptanceExplorer, SpeedExplorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.dials import Dials
 from specwb.widgets.diffuspec import LatticeExplorer, LengthExplorer
@@ -14,7 +14,6 @@ from specwb.widgets.kangaroo import StopExplorer
 from specwb.widgets.mcsd_ti import MaskExplorer, RootsExplorer
 from specwb.widgets.microscope import Microscope
 from specwb.widgets.rules import RulesExplorer
-from specwb.widgets.speed import SpeedExplorer
 
 __all__ = [
     "AcceptanceExplorer",

@@ -23,7 +23,7 @@ from specwb.figures.methods import (
 from specwb.figures.rules import acceptance, rule_rates
 from specwb.figures.sweeps import by_parameter
 from specwb.figures.tree import _mask, designer, draft_tree
-from specwb.widgets.acceptance import shaped
+from specwb.widgets.acceptance import SpeedExplorer, shaped
 from specwb.widgets.controls import Explorer
 from specwb.widgets.designer import TreeDesigner
 from specwb.widgets.dials import Dials
@@ -34,7 +34,6 @@ from specwb.widgets.kangaroo import StopExplorer
 from specwb.widgets.microscope import Microscope
 from specwb.widgets.papers import show_ledger
 from specwb.widgets.rules import pair
-from specwb.widgets.speed import SpeedExplorer
 
 # ----------------------------------------------------------------------- methods side by side
 
