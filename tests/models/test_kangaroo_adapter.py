@@ -141,23 +141,6 @@ def test_the_adapter_by_hand(adapter, own_head):
     close(logits, norm(hidden, w["norm.weight"]) @ weight.T)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize(("adapter", "layers"), [("attention", 2), ("layer", 1)])
-def test_training_and_the_cache_compute_the_same(adapter, layers, kind):
-    """The library's modules with gradients, and the stack over a cache: in one pass, and token by
-    token with a mask."""
-    head = new(adapter, layers=layers, kind=kind)
-    stack, f = Stack.of(head), torch.randn(2, 6, H)
-    wanted, at = head(f), torch.arange(6).expand(2, 6)
-    with torch.inference_mode():
-        close(stack.run(f, Place.text(2, 6), stack.cache(2, 6))[0], wanted)
-        cache, steps = stack.cache(2, 8), []
-        for i in range(6):
-            place = Place.behind(at[:, i : i + 1], 8, torch.float32)
-            steps.append(stack.run(f[:, i : i + 1], place, cache)[0])
-    close(torch.cat(steps, 1), wanted)
-
-
 def test_an_adapter_is_moved_with_its_fused_weights():
     """One stack for all that draft with it, made anew where its weights were moved."""
     head = new()

@@ -142,7 +142,8 @@ def test_what_every_rank_holds_loads_and_measures(size, seen):
         assert said["heads"] == (2, 1)
         assert said["stored once"]
         torch.testing.assert_close(said["library"][0], wanted, atol=1e-4, rtol=1e-4)
-        assert {case: layers[rank] for case, layers in HELD[size].items()} == said["held"]
+        for case, layers in HELD[size].items():
+            assert said["held"][case] == layers[rank]
         assert "missing keys: model.layers.1.mlp.down_proj.weight" in said["incomplete"]
         assert "parted among ranks itself" in said["parted draft"]
         assert f"{size} ranks are more than the n={size - 1}" in said["refused"]

@@ -32,7 +32,10 @@ KINDS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 def target(kind: str) -> specwb.Target:
     if kind == "decision":
         return tiny.with_draft(tiny.target(), tiny.draft(noise=0.04))
-    return tiny.with_mask(tiny.target())
+    model = tiny.with_mask(tiny.target())
+    if kind == "deep":  # which is saved with it
+        model.tokenizer = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
+    return model
 
 
 @pytest.mark.slow
