@@ -440,12 +440,8 @@ def _jobs(
     With ``seconds``, no run is begun after that time but for those of plain decoding on the first
     group, without which there is nothing to compare with. A method that has no run by then has none
     later. A group is started only where it is likely to end in time, or is the first of its
-    category: the groups begin with one of each.
-
-    Args:
-        runs: what was measured so far, to which the run of each job is added before the next one
-            is asked for; a method that was not run on the first group is taken out.
-        how: new tokens of a row, sampling, seed.
+    category: the groups begin with one of each. A job's run is in ``runs`` before the next job is
+    asked for; a method that was not run on the first group is taken out.
     """
     names = [*plain, *(name for name in methods if name not in plain)]
     categories = {category for category, _ in groups}

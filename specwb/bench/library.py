@@ -57,18 +57,6 @@ class Library:
     - ``ngram``: ``max_matching_ngram_size``.
 
     ``hf_assisted`` without options runs with the library's defaults.
-
-    Args:
-        spec: the row's name and options, as typed.
-        target: the model that generates.
-        draft: the draft model, or None.
-        sampling: temperature and filters.
-        batch: rows of a batch.
-    Attributes:
-        key: the row's name with all options that are not the default.
-    Raises:
-        MethodError: the row or an option is unknown, a value cannot be used, there is no draft
-            model, or the row does not fit sampling and batch.
     """
 
     def __init__(

@@ -120,22 +120,13 @@ def others_load(before: float, after: float, seconds: float, own: float) -> floa
 
 
 class Watch:
-    """Times the fixed step again and again while something else is measured.
-
-    Args:
-        step: runs the fixed step once and returns its seconds.
-    Attributes:
-        probes: seconds of a step in every probe so far.
-        last: seconds of the last probe.
-        repeat_until: monotonic time after which no disturbed run is measured again.
-        fastest: seconds of the fast probes.
-    """
+    """Times the fixed step again and again while something else is measured."""
 
     def __init__(self, step: Callable[[], float]) -> None:
         step()  # warm-up
         self._step = step
         self.probes: list[float] = []
-        self.repeat_until = math.inf
+        self.repeat_until = math.inf  # monotonic time; no disturbed run is repeated after it
         self._began = (time.monotonic(), time.process_time(), load_average())
         self.probe()
 

@@ -101,12 +101,6 @@ def seconds_of(
     """Time parts of a step, such as a layer: the median seconds of ``count`` calls of each.
 
     The parts take turns, and the device is waited for around every call.
-
-    Args:
-        parts: by name.
-        device: where they compute.
-        count: calls of each that are timed, >= 1.
-        warm: calls of each before these.
     """
     seconds: dict[str, list[float]] = {name: [] for name in parts}
     for turn in range(-warm, count):

@@ -193,22 +193,10 @@ def calibrate(
     Times out of order by more than ``SLACK`` are measured again, twice at most. What is still out
     of order is put in order (:func:`in_order`), a negative cost becomes 0, and ``doubts`` says so.
 
-    Args:
-        target: the target model.
-        draft: the draft model; None: only the target is measured.
-        prompts: texts or lists of token ids.
-        gamma: length of the chain that is measured; it bounds the depth of chains predicted.
-        tree: the wide tree; it bounds depth and children of trees predicted.
-        top: the numbers of children for which top-and-sample rates are measured, in trees as deep
-            as ``tree``; none at T = 0, where children are the draft model's top tokens anyhow.
-        max_new_tokens: for every prompt.
-        temperature: 0 is greedy.
-        rounds: how many decoding steps each time is a median of.
-        seed: of the sampling.
-        seconds: count acceptance on no further prompt after about so long, but at least on one.
-        progress: called with (fraction done, text).
-    Returns:
-        A model whose figures a prediction can be made from.
+    Chains and trees that are predicted may be as deep as ``gamma`` and ``tree``, with no more
+    children. Rates of ``top[i]`` children are measured in trees as deep as ``tree``; none at T = 0,
+    where children are the draft model's top tokens anyhow. Without a draft model only the target is
+    measured. After ``seconds`` acceptance is counted on no further prompt, but at least on one.
     """
     rows = token_rows(target, prompts)
     typical = sorted(rows, key=len)[len(rows) // 2]

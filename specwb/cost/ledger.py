@@ -142,13 +142,6 @@ def forecast_of(
 
     A tree that its options leave open is the one that it was built with. Where a chain ends early
     (sps, kangaroo), the number of tokens drafted stands for the options that end it.
-
-    Args:
-        built: the method.
-        target, card: as of :func:`forecast`.
-        draft: the shape of a draft model, for methods that have one.
-        drafted: mean number of draft tokens per step, as measured.
-        more: as of :func:`specwb.cost.forecast.from_card`.
     """
     key = built.key.partition(":")[0]
     entry, own = METHODS[key], vars(built.drafter)

@@ -91,16 +91,8 @@ def exit_cost(
     count: int = 16,
     repeats: int = 3,
 ) -> ExitCost:
-    """Measure the :class:`ExitCost` of a Kangaroo chain; everything takes turns.
-
-    Args:
-        target: the target model.
-        head: an adapter or its folder, default the target's own.
-        prompt: token ids, default 128 times token 1; the steps are measured behind it.
-        depths: of the chains measured.
-        count: decoding steps that each time is a median of.
-        repeats: turns.
-    """
+    """Measure the :class:`ExitCost` of a Kangaroo chain: medians of ``count`` steps in each of
+    ``repeats`` turns, behind the prompt or 128 times token 1."""
     ids = list(prompt) if prompt is not None else [1] * 128
     if not depths or min(depths) < 1:
         raise ArgumentError(f"depths must be integers >= 1, got {list(depths)}")

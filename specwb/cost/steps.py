@@ -74,16 +74,8 @@ def step(
 
     Of a method that stops where it is unsure this is the longest draft. Heads have the published
     sizes, or those of the target's own heads where its shape has some, and a method with a static
-    tree has its published one where none is given.
-
-    Args:
-        spec: a method with its options, such as ``mcsd:tree=4-2-2``.
-        target: the target's shape.
-        draft: the draft or diffusion model's shape; None for methods without one.
-        setting: rows, context and size of a number.
-        sampled: whether the temperature is above 0.
-        devices: that the target is parted over; the draft lies on one, EasySpec's attentions on
-            as many as there are.
+    tree has its published one where none is given. The target is parted over ``devices``; the draft
+    model lies on one, EasySpec's attentions on as many as there are.
     """
     entry, rule, options = read_spec(spec, None, {})
     key, own = entry.key, counts().get(entry.key)

@@ -70,23 +70,9 @@ def tune(
     The trees are a few of different shapes and, of each kind, the one with the largest predicted
     speedup. For draws without replacement that is the best of all trees
     (:func:`specwb.analysis.choose_tree`), for top tokens and one draw the best of those with equal
-    numbers of children on a level.
+    numbers of children on a level. After ``seconds`` no more acceptance is counted, and after as
+    many again nothing more measured. A calibration in ``path`` by the same arguments is used again.
 
-    Args:
-        target: the target model.
-        questions: of every category one in three calibrates, the others measure.
-        draft: the draft model, default the target's own; methods that need one are left out where
-            there is none.
-        temperature: 0 is greedy.
-        nodes: of the largest tree, its root included, >= 2.
-        max_new_tokens: for every prompt.
-        seconds: about how long to count acceptance at most, and how long to measure at most; None
-            takes all prompts.
-        seed: of the sampling.
-        path: where the result is kept. It is read first, for a calibration made with the same
-            arguments, and written when the calibration and when the measurement is done.
-        progress: called with (fraction done, text).
-        command: the command line that asks, kept with the result.
     Returns:
         A dict: command and commit; arguments (also models, device and versions); resumed (whether
         the calibration is from the file); calibrated and calibrated_heads, the cost models;

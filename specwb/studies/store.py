@@ -40,21 +40,11 @@ def with_commit(document: dict[str, Any]) -> str:
 
 
 class Store:
-    """The results of a run, and the file they are saved in.
+    """The results of a run, and the file they are saved in; ``document`` is its content.
 
-    Args:
-        path: the file (``~`` is the user's home); a missing folder below the working directory's
-            ``build`` is made.
-        arguments: what the results depend on. A file with the same ones is continued.
-        restart: begin anew, whatever the file holds.
-        fields: the fields of every cell, by name, with their type or types.
-        differing: arguments in which the file may differ; those in the file stay.
-    Attributes:
-        document: the content of the file: arguments, versions, ``spent`` (seconds measured),
-            ``cells``, and whatever else the system puts there.
-    Raises:
-        StoreError: the file has other arguments, or no results of this form.
-        ValueError: it cannot be written.
+    A file with the same ``arguments`` is continued, with others refused unless ``restart`` begins
+    anew; in those of ``differing`` it may differ, and its own stay. ``fields`` are those of every
+    cell with their types. A missing folder below the working directory's ``build`` is made.
     """
 
     def __init__(

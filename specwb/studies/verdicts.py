@@ -289,9 +289,6 @@ def restate(
     is T / S. Ours over it is what the speeds would be there with the tokens here. It is left out
     where less than half of ``log S`` is in the tokens, and where one of the two settings was tuned
     here or the claim is that two are even: the paper's cost is then of other settings than ours.
-
-    Returns:
-        The cost and the estimate, None where it is left out.
     """
     if claim.even or any(isinstance(side, Tuned) for side in claim.sides[:2]):
         return None

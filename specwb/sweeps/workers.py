@@ -55,14 +55,7 @@ class Task:
 
 
 class Worker:
-    """Decodes what it is given.
-
-    Args:
-        target: as the user gave it; another process loads it by its name, if it is one.
-        model: the same, loaded.
-        timed: whether times are noted.
-        jobs: processes of this machine that decode at once.
-        dask: the address of a Dask scheduler whose workers decode, None for none.
+    """Decodes what it is given; another process loads the target by its name, if it is one.
 
     Raises:
         SweepError: no scheduler answers at that address, or it has no workers.
