@@ -7,7 +7,7 @@ it. :data:`CONVENTIONS` has each by a name of its own, with its formula and who 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -54,61 +54,57 @@ def known(turns: Turns) -> bool:
     return all(turn.drafted is not None and turn.tested is not None for turn in turns)
 
 
-def _per_step(turns: Turns, bonus: int) -> float:
-    lengths = [a + bonus for turn in turns for a in turn.accepted]
-    return fmean(lengths) if lengths else float("nan")
+def _mean(values: Iterable[float]) -> float:
+    """The mean, NaN of nothing."""
+    every = list(values)
+    return fmean(every) if every else float("nan")
 
 
-def _per_request(turns: Turns, bonus: int) -> float:
-    means = [fmean(turn.accepted) + bonus for turn in turns if turn.accepted]
-    return fmean(means) if means else float("nan")
+def _per_step(turns: Turns) -> float:
+    return _mean(a for turn in turns for a in turn.accepted)
 
 
-def _per_draft(turns: Turns) -> float:
-    if not known(turns):
-        return float("nan")
-    counts = counters(turns)
-    return 1 + counts.accepted / counts.drafts if counts.drafts else float("nan")
+def _per_request(turns: Turns) -> float:
+    return _mean(fmean(turn.accepted) for turn in turns if turn.accepted)
 
 
-def _rate(turns: Turns) -> float:
-    if not known(turns):
-        return float("nan")
-    counts = counters(turns)
-    return counts.accepted / counts.drafted if counts.drafted else float("nan")
+def _over(turns: Turns, what: str) -> float:
+    """Accepted tokens over the drafts or drafted tokens; NaN where they are not known, or 0."""
+    counts = counters(turns) if known(turns) else None
+    return counts.accepted / getattr(counts, what) if counts and counts.drafts else float("nan")
 
 
 CONVENTIONS = {
     "mean_accept_length": Convention(
         "sum of (accepted + 1) / steps, over all steps",
         "Spec-Bench (#Mean accepted tokens), EAGLE's tau, SGLang",
-        lambda turns: _per_step(turns, 1),
+        lambda turns: 1 + _per_step(turns),
     ),
     "mean_accept_length_per_request": Convention(
         "mean over requests of each one's (accepted + 1) / steps",
         "specdec_bench (Average_AL)",
-        lambda turns: _per_request(turns, 1),
+        lambda turns: 1 + _per_request(turns),
     ),
     "accepted_drafts_per_step": Convention(
         "sum of accepted / steps, over all steps: the bonus token does not count",
         "Kangaroo's compression rate, less one",
-        lambda turns: _per_step(turns, 0),
+        _per_step,
     ),
     "accepted_drafts_per_request": Convention(
         "mean over requests of each one's accepted / steps",
         "DiffuSpec's MAT, per example",
-        lambda turns: _per_request(turns, 0),
+        _per_request,
     ),
     "mean_acceptance_length": Convention(
         "1 + accepted / drafts, where steps in which nothing was drafted are no drafts",
         "vLLM, llama.cpp",
-        _per_draft,
+        lambda turns: 1 + _over(turns, "drafts"),
     ),
     "draft_acceptance_rate": Convention(
         "accepted / draft tokens; for trees these are all of its branches', so that rates of "
         "different shapes cannot be compared",
         "vLLM",
-        _rate,
+        lambda turns: _over(turns, "drafted"),
     ),
 }
 """The figures in use, by name."""
@@ -196,8 +192,8 @@ def to_vllm(turns: Turns) -> dict[str, float | list[float]]:
         counts.drafts,
         counts.drafted,
         counts.accepted,
-        100 * _rate(turns),
-        _per_draft(turns),
+        100 * _over(turns, "drafted"),
+        1 + _over(turns, "drafts"),
         marginal(turns),
     )
     return dict(zip(VLLM, values, strict=True))

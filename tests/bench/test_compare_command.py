@@ -67,16 +67,20 @@ def command(frame, monkeypatch, capsys):
     return lambda *options, **settings: call(monkeypatch, capsys, "compare", *options, **settings)
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monkeypatch, columns):
+def screen(command, monkeypatch, columns: int) -> list[str]:
+    """The lines on a terminal of this width, without their bold letters."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     code, out, err = command(terminal=True)
     assert code == 0, err
-    lines = [
-        line.rstrip() for line in out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-    ]
+    lines = out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     assert max(map(len, lines)) <= columns
+    return [line.rstrip() for line in lines]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monkeypatch, columns):
+    lines = screen(command, monkeypatch, columns)
     for name in [*METHODS, "hf_prompt_lookup"]:
         rows = [line.split() for line in lines if line.split()[:1] == [name]]
         assert rows[0] == [name, "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
@@ -88,15 +92,8 @@ def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monke
 
 
 def test_a_terminal_of_40_columns_keeps_names_and_whole_figures(command, frame, monkeypatch):
-    """Columns that have no room are left out by name; before, the names were gone."""
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("NO_COLOR", "1")
-    code, out, err = command(terminal=True)
-    assert code == 0, err
-    lines = [
-        line.rstrip() for line in out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-    ]
-    assert max(map(len, lines)) <= 40
+    """Columns that have no room are left out by name."""
+    lines = screen(command, monkeypatch, 40)
     for name in [*METHODS, "hf_prompt_lookup"]:
         rows = [line.split() for line in lines if line.split()[:1] == [name]]
         assert rows[0] == [name, "10.23x", "10.11-11.25"]
