@@ -196,8 +196,8 @@ def test_shipped_prompts():
     # settings are chosen on other prompts than methods are measured on
     assert not {q.turns for q in lab} & {q.turns for q in tune}
     categories = [q.category for q in chat]
-    assert (len(chat), len(set(categories[:8]))) == (32, 8)
-    assert categories == categories[:8] * 4
+    assert (len(chat), len(set(categories[:8]))) == (48, 8)
+    assert categories == categories[:8] * 6
     assert {q.format for q in chat} == {"chat"}
 
 
