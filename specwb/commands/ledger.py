@@ -127,13 +127,18 @@ def reproduce_all(
         else:
             spent = documents[name]["spent"]
             tell(errors, f"{name}: {spent:.0f} s of measuring{', interrupted' * stopped}")
-    page = ledger.sections(documents, left_out)
+    others: dict[str, dict[str, Any]] = {}
+    if shipped:
+        for family in run.FAMILIES[1:]:
+            has = [name for name in PLACES if run.shipped(study_of(name), family=family)[0]]
+            others[family] = {name: run.shipped_report(study_of(name), family) for name in has}
+    page = ledger.sections(documents, left_out, others)
     figures = ledger.drawings(documents)
     for drawn in (one for of_paper in figures.values() for one in of_paper):
         write(drawn.png, out / drawn.file)
     write(ledger.html_page(page, figures), pages["html"])
     write(ledger.markdown(page, figures), pages["md"])
-    write(json.dumps(ledger.as_json(documents), indent=1) + "\n", pages["json"])
+    write(json.dumps(ledger.as_json(documents, others), indent=1) + "\n", pages["json"])
     print_tables(
         [
             (title, [dict(zip(header, row, strict=True)) for row in rows])

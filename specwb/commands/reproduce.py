@@ -36,7 +36,10 @@ FIGURE = Annotated[
     ),
 ]
 SHIPPED = Annotated[
-    bool, typer.Option("--shipped", help="Show the shipped results; measure nothing.")
+    bool,
+    typer.Option(
+        "--shipped", help="Show the shipped results, of --target lab or smol; measure nothing."
+    ),
 ]
 TRAIN = Annotated[
     bool,
@@ -252,12 +255,12 @@ def _reproduce(
 
     study = study_of(str(ctx.info_name))
     if figure is not None:
-        alone(ctx, "--figure", "figure", "out", "shipped")
-        _draw(study, figure, out, shipped)
+        alone(ctx, "--figure", "figure", "out", "shipped", "target")
+        _draw(study, figure, out, target if shipped else None)
         return
     if shipped:
-        alone(ctx, "--shipped", "shipped")
-        _show(study, run.shipped_report(study))
+        alone(ctx, "--shipped", "shipped", "target")
+        _show(study, run.shipped_report(study, target))
         return
     if temperatures is not None:
         own["temperatures"] = numbers(temperatures, "--temperatures")
@@ -290,8 +293,9 @@ def print_tables(tables: Tables) -> None:
             screen.print(table(rows, WORDS))
 
 
-def _draw(study: Any, figure: str, out: Path, shipped: bool) -> None:
-    """Draw figures of a paper with ours, from the results in ``out`` or those that are shipped.
+def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:
+    """Draw figures of a paper with ours, from the results in ``out`` or the shipped ones of a
+    family of models.
 
     An ``out`` that is no results' file is where the figure is written.
     """
@@ -312,10 +316,10 @@ def _draw(study: Any, figure: str, out: Path, shipped: bool) -> None:
                 f"file of results, FILE.json; got {str(out)!r}"
             )
         results, kinds = Path(f"build/reproduce/{study.name}.json"), (written,)
-    if results.exists() and not shipped:
+    if results.exists() and family is None:
         document, source = results_in(results, study.name), str(results)
     else:
-        document, source = shipped_report(study), "the shipped results"
+        document, source = shipped_report(study, family or "lab"), "the shipped results"
     for key in study.figures if figure == "all" else (figure,):
         for kind in kinds:
             path = out if written != "json" else out.with_name(f"{out.stem}-{key}.{kind}")

@@ -151,6 +151,5 @@ STUDY = Study(
     rules=READING,
     settings={"temperatures": [0.3, 0.7, 1.0], "ks": [1, 2, 4, 8], "tokens": 48, "positions": 4},
     fields={"temperature": int | float, "domain": str, "ks": list, "at": list, "rates": list},
-    stored="acceptance-lab",
     is_paper=False,
 )

@@ -190,35 +190,50 @@ def claim_rows(
 
 
 def sections(
-    documents: Mapping[str, Document], left_out: Mapping[str, str] | None = None
+    documents: Mapping[str, Document],
+    left_out: Mapping[str, str] | None = None,
+    others: Mapping[str, Mapping[str, Document]] | None = None,
 ) -> list[tuple[str, str, tuple[str, ...], Rows]]:
-    """Make the page, as (title, text, header, rows)."""
-    left_out = left_out or {}
+    """Make the page, as (title, text, header, rows).
+
+    Args:
+        documents: paper -> its results.
+        left_out: paper -> why it has none.
+        others: another family of models -> its results, which are judged by themselves.
+    """
+    left_out, others = left_out or {}, others or {}
     tallies: dict[str, tuple[Mapping[str, int], str]] = {}
     headlines: Rows = []
     out: list[tuple[str, str, tuple[str, ...], Rows]] = []
     places: Rows = []
+
+    def judged(title: str, name: str, document: Document) -> None:
+        verdicts = _verdicts(document)
+        foregone = sum(bool(v.get("foregone")) for v in verdicts)
+        repeats = sum(bool(v.get("repeats")) and not v.get("foregone") for v in verdicts)
+        tallies[title] = counts(verdicts), f"{foregone} foregone, {repeats} repeats"
+        command = document.get("command") or document.get("counted", {}).get("command", "?")
+        text = (
+            f"{published(name)['source']}. Measured by `{command}` at commit "
+            f"{(document.get('commit') or '?')[:10]}, {document['arguments']['device']}; "
+            f"{extent(document)}."
+        )
+        out.append((title, text, HEADER, claim_rows(verdicts, document)))
+        own = claim_rows(verdicts, document, claimed=False)
+        out.append((f"{title}: {len(own)} {NOT_CLAIMED}", "", HEADER, own))
+
     for name in PLACES:
         numbers = entries(name)
         if name not in documents:
-            reason = left_out.get(name, "no results")
-            tallies[name] = {}, reason
+            tallies[name] = {}, left_out.get(name, "no results")
             continue
         document = documents[name]
         verdicts = _verdicts(document)
-        tally = counts(verdicts)
-        foregone = sum(bool(v.get("foregone")) for v in verdicts)
-        repeats = sum(bool(v.get("repeats")) and not v.get("foregone") for v in verdicts)
-        tallies[name] = tally, f"{foregone} foregone, {repeats} repeats"
         headlines += claim_rows([v for v in verdicts if v.get("headline")], document)
-        text = (
-            f"{published(name)['source']}. Measured by `{document.get('command', '?')}` "
-            f"at commit {(document.get('commit') or '?')[:10]}, {document['arguments']['device']}; "
-            f"{extent(document)}."
-        )
-        out.append((name, text, HEADER, claim_rows(verdicts, document)))
-        own = claim_rows(verdicts, document, claimed=False)
-        out.append((f"{name}: {len(own)} {NOT_CLAIMED}", "", HEADER, own))
+        judged(name, name, document)
+        for family, of_family in others.items():
+            if name in of_family:
+                judged(f"{name} on {family}", name, of_family[name])
         used = claimed(study_of(name), document)
         for place in dict.fromkeys(entry.place for entry in numbers):
             here = [entry for entry in numbers if entry.place == place]
@@ -232,17 +247,17 @@ def sections(
     given = [
         verdict for verdict in VERDICTS if any(verdict in tally for tally, _ in tallies.values())
     ]
-    summary: Rows = [
-        (
-            name,
-            str(len(entries(name))),
-            *(str(tally.get(verdict, 0)) if tally else "" for verdict in given),
-            note,
-        )
-        for name, (tally, note) in tallies.items()
-    ]
-    sums = [sum(tally.get(verdict, 0) for tally, _ in tallies.values()) for verdict in given]
-    summary.append(("all", str(sum(int(row[1]) for row in summary)), *map(str, sums), ""))
+    summary: Rows = []
+    for family in ("", *others):
+        titles = [name for name in tallies if name.partition(" on ")[2] == family]
+        numbers = ["" if family else str(len(entries(name))) for name in titles]
+        for title, n in zip(titles, numbers, strict=True):
+            tally, note = tallies[title]
+            shown = (str(tally.get(verdict, 0)) if tally else "" for verdict in given)
+            summary.append((title, n, *shown, note))
+        sums = [sum(tallies[title][0].get(verdict, 0) for title in titles) for verdict in given]
+        total = "" if family else str(sum(map(int, numbers)))
+        summary.append((f"all{family and f' on {family}'}", total, *map(str, sums), ""))
     wanted: Rows = [
         (name, key, table["what"], f"data/papers/{name}.json")
         for name in PLACES
@@ -412,12 +427,20 @@ def html_page(
     )
 
 
-def as_json(documents: Mapping[str, Document]) -> dict[str, Any]:
-    """All entries and verdicts, by paper."""
+def as_json(
+    documents: Mapping[str, Document],
+    others: Mapping[str, Mapping[str, Document]] | None = None,
+) -> dict[str, Any]:
+    """All entries and verdicts, by paper; those of ``others`` by family of models."""
     return {
         name: {
             "entries": [vars(entry) for entry in entries(name)],
             "verdicts": _verdicts(documents[name]) if name in documents else [],
+            "others": {
+                family: _verdicts(of_family[name])
+                for family, of_family in (others or {}).items()
+                if name in of_family
+            },
         }
         for name in PLACES
     }

@@ -220,8 +220,14 @@ def measure(
     return False
 
 
-def shipped(study: Study, target: Target | None = None) -> tuple[Document | None, Document | None]:
-    """Read the results that lie beside the lab family, and those of its ablation, as saved.
+FAMILIES = ("lab", "smol")
+"""Families of models that results are shipped of."""
+
+
+def shipped(
+    study: Study, target: Target | None = None, family: str = "lab"
+) -> tuple[Document | None, Document | None]:
+    """Read the shipped results of a family of models, and those of its ablation, as saved.
 
     None stands for what is not there, or not of this target.
     """
@@ -234,13 +240,21 @@ def shipped(study: Study, target: Target | None = None) -> tuple[Document | None
         same = target is None or document["arguments"].get("sha256") == target.sha256
         return document if same else None
 
-    own = read(study.stored or f"{study.name}-lab-cpu")
-    return own, read(f"{study.name}-ablation-lab") if study.variants else None
+    own = read(f"{study.name}-{family}-cpu" if study.is_paper else f"{study.name}-{family}")
+    return own, read(f"{study.name}-ablation-{family}") if study.variants else None
 
 
-def shipped_report(study: Study) -> Document:
-    """Return the shipped results, judged anew as they are read."""
-    own, ablation = shipped(study)
+def shipped_report(study: Study, family: str = "lab") -> Document:
+    """Return the shipped results of a family of models, judged anew as they are read.
+
+    Raises:
+        ArgumentError: there are none.
+    """
+    own, ablation = shipped(study, family=family)
     if own is None:
-        raise ArgumentError(f"there are no shipped results of {study.name}")
+        has = [name for name in FAMILIES if shipped(study, family=name)[0]]
+        raise ArgumentError(
+            f"there are no shipped results of {study.name} on {family}"
+            + (f"; there are of {' and '.join(has)}" if has else "")
+        )
     return study.report(own, ablation)

@@ -131,7 +131,6 @@ class Study:
         partial: whether it is of use without the methods that it is compared with: those whose
             model or head the target lacks are left out, and named.
         fields: of a record in the document's ``cells``, with their types.
-        stored: name of its shipped results, default ``NAME-lab-cpu``.
         is_paper: whether it is a paper's, whose claims are judged.
     """
 
@@ -164,7 +163,6 @@ class Study:
     most: int | None = None
     partial: bool = False
     fields: Mapping[str, Any] = field(default_factory=lambda: GRID_FIELDS)
-    stored: str = ""
     is_paper: bool = True
 
     @cached_property

@@ -202,7 +202,7 @@ def test_shipped_prompts():
 
 
 def test_parts_and_names():
-    assert sets() == ["chat", "lab", "tune", *OFFICIAL]
+    assert sets() == ["chat", "edit", "lab", "tune", *OFFICIAL]
     assert {q.category for q in load_prompts("lab/math")} == {"math"}
     for part in ("nope", ""):
         with pytest.raises(
@@ -212,7 +212,7 @@ def test_parts_and_names():
             load_prompts(f"lab/{part}")
     with pytest.raises(
         PromptSetError,
-        match="unknown prompt set 'nope/math'; shipped: chat, lab, tune; "
+        match="unknown prompt set 'nope/math'; shipped: chat, edit, lab, tune; "
         "official: gsm8k, humaneval, mt_bench, spec_bench",
     ):
         load_prompts("nope/math")
