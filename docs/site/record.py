@@ -2,7 +2,7 @@
 
     python docs/site/record.py [NAME ..] [--minutes 30]
 
-Writes ``docs/site/traces/NAME.json``, of all of :data:`RECORDINGS` or of those named. A recording
+Writes ``data/recordings/NAME.json``, of all of :data:`RECORDINGS` or of those named. A recording
 made while other programs had work is not trusted (:func:`disturbed`), so it is made again until the
 machine was calm or the time is over; a stored recording is replaced by a calmer one only. SmolLM2
 must have been fetched (``specwb`` does so where it can).
@@ -20,14 +20,24 @@ from typing import Any
 import specwb
 from specwb.methods import METHODS
 
-FOLDER = Path(__file__).with_name("traces")
+FOLDER = Path(__file__).parents[2] / "data/recordings"
 QUESTION = [{"role": "user", "content": "What is the capital of France, and what is it known for?"}]
 AREAS = "def area(width, height):\n    return width * height\n\ndef area_of_square(width):"
+BRIDGE = [
+    {
+        "role": "user",
+        "content": "Who built the bridge, when, and how long is it? Answer in full sentences with "
+        "the words of the text:\nThe stone bridge over the river Alm was built between 1742 and "
+        "1749 by the brothers Johann and Peter Kessler. It is 112 metres long, rests on seven "
+        "arches, and was repaired after the flood of 1862.",
+    }
+]
 STORY = "The sun had set, and the old house"
 WARM: dict[str, Any] = {"temperature": 0.8, "seed": 2}
 OTHER = {**WARM, "seed": 1}  # with the first these end after a sentence
 
 RECORDINGS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
+    "edit": ("smol", "pld", BRIDGE, {"max_new_tokens": 48}),
     "front": ("smol", "sps:gamma=3", QUESTION, {**WARM, "seed": 5}),
     "ar": ("smol", "ar", QUESTION, OTHER),
     "sps": ("smol", "sps:gamma=4", QUESTION, {**WARM, "seed": 6}),
@@ -79,9 +89,8 @@ def record(names: list[str], minutes: float) -> list[str]:
             model, method, prompt, settings = RECORDINGS[name]
             target = targets.setdefault(model, None) or specwb.load(model)
             targets[model] = target
-            trace = specwb.record(
-                target, prompt, method, max_new_tokens=TOKENS, repeats=REPEATS, **settings
-            )
+            settings = {"max_new_tokens": TOKENS, "repeats": REPEATS, **settings}
+            trace = specwb.record(target, prompt, method, **settings)
             off = disturbed(trace)
             if off < best.get(name, float("inf")):
                 best[name] = off

@@ -25,7 +25,14 @@ from specwb.course.classroom import ClassError, collect, seed
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
-from specwb.course.measure import Measured, calibration, lattices, measured, stored
+from specwb.course.measure import (
+    Measured,
+    calibration,
+    lattices,
+    measured,
+    recording,
+    stored,
+)
 from specwb.course.question import Question, Score, ask, questions, score
 
 __all__ = [
@@ -55,6 +62,7 @@ __all__ = [
     "per_prompt",
     "questions",
     "ratio",
+    "recording",
     "scenes",
     "score",
     "seed",

@@ -26,20 +26,29 @@ class MeasuredError(SpecwbError, ValueError):
     """There is no such result, or no numbers to show."""
 
 
-def stored(name: str) -> dict[str, Any]:
-    """A shipped result, ``data/results/NAME.json``.
+def stored(name: str, kind: str = "results") -> dict[str, Any]:
+    """A shipped result, ``data/results/NAME.json``, or a file of another kind.
 
     Raises:
         MeasuredError: there is none of that name.
     """
     from specwb.models.load import data_dir
 
-    folder = data_dir() / "results"
+    folder = data_dir() / kind
     path = folder / f"{name}.json"
     if not path.is_file():
         names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
         raise MeasuredError(f"no result {name!r} in {folder}; there are {names}")
     return json.loads(path.read_text("utf-8"))
+
+
+def recording(name: str) -> dict[str, Any]:
+    """A shipped recording for :func:`specwb.microscope`, made on a machine without other work.
+
+    Raises:
+        MeasuredError: there is none of that name.
+    """
+    return stored(name, "recordings")
 
 
 def calibration(name: str = "tune-lab-cpu") -> CostModel:

@@ -19,7 +19,7 @@ from specwb.scope.pages import PACKED, packed
 ROOT = Path(__file__).parents[2]
 LESSON = ROOT / "notebooks" / "lessons" / "2_the_rejection_rule.ipynb"
 KEY = "2.keep"
-TRACE = json.loads((ROOT / "docs/site/traces/front.json").read_text("utf-8"))
+TRACE = json.loads((ROOT / "data/recordings/front.json").read_text("utf-8"))
 new = nbformat.v4
 
 
