@@ -293,17 +293,12 @@ def gallery(staging: Staging) -> None:
 
 def ledger(staging: Staging) -> None:
     """What the papers claim and what was measured here, as `specwb reproduce all --shipped`."""
-    from specwb.studies import PLACES, run, study_of
     from specwb.studies import ledger as book
+    from specwb.studies import run
 
-    documents, left_out = {}, {}
-    for name in PLACES:
-        own, ablation = run.shipped(study_of(name))
-        if own is None:
-            left_out[name] = "no shipped results"
-        else:
-            documents[name] = study_of(name).report(own, ablation)
-    staging.write("ledger.md", cards.page(book.sections(documents, left_out)))
+    documents, *others = (run.shipped_reports(family) for family in run.FAMILIES)
+    more = dict(zip(run.FAMILIES[1:], others, strict=True))
+    staging.write("ledger.md", cards.page(book.sections(documents, others=more)))
 
 
 def index(staging: Staging) -> None:

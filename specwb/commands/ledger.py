@@ -127,11 +127,8 @@ def reproduce_all(
         else:
             spent = documents[name]["spent"]
             tell(errors, f"{name}: {spent:.0f} s of measuring{', interrupted' * stopped}")
-    others: dict[str, dict[str, Any]] = {}
-    if shipped:
-        for family in run.FAMILIES[1:]:
-            has = [name for name in PLACES if run.shipped(study_of(name), family=family)[0]]
-            others[family] = {name: run.shipped_report(study_of(name), family) for name in has}
+    families = run.FAMILIES[1:] if shipped else ()
+    others = {family: run.shipped_reports(family) for family in families}
     page = ledger.sections(documents, left_out, others)
     figures = ledger.drawings(documents)
     for drawn in (one for of_paper in figures.values() for one in of_paper):

@@ -151,8 +151,8 @@ def step_cost(v: Mapping[str, Any], document: Document) -> str:
     there = f"step: {cost:.2f} (draft {max(cost - 1, 0):.2f} if verify 1)"
     rows = {r["cell"]: r for r in document["rows"]}
     first, plain = rows.get(v["first"]), rows.get(v["second"])
-    if not first or not plain:
-        return there
+    if not first or not plain or None in (first["ms_per_round"], plain["ms_per_round"]):
+        return there  # not measured, or tokens only
     ms = plain["ms_per_round"]
     here = f"here {first['ms_per_round'] / ms:.2f}"
     if parts := first.get("parts"):

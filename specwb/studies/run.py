@@ -14,7 +14,7 @@ from specwb.errors import ArgumentError
 from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.options import MethodError
-from specwb.studies import grid, trained
+from specwb.studies import PLACES, grid, study_of, trained
 from specwb.studies.store import Store, identity, with_commit
 from specwb.studies.study import Document, Models, Study
 
@@ -258,3 +258,13 @@ def shipped_report(study: Study, family: str = "lab") -> Document:
             + (f"; there are of {' and '.join(has)}" if has else "")
         )
     return study.report(own, ablation)
+
+
+def shipped_reports(family: str) -> dict[str, Document]:
+    """Return a family's shipped results, judged anew, of every paper that has some."""
+    studies = {name: study_of(name) for name in PLACES}
+    return {
+        name: shipped_report(study, family)
+        for name, study in studies.items()
+        if shipped(study, family=family)[0]
+    }

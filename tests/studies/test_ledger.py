@@ -11,8 +11,9 @@ from terminal import call
 
 from specwb.studies import PLACES, ledger, study_of
 from specwb.studies.ledger import Drawn
-from specwb.studies.run import shipped
+from specwb.studies.run import shipped, shipped_report
 from specwb.studies.study import published
+from specwb.studies.verdicts import counts
 
 
 def leaves(x: object) -> int:
@@ -67,6 +68,8 @@ def test_what_a_step_costs_by_the_papers_two_numbers_and_here():
         "step: 1.40 (draft 0.40 if verify 1); here 3.00 (draft 1.50, verify 1.25)"
     )
     assert ledger.step_cost({}, {"rows": rows}) == ""
+    rows[0]["ms_per_round"] = None  # tokens only
+    assert ledger.step_cost(v, {"rows": rows}) == "step: 1.40 (draft 0.40 if verify 1)"
 
 
 def test_a_number_is_in_a_claim_where_the_claim_is_made_from_it():
@@ -108,7 +111,8 @@ class Cells(HTMLParser):
 def test_the_page_of_a_document_and_of_papers_left_out():
     own, ablation = shipped(study_of("falcon"))
     document = study_of("falcon").report(own, ablation)
-    page = ledger.sections({"falcon": document}, {"kangaroo": "no adapter | of its own <"})
+    others = {"smol": {"falcon": shipped_report(study_of("falcon"), "smol")}}
+    page = ledger.sections({"falcon": document}, {"kangaroo": "no adapter | of its own <"}, others)
     text, site = ledger.markdown(page), ledger.html_page(page)
     verdicts = [*document["verdicts"], *document["ablation"]["verdicts"]]
     judged = [v for v in verdicts if v["verdict"] != "not claimed"]
@@ -120,6 +124,13 @@ def test_the_page_of_a_document_and_of_papers_left_out():
     repeats = sum(bool(v.get("repeats")) for v in judged)
     assert sum(map(int, summary["falcon"][2:-1])) == len(judged) - repeats
     assert summary["falcon"][-1] == f"0 foregone, {repeats} repeats"
+    tally = counts(others["smol"]["falcon"]["verdicts"])
+    assert sum(map(int, summary["falcon on smol"][2:-1])) == sum(tally.values())
+    assert summary["all"][2:] == (*summary["falcon"][2:-1], "")
+    assert summary["all on smol"][2:] == (*summary["falcon on smol"][2:-1], "")
+    assert len(titles["falcon on smol"]) == len(
+        [v for v in others["smol"]["falcon"]["verdicts"] if v["verdict"] != "not claimed"]
+    )
     assert summary["falcon"][1] == str(len(ledger.entries("falcon")))
     assert summary["kangaroo"][-1] == "no adapter | of its own <"
     assert "no adapter \\| of its own \\<" in text
