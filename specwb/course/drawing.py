@@ -137,13 +137,7 @@ class Drawing:
         return self
 
     def bar(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        colour: str,
-        pattern: str = "",
+        self, x: float, y: float, width: float, height: float, colour: str, pattern: str = ""
     ) -> Self:
         """Draw a filled area: ``pattern`` is nothing, ``stripes`` or ``dots``, told apart without
         colour."""
@@ -270,9 +264,8 @@ def bars(
     for i, (words, colour, pattern) in enumerate(key):
         drawing.bar(left + 168 * i, 4, 15, 13, colour, pattern)
         drawing.text(left + 168 * i + 21, 16, words, size=13)
-    drawing.line(left + 506, 10, left + 530, 10, colour="target", thick=4).text(
-        left + 536, 15, target
-    )
+    drawing.line(left + 506, 10, left + 530, 10, colour="target", thick=4)
+    drawing.text(left + 536, 15, target)
     drawing.line(left + 566, 10, left + 590, 10, colour="draft", thick=4, dashed=True)
     drawing.text(left + 596, 15, "q")
     base, step = high + 52, (WIDTH - left - 20) / len(ps)
@@ -322,17 +315,9 @@ def chain(
         mark = "" if accepted is None else "✓ " if stays else "✗ "
         drawing.box(128 + i * step, 6, step - 12, 38, mark + words, colour=colour, dashed=not stays)
     for i, words in enumerate(choices):
-        bonus = i == accepted
-        drawing.box(
-            128 + i * step,
-            54,
-            step - 12,
-            38,
-            f"+ {words}" if bonus else words,
-            colour="target",
-            hollow=accepted is not None and not bonus,
-            dashed=accepted is not None and i > accepted,
-        )
+        mark = "+ " if i == accepted else ""
+        how = {"hollow": accepted not in (None, i), "dashed": accepted is not None and i > accepted}
+        drawing.box(128 + i * step, 54, step - 12, 38, mark + words, colour="target", **how)
     return drawing
 
 

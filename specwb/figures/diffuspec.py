@@ -21,12 +21,8 @@ from specwb.palette import (
     TARGET,
 )
 
-SHADES = [
-    [0, "#F1F7FB"],
-    [0.1, "#CFE5F2"],
-    [0.4, "#9CCDE8"],
-    [1, "#56B4E9"],
-]  # light enough for dark words
+# light enough for dark words
+SHADES = [[0, "#F1F7FB"], [0.1, "#CFE5F2"], [0.4, "#9CCDE8"], [1, "#56B4E9"]]
 READER = PALETTE[6][0]  # the proxy, which reads from left to right
 HALF = 0.34  # of the width of a cell; paths run between the columns, where there are no words
 

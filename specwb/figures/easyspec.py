@@ -5,7 +5,6 @@ several devices, what it all may bring.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -78,13 +77,8 @@ def by_layer(
     one.lines(points, hover="layer %{x}: %{y:.3f}")
     for group in groups:
         if len(group) > 1:
-            band: dict[str, Any] = {
-                "type": "rect",
-                "line_width": 0,
-                "fillcolor": FAINT,
-                "layer": "below",
-            }
-            one.rule((group[0] - 0.4, group[-1] + 0.4), **band)
+            band = group[0] - 0.4, group[-1] + 0.4
+            one.rule(band, type="rect", line_width=0, fillcolor=FAINT, layer="below")
     return draw(one, 400)
 
 

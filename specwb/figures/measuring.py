@@ -39,11 +39,13 @@ def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) ->
         one.points("", np.round(shown, 3), y, (FIRST, "", "circle"), **cloud)
         hover = f"{MIDDLE:.0%} of the estimates lie up to %{{x:.2f}}"
         one.line("", [low, high], [row, row], (INK, "solid", ""), 0, 6, hover=hover)
-        words: dict[str, Any] = {
-            "text": [f"{low:.2f} to {high:.2f}"],
+        words: dict[str, Any] = {"text": [f"{low:.2f} to {high:.2f}"]}
+        words |= {
             "textposition": "bottom center",
+            "textfont": {"color": INK},
+            "cliponaxis": False,
+            "mode": "markers+text",
         }
-        words |= {"textfont": {"color": INK}, "cliponaxis": False, "mode": "markers+text"}
         one.points("", [middle], [row], diamond, size=12, hover="median %{x:.2f}", **words)
     return draw(one.rule(x=truth), 110 + 90 * len(found))
 

@@ -131,10 +131,8 @@ def rule_rates(
     """
     schemes = list(dict.fromkeys(drawn[rule] for rule in rates))
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
-    where = [
-        [DRAWN.get(drawn[rule], drawn[rule]) for rule in order],
-        [_wrapped(rule) for rule in order],
-    ]
+    ways = [DRAWN.get(drawn[rule], drawn[rule]) for rule in order]
+    where = [ways, list(map(_wrapped, order))]
     one = Panel("How often one of the candidates comes out", y=axis("acceptance", 0, 1.08))
     one.x = axis("rule, by how its candidates are drawn", tickangle=0)
     one.bars(

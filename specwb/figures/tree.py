@@ -61,11 +61,8 @@ def draft_tree(step: Step, row: int = 0) -> go.Figure:
             children.setdefault(parent, []).append(node)
     children.setdefault(path[-1], []).append(-1)
     place = places(children)
-    kind = (
-        dict.fromkeys(place, "other")
-        | dict.fromkeys(path, "accepted")
-        | {0: "pending", -1: "bonus"}
-    )
+    kind = dict.fromkeys(place, "other") | dict.fromkeys(path, "accepted")
+    kind |= {0: "pending", -1: "bonus"}
     drafted = sum(valid[n] and parents[n] >= 0 for n in range(tree.n))
     counted = f"{drafted} draft tokens, {accepted} accepted, 1 bonus token"
     one = Panel(f"Step {step.index + 1}: {counted}")
