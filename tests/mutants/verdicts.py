@@ -30,7 +30,7 @@ def noise_raced_twice(patch):
     patch.edit(symbols.Race.special, "again or any(", "False and any(")
 
 
-@killed_by("verify/test_certify.py: hostile_verifiers state")
+@killed_by("verify/test_certify.py: in_a_second_run")
 def one_run_is_enough(patch):
     """Runs are not made a second time."""
     patch.edit(forking.distribution, "in reversed(leaves)", "in []")

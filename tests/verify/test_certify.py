@@ -483,6 +483,11 @@ def test_hostile_verifiers_get_no_certificate(name):
     assert repr(result).startswith("no certificate: ")
 
 
+def test_state_that_is_kept_shows_in_a_second_run():
+    CALLS[0] = 0
+    assert "in a second run" in certify(every_tenth_call, seconds=BUSY).reason
+
+
 def mutated(change):
     """Token rejection with uniforms that ``change`` makes of a fresh tensor."""
 
