@@ -261,6 +261,15 @@ def test_trees_follow_the_prefix() -> None:
     assert dict(E.trees(E.without_replacement, draft, (-1, 0, 0, 2))) == {((), (0,), None, None): 1}
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_mutants_are_killed_over_a_round(mutant) -> None:
+    tree = (-1, *([0] * mutant.k), 1)
+    assert any(
+        off(E.walks(mutant.node, mutant.scheme, target, draft, tree), target, 3)
+        for target, draft in (models(seed, 3) for seed in range(10))
+    )
+
+
 def test_q_of_the_wrong_row_is_killed() -> None:
     """The error is at most that of the q that is used."""
 
