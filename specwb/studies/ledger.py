@@ -250,13 +250,13 @@ def sections(
     summary: Rows = []
     for family in ("", *others):
         titles = [name for name in tallies if name.partition(" on ")[2] == family]
-        numbers = ["" if family else str(len(entries(name))) for name in titles]
-        for title, n in zip(titles, numbers, strict=True):
+        sizes = ["" if family else str(len(entries(name))) for name in titles]
+        for title, size in zip(titles, sizes, strict=True):
             tally, note = tallies[title]
             shown = (str(tally.get(verdict, 0)) if tally else "" for verdict in given)
-            summary.append((title, n, *shown, note))
+            summary.append((title, size, *shown, note))
         sums = [sum(tallies[title][0].get(verdict, 0) for title in titles) for verdict in given]
-        total = "" if family else str(sum(map(int, numbers)))
+        total = "" if family else str(sum(map(int, sizes)))
         summary.append((f"all{family and f' on {family}'}", total, *map(str, sums), ""))
     wanted: Rows = [
         (name, key, table["what"], f"data/papers/{name}.json")
