@@ -255,7 +255,7 @@ def _reproduce(
 
     study = study_of(str(ctx.info_name))
     if figure is not None:
-        alone(ctx, "--figure", "figure", "out", "shipped", "target")
+        alone(ctx, "--figure", "figure", "out", "shipped", *(["target"] if shipped else []))
         _draw(study, figure, out, target if shipped else None)
         return
     if shipped:
@@ -319,7 +319,8 @@ def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:
     if results.exists() and family is None:
         document, source = results_in(results, study.name), str(results)
     else:
-        document, source = shipped_report(study, family or "lab"), "the shipped results"
+        family = family or "lab"
+        document, source = shipped_report(study, family), f"the shipped results of {family}"
     for key in study.figures if figure == "all" else (figure,):
         for kind in kinds:
             path = out if written != "json" else out.with_name(f"{out.stem}-{key}.{kind}")

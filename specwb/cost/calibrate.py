@@ -173,6 +173,29 @@ class AcceptanceTally:
         return (self.counts.double() / self.tested.clamp_min(1)[:, None]).tolist()
 
 
+def accepted_by_rank(
+    target: Target,
+    prompts: Sequence[Prompt],
+    method: str | Method,
+    *,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    seed: int = 0,
+    **options,
+) -> list[list[float]]:
+    """Measure how often the r-th child is the accepted one, by depth.
+
+    At depth d it is counted among the decoding steps whose walk reached depth d - 1. Steps that end
+    a row are left out, since the limit may have cut them. A depth that is never reached has rates
+    0. Returns ``rates[d - 1][r]``, the form that :func:`specwb.analysis.tree_reach` takes.
+    """
+    chosen = method if isinstance(method, Method) else make_method(method, target, **options)
+    tally = AcceptanceTally(chosen)
+    for prompt in token_rows(target, prompts):
+        tally.add(target, prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    return tally.rates
+
+
 def calibrate(
     target: Target,
     draft: Target | None,

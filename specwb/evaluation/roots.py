@@ -17,6 +17,7 @@ from specwb.bench.statistics import mean_and_error
 from specwb.decoding import decode
 from specwb.drafters.level import Drafted
 from specwb.drafters.mcsd_ti import SeveralRoots
+from specwb.errors import ArgumentError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import check_pair, draft_model
@@ -62,7 +63,12 @@ class RootDistributions:
 
         Returns:
             ``[M+1]``.
+        Raises:
+            ArgumentError: there are more roots than tokens that have any probability.
         """
+        possible = (self.p[:-1] > 0).sum()
+        if roots > possible and not self.p[-1]:
+            raise ArgumentError(f"roots can be at most {possible}, got {roots}")
         roots_drawn = self._draw(roots)
         equal = self.lengths[roots_drawn]  # [DRAWS, roots, D+1]: P(L = l)
         at_most = equal.cumsum(-1)
@@ -137,9 +143,15 @@ def root_distributions(
         drafts: chains below each root.
         seed: of the draws.
     Raises:
-        ValueError: the text does not fit the context, or there are too many nodes for one tree.
+        ValueError: the temperature is 0, the text does not fit the context, there are more
+            candidates than tokens, or too many nodes for one tree.
     """
     sampling = Sampling(temperature)
+    if sampling.greedy or candidates > target.vocabulary:
+        raise ArgumentError(
+            f"temperature must be > 0 and candidates at most {target.vocabulary}, the vocabulary; "
+            f"got {temperature:g} and {candidates}"
+        )
     (ids,) = token_rows(target, [prompt])
     draft = draft_model(target, draft)
     check_pair(target, draft)

@@ -42,7 +42,7 @@ def naming(where: Path | None = None) -> Iterator[None]:
     try:
         yield
     except LoadError as error:
-        named = where is None or str(where) in str(error)
+        named = where is None or str(error).startswith(str(where))
         raise HeadError(str(error) if named else f"{where}: {error}") from error
 
 

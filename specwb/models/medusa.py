@@ -153,7 +153,7 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
         blocks = max(int(match[2]) for match in matches if match)
         # fewer heads than the file holds are common, see above; more would be missing
         count = config.get("medusa_num_heads", heads)
-        if type(count) is not int or not 1 <= count <= heads:
+        if count is not None and (type(count) is not int or not 1 <= count <= heads):
             raise HeadError(f"config.json says medusa_num_heads={count!r}, the file holds {heads}")
         check_said(config, "medusa_num_layers", blocks)
         hidden, shared = target.backbone.config.hidden_size, bool(config.get("shared_head"))

@@ -231,8 +231,7 @@ def leave() -> None:
 
 
 def parts(config: Any, size: int) -> int:
-    """Over how many of ``size`` ranks a model can be parted, by its heads, key-value heads and
-    MLP."""
+    """The largest divisor of ``size`` that divides a model's heads, key-value heads and MLP."""
     counts = config.num_attention_heads, config.num_key_value_heads, config.intermediate_size
     return max(
         t for t in range(1, size + 1) if size % t == 0 and all(count % t == 0 for count in counts)

@@ -224,16 +224,18 @@ def sections(
 
     for name in PLACES:
         numbers = entries(name)
-        if name not in documents:
+        if name in documents:
+            judged(name, name, documents[name])
+        else:
             tallies[name] = {}, left_out.get(name, "no results")
+        for family, of_family in others.items():
+            if name in of_family:
+                judged(f"{name} on {family}", name, of_family[name])
+        if name not in documents:
             continue
         document = documents[name]
         verdicts = _verdicts(document)
         headlines += claim_rows([v for v in verdicts if v.get("headline")], document)
-        judged(name, name, document)
-        for family, of_family in others.items():
-            if name in of_family:
-                judged(f"{name} on {family}", name, of_family[name])
         used = claimed(study_of(name), document)
         for place in dict.fromkeys(entry.place for entry in numbers):
             here = [entry for entry in numbers if entry.place == place]
