@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits
-from specwb.verify.rule import Rule, entries
+from specwb.verify.rule import Rule
 
 
 class Greedy(Rule):
@@ -44,7 +44,9 @@ class Greedy(Rule):
         # every ancestor agrees
         reached = ~(tree.mask[:, : tree.v, : tree.v] & ~agree[:, None, :]).any(-1)
         node = (reached * (depth + 1)).argmax(1)  # deepest; of repeated siblings the first
-        return Verdict(entries(tree.trail, node), entries(tree.depth, node), entries(best, node))
+        row = torch.arange(len(node), device=node.device)
+        of = row if tree.R > 1 else torch.zeros_like(row)  # once for all tables: a kernel each
+        return Verdict(tree.trail[of, node], tree.depth[of, node], best[row, node])
 
 
 def sound(scores: Scores, best: Tensor) -> Tensor:

@@ -222,8 +222,9 @@ class NodeRule(Rule):
 
 def entries(table: Tensor, node: Tensor) -> Tensor:
     """The entries at ``node [B]`` of a table of a tree, ``[1,n,..]`` or ``[B,n,..]``."""
-    rows = torch.arange(len(node), device=node.device)
-    return table[rows if len(table) > 1 else torch.zeros_like(node), node]
+    per_row = len(table) > 1
+    rows = torch.arange(len(node), device=node.device) if per_row else torch.zeros_like(node)
+    return table[rows, node]
 
 
 def without(p: Tensor, tokens: Tensor, ok: Tensor) -> Tensor:

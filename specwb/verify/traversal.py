@@ -8,7 +8,7 @@ from torch import Tensor
 from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.tree import Limits, Tree
 from specwb.verify.rrsw import SCALE
-from specwb.verify.rule import Rule, entries
+from specwb.verify.rule import Rule
 
 
 class Traversal(Rule):
@@ -112,7 +112,8 @@ class Traversal(Rule):
             bonus = self.put(bonus, rest, c > 0)
         if self.some(broken):
             bonus = torch.where(broken[:, None], torch.nan, bonus)
-        path, accepted = entries(tree.trail, at), entries(tree.depth, at)
+        of = row if tree.R > 1 else torch.zeros_like(row)
+        path, accepted = tree.trail[of, at], tree.depth[of, at]
         return Verdict(path, accepted, torch.empty(0), bonus)
 
     def _reject(

@@ -77,9 +77,10 @@ def endless() -> None:
         return known(drafter, state)[0], 0 if shortest else most, most + 1
 
     def lattice(drafter: DiffusionDrafter, numbers: torch.Tensor) -> list[list[float]]:
-        chunks = seen.get(drafter.index, 0)
+        step = id(drafter.searched)  # a list that every step makes anew
+        chunks = seen.get(step, 0)
         seen.clear()
-        seen[drafter.index] = chunks + 1
+        seen[step] = chunks + 1
         left = drafter.length.most - chunks * drafter.chunk
         wish = 0 if shortest else left
         drafter.texts = [[0] * len(text) for text in drafter.texts]
