@@ -8,13 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from record import stored
-
 from specwb.cost import Setting, card, ledger, seconds, shape, step
 from specwb.cost.cards import SIZES
 from specwb.cost.shapes import tables
-from specwb.course import calibration
-from specwb.course import stored as result
+from specwb.course import calibration, recording, stored
 from specwb.course.measure import origin
 from specwb.drafters.base import Entry
 from specwb.methods import METHODS
@@ -59,7 +56,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 def machines() -> list[dict[str, Any]]:
     """The hardware of the page: of each the time of a draft pass over that of the target's (c), and
     how the target's time grows with the number of tokens."""
-    model, measured = calibration(), result("tune-lab-cpu")
+    model, measured = calibration(), stored("tune-lab-cpu")
     arguments = measured["arguments"]
     found: list[dict[str, Any]] = [
         {
@@ -147,7 +144,7 @@ def _method(entry: Entry, needed: float | None, row: dict[str, Any] | None) -> s
 
 def page() -> str:
     """The page as Markdown."""
-    trace = stored("front")
+    trace = recording("front")
     html = f"""
 <div class="front">
 <p class="lead">A small drafter proposes the next few tokens, the large model checks all of them in

@@ -28,6 +28,7 @@ from typing import Any
 from sphinx.cmd.build import build_main
 
 import specwb
+from specwb.course import recording
 from specwb.methods import METHODS
 from specwb.scope.pages import PACKED, section, unpacked
 
@@ -36,7 +37,6 @@ sys.path.insert(0, str(HERE))
 
 import cards  # noqa: E402, these lie beside this file
 import front  # noqa: E402
-from record import stored  # noqa: E402
 
 ROOT = HERE.parents[1]
 PAGES = (
@@ -278,7 +278,7 @@ def gallery(staging: Staging) -> None:
             f"gallery/{name}.md",
             f"# {name}\n\n{METHODS[name].paper}. {about}.\n\nOne decoding, recorded; step through"
             " it with the arrow keys, with shift by whole steps, and play it with space."
-            f"\n\n```{{raw}} html\n{section(stored(name), name)}\n```\n",
+            f"\n\n```{{raw}} html\n{section(recording(name), name)}\n```\n",
         )
         rows.append(f"| [{name}]({name}.md) | {METHODS[name].needs} | {METHODS[name].paper} |")
     listed = "\n".join(METHODS)

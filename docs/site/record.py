@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import specwb
+from specwb.course import recording
 from specwb.methods import METHODS
 
 FOLDER = Path(__file__).parents[2] / "data/recordings"
@@ -71,16 +72,13 @@ def calm_load() -> float:
     return os.getloadavg()[0] / ((os.cpu_count() or 1) - 0.5)
 
 
-def stored(name: str) -> dict[str, Any]:
-    """A recording of :data:`RECORDINGS`."""
-    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-
-
 def record(names: list[str], minutes: float) -> list[str]:
     """Record until all are calm; returns the names of those that are not when the time is over."""
     FOLDER.mkdir(exist_ok=True)
     targets: dict[str, Any] = {}
-    best = {name: disturbed(stored(name)) for name in names if (FOLDER / f"{name}.json").exists()}
+    best = {
+        name: disturbed(recording(name)) for name in names if (FOLDER / f"{name}.json").exists()
+    }
     end = time.monotonic() + 60 * minutes
     while waiting := [name for name in names if best.get(name, 2.0) > 1]:
         for name in sorted(waiting, key=best.__contains__):  # the missing ones at once

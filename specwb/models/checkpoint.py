@@ -79,10 +79,13 @@ def _read(
     where: Path, target: Target, names: Sequence[str], wanted: Callable[[str], bool]
 ) -> Stored:
     config, card = table(where / "config.json", LoadError), card_of(where)
-    if card.get("target") == smol.NAME and smol.is_original(target.name):
+    trained = card.get("target_sha256")
+    sha256 = target.sha256 if trained else None  # of a large target that takes a while
+    original = card.get("target") == smol.NAME and smol.is_original(target.name)
+    if original and sha256 not in (None, trained):
         logger.warning("%s: %s", where, smol.ORIGINAL)
-    elif card.get("target_sha256"):  # of a large target its own takes a while
-        check_origin(card, "target", repr(target.name), target.sha256)
+    else:
+        check_origin(card, "target", repr(target.name), sha256)
     parts = weight_files(where, names, wanted)
     if parts is not None:
         weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}

@@ -275,7 +275,9 @@ class Study:
                 f"{sum(len(cell['disturbed']) for cell in records)} decodings, also when they were "
                 "measured again."
             )
-        if self.is_paper:
+        if "command" not in document and (counted := document.get("counted")):
+            lines.append(f"Tokens only, counted by `{counted['command']}` on {counted['device']}.")
+        elif self.is_paper:
             lines.append(OVER)
         return [*lines, f"{extent(document)}, {document['spent']:.0f} s of measuring."]
 
