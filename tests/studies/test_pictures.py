@@ -164,13 +164,13 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, out, err = call(monkeypatch, capsys, "reproduce", "mcsd_ti", "--figure", "width")
     assert (code, err) == (0, "")
-    assert "build/reproduce/mcsd_ti-width.html, from the shipped results" in out
+    assert "build/reproduce/mcsd_ti-width.html, from the shipped results of lab" in out
     page = (tmp_path / "build/reproduce/mcsd_ti-width.html").read_text()
     assert "decision model" in page
     assert (tmp_path / "build/reproduce/mcsd_ti-width.png").exists()
     one = ("reproduce", "mcsd_ti", "--figure", "width", "--out", "w.svg")
     code, out, err = call(monkeypatch, capsys, *one)
-    assert (code, out.strip()) == (0, "w.svg, from the shipped results")
+    assert (code, out.strip()) == (0, "w.svg, from the shipped results of lab")
     assert "<svg" in (tmp_path / "w.svg").read_text()
     # results that are named are what is drawn
     own, _ = shipped(study_of("mcsd_ti"))
