@@ -283,7 +283,7 @@ def decode(
     for step in loop:
         state, stops = step.state, step.stops
         counts.append(step.verdict.count)
-        offers.append(step.offered())
+        offers.append(step.offered)
         if trace:
             steps.append(step)
         if on_tokens is not None:

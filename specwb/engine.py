@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from specwb.drafters.base import Drafter
 from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
-from specwb.flow import Draft, Fault, Scores, State, Step, Verdict
+from specwb.flow import Draft, Fault, Scores, State, Step, Verdict, offered
 from specwb.graphs import ARENAS, Arena
 from specwb.methods import Method
 from specwb.models.attention import backends
@@ -129,11 +130,13 @@ class Decoding:
         """Step by step to the end of every row."""
         self.open()
         arena = self._borrow() if self.static else None
+        # an arena chooses kernels where it records; a replay needs no choice
+        chosen = nullcontext() if self.static else backends(self.target.device)
         index, between = 0, True
         try:
             while not self.state.finished:
                 # not around the yield: a generator must not leave its caller in inference mode
-                with torch.inference_mode(), backends(self.target.device):
+                with torch.inference_mode(), chosen:
                     between = False
                     step = self.step(arena)
                     if self.stops:
@@ -226,9 +229,8 @@ class Decoding:
         drafter.observe(state, draft, verdict, scores)
         state.advance(verdict, done, fault)
         tokenizer = target.tokenizer
-        return Step(
-            0, length, draft, verdict, scores, accept, bonus_uniform, self.rule, tokenizer, state
-        )
+        known = length, draft, verdict, offered(draft, verdict), scores, accept, bonus_uniform
+        return Step(0, *known, self.rule, tokenizer, state)
 
     def _score(self, draft: Draft) -> Scores:
         try:

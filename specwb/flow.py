@@ -374,6 +374,24 @@ class Verdict:
         return Verdict(**copies)
 
 
+def offered(draft: Draft, verdict: Verdict) -> Tensor:
+    """``[B]``: whether the last node that stays had candidates: the last accepted one, or the bonus
+    token's where that is a node."""
+    last = verdict.path.gather(1, verdict.accepted.clamp_min(0)[:, None])
+    kids = draft.tree.kids.expand(len(last), -1, -1)
+
+    def below(node: Tensor) -> tuple[Tensor, Tensor]:
+        children = kids.gather(1, node[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
+        nodes = children.clamp_min(0)
+        return nodes, (children >= 0) & draft.valid.gather(1, nodes)
+
+    nodes, there = below(last)
+    if verdict.next_distribution is not None:
+        bonus = there & (draft.tokens.gather(1, nodes) == verdict.bonus[:, None])
+        _, there = below(nodes.gather(1, bonus.int().argmax(1, keepdim=True)))
+    return there.any(1)
+
+
 @dataclass
 class Step:
     """One decoding step as a notebook sees it: what was known, drafted, scored and decided.
@@ -387,6 +405,7 @@ class Step:
     length: Tensor  # [B], before the step
     draft: Draft
     verdict: Verdict
+    offered: Tensor  # [B], see :func:`offered`
     scores: Scores | None
     uniforms: Tensor | None  # [B,m] the acceptance uniforms the rule was given
     bonus_uniform: Tensor | None  # [B]
@@ -399,23 +418,5 @@ class Step:
         """A copy that outlives the step where graphs write the next one into the same memory; it is
         without scores and uniforms."""
         draft, verdict = self.draft.clone(), self.verdict.clone()
-        copies = (self.length.clone(), draft, verdict, None, None, None)
+        copies = (self.length.clone(), draft, verdict, self.offered.clone(), None, None, None)
         return Step(self.index, *copies, self.rule, self.tokenizer, self.state)
-
-    def offered(self) -> Tensor:
-        """``[B]``: did the last node that stays have candidates: the last accepted one, or the
-        bonus token's where that is a node."""
-        verdict, draft = self.verdict, self.draft
-        last = verdict.path.gather(1, verdict.accepted.clamp_min(0)[:, None])
-        kids = draft.tree.kids.expand(len(last), -1, -1)
-
-        def below(node: Tensor) -> tuple[Tensor, Tensor]:
-            children = kids.gather(1, node[:, :, None].expand(-1, -1, kids.shape[-1]))[:, 0]
-            nodes = children.clamp_min(0)
-            return nodes, (children >= 0) & draft.valid.gather(1, nodes)
-
-        nodes, there = below(last)
-        if verdict.next_distribution is not None:
-            bonus = there & (draft.tokens.gather(1, nodes) == verdict.bonus[:, None])
-            _, there = below(nodes.gather(1, bonus.int().argmax(1, keepdim=True)))
-        return there.any(1)

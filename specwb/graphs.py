@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
 from specwb.flow import State
+from specwb.models.attention import backends
 from specwb.models.backbone import Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import Groups
@@ -178,15 +179,17 @@ class Arena:
         if any(getattr(made, "ended", False) for made in self.recordings.values()):
             # the group of ranks that they were made in was left
             self.recordings = dict.fromkeys(self.recordings)
+        device = self.state.tokens.device
         if bucket not in self.recordings:
             self.recordings[bucket] = None
-            return body()
+            with backends(device):
+                return body()
         recording = self.recordings[bucket]
         if recording is None:
             self._check_drafter()
-            device = self.state.tokens.device
             earlier = next(filter(None, self.recordings.values()), None)
-            recording = RECORDERS[device.type](body, device, earlier)
+            with backends(device):
+                recording = RECORDERS[device.type](body, device, earlier)
             self.recordings[bucket] = recording
         recording.replay()
         return recording.result

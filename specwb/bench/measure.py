@@ -269,7 +269,7 @@ def _by_engine(
         columns["count"].append(step.verdict.count)
         columns["drafted"].append(draft.valid[:, 1:].sum(1))
         if not by_step:
-            columns["offered"].append(step.offered())
+            columns["offered"].append(step.offered)
         elif is_tree:
             columns["levels"].append((draft.valid * draft.tree.depth).amax(1))
     assert state is not None

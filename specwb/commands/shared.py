@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,17 +135,31 @@ def whole(console: Console, line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+LOG_SECONDS = 30
+"""Between two lines of progress where there is no terminal."""
+
+
 @contextmanager
 def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str], None]]:
-    """Show a bar on a terminal; yields what moves it: the share done, and what is done now.
+    """Show a bar on a terminal, elsewhere a line now and then; yields what moves it: the share
+    done, and what is done now.
 
     A ``lasting`` one says how long it will take, and stays when it is full.
     """
+    last = time.monotonic()
+
+    def move(done: float, text: str) -> None:
+        nonlocal last
+        bar.update(number, completed=min(done, 1.0), description=text)
+        if not errors.is_terminal and time.monotonic() - last > LOG_SECONDS:
+            last = time.monotonic()
+            whole(errors, f"{min(done, 1.0):.0%}: {text}")
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     about: dict[str, Any] = {"console": errors, "disable": not errors.is_terminal}
     with Progress(*columns[: 3 * lasting], transient=not lasting, **about) as bar:
         number = bar.add_task(task, total=1.0)
-        yield lambda done, text: bar.update(number, completed=min(done, 1.0), description=text)
+        yield move
 
 
 def check_outputs(files: Mapping[str, Path | None]) -> None:

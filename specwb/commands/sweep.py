@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +13,6 @@ from specwb.commands.shared import alone, check_outputs, errors, loaded, progres
 from specwb.files import home
 
 STORE = Path("build/sweep.sqlite")
-LOG_SECONDS = 60
-"""Between two lines of progress where there is no terminal."""
 
 
 def grid_of(paper: str) -> str:
@@ -100,15 +97,11 @@ def sweep(
     plan = spaces.read(file)
     questions = interleave(load_prompts(plan.prompts))[: plan.first]
     model = loaded(plan.target, device, dtype, stored=True)
-    last = 0.0
     with progress("sweep", lasting=True) as move:
 
         def report(done: float, text: str) -> None:
-            nonlocal last
             move(done, text)
-            # a log has a line a minute
-            if not done or (not errors.is_terminal and time.monotonic() - last > LOG_SECONDS):
-                last = time.monotonic()
+            if not done:
                 errors.print(text, highlight=False, soft_wrap=True)
 
         found = run(
