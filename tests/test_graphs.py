@@ -421,7 +421,7 @@ def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
             assert torch.equal(a.draft.tree.parent, b.draft.tree.parent)
             assert torch.equal(a.draft.tokens, b.draft.tokens)
             assert torch.equal(a.verdict.emitted, b.verdict.emitted)
-        assert torch.equal(a.offered, b.offered())
+        assert torch.equal(a.offered, b.offered)
 
 
 def test_eager_where_asked_traced_clocked_or_without_cuda(monkeypatch):
