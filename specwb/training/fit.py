@@ -377,7 +377,7 @@ class Training:
     def _step(self, step: int) -> None:
         for group, rate in zip(self.groups, self.base_rates, strict=True):
             group["lr"] = rate * self.plan.scale(step)
-        total = self._backward(step)
+        losses = self._backward(step)
         if self.is_parallel:
             _average_gradients(self.model)
         self._clip()
@@ -388,23 +388,24 @@ class Training:
             optimiser.zero_grad(set_to_none=True)
         # an interrupt may have left an autocast open, in a notebook: weights in bfloat16 would stay
         torch.clear_autocast_cache()
-        self.log.loss.append(round(total, 5))
+        # read here, where a GPU has all of the step to do
+        self.log.loss.append(round(sum(part.item() for part in losses), 5))
         self.done = step + 1
         self.is_updating = False
 
-    def _backward(self, step: int) -> float:
-        """Computes the gradients of a step, part by part if it has parts; returns its loss."""
+    def _backward(self, step: int) -> list[Tensor]:
+        """Computes the gradients of a step, part by part if it has parts; returns their losses."""
         with autocast(self.device):
             value = self.loss(step)
         parts = iter((value,)) if isinstance(value, Tensor) else value
-        total = 0.0
+        losses: list[Tensor] = []
         while True:
             with autocast(self.device):
                 part = next(parts, None)
             if part is None:
-                return total
+                return losses
             part.backward()
-            total += part.item()
+            losses.append(part.detach())
 
     def _clip(self) -> None:
         if not self.plan.clip:

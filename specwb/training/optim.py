@@ -116,25 +116,25 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+            by_shape: dict[tuple[int, ...], list[Tensor]] = {}
             for p in group["params"]:
                 if p.grad is not None:
                     by_shape.setdefault(tuple(p.shape), []).append(p)
             for shape, params in by_shape.items():
-                updates = torch.stack([self._update(p, group["momentum"]) for p in params])
+                updates = torch.stack(self._updates(params, group["momentum"]))
                 scale = group["lr"] * 0.2 * math.sqrt(max(shape))
-                shrinkage = 1 - group["lr"] * group["weight_decay"]
-                for p, update in zip(params, orthogonalise(updates), strict=True):
-                    p.mul_(shrinkage).sub_(update, alpha=scale)
+                torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_sub_(params, list(orthogonalise(updates)), alpha=scale)
 
-    def _update(self, p: nn.Parameter, momentum: float) -> Tensor:
-        """Returns the gradient with Nesterov's momentum."""
-        state = self.state[p]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(p)
-        assert p.grad is not None
-        state["momentum"].lerp_(p.grad, 1 - momentum)
-        return p.grad.lerp(state["momentum"], momentum)
+    def _updates(self, params: list[Tensor], momentum: float) -> list[Tensor]:
+        """Returns the gradients with Nesterov's momentum."""
+        for p in params:
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        states = [self.state[p]["momentum"] for p in params]
+        gradients = [p.grad for p in params if p.grad is not None]
+        torch._foreach_lerp_(states, gradients, 1 - momentum)
+        return list(torch._foreach_lerp(gradients, states, momentum))
 
 
 def optimisers(
