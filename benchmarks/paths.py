@@ -26,10 +26,10 @@ from rich.table import Table
 import specwb
 from specwb.bench.prompts import interleave, load_prompts
 from specwb.bench.results import resampled
+from specwb.diffuspec.proxy import read_along
 from specwb.evaluation import lattices
 from specwb.models.diffusion import load_diffusion
 from specwb.models.path import KINDS, load_path
-from specwb.proxy import read_along
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:

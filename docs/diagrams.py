@@ -25,11 +25,14 @@ FLOORS = (
     ("custom_generate conversation serve figures scope", "other ways to decode, and to see it"),
     ("methods describe engine decoding", "the loop, the registry"),
     ("drafters", "one file a method; what several share"),
-    ("verify models analysis graphs trace", "rules, layers, closed forms, recorded steps"),
+    (
+        "verify models analysis diffuspec graphs trace",
+        "rules, layers, closed forms, recorded steps",
+    ),
     ("verify.exact", "the rules over fractions, without torch"),
     (
         "errors extras files inputs options templates tree mask noise probability flow blocks"
-        " lattice proxy ngram streaming stops palette processors",
+        " streaming stops palette processors",
         "types, noise, files: they need no other",
     ),
 )

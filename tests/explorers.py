@@ -13,9 +13,9 @@ import torch
 
 import specwb
 from specwb.cost.passes import ExitCost
+from specwb.diffuspec.ngram import NGram
 from specwb.evaluation import lattices
 from specwb.evaluation.exits import Rounds, every_round
-from specwb.ngram import NGram
 from specwb.training.markov import MarkovSource
 
 pytest.importorskip("plotly")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specwb.analysis import diffusion as d
-from specwb.lattice import Lattice, beam, exhaustive, viterbi
+from specwb.diffuspec.lattice import Lattice, beam, exhaustive, viterbi
 from specwb.models.path import sampled_walk
 from specwb.probability import Sampling
 from specwb.verify import exact as E

@@ -10,10 +10,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "specwb"
 # docs/architecture.md draws them
 FLOORS = (
-    "errors extras files inputs options templates tree mask noise probability flow blocks lattice"
-    " proxy ngram streaming stops palette processors",
+    "errors extras files inputs options templates tree mask noise probability flow blocks streaming"
+    " stops palette processors",
     "verify.exact",
-    "verify models analysis graphs trace",
+    "verify models analysis diffuspec graphs trace",
     "drafters",
     "methods describe engine decoding",
     "custom_generate conversation serve figures scope",

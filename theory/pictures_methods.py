@@ -12,9 +12,9 @@ from matplotlib.patches import Rectangle
 
 from specwb import analysis
 from specwb.analysis.dependence import total_correlation
-from specwb.lattice import Lattice, exhaustive, viterbi
+from specwb.diffuspec.lattice import Lattice, exhaustive, viterbi
+from specwb.diffuspec.proxy import OnlineNGram
 from specwb.palette import ACCEPTED, DRAFT, OTHER, RESIDUAL, TARGET
-from specwb.proxy import OnlineNGram
 from specwb.tree import Tree
 
 

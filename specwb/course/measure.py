@@ -81,10 +81,10 @@ def lattices(texts: int = TEXTS) -> tuple[Any, list[Any], Any]:
     """
     from specwb.bench.prompts import load_prompts
     from specwb.decoding import decode
+    from specwb.diffuspec.ngram import NGram
     from specwb.evaluation.lattices import places
     from specwb.models.diffusion import load_diffusion
     from specwb.models.load import data_dir, load
-    from specwb.ngram import NGram
 
     lab = load("lab", dtype="float64", device="cpu")
     begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:texts]]

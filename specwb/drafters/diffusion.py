@@ -13,10 +13,11 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
+from specwb.diffuspec.lattice import Lattice, Path, beam, candidates
+from specwb.diffuspec.proxy import Proxy, last, read_along
 from specwb.drafters.base import Drafter, chain
 from specwb.drafters.length import Length
 from specwb.flow import Draft, Scheme, Scores, State, Verdict
-from specwb.lattice import Lattice, Path, beam, candidates
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
 from specwb.models.masked import Blocks
@@ -30,7 +31,6 @@ from specwb.models.path import (
 from specwb.models.target import Target, prefill
 from specwb.noise import DRAFT, Noise
 from specwb.probability import Sampling, inverse_cdf
-from specwb.proxy import Proxy, last, read_along
 from specwb.tree import GrownTree, Tree
 
 DRAWS = ("search", "sample")
@@ -41,9 +41,9 @@ class DiffusionDrafter(Drafter):
 
     ``draw="search"``: the ``top`` best tokens of every place are pruned to the fewest with total
     probability ``mass``, and a beam of width ``beams`` searches for the path with the best score by
-    model and proxy (:mod:`specwb.lattice`). The candidates are a function of the text, so the path
-    is verified as point masses at every temperature; with ``as_tree`` all the beam's paths are
-    verified as one tree. lam = 1 and beams = 1 give the argmax row.
+    model and proxy (:mod:`specwb.diffuspec.lattice`). The candidates are a function of the text, so
+    the path is verified as point masses at every temperature; with ``as_tree`` all the beam's paths
+    are verified as one tree. lam = 1 and beams = 1 give the argmax row.
 
     ``draw="sample"``: one token per place, drawn independently from the model's distribution there.
     Given the text, the prediction for a place does not depend on the tokens drawn at others, so
@@ -70,7 +70,7 @@ class DiffusionDrafter(Drafter):
     Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
     FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
     T > 0 its ratio test of a searched path is not lossless (theorem 11.5), here the path is a point
-    mass; see also :mod:`specwb.lattice` and :class:`~specwb.drafters.length.Adaptive`.
+    mass; see also :mod:`specwb.diffuspec.lattice` and :class:`~specwb.drafters.length.Adaptive`.
     """
 
     def __init__(

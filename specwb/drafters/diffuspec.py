@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from specwb.diffuspec.ngram import SMOOTHINGS, NGram
+from specwb.diffuspec.proxy import CacheProxy, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.drafters.base import Drafter, Entry, Forward, Preset, scoring
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
 from specwb.drafters.heads import check_place, trained_head
@@ -16,9 +18,7 @@ from specwb.files import home
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.path import KINDS, PathScorer, load_path
 from specwb.models.target import Target
-from specwb.ngram import SMOOTHINGS, NGram
 from specwb.options import MethodError, Option, spell
-from specwb.proxy import CacheProxy, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.tree import MOST, Tree
 
 GROWTH = f"[0, {MOST}]"

@@ -17,17 +17,17 @@ import torch
 
 from specwb.analysis.diffusion import AdlRound, adl_trace
 from specwb.decoding import decode
+from specwb.diffuspec.lattice import Lattice, beam, candidates, viterbi
+from specwb.diffuspec.proxy import Proxy, read_along
 from specwb.drafters.diffusion import trie
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
-from specwb.lattice import Lattice, beam, candidates, viterbi
 from specwb.models.diffusion import DiffusionModel, check_ids
 from specwb.models.masked import block, block_states
 from specwb.models.path import PathScorer, follows_in, greedy_walk
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.probability import Sampling
-from specwb.proxy import Proxy, read_along
 from specwb.tree import Tree
 
 
@@ -46,7 +46,8 @@ class Place:
     ends: frozenset[int]  # ids that end a text
 
     def lattice(self, mass: float = 0.8, top: int | None = None) -> Lattice:
-        """Prune the candidates as the drafter does (:meth:`specwb.lattice.Lattice.prune`)."""
+        """Prune the candidates as the drafter does
+        (:meth:`specwb.diffuspec.lattice.Lattice.prune`)."""
         ids, logq = self.ids[:, :top].tolist(), self.logq[:, :top].tolist()
         return Lattice.prune(ids, logq, mass, self.ends)
 
@@ -189,7 +190,7 @@ def lengths(
         One row for each place, with tokens kept of
 
         - row: the first choices.
-        - beam: the path of :func:`specwb.lattice.beam`.
+        - beam: the path of :func:`specwb.diffuspec.lattice.beam`.
         - viterbi: the path of the best score, with ``exact``.
         - markov, pair, corr: the greedy walk of a learned score, through the lattice unpruned.
         - lattice: the most that any path of the lattice keeps.

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from specwb.diffuspec.ngram import SMOOTHINGS, NGram
+from specwb.diffuspec.proxy import log_likelihood
 from specwb.files import home, whole_folder
 from specwb.models.load import load
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
-from specwb.ngram import SMOOTHINGS, NGram
-from specwb.proxy import log_likelihood
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, save_atomically, say, write_errors
 from specwb.training.generate import PROMPT, generated_text
@@ -64,7 +64,7 @@ def count_ngram(
 
     Args:
         text: reads the training text and the proportions of its domains, once all else is checked.
-        order, least: see :meth:`specwb.ngram.NGram.count`.
+        order, least: see :meth:`specwb.diffuspec.ngram.NGram.count`.
         source: "read": the training text; "generated": what the target wrote; "both": either, token
             for token.
         tokens: how much the target writes, of which the first twentieth of the rows is held out.

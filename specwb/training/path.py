@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specwb.lattice import candidates
+from specwb.diffuspec.lattice import candidates
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.path import KINDS, PathScorer, follows_in
 from specwb.models.target import Target

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from specwb import figures
+from specwb.diffuspec.lattice import Lattice, beam, viterbi
+from specwb.diffuspec.proxy import Proxy
 from specwb.errors import ArgumentError
 from specwb.evaluation.lattices import Place, Replay, expected_length
 from specwb.figures.style import label
 from specwb.inputs import integer
-from specwb.lattice import Lattice, beam, viterbi
 from specwb.models.target import Target
-from specwb.proxy import Proxy
 from specwb.widgets.controls import Control, Drawn, Explorer
 
 

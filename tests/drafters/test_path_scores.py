@@ -209,7 +209,7 @@ def test_training_learns_what_follows_what(recipe, kind):
 
 def test_lattices_are_those_of_drafting(recipe):
     """Ids, log-probabilities, states and the target's say of one block, computed by themselves."""
-    from specwb.lattice import candidates
+    from specwb.diffuspec.lattice import candidates
     from specwb.models.layers import rms
     from specwb.models.masked import Blocks
 

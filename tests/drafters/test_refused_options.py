@@ -13,11 +13,11 @@ import test_kangaroo_drafts
 import tiny
 
 import specwb
+from specwb.diffuspec.ngram import NGram
 from specwb.models.checkpoint import HeadError
 from specwb.models.decision import DecisionModel
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
-from specwb.ngram import NGram
 
 BY_DEPTH = specwb.Tree.parents([-1, 0, 1, 0])
 ROOT = specwb.Tree.chain(0)

@@ -13,10 +13,10 @@ import tiny
 import torch
 
 import specwb
+from specwb.diffuspec.ngram import NGram
+from specwb.diffuspec.proxy import OnlineNGram, Uniform
 from specwb.evaluation import lattices
 from specwb.models.masked import block
-from specwb.ngram import NGram
-from specwb.proxy import OnlineNGram, Uniform
 
 TEXTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
 K = 5

@@ -18,13 +18,13 @@ import specwb
 from specwb.bench import measure as measuring
 from specwb.bench.prompts import PromptSetError, Question
 from specwb.bench.store import Store, StoreError
+from specwb.diffuspec.ngram import NGram
 from specwb.drafters.base import Drafter
 from specwb.flow import Exactness
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.record import Turn
 from specwb.harness.run import HarnessError, Settings
 from specwb.methods import Method
-from specwb.ngram import NGram
 from specwb.probability import Sampling
 from specwb.templates import TEMPLATES, TemplateError, use_template
 from specwb.tree import Tree

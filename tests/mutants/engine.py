@@ -58,7 +58,7 @@ def finished_rows_go_on(patch):
 def counted_before_the_cut(patch):
     """A decoding step reports what was accepted, not what was left of it at the limit."""
     raw = "Verdict(raw.path, raw.accepted, raw.bonus, raw.distribution, verdict.emitted)"
-    patch.edit(engine.Decoding._settle, "0, length, draft, verdict,", f"0, length, draft, {raw},")
+    patch.edit(engine.Decoding._settle, "= length, draft, verdict,", f"= length, draft, {raw},")
 
 
 @killed_by("test_protocol.py: reported_once sps")

@@ -36,10 +36,10 @@ from specwb.analysis import layer_parallel as parallel
 from specwb.analysis.diffusion import AdlRound
 from specwb.analysis.roots import first_stays, kept_root
 from specwb.blocks import BlockTree
+from specwb.diffuspec.lattice import beam, viterbi
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.evaluation import lattices
 from specwb.evaluation.fuzzy import KINDS, similarity
-from specwb.lattice import beam, viterbi
 from specwb.mask import sight_mask
 from specwb.models.fuzzy import grouping
 from specwb.studies.kangaroo import cells as reproduced

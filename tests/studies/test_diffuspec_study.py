@@ -15,9 +15,9 @@ from once import QUESTIONS, measured_once, reproduced
 
 import specwb
 from specwb.bench import measure as measuring
+from specwb.diffuspec.lattice import beam
+from specwb.diffuspec.ngram import NGram
 from specwb.drafters import diffusion
-from specwb.lattice import beam
-from specwb.ngram import NGram
 from specwb.studies import grid
 from specwb.studies.diffuspec import cells, claims
 from specwb.studies.diffuspec import study as made

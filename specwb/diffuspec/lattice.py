@@ -3,8 +3,8 @@
 A drafter that fills all positions of a block at once gives a distribution for every position and
 none for a path: two likely neighbours need not follow one another. A :class:`Lattice` has the few
 likely tokens of every position. :func:`beam` searches for the path that both the drafter and a
-causal :class:`Proxy` (specwb.proxy) give a high score. The score of a path ``x_1 .. x_m`` after the
-text ``c`` is
+causal :class:`~specwb.diffuspec.proxy.Proxy` give a high score. The score of a path ``x_1 .. x_m``
+after the text ``c`` is
 
     score(x) = sum_i  lam log q_i(x_i) + (1 - lam) log r(x_i | the last order - 1 tokens before x_i)
 
@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specwb.diffuspec.proxy import Context, Proxy, last
 from specwb.errors import ArgumentError
-from specwb.proxy import Context, Proxy, last
 
 PATHS = 1_000_000  # how many paths exhaustive lists at most
 

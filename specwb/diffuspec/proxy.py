@@ -5,9 +5,9 @@ score of what follows what, too, and a :class:`Proxy` gives it: it scores candid
 ``order - 1`` tokens, in natural logarithms. Scores need not be those of a probability, but they are
 finite. A proxy that goes along with the text has a method ``add(ids)`` too.
 
-:class:`~specwb.ngram.NGram` counts text beforehand, :class:`OnlineNGram` counts the text at hand,
-:class:`CacheProxy` mixes the two, :class:`Uniform` knows nothing. Tokens are the words: nothing is
-turned into text.
+:class:`~specwb.diffuspec.ngram.NGram` counts text beforehand, :class:`OnlineNGram` counts the text
+at hand, :class:`CacheProxy` mixes the two, :class:`Uniform` knows nothing. Tokens are the words:
+nothing is turned into text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def log_likelihood(proxy: Proxy, stream: Sequence[int] | np.ndarray) -> float:
 
 class OnlineNGram:
     """Stupid backoff over the text at hand, prompt and output: it scores as
-    :class:`~specwb.ngram.NGram` with ``least=1`` does, and is counted as the text comes,
+    :class:`~specwb.diffuspec.ngram.NGram` with ``least=1`` does, and is counted as the text comes,
     ``add(ids)`` for every new piece."""
 
     def __init__(self, order: int, vocabulary: int):

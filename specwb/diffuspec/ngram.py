@@ -1,4 +1,5 @@
-"""Counted n-grams of token ids, a :class:`~specwb.proxy.Proxy`, and the file they are stored in.
+"""Counted n-grams of token ids, a :class:`~specwb.diffuspec.proxy.Proxy`, and the file they are
+stored in.
 
 Scores are stupid backoff or interpolated Kneser-Ney.
 """
@@ -16,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from specwb.diffuspec.proxy import BACKOFF, ROWS, Context, NGramError, last
 from specwb.errors import ArgumentError
 from specwb.files import home
-from specwb.proxy import BACKOFF, ROWS, Context, NGramError, last
 
 SMOOTHINGS = ("backoff", "kn")
 FORMAT = 1
@@ -207,8 +208,8 @@ class NGram:
     # -------------------------------------------------------------------------------------- scoring
 
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
-        """See :meth:`specwb.proxy.Proxy.scores`. A context that was asked for before costs look-ups
-        only."""
+        """See :meth:`specwb.diffuspec.proxy.Proxy.scores`. A context that was asked for before
+        costs look-ups only."""
         row = self._rows.get(context)
         if row is None:
             row = self._row(last(context, self.order - 1))
