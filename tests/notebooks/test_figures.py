@@ -69,6 +69,7 @@ ROUND = Step(
     torch.tensor([4, 4]),
     Draft(Tree([[-1, 0, 1], [-1, 0, 0]]), TOKENS, TOKENS > 0, specwb.Scheme.POINT),
     Verdict(torch.tensor([[0, 1, 1], [0, 2, 2]]), torch.tensor([1, 1]), TOKENS[:, 0]),
+    torch.tensor([True, False]),
     *[None] * 4,
 )
 # name -> what it is given
