@@ -16,6 +16,7 @@ from specwb.cost.passes import ExitCost
 from specwb.diffuspec.ngram import NGram
 from specwb.evaluation import lattices
 from specwb.evaluation.exits import Rounds, every_round
+from specwb.models.path import KINDS
 from specwb.training.markov import MarkovSource
 
 pytest.importorskip("plotly")
@@ -108,7 +109,13 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "DevicesExplorer": lambda **at: easyspec.DevicesExplorer(TIMES, 8, **at),
     "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
     "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, **at),
-    "LatticeExplorer": lambda **at: widgets.LatticeExplorer(tiny.target(), found(), proxy(), **at),
+    "LatticeExplorer": lambda **at: widgets.LatticeExplorer(
+        tiny.target(),
+        found(),
+        proxy(),
+        [tiny.scorer(kind, tiny.target(), 6) for kind in KINDS],
+        **at,
+    ),
     "LengthExplorer": lambda **at: widgets.LengthExplorer(replay(), top=12, **at),
     "MaskExplorer": widgets.MaskExplorer,
     "RootsExplorer": widgets.RootsExplorer,

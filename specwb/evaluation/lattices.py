@@ -18,7 +18,7 @@ import torch
 from specwb.analysis.diffusion import AdlRound, adl_trace
 from specwb.decoding import decode
 from specwb.diffuspec.lattice import Lattice, beam, candidates, viterbi
-from specwb.diffuspec.proxy import Proxy, read_along
+from specwb.diffuspec.proxy import Context, Proxy, read_along
 from specwb.drafters.diffusion import trie
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Scheme
@@ -68,6 +68,22 @@ class Place:
     def walk(self, scorer: PathScorer, top: int | None = None) -> list[int]:
         """The tokens of a learned score's greedy walk through the ``top`` best candidates, by
         default all M, of which the scorer may take fewer."""
+        ranks = greedy_walk(self._scores(scorer, top))[0].tolist()
+        return [int(row[rank]) for row, rank in zip(self.ids, ranks, strict=True)]
+
+    @torch.inference_mode()
+    def learned(self, scorer: PathScorer, top: int | None = None) -> tuple[Lattice, Proxy]:
+        """The candidates of :meth:`walk` as a lattice, and the learned score as the proxy of a
+        search through it: the log-probability of each step of a walk that is drawn from the
+        candidates alone. A beam at ``lam = 0`` finds probable walks; of width 1 it is the greedy
+        walk up to an end of text."""
+        scores = self._scores(scorer, top)[0]
+        steps, m = scores.log_softmax(-1).tolist(), scores.shape[-1]
+        may = np.isfinite(self.logq[:, :m])
+        ids, logq = ([r[:m][ok].tolist() for r, ok in zip(x, may)] for x in (self.ids, self.logq))
+        return Lattice(ids, logq, self.ends), _Walker(len(self.text), self.ids.tolist(), steps)
+
+    def _scores(self, scorer: PathScorer, top: int | None) -> torch.Tensor:
         m = min(top or self.ids.shape[1], scorer.top)
         ids, logq, states = (
             torch.from_numpy(x)[None].to(scorer.weight.device)
@@ -75,9 +91,7 @@ class Place:
         )
         text = torch.tensor([self.text], device=ids.device)
         anchor, length = text[:, -1], torch.tensor([len(self.text)], device=ids.device)
-        follows = follows_in(text, length, anchor, ids)
-        ranks = greedy_walk(scorer(anchor, ids, logq, states, follows))
-        return ids.gather(2, ranks[:, :, None])[0, :, 0].tolist()
+        return scorer(anchor, ids, logq, states, follows_in(text, length, anchor, ids))
 
     def reach(self, lattice: Lattice) -> int:
         """Count the tokens of the greedy path that the lattice has from the first position on.
@@ -85,6 +99,24 @@ class Place:
         No path of the lattice keeps more.
         """
         return int(np.cumprod(self.in_lattice(lattice)).sum())
+
+
+@dataclass(frozen=True)
+class _Walker:
+    """The steps of walks behind a text: ``steps [k][M][M]`` of :meth:`Place.learned`."""
+
+    start: int  # tokens of the text, so that the length of a context tells the place
+    ids: list[list[int]]
+    steps: list[list[list[float]]]
+
+    @property
+    def order(self) -> int:
+        return self.start + len(self.ids)
+
+    def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
+        i = len(context) - self.start
+        row = self.steps[i][self.ids[i - 1].index(context[-1]) if i else 0]
+        return [row[self.ids[i].index(x)] for x in candidates]
 
 
 def places(

@@ -37,6 +37,7 @@ def lattice(
     stay: Sequence[int] | None = None,
     kept: int | None = None,
     title: str = "",
+    learned: bool = False,
 ) -> go.Figure:
     """A lattice as columns of candidates, the likeliest on top; the paths that a search has so far;
     and what they cost, less being better.
@@ -45,7 +46,8 @@ def lattice(
     among the M) and the word of the target's own tokens. ``paths`` are ranks, the best path first.
     ``costs``: name -> the drafter's and the proxy's part of a token's cost in nats, and the path's
     words. ``stay`` candidates of each column are left after pruning (default all); ``kept`` tokens
-    of the best path are kept, None as long as the search goes on.
+    of the best path are kept, None as long as the search goes on. If ``learned``, costs are of a
+    drawn walk, in one part: the second.
     """
     k, m = len(words), len(words[0])
     stay = stay or [m] * k
@@ -101,9 +103,11 @@ def lattice(
     bars = Panel("what a token of a path costs: less is better", axis("nats", 0, 1.8 * most))
     bars.y = {"autorange": "reversed", "type": "category"}
     more: Dict = {"orientation": "h", "hover": "%{x:.2f} nats"}
-    bars.bars("drafter, −λ log q", drafter, list(costs), DRAFT, **more)
+    if not learned:
+        bars.bars("drafter, −λ log q", drafter, list(costs), DRAFT, **more)
     more |= {"text": paths_words, "textposition": "outside", "cliponaxis": False}
-    bars.bars("trigrams, −(1 − λ) log r", reader, list(costs), READER, "/", **more)
+    by = "learned, −log q of a walk's step" if learned else "trigrams, −(1 − λ) log r"
+    bars.bars(by, reader, list(costs), READER, "/", **more)
     sizes = 27 * (m + 3), 30 * len(costs) + 40  # pixels
     shares = [size / sum(sizes) for size in sizes]
     return draw([[one], [bars]], sum(sizes) + 190, heights=shares, barmode="stack")

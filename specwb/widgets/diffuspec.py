@@ -18,18 +18,23 @@ from specwb.errors import ArgumentError
 from specwb.evaluation.lattices import Place, Replay, expected_length
 from specwb.figures.style import label
 from specwb.inputs import integer
+from specwb.models.path import PathScorer
 from specwb.models.target import Target
 from specwb.widgets.controls import Control, Drawn, Explorer
+
+NGRAMS = "n-grams"
 
 
 class LatticeExplorer(Explorer):
     """Choose a text and the search's settings, and grow the beam place by place: its paths through
     the lattice, and what a token of them costs, next to the first choices and the path of the best
     score. At the last place: what they keep of the target's greedy path at T = 0, and on average at
-    T = 1.
+    T = 1. With a learned score the beam looks for probable walks through all M candidates of each
+    place, and neither lambda nor the mass counts.
 
     Args:
         target, found, proxy: of :func:`specwb.evaluation.lattices.places`.
+        scorers: learned scores that can take the proxy's place, each by the name of its kind.
         temperature: of what is expected.
     Attributes:
         paths: name -> path up to the place that was reached: "first choices", the beam's from
@@ -39,9 +44,11 @@ class LatticeExplorer(Explorer):
     target: Target
     found: Sequence[Place]
     proxy: Proxy
+    scorers: Sequence[PathScorer] = ()
     temperature: float = 1.0
     text: Any = Control(1, low=1, high=lambda self: len(self.found))
     reached: Any = Control(8, low=1, high=lambda self: self._longest, label="places")
+    score: Any = Control(of=lambda self: [NGRAMS, *self._learned], label="path by", row=1)
     lam: Any = Control(0.5, step=0.05, label="lambda", row=1)
     beams: Any = Control(3, low=1, high=10, label="B paths", row=1)
     mass: Any = Control(0.8, low=0.05, step=0.05, row=2)
@@ -53,19 +60,30 @@ class LatticeExplorer(Explorer):
         self._most = min(one.ids.shape[1] for one in self.found)
         self._longest = max(one.ids.shape[0] for one in self.found)
         self._expected = cache(self._kept)
+        self._learned = {scorer.kind: scorer for scorer in self.scorers}
 
     def _kept(self, text: int, path: tuple[int, ...]) -> float:
         """What the point-mass rule keeps of a path behind a text, on average."""
         ids = self.found[text - 1].text
         return expected_length(self.target, ids, [path], self.temperature)[0]
 
-    def draw(self, text: int, reached: int, lam: float, beams: int, mass: float, top: int) -> Drawn:
+    def draw(
+        self, text: int, reached: int, score: str, lam: float, beams: int, mass: float, top: int
+    ) -> Drawn:
         at, name = self.found[text - 1], partial(label, self.target.tokenizer)
-        whole, search = at.lattice(mass, top), (self.proxy, at.text, lam)
+        scorer, proxy = self._learned.get(score), self.proxy
+        self["lam"].disabled = self["mass"].disabled = scorer is not None
+        if scorer is None:
+            whole = at.lattice(mass, top)
+        else:
+            top, lam = min(top, scorer.top), 0.0
+            whole, proxy = at.learned(scorer, top)
+        search = proxy, at.text, lam
         part = replace(whole, ids=whole.ids[:reached], logq=whole.logq[:reached])
         row = part.row  # up to an end of text
         first = Lattice([[x] for x in row], [x[:1] for x in part.logq[: len(row)]], part.ends)
-        found, best = beam(part, *search, beams), viterbi(part, *search)
+        found = beam(part, *search, beams)
+        best = viterbi(part, *search) if scorer is None else found[0]
         self.paths = {"first choices": viterbi(first, *search)}
         self.paths |= {f"beam {i}": path for i, path in enumerate(found, 1)}
         if best.mean - found[0].mean > 1e-12:
@@ -85,14 +103,19 @@ class LatticeExplorer(Explorer):
             stay=[*map(len, whole.ids), *[0] * (len(at.ids) - whole.depth)],
             kept=at.kept(found[0].tokens) if done else None,
             title=f"after: …{''.join(map(name, at.text[-8:]))}",
+            learned=scorer is not None,
         )
+        how, cost = f"{score}, B = {beams}", f"{-found[0].mean:.3f} on the beam's best path"
+        if scorer is None:
+            how = f"lambda {lam:.2f}, B = {beams}, mass {mass:.2f}"
+            cost += f", {-best.mean:.3f} on the best of all"
         line = (
-            f"text {text}, {reached} of {whole.depth} places, lambda {lam:.2f}, B = {beams}, mass "
-            f"{mass:.2f}, M = {top}: {sum(map(len, part.ids))} candidates; a token costs "
-            f"{-found[0].mean:.3f} on the beam's best path, {-best.mean:.3f} on the best of all"
+            f"text {text}, {reached} of {whole.depth} places, {how}, M = {top}: "
+            f"{sum(map(len, part.ids))} candidates; a token costs {cost}"
         )
         if done:
-            named = {"first choices": self.paths["first choices"], "beam": found[0], "best": best}
+            named = {"first choices": self.paths["first choices"], "beam": found[0]}
+            named |= {"best": best} if scorer is None else {}
             cold = ", ".join(f"{at.kept(x.tokens)} of the {kind}" for kind, x in named.items())
             hot = ", ".join(f"{self._expected(text, x.tokens):.2f}" for x in named.values())
             line += f"; T = 0 keeps {cold}; T = {self.temperature:g} is expected to keep {hot}"

@@ -6,6 +6,7 @@ They are compared with small numbers by hand, with plain forwards and with whole
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ import tiny
 import torch
 
 import specwb
+from specwb.diffuspec.lattice import beam, exhaustive
 from specwb.diffuspec.ngram import NGram
 from specwb.diffuspec.proxy import OnlineNGram, Uniform
 from specwb.evaluation import lattices
 from specwb.models.masked import block
+from specwb.models.path import best_walks
 
 TEXTS = [[1, 2, 3], [5], [7, 8, 9, 10, 11, 12, 13]]
 K = 5
@@ -67,6 +70,28 @@ def test_a_learned_walk_keeps_what_drafting_with_it_keeps():
         drafted = step.draft.tokens[0, 1:].tolist()
         assert place.walk(scorer) == drafted
         assert table["pair"][row] == place.kept(drafted)
+
+
+def test_a_search_by_a_learned_score_finds_its_walks():
+    """A beam of one is the greedy walk, a beam as wide as there are paths finds the walk with the
+    largest product of step probabilities, and what may not be drafted is in no path."""
+    scorer = tiny.scorer("corr", tiny.target(), top=3)
+    one = sample(top=15)[2]
+    lattice, steps = one.learned(scorer)
+    assert list(beam(lattice, steps, one.text, 0, 1)[0].tokens) == one.walk(scorer)
+    assert [len(row) for row in lattice.ids] == [3] * K
+    total = [math.exp(path.score) for path in exhaustive(lattice, steps, one.text, 0)]
+    assert math.fsum(total) == pytest.approx(1)
+    wide = beam(lattice, steps, one.text, 0, 3**K)[0]
+    assert math.exp(wide.score) == pytest.approx(max(total))
+    best, found = best_walks(one._scores(scorer, None), 3**K)
+    assert best[0, 0].tolist() == list(wide.ranks)
+    assert float(found[0, 0]) == pytest.approx(wide.score)
+    logq = one.logq.copy()
+    logq[1, 2] = -np.inf
+    less, steps = replace(one, logq=logq).learned(scorer)
+    assert [len(row) for row in less.ids] == [3, 2, 3, 3, 3]
+    assert one.ids[1, 2] not in beam(less, steps, one.text, 0, 1)[0].tokens[1:2]
 
 
 def test_by_hand():
