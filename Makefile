@@ -46,7 +46,7 @@ portable: $(STAMP)
 	$(BIN)/python tests/portable.py
 
 prove: $(STAMP)
-	$(BIN)/python -m pytest tests/test_coq.py -rs
+	$(BIN)/python -m pytest tests/theory/test_coq.py -rs
 
 mutants: $(STAMP)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutants --jobs 2

@@ -4,8 +4,8 @@ needs anything else names it in ``NEEDS``. A value of an option that is made for
 :class:`Head`.
 
 All cases run on one family of models, which has every feature the backbone knows; a drafter sees a
-family through the backbone alone (tests/test_backbone.py), so that on the others one case a method
-is enough. Every comparison of texts, decisions or caches is of numbers in float64, see
+family through the backbone alone (tests/models/test_backbone.py), so that on the others one case a
+method is enough. Every comparison of texts, decisions or caches is of numbers in float64, see
 tests/tiny.py.
 """
 

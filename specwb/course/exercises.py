@@ -2,7 +2,7 @@
 
 One is added as a function of its answer and an entry of :data:`EXERCISES`, in the order of the
 lessons; its problems come from ``problems.py``. A lesson's folded answer is a right solution of it,
-and ``tests/test_course.py`` has three wrong ones.
+and ``tests/course/test_course.py`` has three wrong ones.
 """
 
 from __future__ import annotations

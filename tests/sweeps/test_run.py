@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
-from test_cli import call
+from terminal import call
 
 import specwb
 from specwb.bench import conditions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parents[1] / "theory" / "coq"
+HERE = Path(__file__).parents[2] / "theory" / "coq"
 ROWS = re.findall(r"\| (\w+)\.v: (\w+) \|$", (HERE / "README.md").read_text("utf-8"), re.MULTILINE)
 FILES = ("Sums", "SingleDraft", "Recursive", "Without", "Optimum", "Block", "Counterexamples")
 AXIOMS = {

@@ -11,7 +11,7 @@ import pytest
 
 from specwb.cost.shapes import Shape, tables
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "predicted.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "predicted.py"
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

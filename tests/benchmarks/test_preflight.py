@@ -15,7 +15,7 @@ import torch
 import specwb
 from specwb.models import placement
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
 import preflight

@@ -3,17 +3,10 @@ CUDA build is there, that its runtime tells good operations from bad ones."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-DRY = Path(__file__).parent / "dry"
-sys.path.append(str(DRY))
-
-import run  # noqa: E402
-import runtime  # noqa: E402
-import tables  # noqa: E402
+import run
+import runtime
+import tables
 
 STEP = {
     "case": "sps:gamma=4",
