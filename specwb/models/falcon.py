@@ -127,14 +127,40 @@ class FalconHead(EagleHead):
         more, later = self._cells(x[:, skipped:], torch.cat([h0, c0, h1, c1], -1))
         return torch.cat([out, more], 1), torch.cat([states, later], 1)
 
+    def along(
+        self, embedded: Tensor, above: Tensor, needs_states: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`mix` of texts from their beginning, with gradients, all places at once: torch's
+        LSTM has no loop in Python, but gives h alone. With h known, so are all gates, and ``c_t =
+        f_t c_{t-1} + i_t g_t`` is linear in c."""
+        if self.fusion != "lstm":
+            return self.mix(embedded, above)
+        x, kept = torch.cat([embedded, above], -1), []
+        if not needs_states:
+            return self.lstm(x)[0], None
+        for layer in range(2):
+            w_ih, w_hh, b_ih, b_hh = self._weights(layer)
+            zero = x.new_zeros(1, len(x), self.hidden)
+            weights = (w_ih, w_hh, b_ih, b_hh)
+            how = (True, 1, 0.0, self.training, False, True)  # biases, one layer, batch first
+            out = torch.lstm(x, (zero, zero), weights, *how)[0]
+            before = F.pad(out, (0, 0, 1, 0))[:, :-1]
+            gates = F.linear(x, w_ih, b_ih + b_hh) + F.linear(before, w_hh)
+            wide = torch.promote_types(gates.dtype, torch.float32)  # under autocast it is half
+            i, f, new, _ = gates.to(wide).chunk(4, -1)
+            kept += [out, linear_recurrence(f.sigmoid(), i.sigmoid() * new.tanh()).to(out.dtype)]
+            x = out
+        return x, torch.cat(kept, -1)
+
+    def _weights(self, layer: int) -> list[Tensor]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
+
     def _cells(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         kept = []
         start = (None,) * 4 if state is None else state.chunk(4, -1)
         for layer in range(2):
-            w_ih, w_hh, b_ih, b_hh = (
-                getattr(self.lstm, f"{name}_l{layer}")
-                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            )
+            w_ih, w_hh, b_ih, b_hh = self._weights(layer)
             entering = product(x, w_ih, b_ih + b_hh)
             h, c = start[2 * layer : 2 * layer + 2]
             out, cells = [], []
@@ -179,7 +205,7 @@ class FalconHead(EagleHead):
                 x, states = self.mix(embedded.reshape(-1, k, h), above.reshape(-1, k, h), before)
                 x = x.view(rows, m, h)
             else:
-                x, states = self.mix(*(first or (embedded, features)))
+                x, states = self.along(*(first or (embedded, features)), steps > 1)
             ends = None if states is None else states.view(rows, m // k, k, -1)[:, :, -1]
             masks = [sight(j, m, embedded.device, k)] * len(self.blocks)
             x = self.through(x, x, past, cos, sin, masks)
@@ -195,6 +221,17 @@ class FalconHead(EagleHead):
             "specwb_fusion": self.fusion,
             "specwb_align": self.align,
         }
+
+
+def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
+    """``c [R,n,..]`` with ``c_t = a_t c_{t-1} + b_t`` and nothing before the first, in log2 n
+    passes: each lets every place reach twice as far back."""
+    reach = 1
+    while reach < a.shape[1]:
+        b = torch.cat([b[:, :reach], b[:, reach:] + a[:, reach:] * b[:, :-reach]], 1)
+        a = torch.cat([a[:, :reach], a[:, reach:] * a[:, :-reach]], 1)
+        reach *= 2
+    return b
 
 
 def load_falcon(source: str | Path, target: Target) -> FalconHead:

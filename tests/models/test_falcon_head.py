@@ -208,6 +208,27 @@ def test_pairs_whose_states_nobody_wants_go_through_in_one_call(skipped, monkeyp
     assert not later[:, :skipped].any()
 
 
+@pytest.mark.parametrize("needs_states", [False, True])
+def test_whole_texts_are_trained_as_their_pairs_are_drafted(needs_states):
+    head = new(2).double()
+    weights = [p.requires_grad_() for p in head.lstm.parameters()]
+    embedded, features = torch.randn(2, 7, H).double(), torch.randn(2, 7, H).double()
+
+    def made(function, *how):
+        with torch.enable_grad():
+            out, states = function(embedded, features, *how)
+            total = out.square().sum() + (states.pow(3).sum() if needs_states else 0.0)
+            return out, states, torch.autograd.grad(total, weights)
+
+    wanted, found = made(head.mix), made(head.along, needs_states)
+    assert (found[1] is None) == (not needs_states)
+    exact = {"atol": 1e-12, "rtol": 1e-10}
+    torch.testing.assert_close(found[0], wanted[0], **exact)
+    torch.testing.assert_close(found[2], wanted[2], **exact)
+    if needs_states:
+        torch.testing.assert_close(found[1], wanted[1], **exact)
+
+
 def test_the_pointwise_fusion_is_the_lstm_of_texts_of_one_pair():
     """The released code's reading at batch 1; ``weight_hh`` is not looked at."""
     head = new(2, "pointwise")
