@@ -33,3 +33,13 @@ def call(
         code = stop.code if isinstance(stop.code, int) else 1
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def refused(monkeypatch, capsys, *arguments: str, **settings) -> str:
+    """The one line on standard error that refuses ``specwb arguments``. The exit code is 2, and
+    nothing is on standard output. Arguments as of :func:`call`."""
+    code, out, err = call(monkeypatch, capsys, *arguments, **settings)
+    assert (code, out) == (2, ""), err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1, err
+    return err

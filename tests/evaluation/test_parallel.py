@@ -5,28 +5,23 @@ The several processes are made up here; tests/models/test_ranks.py starts real o
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 import ranked
 import tiny
+from terminal import call, refused
 
 import specwb
-from specwb import cli
 from specwb.evaluation import ranked as ranked_times
 from specwb.evaluation.ranked import cells, measure, notes
 
 pytestmark = pytest.mark.slow
 
 
-def call(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["specwb", *words])
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +143,4 @@ def test_the_command(monkeypatch, capsys):
     ids=lambda x: "" if isinstance(x, str) else " ".join(x),
 )
 def test_bad_input_is_one_line_before_work(monkeypatch, capsys, words, line):
-    code, out, err = call(monkeypatch, capsys, "parallel", *words)
-    assert (code, out) == (2, "")
-    assert line in err
-    assert len(err.strip().splitlines()) == 1
+    assert line in refused(monkeypatch, capsys, "parallel", *words)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from plotly.graph_objects import Figure
-from terminal import call
+from terminal import call, refused
 
 from specwb.figures.kit import read_off
 from specwb.studies import PLACES, study_of
@@ -184,14 +184,10 @@ def test_command_line(monkeypatch, capsys, tmp_path):
         ("kangaroo", "eta", "mine.json"),
     ):
         one = ("reproduce", paper, "--figure", figure, "--out", file)
-        code, out, err = call(monkeypatch, capsys, *one)
-        assert (code, out) == (2, "")
-        assert f"--out: {file} holds no results of {paper}" in err
-    code, out, err = call(monkeypatch, capsys, "reproduce", "kangaroo", "--figure", "nope")
-    assert (code, out) == (2, "")
+        wrong = f"--out: {file} holds no results of {paper}"
+        assert wrong in refused(monkeypatch, capsys, *one)
+    err = refused(monkeypatch, capsys, "reproduce", "kangaroo", "--figure", "nope")
     assert "kangaroo has no figure 'nope'; it has: eta, depth" in err
     for bad in (("width", "w.gif"), ("all", "w.png")):
         one = ("reproduce", "mcsd_ti", "--figure", bad[0], "--out", bad[1])
-        code, _, err = call(monkeypatch, capsys, *one)
-        assert code == 2
-        assert "--out with --figure must be" in err
+        assert "--out with --figure must be" in refused(monkeypatch, capsys, *one)
