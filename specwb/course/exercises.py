@@ -95,9 +95,10 @@ def _by_depth(accepted: list[int], tested: list[int]) -> list[Fraction]:
 
 
 def _lookup(text: list[int], n: int, k: int) -> list[int]:
-    for start in range(len(text) - n - 1, -1, -1):
-        if text[start : start + n] == text[-n:]:
-            return text[start + n : start + n + k]
+    for m in range(n, 0, -1):
+        for start in range(len(text) - m - 1, -1, -1):
+            if text[start : start + m] == text[-m:]:
+                return text[start + m : start + m + k]
     return []
 
 
@@ -220,7 +221,8 @@ _LESSONS: dict[str, tuple[tuple[Any, ...], ...]] = {
     "drafters": (
         (
             "lookup(text, n, k): up to k tokens that followed the last n tokens of the text at"
-            " the latest earlier place where these stood; [] if there is none.",
+            " the latest earlier place where these stood; if there is none, the same of the last"
+            " n - 1, and so on down to 1; [] if the last token is new.",
             problems.texts,
             _lookup,
         ),

@@ -153,7 +153,7 @@ def texts() -> Iterator[dict[str, Any]]:
                 for k in (1, 2):
                     yield {"text": list(text), "n": n, "k": k}
     for n, k in ((1, 4), (3, 5), (3, 9), (4, 2)):
-        yield {"text": [5, 3, 8, 1, 5, 3, 8, 2, 9, 4, 5, 3, 8], "n": n, "k": k}
+        yield {"text": [5, 3, 8, 1, 5, 3, 8, 2, 9, 3, 8, 4, 5, 3, 8], "n": n, "k": k}
 
 
 def joints(parts: int = 4) -> Iterator[dict[str, Any]]:

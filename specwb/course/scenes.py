@@ -45,19 +45,19 @@ def chain_and_tree() -> Drawing:
 
 
 def five_drafters() -> Drawing:
-    """Where five kinds of drafter look, and what each has seen when it says the second token."""
+    """Where five kinds of drafter look, and what each has seen when it drafts a token."""
     desc = (
         "Copying reads the text; a draft model writes token by token; Medusa's heads all read the"
         " target's last hidden state; EAGLE's head also reads the token before; a block drafter"
-        " says all places at once"
+        " fills all places at once"
     )
     drawing = Drawing(WIDTH, 430, "Five ways to draft", desc)
     panels = (
         ("copy", "sees the text and nothing else"),
-        ("draft model", "t3 is said after t1 and t2"),
-        ("Medusa", "t3 is said without seeing t2"),
-        ("EAGLE", "t3 is said after seeing t2"),
-        ("block (Falcon, diffusion)", "t2 is said without seeing t1"),
+        ("draft model", "t3 is drafted after t1 and t2"),
+        ("Medusa", "t3 is drafted without seeing t2"),
+        ("EAGLE", "t3 is drafted after seeing t2"),
+        ("block (Falcon, diffusion)", "t2 is drafted without seeing t1"),
     )
     for i, (title, below) in enumerate(panels):
         x, y = 4 + 240 * (i % 3), 8 + 212 * (i // 3)
@@ -151,8 +151,8 @@ def _block(drawing: Drawing, x: float, y: float) -> None:
 
 
 def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
-    """Nine runs of plain decoding and nine of a method while something else works for a while: one
-    after the other, and in turn; and the speedup that each order says.
+    """Nine runs of plain decoding and nine of a method while another program runs for a while:
+    one after the other, and in turn; and the speedup that each order yields.
 
     Args:
         speedup: the true one.
@@ -198,7 +198,7 @@ def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
     for x, look, words in (
         (left, ("target", ""), "plain decoding"),
         (left + 130, ("draft", "stripes"), "the method"),
-        (left + 250, ("other", "dots"), "something else works"),
+        (left + 250, ("other", "dots"), "another program runs"),
     ):
         drawing.bar(x, 281, 13, 11, *look).text(x + 18, 291, words, size=12)
     return drawing

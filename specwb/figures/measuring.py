@@ -75,15 +75,15 @@ def bars(
 def price_and_tokens(points: Mapping[str, tuple[float, float]]) -> go.Figure:
     """Methods by what a decoding step costs and what it writes.
 
-    Rays from the origin are equal speedups, tokens a step over plain steps a step; below the ray of
-    1, dashed, a method is slower than plain decoding.
+    Rays from the origin are equal speedups, tokens per step over plain steps per step; below the
+    ray of 1, dashed, a method is slower than plain decoding.
 
     Args:
         points: name -> plain steps that one of its steps takes, tokens that it writes; both > 0.
     """
     right, top = (1.15 * max(pair[i] for pair in points.values()) for i in (0, 1))
     one = Panel("", axis("what a step costs, in plain steps", 0, 1.08 * right))
-    one.y = axis("tokens a step", 0, 1.08 * top)
+    one.y = axis("tokens per step", 0, 1.08 * top)
     for speed in (0.5, 1.0, 1.5, 2.0, 3.0):
         x = min(right, top / speed)
         look = (MARK, "dash", 2) if speed == 1.0 else (OTHER, "solid", 1)

@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[Callable, ...]] = {
         lambda parents, tokens, best: longest(parents, tokens, best) + 1,
     ),
     "lookup": (
-        lambda text, n, k: next((text[i + n : i + n + k] for i in range(len(text) - n)
+        lambda text, n, k: next((text[i + n : i + n + k] for i in range(len(text) - n - 1, -1, -1)
                                  if text[i : i + n] == text[-n:]), []),
         lambda text, n, k: lookup(text, 1, k),
         lambda text, n, k: lookup(text, n, k + 1),
