@@ -101,18 +101,7 @@ def filtered(methods: dict[str, tuple[str, dict]]) -> pytest.MarkDecorator:
 
 @cache
 def models() -> tuple[specwb.Target, specwb.Target]:
-    """A target of middling entropy and a draft that is often wrong, so that every branch of a rule
-    is taken."""
-    model = tiny.build(
-        "llama",
-        seed=5,
-        spread=0.35,
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-    )
-    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.2, 6))
+    return tiny.pair(0.2, vocabulary=VOCABULARY)
 
 
 @cache

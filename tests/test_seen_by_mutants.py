@@ -38,11 +38,8 @@ class Scheduled(Rule):
 def eagle() -> EagleHead:
     """Of weights so large that what it says depends on all that it sees."""
     target = tiny.target()
-    torch.manual_seed(1)
-    made = EagleHead(eagle_config(target), target.backbone.config.hidden_size)
-    for name, weight in made.named_parameters():
-        weight.data = torch.randn_like(weight) * 0.15 + ("norm" in name)
-    return made.requires_grad_(False).eval()
+    config, width = eagle_config(target), target.backbone.config.hidden_size
+    return tiny.loud(lambda: EagleHead(config, width), 1, 0.15).requires_grad_(False)
 
 
 def adapter() -> KangarooAdapter:

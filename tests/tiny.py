@@ -16,7 +16,7 @@ import copy
 import hashlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -139,6 +139,16 @@ def perturbed(model: nn.Module, noise: float, seed: int = 1) -> nn.Module:
     return other
 
 
+def pair(
+    noise: float, seed: int = 6, layers: int = 1, vocabulary: int = VOCABULARY
+) -> tuple[specwb.Target, specwb.Target]:
+    """A small target of middling entropy and a draft that is off by ``noise`` and often wrong, so
+    that every branch of a rule is taken."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": layers}
+    model = build("llama", seed=5, spread=0.35, vocab_size=vocabulary, **sizes)
+    return specwb.load(model), specwb.load(perturbed(model, noise, seed))
+
+
 @cache
 def target(kind: str = "llama", dtype: torch.dtype = torch.float32) -> specwb.Target:
     return specwb.load(build(kind, seed=SEEDS[kind], dtype=dtype))
@@ -149,6 +159,16 @@ def draft(
     kind: str = "llama", noise: float = 0.02, dtype: torch.dtype = torch.float32
 ) -> specwb.Target:
     return specwb.load(perturbed(target(kind, dtype).model, noise, SEEDS[kind] + 1))
+
+
+def loud(make: Callable[[], Any], seed: int, spread: float = 0.25) -> Any:
+    """A head with random weights so large that every prediction depends on all that it sees."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = make()
+        for name, weight in made.named_parameters():
+            weight.data = torch.randn_like(weight) * spread + ("norm" in name)
+    return made.eval()
 
 
 MASK = VOCABULARY - 1  # the tiny models' mask token

@@ -38,17 +38,9 @@ LOPSIDED = specwb.Tree.paths([(0, 0, 0, 0, 0), (0, 1, 0, 1), (1, 0, 1), (2,)])
 def head(k: int, fusion: str = "lstm", layers: int = 2, spread: float = 0.15) -> FalconHead:
     """A random head of weights so large that what any place says depends on all that it sees, and
     not so large that rounding grows."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(k)
-        made = FalconHead(
-            eagle_config(tiny.target(), layers),
-            tiny.target().backbone.config.hidden_size,
-            k,
-            fusion,
-        )
-        for name, weight in made.named_parameters():
-            weight.data = torch.randn_like(weight) * spread + ("norm" in name)
-    return made.requires_grad_(False).eval()
+    config, width = eagle_config(tiny.target(), layers), tiny.target().backbone.config.hidden_size
+    made = tiny.loud(lambda: FalconHead(config, width, k, fusion), k, spread)
+    return made.requires_grad_(False)
 
 
 def built(drafter: FalconDrafter, rule: Rule | None = None) -> specwb.Method:

@@ -26,12 +26,9 @@ PROMPTS, V = tiny.PROMPTS, tiny.VOCABULARY
 @cache
 def head(exit: int = 1, adapter: str = "attention", layers: int = 1) -> KangarooAdapter:
     """A random adapter whose every place depends on all that it sees."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(exit)
-        made = KangarooAdapter(eagle_config(tiny.target(), layers), exit, adapter)
-        for name, weight in made.named_parameters():
-            weight.data = torch.randn_like(weight) * 0.25 + ("norm" in name)
-    return made.requires_grad_(False).eval()
+    config = eagle_config(tiny.target(), layers)
+    made = tiny.loud(lambda: KangarooAdapter(config, exit, adapter), exit)
+    return made.requires_grad_(False)
 
 
 def built(drafter: KangarooDrafter) -> specwb.Method:

@@ -247,16 +247,7 @@ V, LENGTH, PROMPT, ROWS = 6, 3, [1, 4, 2], 4096
 @cache
 def models() -> tuple[specwb.Target, specwb.Target]:
     """As in test_decoding_distribution, of two layers."""
-    model = tiny.build(
-        "llama",
-        seed=5,
-        spread=0.35,
-        vocab_size=V,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-    )
-    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.15, 6))
+    return tiny.pair(0.15, layers=2, vocabulary=V)
 
 
 @cache

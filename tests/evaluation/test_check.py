@@ -67,16 +67,7 @@ def fixed(drafter, rule=None) -> specwb.Method:
 @cache
 def small() -> tuple[specwb.Target, specwb.Target]:
     """A vocabulary that the joint test takes whole, and a draft that is often wrong."""
-    model = tiny.build(
-        "llama",
-        seed=5,
-        spread=0.35,
-        vocab_size=5,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-    )
-    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.4, 7))
+    return tiny.pair(0.4, 7, vocabulary=5)
 
 
 SMALL = [[1, 4, 2], [0], [3, 3, 1, 2]]

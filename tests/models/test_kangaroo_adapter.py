@@ -110,11 +110,9 @@ def new(
     adapter: str = "attention", own_head: bool = False, layers: int = 1, kind: str = "llama"
 ) -> KangarooAdapter:
     """Of weights so large that what any place says depends on all that it sees."""
-    torch.manual_seed(4)
-    made = KangarooAdapter(eagle_config(tiny.target(kind), layers), 1, adapter, own_head)
-    for name, weight in made.named_parameters():
-        weight.data = torch.randn_like(weight) * 0.3 + ("norm" in name)
-    return made.requires_grad_(False).eval()
+    config = eagle_config(tiny.target(kind), layers)
+    made = tiny.loud(lambda: KangarooAdapter(config, 1, adapter, own_head), 4, 0.3)
+    return made.requires_grad_(False)
 
 
 def by_hand(w: Weights, f: Tensor, adapter: str, theta: float) -> Tensor:
