@@ -30,7 +30,7 @@ from specwb.training.fit import TrainingError, console, save_text, say
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
 QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
-ASKING = (0.6, 0.8, 1.0)  # temperatures of users' turns, for blocks in turn; top_p = TOP_P
+ASKING = (0.6, 0.8, 1.0)  # temperatures of users' turns, with top_p = TOP_P
 ANSWERING = (0.0, 0.7, 1.0)  # of answers
 TOP_P = 0.95
 SHORT = 8  # letters; a request of fewer is left out
@@ -49,6 +49,12 @@ def frame(tokenizer: Any) -> tuple[str, str]:
     return before, behind
 
 
+def temperatures(number: int) -> tuple[float, float]:
+    """Of a block's requests and of its answers. Three blocks have three of each, and nine blocks
+    all pairs: with a thousand rows, a few blocks are the whole text."""
+    return ASKING[number % 3], ANSWERING[(number + number // 3) % 3]
+
+
 def block(
     target: Target, plain: Any, number: int, seed: int, given: Sequence[str] = (), rows: int = ROWS
 ) -> list[dict[str, Any]]:
@@ -57,8 +63,7 @@ def block(
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
     first = seed * 2**32 + number * 2 * rows
-    asking = ASKING[number // len(ANSWERING) % len(ASKING)]
-    answering = ANSWERING[number % len(ANSWERING)]
+    asking, answering = temperatures(number)
     requests = list(given) or _sampled(
         target, plain, before, behind, asking, range(first, first + rows)
     )
@@ -132,7 +137,8 @@ def write(
     model = load(target, device=device, dtype=dtype)
     before, behind = frame(model.tokenizer)
     made_by = model.fingerprint, str(model.dtype), seed, before, behind
-    contents = [*made_by, rows, QUESTION, ANSWER, ASKING, ANSWERING, TOP_P, SHORT, questions]
+    order = [temperatures(number) for number in range(9)]
+    contents = [*made_by, rows, QUESTION, ANSWER, order, TOP_P, SHORT, questions]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key
     lines: list[dict[str, Any]] = []
