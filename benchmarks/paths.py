@@ -1,6 +1,7 @@
 """What chooses a path through a diffusion drafter's lattice: n-grams or learned scores.
 
-    python benchmarks/paths.py [--target lab] [--texts 120] [--tokens 64] [--out FILE]
+    python benchmarks/paths.py [--target lab] [--texts 120] [--tokens 64] [--path FOLDER]
+        [--out FILE]
 
 First the tokens kept at T = 0 of the k that one pass drafts, behind ``--texts`` places of the
 target's own greedy text: ``row`` takes the best token of each place, ``own`` is the paper's search
@@ -9,6 +10,15 @@ default), the others are greedy walks by learned scores, and ``lattice`` is the 
 through the M candidates keeps. Then tau of whole decodings at T = 0 (one path) and T = 1 (row and
 walks are drawn, own and cps are point masses). Ratios are to cps, with 95 % intervals over texts
 (bootstrap). Last the time of a walk next to a plain step.
+
+**Training runs.** ``--path FOLDER`` has the scorers of each kind in ``FOLDER/markov``, ``pair`` and
+``corr`` (default: the target's own, ``data/lab/path``): one, or several that were trained with
+different seeds. Then a kind's number for a text is the mean over its runs, behind its interval
+stand the lowest and the highest run, and ``--out`` has each run's mean:
+
+    specwb train path --set score=pair,generated=98304 --steps 500 --rows 8 --length 256 \\
+        --seeds 3 --out build/path/pair
+    python benchmarks/paths.py --path build/path
 """
 
 from __future__ import annotations
@@ -28,8 +38,8 @@ from specwb.bench.prompts import interleave, load_prompts
 from specwb.bench.results import resampled
 from specwb.diffuspec.proxy import read_along
 from specwb.evaluation import lattices
-from specwb.models.diffusion import load_diffusion
-from specwb.models.path import KINDS, load_path
+from specwb.models.diffusion import DiffusionModel, load_diffusion
+from specwb.models.path import KINDS, PathScorer, load_path
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
@@ -40,12 +50,28 @@ def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
     return float(ours.mean() / theirs.mean()), float(low), float(high)
 
 
-def cell(record: list[dict], values: np.ndarray, reference: np.ndarray, **what: object) -> str:
-    """Notes a mean and its ratio to the reference's, and writes them."""
-    found = ratio(values, reference)
-    record.append({**what, "mean": values.mean(), "ratio": found})
-    same = values is reference
-    return f"{values.mean():.2f}" + ("" if same else " x{:.2f} ({:.2f}-{:.2f})".format(*found))
+def cell(record: list[dict], runs: np.ndarray, reference: np.ndarray, **what: object) -> str:
+    """Notes the mean of ``runs [R, texts]``, its ratio to the reference's and each run's mean, and
+    writes them."""
+    values, means = runs.mean(0), runs.mean(1).tolist()
+    found = ratio(values, reference.mean(0))
+    record.append({**what, "mean": values.mean(), "ratio": found, "runs": means})
+    words = f"{values.mean():.2f}"
+    if runs is not reference:
+        words += " x{:.2f} ({:.2f}-{:.2f})".format(*found)
+    return words + (f" [{min(means):.2f}..{max(means):.2f}]" if len(means) > 1 else "")
+
+
+def scorers_of(
+    target: specwb.Target, model: DiffusionModel, folder: Path
+) -> dict[str, list[PathScorer]]:
+    """The scorers of each kind that there is in a folder, in the order of their names."""
+    places = {kind: sorted((folder / kind).rglob("config.json")) for kind in KINDS}
+    found = {
+        kind: [load_path(place.parent, target, model) for place in rows]
+        for kind, rows in places.items()
+    }
+    return {kind: scorers for kind, scorers in found.items() if scorers}
 
 
 def places_along(target: specwb.Target, prompts: list[list[int]], count: int) -> list[list[int]]:
@@ -68,16 +94,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--k", type=int, nargs="*", default=[4, 8, 16])
     parser.add_argument("--top", type=int, nargs="*", default=[4, 15])
+    parser.add_argument("--path", type=Path, help="scorers, by kind")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     target, console = specwb.load(options.target), Console(width=130)
     folder = target.own_head("diffusion")
     assert folder is not None, f"{options.target} has no diffusion model"
     model = load_diffusion(folder, target)
-    scorers = {}
-    for kind in KINDS:
-        if (place := target.own_head(f"path/{kind}")) is not None:
-            scorers[kind] = load_path(place, target, model)
+    scorers = scorers_of(target, model, options.path or folder.parent / "path")
     questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
     prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
     record: dict = {"kept": [], "tau": [], "walk": {}}
@@ -91,9 +115,8 @@ def main() -> None:
     for k in options.k:
         sample = lattices.places(target, model, texts, k=k, top=max(options.top))
         for top in options.top:
-            kept: dict[str, list[int]] = {
-                name: [] for name in ("row", *searches, *scorers, "lattice")
-            }
+            names = ("row", *searches, *scorers, "lattice")
+            kept: dict[str, list] = {name: [] for name in names}
             for place in sample:
                 for name, method in searches.items():
                     proxy = method.drafter.proxy()
@@ -102,12 +125,15 @@ def main() -> None:
                     kept[name].append(row["beam"])
                 kept["row"].append(row["row"])
                 kept["lattice"].append(row["top"])
-                for kind, scorer in scorers.items():
-                    kept[kind].append(place.kept(place.walk(scorer, top)))
-            arrays = {name: np.array(values, dtype=float) for name, values in kept.items()}
+                for kind, runs in scorers.items():
+                    kept[kind].append([place.kept(place.walk(one, top)) for one in runs])
+            arrays = {
+                name: np.array(values, dtype=float).reshape(len(sample), -1).T
+                for name, values in kept.items()
+            }
             cells = [
-                cell(record["kept"], values, arrays["cps"], k=k, M=top, score=name)
-                for name, values in arrays.items()
+                cell(record["kept"], runs, arrays["cps"], k=k, M=top, score=name)
+                for name, runs in arrays.items()
             ]
             table.add_row(str(k), str(top), *cells)
     console.print(table)
@@ -115,31 +141,38 @@ def main() -> None:
     table = Table("T", "k", "row", *searches, *scorers, title="tau of whole decodings")
     for temperature in (0.0, 1.0):
         for k in options.k:
+            drawn: dict = {"draw": "sample"} if temperature else {}
+            ways: dict[str, list[dict]] = {
+                "none": [drawn or {"score": "none"}],
+                "own": [{"ngram": "own"}],
+                "cps": [{}],
+            }
+            ways |= {kind: [{**drawn, "score": one} for one in s] for kind, s in scorers.items()}
             taus = {}
-            for name in ("none", *searches, *scorers):
-                draw = "" if name in searches or not temperature else ",draw=sample"
-                score = "" if draw and name == "none" else f",score={name}"
-                score = ",ngram=own" if name == "own" else score
-                out = specwb.decode(
-                    target,
-                    prompts,
-                    f"diffuspec:k={k}{draw}{score}",
-                    max_new_tokens=options.tokens,
-                    temperature=temperature,
-                    seed=list(range(len(prompts))),
-                    eos=(),
-                )
-                taus[name] = options.tokens / np.array(out.step_counts, dtype=float)
+            for name, settings in ways.items():
+                counts = [
+                    specwb.decode(
+                        target,
+                        prompts,
+                        specwb.method("diffuspec", target, k=k, **setting),
+                        max_new_tokens=options.tokens,
+                        temperature=temperature,
+                        seed=list(range(len(prompts))),
+                        eos=(),
+                    ).step_counts
+                    for setting in settings
+                ]
+                taus[name] = options.tokens / np.array(counts, dtype=float)
             cells = [
-                cell(record["tau"], values, taus["cps"], T=temperature, k=k, score=name)
-                for name, values in taus.items()
+                cell(record["tau"], runs, taus["cps"], T=temperature, k=k, score=name)
+                for name, runs in taus.items()
             ]
             table.add_row(f"{temperature:g}", str(k), *cells)
     console.print(table)
 
     place = lattices.places(target, model, texts[:1], k=8, top=max(options.top))[0]
-    for kind, scorer in scorers.items():
-        record["walk"][kind] = timed(lambda s=scorer: place.walk(s))
+    for kind, runs in scorers.items():
+        record["walk"][kind] = timed(lambda s=runs[0]: place.walk(s))
     began = time.perf_counter()
     specwb.decode(target, prompts[:1], "ar", max_new_tokens=options.tokens, eos=())
     record["walk"]["plain step"] = (time.perf_counter() - began) / options.tokens
