@@ -5,10 +5,7 @@ A row of the table is a call, the kind of error that it must raise, and words of
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,6 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file, save_file
 from terminal import refused
 from tokenizers import Regex, normalizers
 
@@ -208,147 +204,6 @@ def test_a_solution_that_ends_the_program_is_wrong():
     grade = course.grade(next(iter(course.EXERCISES)), lambda *_: sys.exit("bye"))
     assert not grade.right
     assert "it raises SystemExit: bye" in str(grade)
-
-
-# ------------------------------------------------------------------------------ a model's folder
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("saved")
-    TARGET.model.save_pretrained(folder)
-    tiny.tokenizer(tiny.WORDS).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def folder(saved, tmp_path) -> Path:
-    for path in saved.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path
-
-
-def settings(**changes) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return change
-
-
-def header(**changes) -> Callable[[Path], None]:
-    """Changes to the header of the weights; their bytes stay."""
-
-    def change(folder: Path) -> None:
-        path = folder / "model.safetensors"
-        raw = path.read_bytes()
-        (size,) = struct.unpack("<Q", raw[:8])
-        table = json.loads(raw[8 : 8 + size])
-        for name, fields in changes.items():
-            key = name if name == "__metadata__" else "model.norm.weight"
-            table[key] = {**table[key], **fields}
-        content = json.dumps(table).encode()
-        path.write_bytes(struct.pack("<Q", len(content)) + content + raw[8 + size :])
-
-    return change
-
-
-def no_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / name).unlink()
-        make(folder / name)
-
-    return change
-
-
-def weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    return lambda folder: _write(folder / "model.safetensors", change)
-
-
-def _write(path: Path, change: Callable[[bytes], bytes]) -> None:
-    path.write_bytes(change(path.read_bytes()))
-
-
-def without(name: str) -> Callable[[Path], None]:
-    """The library would fill a missing weight with random numbers and warn."""
-
-    def change(folder: Path) -> None:
-        path = folder / "model.safetensors"
-        known = load_file(path)
-        del known[name]
-        save_file(known, path, metadata={"format": "pt"})
-
-    return change
-
-
-def sharded(folder: Path) -> None:
-    places = {"model.norm.weight": "model.safetensors", "lm_head.weight": "2.safetensors"}
-    index = {"metadata": {}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-DAMAGED = r"model\.safetensors is damaged, cut off or no file of weights; fetch it again: .*"
-ROPE = {"rope_type": "linear", "rope_theta": 10000.0}
-FOLDERS = {
-    "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "weights"),
-    "no tokenizer": (
-        lambda folder: [path.unlink() for path in folder.glob("*token*")],
-        "no tokenizer could be loaded from",
-    ),
-    "missing shard": (sharded, r"weight file 2\.safetensors is missing"),
-    "missing weight": (without("model.norm.weight"), r"missing keys: model\.norm\.weight"),
-    "width": (settings(intermediate_size=48), r"in the file, the config asks for \["),
-    "a page": (weights(lambda _: b"<html>not found</html>" * 20), DAMAGED),
-    **{f"cut at {n}": (weights(lambda raw, n=n: raw[:n]), DAMAGED) for n in (0, 5, 400, -1)},
-    "number type": (header(norm={"dtype": "F99"}), DAMAGED + "F99"),
-    "metadata": (header(__metadata__={"format": 3}), DAMAGED + "expected a string"),
-    "overlap": (header(norm={"data_offsets": [0, 128]}), DAMAGED + "invalid offset"),
-    "vocabulary": (
-        settings(vocab_size=4000),
-        r"lm_head\.weight is \[64, 32\] in the file, the config asks for \[4000, 32\]",
-    ),
-    "hidden": (
-        settings(hidden_size=64, head_dim=8),
-        r"input_layernorm\.weight is \[32\] in the file, the config asks for \[64\]",
-    ),
-    "kv heads": (
-        settings(num_key_value_heads=4),
-        r"k_proj\.weight is \[16, 32\] in the file, the config asks for \[32, 32\]",
-    ),
-    "activation": (
-        settings(hidden_act="nope"),
-        "config.json says hidden_act='nope', which the lib",
-    ),
-    "rope type": (
-        settings(rope_parameters={**ROPE, "rope_type": "nope"}),
-        "rope_type='nope', which the library does not know",
-    ),
-    "rope factor": (
-        settings(rope_parameters={**ROPE, "factor": 0}),
-        "config.json says factor=0; it must be a number > 0",
-    ),
-    "eos": (settings(eos_token_id=[]), r"config.json says eos_token_id=\[\]; for no such token"),
-    "layers": (
-        settings(num_hidden_layers=10**6),
-        r"num_hidden_layers=1000000, but the weights are only \d+ tensors",
-    ),
-    "config pipe": (
-        no_file("config.json", os.mkfifo),
-        "config.json is no file but a folder, a pipe",
-    ),
-    "config folder": (no_file("config.json", Path.mkdir), "config.json is no file but a folder"),
-    "card folder": (lambda folder: (folder / "card.json").mkdir(), "card.json is no file but"),
-}
-
-
-@pytest.mark.parametrize(("change", "words"), FOLDERS.values(), ids=FOLDERS)
-def test_a_folder(change, words, folder):
-    change(folder)
-    with pytest.raises(LoadError, match=words) as caught:
-        specwb.load(folder)
-    assert "\n" not in str(caught.value)
-    assert str(folder) in str(caught.value)
 
 
 # ------------------------------------------------------------------------------ the command line

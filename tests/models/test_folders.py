@@ -7,8 +7,11 @@ import ast
 import builtins
 import json
 import logging
+import os
+import re
 import shutil
 import struct
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -398,3 +401,120 @@ def test_every_setting_is_one_of_the_library():
     config = GenerationConfig()
     assert [name for name in generation.NEUTRAL if not hasattr(config, name)] == []
     assert generation.unused(config) == {}
+
+
+# ------------------------------------------------------------------------- missing, wrong, damaged
+
+
+def settings(**changes: object) -> Callable[[Path], None]:
+    return lambda folder: change(folder / "config.json", **changes)
+
+
+def header(**changes) -> Callable[[Path], None]:
+    """Changes to the header of the weights; their bytes stay."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / WEIGHTS
+        raw = path.read_bytes()
+        (size,) = struct.unpack("<Q", raw[:8])
+        table = json.loads(raw[8 : 8 + size])
+        for name, fields in changes.items():
+            key = name if name == "__metadata__" else "model.norm.weight"
+            table[key] = {**table[key], **fields}
+        content = json.dumps(table).encode()
+        path.write_bytes(struct.pack("<Q", len(content)) + content + raw[8 + size :])
+
+    return spoil
+
+
+def no_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return spoil
+
+
+def content(made: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda folder: (folder / WEIGHTS).write_bytes(made((folder / WEIGHTS).read_bytes()))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    """The library would fill a missing weight with random numbers and warn."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / WEIGHTS
+        known = load_file(path)
+        del known[name]
+        save_file(known, path, metadata={"format": "pt"})
+
+    return spoil
+
+
+def sharded(folder: Path) -> None:
+    places = {"model.norm.weight": "model.safetensors", "lm_head.weight": "2.safetensors"}
+    index = {"metadata": {}, "weight_map": places}
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+DAMAGED = r"model\.safetensors is damaged, cut off or no file of weights; fetch it again: .*"
+ROPE = {"rope_type": "linear", "rope_theta": 10000.0}
+FOLDERS = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "weights"),
+    "no tokenizer": (
+        lambda folder: [path.unlink() for path in folder.glob("*token*")],
+        "no tokenizer could be loaded from",
+    ),
+    "missing shard": (sharded, r"weight file 2\.safetensors is missing"),
+    "missing weight": (without("model.norm.weight"), r"missing keys: model\.norm\.weight"),
+    "width": (settings(intermediate_size=48), r"in the file, the config asks for \["),
+    "a page": (content(lambda _: b"<html>not found</html>" * 20), DAMAGED),
+    **{f"cut at {n}": (content(lambda raw, n=n: raw[:n]), DAMAGED) for n in (0, 5, 400, -1)},
+    "number type": (header(norm={"dtype": "F99"}), DAMAGED + "F99"),
+    "metadata": (header(__metadata__={"format": 3}), DAMAGED + "expected a string"),
+    "overlap": (header(norm={"data_offsets": [0, 128]}), DAMAGED + "invalid offset"),
+    "vocabulary": (
+        settings(vocab_size=4000),
+        r"lm_head\.weight is \[64, 32\] in the file, the config asks for \[4000, 32\]",
+    ),
+    "hidden": (
+        settings(hidden_size=64, head_dim=8),
+        r"input_layernorm\.weight is \[32\] in the file, the config asks for \[64\]",
+    ),
+    "kv heads": (
+        settings(num_key_value_heads=4),
+        r"k_proj\.weight is \[16, 32\] in the file, the config asks for \[32, 32\]",
+    ),
+    "activation": (
+        settings(hidden_act="nope"),
+        "config.json says hidden_act='nope', which the lib",
+    ),
+    "rope type": (
+        settings(rope_parameters={**ROPE, "rope_type": "nope"}),
+        "rope_type='nope', which the library does not know",
+    ),
+    "rope factor": (
+        settings(rope_parameters={**ROPE, "factor": 0}),
+        "config.json says factor=0; it must be a number > 0",
+    ),
+    "eos": (settings(eos_token_id=[]), r"config.json says eos_token_id=\[\]; for no such token"),
+    "layers": (
+        settings(num_hidden_layers=10**6),
+        r"num_hidden_layers=1000000, but the weights are only \d+ tensors",
+    ),
+    "config pipe": (
+        no_file("config.json", os.mkfifo),
+        "config.json is no file but a folder, a pipe",
+    ),
+    "config folder": (no_file("config.json", Path.mkdir), "config.json is no file but a folder"),
+    "card folder": (lambda folder: (folder / "card.json").mkdir(), "card.json is no file but"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), FOLDERS.values(), ids=FOLDERS)
+def test_a_folder_of_which_something_is_missing_or_wrong(spoil, words, folder):
+    spoil(folder)
+    error = refused(specwb.load, folder)
+    assert re.search(words, error)
+    assert str(folder) in error
