@@ -156,10 +156,11 @@ class Decoding:
         self.noise.renew(self.state.length)
         if arena is None:
             step = self._advance()
-        elif self.drafter.staged:
-            step = self._advance_in_stages(arena).clone()
         else:
-            step = arena.run(self._advance).clone()
+            arena.begin()
+            staged = self.drafter.staged
+            step = self._advance_in_stages(arena) if staged else arena.run(self._advance)
+            step = step.clone()
         if (ranks := here()) is not None:
             ranks.settled()
         self.state.read(self.rule.name)

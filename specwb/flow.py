@@ -376,7 +376,7 @@ class Verdict:
 
 def offered(draft: Draft, verdict: Verdict) -> Tensor:
     """``[B]``: whether the last node that stays had candidates: the last accepted one, or the bonus
-    token's where that is a node."""
+    token's where that is a node; before a text of ``until`` cuts the row."""
     last = verdict.path.gather(1, verdict.accepted.clamp_min(0)[:, None])
     kids = draft.tree.kids.expand(len(last), -1, -1)
 

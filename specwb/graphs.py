@@ -170,6 +170,12 @@ class Arena:
         mine._masks.clear()
         self.noise.restart()
 
+    def begin(self) -> None:
+        """Before a step: forgets all recordings where some were given up, because the group of
+        ranks that they were made in was left. A stage reads what the stages before it wrote."""
+        if any(getattr(made, "ended", False) for made in self.recordings.values()):
+            self.recordings = dict.fromkeys(self.recordings)
+
     def run(self, body: Callable[[], Any], stage: Hashable = None) -> Any:
         """Runs one step, or one ``stage`` of it. The first of a horizon runs eagerly, which makes
         every table that is made lazily; the second is recorded.
@@ -179,13 +185,9 @@ class Arena:
         """
         self.last, horizon = stage, self.state.horizon
         bucket = horizon if stage is None else (horizon, stage)
-        recording = self.recordings.get(bucket)
-        if recording is not None and not getattr(recording, "ended", False):
+        if (recording := self.recordings.get(bucket)) is not None:
             recording.replay()
             return recording.result
-        if any(getattr(made, "ended", False) for made in self.recordings.values()):
-            # the group of ranks that they were made in was left
-            self.recordings = dict.fromkeys(self.recordings)
         device, is_met = self.state.tokens.device, bucket in self.recordings
         with backends(device):
             if not is_met:

@@ -322,6 +322,31 @@ def test_settings_of_one_arena_are_equal(opened):
         arena(1.0).take(other)
 
 
+def test_where_a_stage_was_given_up_those_that_it_read_are_recorded_anew(taped):
+    """As when a group of ranks is left in which later stages were recorded and the first was not:
+    a stage reads where the one before it wrote."""
+    pair = EVERYTHING
+    method = made("pld", {}, pair)
+    first, later = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]], [[1, 2, 3, 4, 1, 2, 3, 4, 1, 2]]
+    run = {"max_new_tokens": 30, "eos": ()}
+    loop = specwb.rounds(pair.target, first, method, **run)
+    for _ in range(2):
+        next(loop)
+    loop.close()
+    (arena,) = method.arenas.values()
+    before = {key for key, recording in arena.recordings.items() if recording}
+    for _ in range(3):
+        specwb.decode(pair.target, later, method, **run)
+    left = [x for key, x in arena.recordings.items() if x and key not in before]
+    assert before
+    assert left
+    for recording in left:
+        recording.ended = True
+    for _ in range(3):
+        found = specwb.decode(pair.target, later, method, **run)
+        assert found.accepted_lengths == _eager(pair, later, method, **run).accepted_lengths
+
+
 # ---------------------------------------------------------------------- arenas in turn
 
 

@@ -132,7 +132,7 @@ class FalconHead(EagleHead):
     ) -> tuple[Tensor, Tensor | None]:
         """:meth:`mix` of texts from their beginning, with gradients, all places at once: torch's
         LSTM has no loop in Python, but gives h alone. With h known, so are all gates, and ``c_t =
-        f_t c_{t-1} + i_t g_t`` is linear in c."""
+        f_t c_{t-1} + i_t g_t`` is linear in c. Under autocast the results have its type."""
         if self.fusion != "lstm":
             return self.mix(embedded, above)
         x, kept = torch.cat([embedded, above], -1), []

@@ -313,6 +313,7 @@ class Training:
         self.log = Log()
         self.start = self.done = 0  # steps, when this call began and now
         self.is_updating = False
+        self.unread: list[Tensor] = []  # losses of the last step, where an interrupt came before
         self.last_save = time.monotonic()
 
     def resume(self) -> None:
@@ -329,6 +330,7 @@ class Training:
     def save(self) -> None:
         if not self.is_first:
             return
+        self._read()
         content = {
             "identity": self.identity,
             "step": self.done,
@@ -388,10 +390,15 @@ class Training:
             optimiser.zero_grad(set_to_none=True)
         # an interrupt may have left an autocast open, in a notebook: weights in bfloat16 would stay
         torch.clear_autocast_cache()
-        # read here, where a GPU has all of the step to do
-        self.log.loss.append(round(sum(part.item() for part in losses), 5))
-        self.done = step + 1
+        self.done, self.unread = step + 1, losses
         self.is_updating = False
+        self._read()  # where a GPU has all of the step to do
+
+    def _read(self) -> None:
+        """Waits for the last step's losses; an interrupt meanwhile finds the step complete."""
+        if self.unread:
+            self.log.loss.append(round(sum(part.item() for part in self.unread), 5))
+            self.unread = []
 
     def _backward(self, step: int) -> list[Tensor]:
         """Computes the gradients of a step, part by part if it has parts; returns their losses."""

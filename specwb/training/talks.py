@@ -154,6 +154,8 @@ def write(
                     name = repr(model.name)
                     raise TrainingError(f"{name} writes no requests from its bare template")
                 bar.update(task, completed=min(written, tokens))
+                if not console.is_terminal:
+                    say(f"{written} of {tokens} tokens of answers are written")
                 if written >= tokens:
                     break
         except KeyboardInterrupt:

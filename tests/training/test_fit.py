@@ -71,6 +71,28 @@ def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
     assert log.loss[-1] < log.loss[0]
 
 
+def test_an_interrupt_while_a_step_is_waited_for_saves_the_step(tmp_path, monkeypatch):
+    plan, calls, read = Plan(20, warmup=5), [], Training._read
+    unbroken = small()
+    log = train("whole", unbroken, losses(unbroken), plan, tmp_path / "a.pt", "run")
+
+    def interrupted(training):
+        calls.append(training.done)
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        read(training)
+
+    monkeypatch.setattr(Training, "_read", interrupted)
+    broken = small()
+    with pytest.raises(KeyboardInterrupt):
+        train("part", broken, losses(broken), plan, tmp_path / "b.pt", "run")
+    monkeypatch.undo()
+    assert torch.load(tmp_path / "b.pt", weights_only=True)["step"] == 9
+    resumed = small()
+    assert train("part", resumed, losses(resumed), plan, tmp_path / "b.pt", "run") == log
+    assert torch.equal(weights(unbroken), weights(resumed))
+
+
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, {here!r})
