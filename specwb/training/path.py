@@ -122,9 +122,13 @@ class PathRecipe(Recipe):
     def save(self, head: PathScorer, folder: Any, card: dict[str, Any]) -> None:
         head.save(folder, {**card, "diffusion_sha256": self.diffusion.card.get("sha256")})
 
-    @torch.no_grad()
     def lattices(self, outputs: TargetOutputs, first: int, k: int) -> Lattices:
         """The lattices of the blocks of k tokens that begin at ``first``, one after another."""
+        key = "lattices", self.diffusion, first, k, self.settings["top"]
+        return outputs.once(key, lambda: self._lattices(outputs, first, k))
+
+    @torch.no_grad()
+    def _lattices(self, outputs: TargetOutputs, first: int, k: int) -> Lattices:
         model, ids = self.diffusion, outputs.ids
         (rows, length), device = ids.shape, ids.device
         blocks = (length - first) // k

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
 from specwb.training.settings import count, number, word
+
+T = TypeVar("T")
 
 POSITIONS = {"cpu": 64, "cuda": 4096}
 """Whose logits over the whole vocabulary are computed at once."""
@@ -108,7 +110,7 @@ class TargetOutputs:
     head: Callable[[Tensor], Tensor]
     following: Tensor | None = None
     counted: Tensor | None = None
-    _wanted: dict[bytes, Wanted] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def logits(self) -> Tensor:
@@ -121,12 +123,16 @@ class TargetOutputs:
         for states in _split(self.normed[rows]):
             yield self.head(states).float()
 
+    def once(self, key: Any, make: Callable[[], T]) -> T:
+        """What several heads need of these texts; the first of them makes it for all."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
     def wanted(self, words: Tensor | None) -> Wanted:
-        """What heads with these words are to learn; made once for all of them."""
-        key = b"" if words is None else words.cpu().numpy().tobytes()
-        if key not in self._wanted:
-            self._wanted[key] = Wanted(self, words)
-        return self._wanted[key]
+        """What heads with these words are to learn."""
+        key = None if words is None else words.cpu().numpy().tobytes()
+        return self.once(("wanted", key), lambda: Wanted(self, words))
 
 
 class Wanted:

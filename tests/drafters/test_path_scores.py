@@ -3,9 +3,11 @@ decoding keeps the distribution, and what is refused."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import test_decoding_distribution as decoding
@@ -300,3 +302,15 @@ def test_the_shipped_scorers_decode_what_plain_decoding_does_and_keep_more(kind)
     row = specwb.decode(lab, prompts, "diffuspec:k=8,score=none", **run)
     assert walk.tokens == row.tokens == plain.tokens
     assert sum(walk.step_counts) < sum(row.step_counts)
+
+
+def test_scorers_that_are_trained_together_share_their_lattices(recipe):
+    other = copy.copy(recipe)
+    other.settings = {**recipe.settings, "score": "corr", "decay": 0.5}
+    ids = torch.tensor([tiny.plain("llama", (3, 4), 24)])
+    outputs = target_outputs(recipe.target, ids, ())
+    found = recipe.lattices(outputs, 3, 4)
+    assert other.lattices(replace(outputs, counted=None), 3, 4) is found
+    assert other.lattices(outputs, 3, 2) is not found
+    other.settings["top"] = 5
+    assert other.lattices(outputs, 3, 4).ids.shape[-1] == 5

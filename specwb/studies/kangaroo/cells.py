@@ -12,7 +12,7 @@ from specwb.cost import passes
 from specwb.cost.passes import ExitCost
 from specwb.evaluation import exits
 from specwb.studies.grid import Cell
-from specwb.studies.study import Document, Models
+from specwb.studies.study import MEDUSA, Document, Models
 
 HERE = {
     "Lookahead": "lookahead",
@@ -71,7 +71,7 @@ def tree(top: int, eta: float) -> Cell:
 
 def own_cells(_: Document | None = None) -> list[Cell]:
     """List the settings that are decoded with the target's own heads."""
-    cells = [Cell(name) for name in ("ar", *HERE.values(), "pld", "eagle")]
+    cells = [Cell(name) for name in ("ar", *HERE.values(), "pld", "eagle")] + [MEDUSA]
     cells += [chain(eta, gamma) for gamma in GAMMAS for eta in ETAS]
     cells += [tree(top, eta) for top in TOPS for eta in TREE_ETAS]
     cells += [Cell(f"kangaroo:tree={shape}") for shape in STATIC]

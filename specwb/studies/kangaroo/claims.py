@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -10,7 +11,7 @@ from specwb.studies.claim import LACKING, Bar, Bars, Claim, Tuned
 from specwb.studies.grid import Cell
 from specwb.studies.kangaroo import cells
 from specwb.studies.kangaroo.cells import ETAS, EXITS, GAMMAS, HERE, PARTS, USUAL, chain, tree
-from specwb.studies.study import Document, figure_rows, published, table_rows
+from specwb.studies.study import Document, figure_rows, medusa_of, published, table_rows
 
 SAME_PART = {0: 0, 3: 8, 6: 16}
 """Exit layers, in parts of the target's -> the paper's of Vicuna 7B at the same part."""
@@ -57,9 +58,10 @@ def ratios(first: str, second: str, what: str = "speedup", family: str = "") -> 
     return [a[task] / b[task] for a, b in pairs for task in a]
 
 
-def claims(_: Document | None = None) -> list[Claim]:
+def claims(document: Document | None = None) -> list[Claim]:
     """List the paper's claims, and comparisons that it lacks."""
-    parts = (_headlines, _thresholds, _methods, _temperatures, _variants, _other_claims)
+    compared = partial(_methods, document)
+    parts = (_headlines, _thresholds, compared, _temperatures, _variants, _other_claims)
     return [claim for part in parts for claim in part()]
 
 
@@ -158,7 +160,7 @@ def _thresholds() -> Iterator[Claim]:
         yield compare(f"gamma = 4 over 8 at eta = {eta:g}", "speedup", a, b, x, y, even=even)
 
 
-def _methods() -> Iterator[Claim]:
+def _methods(document: Document | None) -> Iterator[Claim]:
     """The claims of the main table."""
     usual, sps = chain(USUAL), Cell("sps")
 
@@ -184,8 +186,8 @@ def _methods() -> Iterator[Claim]:
     text = "Kangaroo's tree is faster than SpS (drafts of 4 here)"
     yield compare(text, BEST_TREE, sps, "Kangaroo", "SpS")
     text = "Kangaroo's tree is faster than Medusa's"
-    why = "definition: Medusa's tree here has 10 nodes, the published one 64"
-    yield compare(text, BEST_TREE, Cell("medusa"), "Kangaroo", "Medusa", differs=why)
+    medusa, other_tree = medusa_of(document)
+    yield compare(text, BEST_TREE, medusa, "Kangaroo", "Medusa", differs=other_tree)
 
 
 def _temperatures() -> Iterator[Claim]:
