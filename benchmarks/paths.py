@@ -1,19 +1,22 @@
 """What chooses a path through a diffusion drafter's lattice: n-grams or learned scores.
 
-    python benchmarks/paths.py [--target lab] [--texts 120] [--tokens 64] [--path FOLDER]
-        [--out FILE]
+    python benchmarks/paths.py [--target lab] [--prompts 48] [--places 3] [--tokens 64]
+        [--path FOLDER] [--out FILE]
 
-First the tokens kept at T = 0 of the k that one pass drafts, behind ``--texts`` places of the
-target's own greedy text: ``row`` takes the best token of each place, ``own`` is the paper's search
-with n-grams that were counted beforehand, ``cps`` the same with those of the text as well (the
-default), the others are greedy walks by learned scores, and ``lattice`` is the most that any path
-through the M candidates keeps. Then tau of whole decodings at T = 0 (one path) and T = 1 (row and
-walks are drawn, own and cps are point masses). Ratios are to cps, with 95 % intervals over texts
-(bootstrap). Last the time of a walk next to a plain step.
+First the tokens kept at T = 0 of the k that one pass drafts, at ``--places`` places of the target's
+own greedy text behind every prompt: ``row`` takes the best token of each place, ``own`` is the
+paper's search with n-grams that were counted beforehand, ``cps`` the same with those of the text as
+well (the default), the others are greedy walks by learned scores, and ``lattice`` is the most that
+any path through the M candidates keeps. Before that stand two shares of the target's next tokens:
+of those that follow the token before them as they did earlier in the text (``follows_again``), and
+of those that are among the best candidates of their place (``recall``, by how many). Then tau of
+whole decodings at T = 0 (one path) and T = 1 (row and walks are drawn, own and cps are point
+masses). Ratios are to cps; 95 % intervals are over prompts (bootstrap). Last the time of a walk
+next to a plain step.
 
 **Training runs.** ``--path FOLDER`` has the scorers of each kind in ``FOLDER/markov``, ``pair`` and
 ``corr`` (default: the target's own, ``data/lab/path``): one, or several that were trained with
-different seeds. Then a kind's number for a text is the mean over its runs, behind its interval
+different seeds. Then a kind's number for a prompt is the mean over its runs, behind its interval
 stand the lowest and the highest run, and ``--out`` has each run's mean:
 
     specwb train path --set score=pair,generated=98304 --steps 500 --rows 8 --length 256 \\
@@ -25,7 +28,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -34,16 +40,19 @@ from rich.console import Console
 from rich.table import Table
 
 import specwb
+from specwb.bench.machine import commit
 from specwb.bench.prompts import interleave, load_prompts
-from specwb.bench.results import resampled
+from specwb.bench.results import interval, resampled
 from specwb.diffuspec.proxy import read_along
 from specwb.evaluation import lattices
+from specwb.files import weights_hash
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.path import KINDS, PathScorer, load_path
+from specwb.studies.store import identity
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
-    """The ratio of two means over the same texts, and its 95 % interval."""
+    """The ratio of two means over the same prompts, and its 95 % interval."""
     index = resampled(len(ours))
     drawn = ours[index].mean(1) / np.maximum(theirs[index].mean(1), 1e-9)
     low, high = np.quantile(drawn, [0.025, 0.975])
@@ -51,46 +60,65 @@ def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
 
 
 def cell(record: list[dict], runs: np.ndarray, reference: np.ndarray, **what: object) -> str:
-    """Notes the mean of ``runs [R, texts]``, its ratio to the reference's and each run's mean, and
-    writes them."""
-    values, means = runs.mean(0), runs.mean(1).tolist()
-    found = ratio(values, reference.mean(0))
-    record.append({**what, "mean": values.mean(), "ratio": found, "runs": means})
+    """Notes the mean of ``runs [R, prompts]``, its ratio to the reference's and each run's mean,
+    and writes them."""
+    values, means = runs.mean(0), runs.mean(1)
+    found, (low, high) = ratio(values, reference.mean(0)), interval(values)
+    numbers = {"mean": values.mean(), "low": low, "high": high}
+    record.append(
+        {
+            **what,
+            **{name: round(float(x), 4) for name, x in numbers.items()},
+            "ratio": [round(x, 4) for x in found],
+            "runs": [round(float(x), 4) for x in means],
+        }
+    )
     words = f"{values.mean():.2f}"
     if runs is not reference:
         words += " x{:.2f} ({:.2f}-{:.2f})".format(*found)
-    return words + (f" [{min(means):.2f}..{max(means):.2f}]" if len(means) > 1 else "")
+    return words + (f" [{means.min():.2f}..{means.max():.2f}]" if len(means) > 1 else "")
+
+
+def found_in(folder: Path, kind: str) -> list[Path]:
+    """The configurations of the scorers of a kind, one for each training run."""
+    return sorted((folder / kind).rglob("config.json"))
 
 
 def scorers_of(
     target: specwb.Target, model: DiffusionModel, folder: Path
 ) -> dict[str, list[PathScorer]]:
     """The scorers of each kind that there is in a folder, in the order of their names."""
-    places = {kind: sorted((folder / kind).rglob("config.json")) for kind in KINDS}
     found = {
-        kind: [load_path(place.parent, target, model) for place in rows]
-        for kind, rows in places.items()
+        kind: [load_path(place.parent, target, model) for place in found_in(folder, kind)]
+        for kind in KINDS
     }
     return {kind: scorers for kind, scorers in found.items() if scorers}
 
 
-def places_along(target: specwb.Target, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """Texts that end at places spread over the target's greedy continuations."""
-    each = -(-count // len(prompts))
+def places_along(target: specwb.Target, prompts: list[list[int]], each: int) -> list[list[int]]:
+    """Texts that end at places spread over the target's greedy continuations: one behind every
+    prompt, then again, ``each`` times."""
     written = specwb.decode(target, prompts, "ar", max_new_tokens=12 * each, eos=()).tokens
-    texts = [
+    return [
         [*prompt, *row[: 1 + (i + 12 * j) % (12 * each)]]
         for j in range(each)
         for i, (prompt, row) in enumerate(zip(prompts, written, strict=True))
     ]
-    return texts[:count]
+
+
+def follows_again(place: lattices.Place) -> list[bool]:
+    """Tells of every token that the target writes next whether it follows the token before it as
+    it did earlier in the text."""
+    pairs = list(pairwise([*place.text, *place.greedy.tolist()]))
+    first = len(place.text) - 1
+    return [pair in pairs[: first + i] for i, pair in enumerate(pairs[first:])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--target", default="lab")
-    parser.add_argument("--texts", type=int, default=120)
-    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--prompts", type=int, default=48)
+    parser.add_argument("--places", type=int, default=3, help="behind every prompt")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--k", type=int, nargs="*", default=[4, 8, 16])
     parser.add_argument("--top", type=int, nargs="*", default=[4, 15])
@@ -101,17 +129,29 @@ def main() -> None:
     folder = target.own_head("diffusion")
     assert folder is not None, f"{options.target} has no diffusion model"
     model = load_diffusion(folder, target)
-    scorers = scorers_of(target, model, options.path or folder.parent / "path")
+    place = options.path or folder.parent / "path"
+    scorers = scorers_of(target, model, place)
     questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
     prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
-    record: dict = {"kept": [], "tau": [], "walk": {}}
+    sums = [weights_hash(config.parent) for kind in scorers for config in found_in(place, kind)]
+    where = identity("paths", target, None, sha256=target.sha256, scorers=sums)
+    command = shlex.join(["python", "benchmarks/paths.py", *sys.argv[1:]])
+    record: dict = {"arguments": where, "command": command, "commit": commit()}
+    record |= {"prompts": len(prompts), "places": options.places}
+    record |= {"kept": [], "tau": [], "walk": {}}
     searches = {
         "own": specwb.method("diffuspec", target, k=max(options.k), ngram="own"),
         "cps": specwb.method("diffuspec", target, k=max(options.k)),
     }
 
+    texts = places_along(target, prompts, options.places)
+    longest = lattices.places(target, model, texts, k=max(options.k), top=1)
+    told = [seen for place in longest for seen in follows_again(place)]
+    ranks = np.concatenate([place.ranks for place in longest])
+    record["follows_again"] = round(sum(told) / len(told), 4)
+    record["recall"] = {top: round(float((ranks < top).mean()), 4) for top in (1, *options.top)}
+    console.print({name: record[name] for name in ("follows_again", "recall")})
     table = Table("k", "M", "row", *searches, *scorers, "lattice", title="tokens kept, T = 0")
-    texts = places_along(target, prompts, options.texts)
     for k in options.k:
         sample = lattices.places(target, model, texts, k=k, top=max(options.top))
         for top in options.top:
@@ -127,8 +167,11 @@ def main() -> None:
                 kept["lattice"].append(row["top"])
                 for kind, runs in scorers.items():
                     kept[kind].append([place.kept(place.walk(one, top)) for one in runs])
-            arrays = {
-                name: np.array(values, dtype=float).reshape(len(sample), -1).T
+            arrays = {  # [runs, prompts]: the mean over the places behind a prompt
+                name: np.array(values, dtype=float)
+                .reshape(options.places, len(prompts), -1)
+                .mean(0)
+                .T
                 for name, values in kept.items()
             }
             cells = [
