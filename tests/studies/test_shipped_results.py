@@ -42,7 +42,8 @@ def close(a: object, b: object) -> bool:
     return a == b
 
 
-SHIPPED = [*((name, "lab") for name in PLACES), ("falcon", "smol"), ("kangaroo", "smol")]
+ON_SMOL = ("mcsd", "mcsd_ti", "falcon", "kangaroo")
+SHIPPED = [*((name, "lab") for name in PLACES), *((name, "smol") for name in ON_SMOL)]
 
 
 @pytest.fixture(scope="module", params=SHIPPED, ids=" on ".join)
@@ -188,9 +189,12 @@ def test_they_are_of_the_shipped_family(results):
     study, (own, ablation), _ = results
     known, questions = own["arguments"], len(load_prompts("lab"))
     if known["target"].startswith("smol"):  # whose weights are not shipped: its heads know them
-        card = json.loads((data_dir() / "smol/eagle/card.json").read_text("utf-8"))
-        assert known["sha256"] == card["target_sha256"]
-        assert known["heads"]["eagle"] == card["sha256"]
+        assert set(known.get("heads", {})) == set(study.heads)
+        for kind in {"draft", *study.heads}:
+            card = json.loads((data_dir() / f"smol/{kind}/card.json").read_text("utf-8"))
+            assert known["sha256"] == card["target_sha256"]
+            sums = {"draft": known["draft_sha256"], **known.get("heads", {})}
+            assert sums[kind] == card["sha256"]
         assert len(load_prompts("chat")) == verdicts.ENOUGH
         assert {len(cell["accepted"]) for cell in own["cells"].values()} == {verdicts.ENOUGH}
         assert own["counted"]["command"].endswith("--target smol --prompts chat --tokens")
