@@ -77,8 +77,7 @@ def lattices(texts: int = TEXTS) -> tuple[Any, list[Any], Any]:
     trigrams: the arguments of :class:`specwb.widgets.LatticeExplorer`.
 
     The texts are the first prompts of the lab family, each with 4 to 15 tokens that the target
-    wrote at T = 0; where more texts are asked for than there are prompts, again each with 12 tokens
-    more. All is computed in float64, so that the digits are the same on every machine.
+    wrote at T = 0. All is computed in float64, so that the digits are the same on every machine.
     """
     from specwb.bench.prompts import load_prompts
     from specwb.decoding import decode
@@ -89,47 +88,30 @@ def lattices(texts: int = TEXTS) -> tuple[Any, list[Any], Any]:
 
     lab = load("lab", dtype="float64", device="cpu")
     begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:texts]]
-    rounds = -(-texts // len(begun))
-    written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS * rounds, eos=()).tokens
-    ids = []
-    for i in range(texts):
-        turn, prompt = divmod(i, len(begun))
-        ids.append(begun[prompt] + written[prompt][: 4 + TEXTS * turn + prompt % TEXTS])
+    written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS, eos=()).tokens
+    ids = [begun[i] + written[i][: 4 + i % TEXTS] for i in range(len(begun))]
     model = load_diffusion(data_dir() / "lab" / "diffusion", lab)
     trigrams = NGram.load(data_dir() / "lab" / "ngram" / "ngram.npz")
     return lab, places(lab, model, ids), trigrams
 
 
-@cache
-def paths_kept(places: int = 3) -> Any:
-    """Count the tokens kept at T = 0 of the eight that the lab's diffusion model drafts, by what
-    chooses the path: a frame with a row for each prompt of the lab family, of which each number is
-    the mean over so many places of :func:`lattices`.
+def paths_kept(family: str) -> Any:
+    """Return the tokens kept at T = 0 of the eight that a family's diffusion model drafts, by what
+    chooses the path: a frame with the mean over prompts, its 95 % interval, and the ratio to
+    "search + text" with its own, compared prompt by prompt, as stored by ``benchmarks/paths.py``.
 
-    "search" has trigrams counted beforehand, "and text" also the n-grams of the text at hand
+    "search" has trigrams counted beforehand, "search + text" also the n-grams of the text at hand
     (``diffuspec``'s default), "markov", "pair" and "corr" are greedy walks by learned scores, and
     "best path" is the most that any path through the candidates keeps.
     """
     import pandas as pd
 
-    from specwb.bench.prompts import load_prompts
-    from specwb.diffuspec.proxy import read_along
-    from specwb.evaluation.lattices import lengths
-    from specwb.methods import method
-
-    prompts = len(load_prompts("lab"))
-    lab, found, trigrams = lattices(places * prompts)
-    default: Any = method("diffuspec", lab, k=8).drafter
-    along = []
-    for place in found:
-        proxy = default.proxy()
-        read_along(proxy, place.text)
-        along.append(lengths([place], proxy, exact=False).beam[0])
-    table = lengths(found, trigrams, exact=False, scorers=scorers())
-    named = {"row": "first choices", "beam": "search", "top": "best path"}
-    table = table.rename(columns=named).assign(**{"and text": along})
-    columns = ["first choices", "search", "and text", "markov", "pair", "corr", "best path"]
-    return table[columns].groupby(pd.RangeIndex(len(table)) % prompts).mean()
+    rows = [row for row in stored(f"paths-{family}")["kept"] if (row["k"], row["M"]) == (8, 15)]
+    by = pd.DataFrame(rows).set_index("score")
+    by[["ratio", "ratio low", "ratio high"]] = by["ratio"].tolist()
+    named = {"row": "first choices", "own": "search", "cps": "search + text"}
+    by = by.rename(index={**named, "lattice": "best path"})
+    return by[["mean", "low", "high", "ratio", "ratio low", "ratio high"]]
 
 
 @cache
