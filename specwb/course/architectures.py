@@ -36,12 +36,13 @@ def _nodes(
 
 
 def mcsd() -> Drawing:
-    """Several candidates a node, one forward, one walk."""
+    """Several candidates per node, one forward, one walk."""
     desc = (
-        "A draft model proposes two candidates a node; the target scores the tree in one forward; "
-        "a walk from the root tests siblings in turn and ends with a token of the target's own."
+        "A draft model proposes two candidates per node; the target scores the tree in one "
+        "forward; a walk from the root tests siblings in turn and ends with a token of the "
+        "target's own."
     )
-    heads = ((4, "1 draft: k candidates a node"), (312, "2 score"), (492, "3 test, in turn"))
+    heads = ((4, "1 draft: k candidates per node"), (312, "2 score"), (492, "3 test, in turn"))
     d = _open(236, "Multi-candidate speculative decoding", desc, heads)
     tree = [
         *((4, 100, "sun", "other"), (84, 58, "had", "draft"), (84, 142, "was", "draft")),

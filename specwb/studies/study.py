@@ -297,13 +297,14 @@ class Study:
 def extent(document: Document) -> str:
     """Write how many prompts a cell has, and which of them were timed."""
     rows = document["rows"]
-    prompts = min((r["prompts"] for r in rows), default=0)
+    numbers = [r["prompts"] for r in rows] or [0]
     timed = [n for r in rows if (n := r.get("timed", r["prompts"]))]
-    words = f"{prompts} prompts a cell"
+    least, most = min(numbers), max(numbers)
+    words = f"{least if least == most else f'{least} to {most}'} prompts per cell"
     if (counted := document.get("counted")) and timed:
         words += (
-            f" (times: {min(timed)} prompts of {len(timed)} of {len(rows)} cells; other tokens "
-            f"counted by `{counted['command']}` on {counted['device']})"
+            f" (timed: {min(timed)} prompts, in {len(timed)} of {len(rows)} cells; the other "
+            f"tokens are counted by `{counted['command']}` on {counted['device']})"
         )
     return words
 

@@ -42,12 +42,12 @@ class BlockExplorer(Explorer):
         spans = dict.fromkeys(zip(starts, ends, strict=True))
         blocks = " ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
         seen = enumerate(self.sees, 1)
-        said = ", ".join(f"X{j} by pair {n - k + j}, which sees {end} of {n}" for j, end in seen)
+        sights = ", ".join(f"X{j} by pair {n - k + j}, which sees {end} of {n}" for j, end in seen)
         missing = sum(end < n for end in self.sees)
         tokens = f"{missing} of the {k} next tokens are" if missing > 1 else "1 of them is"
-        without = f"{tokens} said without the newest pair"
+        without = f"{tokens} predicted without the newest pair"
         judged = without if missing else "all see the newest pair"
-        line = f"k = {k}, {n} pairs in blocks {blocks}: {said}; {judged}"
+        line = f"k = {k}, {n} pairs in blocks {blocks}: {sights}; {judged}"
         return line, figures.block_sight(ends, starts, k)
 
 

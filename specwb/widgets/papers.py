@@ -15,9 +15,16 @@ from specwb.errors import ArgumentError
 from specwb.studies import ledger, run, study_of
 from specwb.studies.pictures import draw
 from specwb.studies.study import Document
+from specwb.studies.verdicts import ALPHA, POWER, PREDICTED
 from specwb.widgets.display import show
 
 SHOWN = 8  # rows of a ledger that are not folded away
+COLUMNS = (
+    f"Intervals hold at {1 - ALPHA:.0%} over prompts, those of predictions at {1 - PREDICTED:.0%}; "
+    "the joint ones hold for all claims of the paper at once, and where there is one, the "
+    "verdict is about it. Under seen: the ratio that would have been seen above 1 with "
+    f"probability {POWER:.0%}. Cells are settings, and a claim compares two."
+)
 
 
 @cache
@@ -61,7 +68,7 @@ def show_ledger(name: str) -> None:
     verdict = header.index("verdict")
     tally = Counter(_kind(row[verdict]) for row in rows)
     summary = f"{len(rows)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
-    html = f"<p>{escape(text)}</p>{first}{folded}"
+    html = f"<p>{escape(text)}</p><p>{COLUMNS}</p>{first}{folded}"
     display({"text/html": html, "text/plain": summary}, raw=True)
 
 
