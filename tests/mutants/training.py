@@ -395,4 +395,4 @@ def tokens_of_the_last_run_only(patch):
 @killed_by("drafters/test_path_scores.py: lattices_are_those_of_drafting")
 def lattices_a_place_late(patch):
     """A path scorer learns the target's distribution of the place behind its own."""
-    patch.edit(PathRecipe.lattices, "-1), first - 1)", "-1), first)")
+    patch.edit(PathRecipe._lattices, "-1), first - 1)", "-1), first)")
