@@ -9,10 +9,10 @@ paper's search with n-grams that were counted beforehand, ``cps`` the same with 
 well (the default), the others are greedy walks by learned scores, and ``lattice`` is the most that
 any path through the M candidates keeps. Before that stand two shares of the target's next tokens:
 of those that follow the token before them as they did earlier in the text (``follows_again``), and
-of those that are among the best candidates of their place (``recall``, by how many). Then tau of
-whole decodings at T = 0 (one path) and T = 1 (row and walks are drawn, own and cps are point
-masses). Ratios are to cps; 95 % intervals are over prompts (bootstrap). Last the time of a walk
-next to a plain step.
+of those that are among the best candidates of their place (``recall``, by how many and by place).
+Then tau of whole decodings at T = 0 (one path) and T = 1 (row and walks are drawn, own and cps are
+point masses). Ratios are to cps; 95 % intervals are over prompts (bootstrap). Last the time of a
+walk next to a plain step.
 
 **Training runs.** ``--path FOLDER`` has the scorers of each kind in ``FOLDER/markov``, ``pair`` and
 ``corr`` (default: the target's own, ``data/lab/path``): one, or several that were trained with
@@ -20,8 +20,8 @@ different seeds. Then a kind's number for a prompt is the mean over its runs, be
 stand the lowest and the highest run, and ``--out`` has each run's mean:
 
     specwb train path --set score=pair,generated=98304 --steps 500 --rows 8 --length 256 \\
-        --seeds 3 --out build/path/pair
-    python benchmarks/paths.py --path build/path
+        --seeds 2 --out build/path/lab/pair
+    python benchmarks/paths.py --path build/path/lab
 """
 
 from __future__ import annotations
@@ -114,6 +114,13 @@ def follows_again(place: lattices.Place) -> list[bool]:
     return [pair in pairs[: first + i] for i, pair in enumerate(pairs[first:])]
 
 
+def recall(places: list[lattices.Place], top: int) -> list[float]:
+    """The share of the target's tokens that are among the ``top`` best candidates, by place."""
+    k = max(len(place.ranks) for place in places)
+    by_place = [[p.ranks[i] < top for p in places if i < len(p.ranks)] for i in range(k)]
+    return [round(float(np.mean(row)), 4) for row in by_place]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--target", default="lab")
@@ -147,9 +154,8 @@ def main() -> None:
     texts = places_along(target, prompts, options.places)
     longest = lattices.places(target, model, texts, k=max(options.k), top=1)
     told = [seen for place in longest for seen in follows_again(place)]
-    ranks = np.concatenate([place.ranks for place in longest])
     record["follows_again"] = round(sum(told) / len(told), 4)
-    record["recall"] = {top: round(float((ranks < top).mean()), 4) for top in (1, *options.top)}
+    record["recall"] = {top: recall(longest, top) for top in (1, *options.top)}
     console.print({name: record[name] for name in ("follows_again", "recall")})
     table = Table("k", "M", "row", *searches, *scorers, "lattice", title="tokens kept, T = 0")
     for k in options.k:

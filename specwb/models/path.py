@@ -22,10 +22,11 @@ was no candidate all logits are the model's own. After temperature and filters t
 drawn token, so the ordinary rules are exact for it (theorem 11.8).
 
 Source: DSpark's and DFlash 2's are known from descriptions in public threads (vLLM #52816,
-llama.cpp #27342), LiLiCorr (arXiv 2608.20530) from that of its code (Model-Optimizer #2342). Chosen
-here: f, which does what the search's n-grams of the text do; tokens outside the candidates, which
-those walks never draw; embeddings are the target's, frozen and divided by their root mean square;
-the gate is ``1 + H h``; the transformer has pre-norms, one token per candidate, and full attention.
+llama.cpp #27342), LiLiCorr (arXiv 2608.20530) from the thread of its code (Model-Optimizer #2342).
+Chosen here: f, which does what the search's n-grams of the text do; tokens outside the candidates,
+which those walks never draw; embeddings are the target's, frozen and divided by their root mean
+square; the gate is ``1 + H h``; the transformer has pre-norms, one token per candidate, and full
+attention.
 """
 
 from __future__ import annotations

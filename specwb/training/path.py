@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -125,7 +125,13 @@ class PathRecipe(Recipe):
     def lattices(self, outputs: TargetOutputs, first: int, k: int) -> Lattices:
         """The lattices of the blocks of k tokens that begin at ``first``, one after another."""
         key = "lattices", self.diffusion, first, k, self.settings["top"]
-        return outputs.once(key, lambda: self._lattices(outputs, first, k))
+        found = outputs.once(key, lambda: self._lattices(outputs, first, k))
+        if outputs.counted is None:
+            return found
+        # heads may count other places of the same texts
+        blocks = (outputs.ids.shape[1] - first) // k
+        mine = outputs.counted[:, first - 1 : first - 1 + blocks * k]
+        return replace(found, counted=found.counted & mine.reshape(found.counted.shape))
 
     @torch.no_grad()
     def _lattices(self, outputs: TargetOutputs, first: int, k: int) -> Lattices:
@@ -142,9 +148,6 @@ class PathRecipe(Recipe):
         best = candidates(logits, self.settings["top"], vocabulary, model.banned, model.words)
         tokens = ids[:, first : first + blocks * k].view(rows, blocks, k)
         _, is_after_end = fill_after_end(tokens, model.ends)
-        counted = ~is_after_end
-        if outputs.counted is not None:
-            counted = counted & outputs.counted[:, before].view(rows, blocks, k)
         found = best[0].long()
         p, likeliest = self._target_says(outputs, found.view(rows, blocks * k, -1), first - 1)
         is_text = found == tokens.flatten(0, 1)[:, :, None]
@@ -160,7 +163,7 @@ class PathRecipe(Recipe):
             p=p.view_as(found),
             best=likeliest.view(-1, k),
             rank=torch.where(is_text.any(-1), is_text.int().argmax(-1), -1),
-            counted=counted.flatten(0, 1),
+            counted=~is_after_end.flatten(0, 1),
         )
 
     def _target_says(

@@ -310,7 +310,12 @@ def test_scorers_that_are_trained_together_share_their_lattices(recipe):
     ids = torch.tensor([tiny.plain("llama", (3, 4), 24)])
     outputs = target_outputs(recipe.target, ids, ())
     found = recipe.lattices(outputs, 3, 4)
-    assert other.lattices(replace(outputs, counted=None), 3, 4) is found
+    assert other.lattices(outputs, 3, 4) is found
+    counted = torch.arange(24) % 2 == 0
+    some = other.lattices(replace(outputs, counted=counted[None]), 3, 4)
+    assert some.ids is found.ids
+    assert torch.equal(some.counted, counted[2:22].view(5, 4))  # of the tokens behind place 2
+    assert found.counted.all()
     assert other.lattices(outputs, 3, 2) is not found
     other.settings["top"] = 5
     assert other.lattices(outputs, 3, 4).ids.shape[-1] == 5

@@ -17,13 +17,15 @@ from terminal import call, refused
 
 import specwb
 from specwb.bench.prompts import load_prompts
+from specwb.files import weights_hash
 from specwb.models.load import data_dir
+from specwb.models.path import KINDS
 from specwb.studies import OTHERS, PLACES, study_of, trained, verdicts
 from specwb.studies.easyspec.cells import easy, plain
 from specwb.studies.kangaroo.cells import EXITS
 from specwb.studies.mcsd_ti.cells import as_published
 from specwb.studies.run import shipped, shipped_report
-from specwb.studies.study import MEDUSA
+from specwb.studies.study import MEDUSA, medusa_of
 from specwb.studies.verdicts import EVEN, VERDICTS, counts
 
 AGREES = "the prediction agrees, but "
@@ -56,6 +58,31 @@ def results(request):
     again = copy.deepcopy(documents)
     one.report(*again)
     return one, documents, again
+
+
+def test_what_lessons_show_besides_is_of_the_shipped_models():
+    """Lesson 5's requests to write a text again, and lesson 10's paths."""
+    chat, edit, paths = (
+        json.loads((data_dir() / f"results/{name}.json").read_text("utf-8"))
+        for name in ("falcon-smol-cpu", "falcon-smol-edit", "paths-lab")
+    )
+    for name in ("sha256", "draft_sha256", "heads", "rounds", "seed"):
+        assert edit["arguments"][name] == chat["arguments"][name]
+    assert set(edit["cells"]) == set(chat["cells"])
+    given = len(load_prompts("edit"))
+    assert {len(cell["accepted"]) for cell in edit["cells"].values()} == {given}
+    assert paths["arguments"]["sha256"] == lab().sha256
+    own = {weights_hash(lab().heads / "path" / kind) for kind in KINDS}
+    assert own <= set(paths["arguments"]["scorers"])
+
+
+def test_medusas_published_tree_is_taken_where_it_was_measured():
+    measured = {"cells": {MEDUSA.key: {"accepted": [[1]], "ms": []}}}
+    assert medusa_of(measured) == medusa_of(None) == (MEDUSA, "")
+    for cells in ({}, {MEDUSA.key: {"accepted": [], "ms": []}}):
+        cell, differs = medusa_of({"cells": cells})
+        assert cell.spec == "medusa"
+        assert differs.startswith("definition: ")
 
 
 def test_rows_follow_from_the_measurements(results):
@@ -197,7 +224,11 @@ def test_they_are_of_the_shipped_family(results):
             assert sums[kind] == card["sha256"]
         assert len(load_prompts("chat")) == verdicts.ENOUGH
         assert {len(cell["accepted"]) for cell in own["cells"].values()} == {verdicts.ENOUGH}
-        assert own["counted"]["command"].endswith("--target smol --prompts chat --tokens")
+        more = " --temperatures 0,1 --seconds 100000" if study.name == "mcsd" else ""
+        how = "--target smol --prompts chat --tokens"
+        assert own["counted"]["command"] == f"specwb reproduce {study.name}{more} {how}"
+        wanted = [x for x in study.cells(own) if x.layout == "tree" and not x.long]
+        assert {cell.key for cell in wanted} == set(own["cells"])
         return
     assert known["sha256"] == lab().sha256
     assert known["draft_sha256"] == study.draft(lab(), None).sha256
