@@ -136,11 +136,11 @@ def main() -> None:
     folder = target.own_head("diffusion")
     assert folder is not None, f"{options.target} has no diffusion model"
     model = load_diffusion(folder, target)
-    place = options.path or folder.parent / "path"
-    scorers = scorers_of(target, model, place)
+    trained = options.path or folder.parent / "path"
+    scorers = scorers_of(target, model, trained)
     questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
     prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
-    sums = [weights_hash(config.parent) for kind in scorers for config in found_in(place, kind)]
+    sums = [weights_hash(config.parent) for kind in scorers for config in found_in(trained, kind)]
     where = identity("paths", target, None, sha256=target.sha256, scorers=sums)
     command = shlex.join(["python", "benchmarks/paths.py", *sys.argv[1:]])
     record: dict = {"arguments": where, "command": command, "commit": commit()}

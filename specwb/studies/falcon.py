@@ -200,13 +200,12 @@ def _headlines() -> Iterator[Claim]:
 def _methods(document: Document | None) -> Iterator[Claim]:
     """The claims of tables 1 and 3."""
     medusa, other_tree = medusa_of(document)
+    with_trees = {"Eagle": (TREE, EAGLE)}  # published ones on both sides
+    if medusa == MEDUSA:
+        with_trees["Medusa"] = (TREE, MEDUSA)
     one, three = table_rows("falcon", "1"), table_rows("falcon", "3")
     for name, key in HERE.items():
-        both = (Cell("falcon"), Cell(key))
-        if name == "Eagle":
-            both = (TREE, EAGLE)
-        elif name == "Medusa":  # published trees on both sides, or neither
-            both = (TREE if medusa == MEDUSA else Cell("falcon"), medusa)
+        both = with_trees.get(name, (Cell("falcon"), Cell(key)))
         taus, speeds = _tau_ratios(name), _ratios(one, name)
         yield Claim(
             f"Falcon is faster than {name}",
