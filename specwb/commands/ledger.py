@@ -49,8 +49,8 @@ def reproduce_all(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="About how long to measure in all, parted among the papers by their cells; two "
-            "prompts a cell are measured at least.",
+            help="About how long to measure in all, divided among the papers by their cells; at "
+            "least two prompts per cell are measured.",
         ),
     ] = None,
     seconds: Annotated[
@@ -174,7 +174,7 @@ def _plan(seconds: float, model: Target, draft: str | None) -> dict[str, float]:
     errors.print(table(rows, ("paper",)))
     tell(
         errors,
-        f"About {seconds / 60:.0f} minutes in all, or longer where two prompts a cell take longer; "
-        "what is in the folder is not measured again.",
+        f"About {seconds / 60:.0f} minutes in all, or longer where two prompts per cell take "
+        "longer; what is in the folder is not measured again.",
     )
     return shares

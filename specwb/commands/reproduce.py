@@ -80,7 +80,7 @@ SECONDS = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="About how long to measure in all, but two prompts a cell at least; default every "
+        help="About how long to measure in all, but at least two prompts per cell; default every "
         "prompt.",
     ),
 ]

@@ -39,6 +39,9 @@ MISS = 0.2
 """Rows further off than this are counted."""
 LEVEL = 0.9
 """Nominal coverage of an interval."""
+SCALE = 0.5
+"""The part of the error of a ratio that does not depend on its costs. Any value is valid; this one
+was chosen by the widths of intervals and the pairs in them (tests/cost/test_published_rows.py)."""
 COVERED = 0.8
 """A report of whose rows a smaller share lies in their intervals is named."""
 SIZE = {
@@ -62,11 +65,17 @@ class Row:
     published: float  # as reported
     method: str = ""  # what decodes
     place: str = ""  # the target, with the machine where a report has several
+    tau: float = 1.0  # the published tokens per step
 
     @property
     def error(self) -> float:
         """``predicted / published - 1``."""
         return self.predicted / self.published - 1
+
+    @property
+    def cost(self) -> float:
+        """The predicted cost of a step, in plain steps."""
+        return self.tau / self.predicted
 
     @property
     def inside(self) -> bool:
@@ -94,25 +103,64 @@ def model_error(without: str = "") -> float:
     return _conformal(errors)
 
 
-@cache
-def ratio_error(without: str = "", same: bool = True) -> float:
+def ratio_error(without: str = "", same: bool = True, apart: float = 0.0) -> float:
     """The e of a ratio of two predicted speeds, from the rows of all reports but one.
 
     It is that of :func:`model_error` for pairs of rows of one report and target, with
-    ``|log((predicted a / predicted b) / (published a / published b))|`` as their errors: what both
-    predictions get wrong alike cancels. Pairs are of one method's settings (``same``) or of two
-    methods.
+    ``error = |log((predicted a / predicted b) / (published a / published b))|``: what both
+    predictions get wrong alike cancels. The tokens per step are given, so what remains is an error
+    of costs, and grows with the distance ``d = |log(cost a / cost b)|`` of the two steps. The
+    conformal score is therefore normalised: ``error / (SCALE + d)``.
+
+    Args:
+        without: the report whose rows are left out.
+        same: whether pairs are of one method's settings or of two methods.
+        apart: the d of the two speeds in question.
+
+    Source: Lei et al. 2018, Distribution-free predictive inference for regression, 5.2.
     """
-    errors = [
-        abs(math.log(a.predicted / b.predicted * b.published / a.published))
-        for a, b in combinations(_of_cards(), 2)
-        if a.method
-        and b.method
-        and (a.method == b.method) == same
-        and (a.report, a.place) == (b.report, b.place)
-        and a.report != without
+    return _ratio_score(without, same) * (SCALE + apart)
+
+
+@cache
+def _ratio_score(without: str, same: bool) -> float:
+    scores = [
+        pair.error / (SCALE + pair.apart)
+        for pair in pairs()
+        if pair.report != without and pair.same == same
     ]
-    return _conformal(errors)
+    return _conformal(scores)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two speeds of one report and target: the error of their ratio, how far the two costs of a
+    step are apart (see :func:`ratio_error`), and whether they are of the same method."""
+
+    report: str
+    same: bool
+    error: float
+    apart: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published ratio lies in the interval that other reports give it."""
+        return self.error <= ratio_error(self.report, self.same, self.apart)
+
+
+@cache
+def pairs() -> tuple[Pair, ...]:
+    """All pairs of published speedups of methods."""
+    return tuple(
+        Pair(
+            a.report,
+            a.method == b.method,
+            abs(math.log(a.predicted / b.predicted * b.published / a.published)),
+            abs(math.log(a.cost / b.cost)),
+        )
+        for a, b in combinations(_of_cards(), 2)
+        if a.method and b.method and (a.report, a.place) == (b.report, b.place)
+    )
 
 
 def _conformal(errors: Sequence[float]) -> float:
@@ -173,9 +221,9 @@ def _speedup(group: str, place: str, what: str, told: Forecast, published: float
     assert told.speedup is not None
     assert told.speedup_interval is not None
     name, method = f"{place}, {what}", told.spec.partition(":")[0]
-    return Row(
-        group, name, "speedup", told.speedup, *told.speedup_interval, published, method, place
-    )
+    assert told.tau is not None
+    numbers = told.speedup, *told.speedup_interval, published
+    return Row(group, name, "speedup", *numbers, method, place, told.tau)
 
 
 def _plain() -> Iterator[Row]:

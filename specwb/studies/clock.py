@@ -85,12 +85,15 @@ class Clock:
 
         return figure
 
-    def error(self, first: str, second: str) -> float:
-        """The half-width of a 90 % interval of the logarithm of a ratio of two specs' speeds."""
+    def error(self, first: str, second: str, apart: float) -> float:
+        """The half-width of a 90 % interval of the logarithm of a ratio of two specs' speeds.
+
+        ``apart`` is the size of the logarithm of the ratio of the two costs of a step.
+        """
         kinds = [spec.partition(":")[0] for spec in (first, second)]
         if PLAIN in kinds:
             return ledger.model_error(self.report)
-        return ledger.ratio_error(self.report, kinds[0] == kinds[1])
+        return ledger.ratio_error(self.report, kinds[0] == kinds[1], apart)
 
 
 @lru_cache(maxsize=1024)

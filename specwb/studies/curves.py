@@ -88,14 +88,16 @@ class Picture:
     title: str  # of the figure
     x: str  # the title of the x axis
     curves: Curves  # gives the curves of all panels, from the document of the results
-    sure: str  # how sure the published values are
+    sure: str  # how sure the published values are, "" where there are none
     bars: bool = False  # whether bars are drawn, of points whose x are texts
     differs: str = ""  # what has to be known when the two are compared
+    over: str = "our prompts"  # what intervals are over
 
     @property
     def note(self) -> str:
         """What stands below the figure."""
-        parts = f"Published values: {self.sure}", self.differs, "whiskers: 95 % over our prompts"
+        published = self.sure and f"Published values: {self.sure}"
+        parts = published, self.differs, f"whiskers: 95 % over {self.over}"
         return f"{'; '.join(filter(None, parts))}."
 
 
@@ -111,9 +113,10 @@ class Figures(dict[str, Picture]):
         *,
         bars: bool = False,
         differs: str = "",
+        over: str = "our prompts",
     ) -> Callable[[Curves], Curves]:
         def added(curves: Curves) -> Curves:
-            self[name] = Picture(title, x, curves, sure, bars, differs)
+            self[name] = Picture(title, x, curves, sure, bars, differs, over)
             return curves
 
         return added

@@ -13,10 +13,10 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
 from typing import Any
 
-from specwb.cost.ledger import ratio_error, summaries
+from specwb.cost.ledger import pairs, ratio_error, summaries
 from specwb.studies import PLACES, study_of
 from specwb.studies.claim import Claim
 from specwb.studies.pictures import can_picture, picture_of
@@ -39,7 +39,7 @@ NOT_CLAIMED = "comparisons that the paper lacks"
 """At the end of a title: a table that is folded away."""
 NOT_IMPLEMENTED = ("REST", "Draft&Verify", "Hydra", "SAMD", "Token Recycling")
 """Methods of the papers' tables that are not here."""
-HEADER = ("claim", "paper", "ours", "verdict", "seen", "cells")
+HEADER = ("claim", "paper", "ours", "verdict", "detectable", "cells")
 Rows = list[tuple[str, ...]]
 Way = tuple[str | int, ...]
 
@@ -306,7 +306,9 @@ PREDICTIONS = (
     "How far the cost model (specwb predict) is off on published speeds, whose tokens a step are "
     "published too. Nothing in it was fitted to a row. Only the widths of intervals are made of "
     "rows, and those of a report of all other reports' rows. A ratio of two speeds has an error of "
-    "its own, from pairs of rows of one report and target. Every row: specwb predict --ledger."
+    "its own, from pairs of rows of one report and target. It grows with the ratio of the costs of "
+    "their steps; it is shown for equal costs and for one that is twice the other. Every row: "
+    "specwb predict --ledger."
 )
 PREDICTION_HEADER = (
     "report",
@@ -316,6 +318,7 @@ PREDICTION_HEADER = (
     "90 % factor over plain decoding",
     "of two settings",
     "of two methods",
+    "pairs inside",
 )
 
 
@@ -328,10 +331,20 @@ def _predictions() -> Rows:
             f"{one.error:.0%}",
             f"{one.inside} of {one.rows}",
             f"{one.factor:.2f}",
-            *(f"{exp(ratio_error(one.report, same)):.2f}" for same in (True, False)),
+            *(
+                ", ".join(f"{exp(ratio_error(one.report, same, d)):.2f}" for d in (0.0, log(2)))
+                for same in (True, False)
+            ),
+            _inside(one.report),
         )
         for one in summaries()
     ]
+
+
+def _inside(report: str) -> str:
+    """Count the pairs of a report, of all for "", that lie in their intervals."""
+    own = [pair.inside for pair in pairs() if report in (pair.report, "")]
+    return f"{sum(own)} of {len(own)}" if own else ""
 
 
 def _verdicts(document: Document) -> list[dict[str, Any]]:

@@ -265,7 +265,9 @@ class Study:
             lines.append(f"Paper: {paper['source']}; {paper['setting']}.")
         if ablation:
             card = next(iter(ablation["heads"].values()))
-            size = f"{card['steps']} steps of {card['rows']} x {card['length']} tokens"
+            budgets = sorted({one["steps"] for one in ablation["heads"].values()})
+            steps = f"{budgets[0]} to {budgets[-1]}" if len(budgets) > 1 else str(budgets[0])
+            size = f"{steps} steps of {card['rows']} x {card['length']} tokens"
             device, own = ablation.get("device"), document["arguments"].get("device")
             lines.append(
                 f"Ablation: {len(ablation['heads'])} heads, {size} each, "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, log
+from math import hypot, inf, log
 from statistics import fmean
 from typing import Any
 
@@ -79,8 +79,8 @@ MEANINGS = {
         "says nothing of our drafter."
     ),
     "inconclusive": (
-        f"none of these, or nothing varies; always with fewer than {ENOUGH} prompts. Under seen "
-        f"stands which ratio would have been seen above 1 with probability {POWER:.0%}. Every "
+        f"none of these, or nothing varies; always with fewer than {ENOUGH} prompts. Detectable is "
+        f"the smallest true ratio that is found to be above 1 with probability {POWER:.0%}. Every "
         "measurement counts once: what repeats one is named and not counted."
     ),
     "not comparable": (
@@ -315,22 +315,31 @@ def predict(
     The error is that of the tokens here, of rounding or reading in the paper, and the cost model's.
     """
     cells = claim.cells[0], claim.cells[-1]
-    specs = [clock.priced(cell) for cell in cells]
-    variance = (clock.error(*specs) / Z) ** 2 + claim.error**2
+    one, other = (clock.priced(cell) for cell in cells)
+
+    def error(cost: float) -> float:
+        """The prediction's own, of two settings whose costs of a step have this ratio."""
+        return hypot(clock.error(one, other, abs(log(cost))) / Z, claim.error)
+
     if not published:
         on_clock = clock.values(values)
-        figures = [series(side, document["cells"], claim.what, on_clock) for side in claim.sides]
-        n = min(map(len, figures))
-        tokens = estimate(np.array([xs[:n] for xs in figures]), more=[Part(variance)])
+
+        def figures(what: str) -> np.ndarray:
+            found = [series(side, document["cells"], what, on_clock) for side in claim.sides]
+            n = min(map(len, found))
+            return np.array([xs[:n] for xs in found])
+
+        alone = error(estimate(figures("pace" if claim.what == "speedup" else claim.what)).ratio)
+        tokens = estimate(figures(claim.what), more=[Part(alone**2)])
         # without tokens that vary the error is the prediction's alone
-        return tokens if tokens.varies else Estimate(tokens.ratio, *WIDE, variance**0.5, inf)
-    there = claim.there or tuple((spec, None) for spec in specs)
+        return tokens if tokens.varies else Estimate(tokens.ratio, *WIDE, alone, inf)
+    there = claim.there or tuple((spec, None) for spec in (one, other))
     first, second = (
         clock.mean_seconds(spec, cell.temperature > 0, levels)
         for (spec, levels), cell in zip(there, cells, strict=True)
     )
     assert claim.tau is not None
-    return Estimate(claim.tau * second / first, *WIDE, variance**0.5, inf)
+    return Estimate(claim.tau * second / first, *WIDE, error(second / first), inf)
 
 
 WIDE = (0.0, inf)
@@ -500,7 +509,7 @@ def sentence(v: dict[str, Any]) -> str:
     """Write a verdict as one line."""
     why = f" ({v['why']})" if v.get("why") else ""
     paper = "" if v["paper"] is None else f"the paper's {v['paper']:.2f}"
-    seen = f"x{v['seen']:.2f} would have been seen" if v.get("seen") else ""
+    seen = f"detectable x{v['seen']:.2f}" if v.get("seen") else ""
     domains = ", ".join(
         f"{domain} {numbers[0]:.2f}"
         for domain, numbers in v["by_domain"].items()

@@ -22,8 +22,8 @@ SHOWN = 8  # rows of a ledger that are not folded away
 COLUMNS = (
     f"Intervals hold at {1 - ALPHA:.0%} over prompts, those of predictions at {1 - PREDICTED:.0%}; "
     "the joint ones hold for all claims of the paper at once, and where there is one, the "
-    "verdict is about it. Under seen: the ratio that would have been seen above 1 with "
-    f"probability {POWER:.0%}. Cells are settings, and a claim compares two."
+    "verdict is about it. Detectable: the smallest true ratio that so many prompts show to be "
+    f"above 1 with probability {POWER:.0%}. Cells are settings, and a claim compares two."
 )
 
 

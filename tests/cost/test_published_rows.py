@@ -7,6 +7,7 @@ import math
 import re
 from itertools import combinations
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -78,24 +79,57 @@ def test_no_row_is_judged_by_what_was_fitted_to_its_report() -> None:
     assert sum(row.inside for row in rows) >= 0.8 * len(rows)
 
 
+def _by_hand(without: str, same: bool, scale: float) -> float:
+    """The 90 % conformal score of pairs of rows of all reports but one."""
+    scores = sorted(
+        abs(math.log(a.predicted / b.predicted) - math.log(a.published / b.published))
+        / (scale + abs(math.log(a.predicted / a.tau) - math.log(b.predicted / b.tau)))
+        for a, b in combinations(ledger.rows(), 2)
+        if a.quantity == b.quantity == "speedup"
+        and a.report == b.report != without
+        and a.method
+        and b.method
+        and a.place == b.place
+        and (a.method == b.method) == same
+    )
+    assert len(scores) > 20
+    return scores[min(math.ceil(0.9 * (len(scores) + 1)), len(scores)) - 1]
+
+
 def test_the_error_of_a_ratio_is_that_of_pairs_of_other_reports() -> None:
     for without in ("", "Kangaroo", "DiffuSpec"):
         for same in (True, False):
-            errors = sorted(
-                abs(math.log(a.predicted / b.predicted) - math.log(a.published / b.published))
-                for a, b in combinations(ledger.rows(), 2)
-                if a.quantity == b.quantity == "speedup"
-                and a.report == b.report != without
-                and a.method
-                and b.method
-                and a.place == b.place
-                and (a.method == b.method) == same
-            )
-            rank = min(math.ceil(0.9 * (len(errors) + 1)), len(errors))
-            assert len(errors) > 20
-            assert ledger.ratio_error(without, same) == pytest.approx(errors[rank - 1])
+            score = _by_hand(without, same, 0.5)
+            for apart in (0.0, 0.1, 2.0):
+                error = ledger.ratio_error(without, same, apart)
+                assert error == pytest.approx(score * (0.5 + apart))
     # two steps of one paper that differ in nothing but their length cancel much of the error
     assert ledger.ratio_error("DiffuSpec") < ledger.model_error("DiffuSpec")
+
+
+def test_intervals_of_ratios_hold_the_pairs_of_a_report_left_out() -> None:
+    """Errors that grow with the distance of costs give narrower intervals with more pairs inside
+    than one error for all pairs, and the constant is the best of a coarse grid."""
+
+    def judged(same: bool, scale: float) -> tuple[float, float]:
+        widths, inside = [], []
+        for report in {pair.report for pair in ledger.pairs() if pair.same == same}:
+            own = [p for p in ledger.pairs() if p.report == report and p.same == same]
+            score = _by_hand(report, same, scale)
+            ends = [score * (scale + pair.apart) for pair in own]
+            widths.append(mean(ends))
+            inside.append(mean(pair.error <= end for pair, end in zip(own, ends, strict=True)))
+        return mean(widths), mean(inside)
+
+    constant = 1e9
+    for same in (True, False):
+        width, inside = judged(same, 0.5)
+        assert inside > max(0.88, judged(same, constant)[1])
+        assert width < 1.01 * judged(same, constant)[0]
+    grid = {scale: judged(True, scale) for scale in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)}
+    assert min((w, s) for s, (w, inside) in grid.items() if inside >= 0.9)[1] == ledger.SCALE
+    by_report = [(pair.report, pair.inside) for pair in ledger.pairs() if pair.same]
+    assert mean(inside for _, inside in by_report) > 0.8
 
 
 def test_summaries_count_every_row_once() -> None:

@@ -28,7 +28,6 @@ from specwb.studies.run import shipped, shipped_report
 from specwb.studies.study import MEDUSA, medusa_of
 from specwb.studies.verdicts import EVEN, VERDICTS, counts
 
-AGREES = "the prediction agrees, but "
 TOKENS = ("tokens as published", "tokens not as published")
 NUMBERS = ("ratio", "low", "high", "prompts", "paper")
 
@@ -101,8 +100,7 @@ def test_rows_follow_from_the_measurements(results):
 
 def test_effects_follow_from_the_measurements(results):
     _, before, after = results
-    old = [(d, v) for d in before if d is not None for v in d.get("verdicts", [])]
-    rules = [d["rule"] for d in after if d is not None and "rule" in d]
+    old = [v for d in before if d is not None for v in d.get("verdicts", [])]
     new = {
         (v["claim"], v["of"], v["first"], v["second"]): v
         for d in after
@@ -110,7 +108,7 @@ def test_effects_follow_from_the_measurements(results):
         for v in d["verdicts"]
     }
     same = 0
-    for document, v in old:
+    for v in old:
         again = new.get((v.get("claim"), v["of"], v.get("first"), v.get("second")))
         if again is not None:
             same += 1
@@ -119,12 +117,11 @@ def test_effects_follow_from_the_measurements(results):
             assert [v[key] for key in keys] == [again[key] for key in keys], v["claim"]
             if "joint" not in v:
                 continue
-            words = (v["verdict"], v["why"]), (again["verdict"], again["why"])
-            # an earlier rule called what agrees "as predicted", and said where 1 is in it
-            stricter = words[1][0] == "inconclusive" and again["why"].startswith(AGREES)
-            stricter &= v["verdict"] == "as predicted" and document.get("rule") not in rules
-            assert words[0] == words[1] or stricter, v["claim"]
-    assert same >= 0.9 * len(old) or not any("claim" in v for _, v in old)
+            verdict = v["verdict"], v["why"], v["joint"], v.get("predicted")
+            assert verdict == tuple(
+                again.get(key) for key in ("verdict", "why", "joint", "predicted")
+            ), v["claim"]
+    assert same >= 0.9 * len(old) or not any("claim" in v for v in old)
 
 
 def test_every_claim_has_a_verdict_with_its_reason(results):
