@@ -186,6 +186,16 @@ _add(
     *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
 )
 _add(
+    "csgd",
+    """CSGD by training budget: Falcon's head with and without it, several training runs each.
+
+    Heads of 64 to 500 steps are trained from the start and compared on a chain and on trees. --seed
+    is for decoding; the heads are trained with seeds 1, 2, .. of --runs.
+    """,
+    *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
+    runs=(RUNS, 3),
+)
+_add(
     "diffuspec",
     """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 next to the same comparisons here.
 

@@ -23,7 +23,7 @@ PLACES = {
     "easyspec": "easyspec.study",
 }
 """Name of a paper here -> the module with its ``STUDY``."""
-OTHERS = {"acceptance": "acceptance"}
+OTHERS = {"acceptance": "acceptance", "csgd": "csgd"}
 """The same of studies that are no paper's."""
 
 

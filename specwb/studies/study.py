@@ -250,7 +250,7 @@ class Study:
         """List the verdicts with their counts and rule, and where the results are from."""
         paper, ablation = self.paper, document.get("ablation") or {}
         verdicts = [*document["verdicts"], *(ablation.get("verdicts") or [])]
-        lines = [sentence(v) for v in verdicts]
+        lines = [sentence(v) for v in verdicts] if self.is_paper else []  # tables have the others'
         for table in dict.fromkeys(v["table"] for v in verdicts if v["verdict"] != "not claimed"):
             of_table = counts([v for v in verdicts if v["table"] == table])
             lines.append(f"Of {table}: {_listed(of_table)}.")

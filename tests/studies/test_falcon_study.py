@@ -13,7 +13,9 @@ import tiny
 from once import QUESTIONS, reproduced
 
 import specwb
-from specwb.studies import falcon, trained
+from specwb.studies import csgd, falcon, trained
+from specwb.studies.claim import again
+from specwb.studies.curves import series
 from specwb.studies.falcon import STUDY, Cell
 from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
@@ -67,6 +69,52 @@ def test_variants_differ_from_the_first_in_what_is_said_and_no_two_are_equal():
         assert differs == set(falcon.CHANGES[name])
         assert len(differs) == {"csgd": 0, "small": 2, "one": 4}.get(name, 1)
     assert len({tuple(sorted(settings.items())) for settings in heads.values()}) == len(heads)
+
+
+def test_csgd_by_budget_differs_in_steps_and_glancing_alone():
+    parsed = {
+        name: parse("falcon", text, RECIPES["falcon"].options)
+        for name, text in csgd.VARIANTS.items()
+    }
+    assert len(parsed) == 2 * len(csgd.STEPS)
+    for name, settings in parsed.items():
+        arm, steps = name.split("-")
+        glance = {"csgd": 0.4, "plain": 0}[arm]
+        assert settings == {**falcon.FIRST, "warmup": 25, "glance": glance, "steps": int(steps)}
+
+
+def test_csgd_by_budget_has_means_and_intervals_over_training_runs():
+    first, second = csgd.compared(64, "chain of 4")
+    runs = {first: [1.0, 1.2, 1.4], second: [0.9, 1.0, 0.8]}
+    rows = [
+        {"cell": again(cell, run).key, "accepted": value, "tau": 1 + value, "tau_error": None}
+        for cell, values in runs.items()
+        for run, value in enumerate(values)
+    ]
+    by_key = {r["cell"]: r for r in rows}
+    assert csgd.by_run(by_key, first, "accepted") == runs[first]
+    claim, ratio = csgd.claims({})[0], {"ratio": 4 / 3, "low": 1.1, "high": 1.6}
+    verdicts = [{"claim": claim.text, **ratio}]
+    heads = {"csgd-64": {"rows": 2, "length": 5}}
+    document = {"rows": [], "ablation": {"rows": rows, "verdicts": verdicts, "heads": heads}}
+    (title, lines), *_ = csgd.tables(document, {}, by_key)
+    assert title.endswith("chain of 4, T = 0")
+    assert lines == [
+        {
+            "steps": "64",
+            "tokens": "640",
+            "CSGD": "1.20",
+            "no CSGD": "0.90",
+            "runs": "3",
+            "CSGD over none": "x1.33 (1.10-1.60)",
+        }
+    ]
+    (panel, *_) = [c for c in csgd.FIGURES["budget"].curves(document) if c.name == "CSGD"]
+    here = series(panel, document)[1]
+    assert here.x == [0.64]
+    assert here.y == [pytest.approx(1.2)]
+    # Student's of two degrees of freedom: 4.303 x .2 / sqrt(3)
+    assert here.high == [pytest.approx(1.2 + 4.3027 * 0.2 / 3**0.5, abs=1e-4)]
 
 
 def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):

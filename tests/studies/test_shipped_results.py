@@ -75,6 +75,26 @@ def test_what_lessons_show_besides_is_of_the_shipped_models():
     assert own <= set(paths["arguments"]["scorers"])
 
 
+def test_the_heads_of_csgd_differ_in_budget_and_glancing_alone() -> None:
+    own, ablation = shipped(study_of("csgd"))
+    assert own["arguments"]["sha256"] == ablation["arguments"]["sha256"] == lab().sha256
+    study, cards = study_of("csgd"), ablation["heads"]
+    assert ablation["runs"] >= trained_runs(study, ablation) >= 3
+    assert set(ablation["cells"]) == {cell.key for cell in study.trained_cells(ablation["runs"])}
+    assert set(cards) == set(ablation["arguments"]["heads"])
+    for name, card in cards.items():
+        variant, _, run = name.partition("@")
+        assert card["options"] == study.variants[variant]
+        assert card["seed"] == int(run or 1)
+        assert card["tokens"] == card["steps"] * card["rows"] * card["length"]
+        assert f"steps={card['steps']}" in card["options"]
+    assert {len(cell["accepted"]) for cell in ablation["cells"].values()} == {verdicts.ENOUGH}
+
+
+def trained_runs(study, ablation) -> int:
+    return min(verdicts.training_runs(ablation, claim) for claim in study.claims({}))
+
+
 def test_medusas_published_tree_is_taken_where_it_was_measured():
     measured = {"cells": {MEDUSA.key: {"accepted": [[1]], "ms": []}}}
     assert medusa_of(measured) == medusa_of(None) == (MEDUSA, "")
@@ -199,7 +219,7 @@ def test_the_command_shows_the_others(monkeypatch, capsys, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["mcsd", *OTHERS])
 def test_the_command_measures_nothing(monkeypatch, capsys, name):
-    used = ("--rounds", "3") if name in PLACES else ("--positions", "3")
+    used = ("--rounds", "3") if study_of(name).rounds else ("--positions", "3")
     err = refused(monkeypatch, capsys, "reproduce", name, "--shipped", *used, "--out", "x")
     assert f"--shipped measures nothing; leave --out and {used[0]} out" in err
 
