@@ -40,8 +40,9 @@ MISS = 0.2
 LEVEL = 0.9
 """Nominal coverage of an interval."""
 SCALE = 0.5
-"""The part of the error of a ratio that does not depend on its costs. Any value is valid; this one
-was chosen by the widths of intervals and the pairs in them (tests/cost/test_published_rows.py)."""
+"""The part of the error of a ratio that does not depend on its costs. It is the one number here
+that was chosen on all reports' pairs, DiffuSpec's foremost (tests/cost/test_published_rows.py):
+some verdicts change between .2 and 1 (docs/predict.md)."""
 COVERED = 0.8
 """A report of whose rows a smaller share lies in their intervals is named."""
 SIZE = {
@@ -74,7 +75,7 @@ class Row:
 
     @property
     def cost(self) -> float:
-        """The predicted cost of a step, in plain steps."""
+        """Of a speedup: the predicted cost of a step, in plain steps."""
         return self.tau / self.predicted
 
     @property

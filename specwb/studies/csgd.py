@@ -80,15 +80,15 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
     for draft, spec in DRAFTS.items():
         lines = []
         for steps in STEPS:
-            runs = [by_run(ablation, cell, "accepted") for cell in compared(steps, draft)]
             if (v := found.get(_text(steps, draft))) is None:
                 continue
+            means = [by_run(ablation, c, "accepted")[: v["seeds"]] for c in compared(steps, draft)]
             lines.append(
                 {
                     "steps": str(steps),
                     "tokens": f"{_tokens(document, steps):,}",
-                    **{name: f"{fmean(x):.2f}" for name, x in zip(NAMES.values(), runs)},
-                    "runs": str(len(runs[0])),
+                    **{name: f"{fmean(x):.2f}" for name, x in zip(NAMES.values(), means)},
+                    "runs": str(v["seeds"]),
                     "CSGD over none": span(v),
                 }
             )
@@ -141,8 +141,8 @@ STUDY = Study(
     tables=tables,
     heads=("falcon",),
     rules=(
-        "Ratios are of means over prompts and training runs; their 95 % intervals have the spread "
-        "over prompts and, with two runs and more, that over runs."
+        "Ratios are of means over prompts and training runs; their 95 % intervals include the "
+        "spread over prompts and, with two runs and more, that over runs."
     ),
     variants=VARIANTS,
     ablation=lambda: cells(tuple(VARIANTS)),

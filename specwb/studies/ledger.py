@@ -306,9 +306,9 @@ PREDICTIONS = (
     "How far the cost model (specwb predict) is off on published speeds, whose tokens a step are "
     "published too. Nothing in it was fitted to a row. Only the widths of intervals are made of "
     "rows, and those of a report of all other reports' rows. A ratio of two speeds has an error of "
-    "its own, from pairs of rows of one report and target. It grows with the ratio of the costs of "
-    "their steps; it is shown for equal costs and for one that is twice the other. Every row: "
-    "specwb predict --ledger."
+    "its own, from pairs of rows of one report and target. It grows with the distance of the costs "
+    "of their steps, at a rate whose one constant was chosen on all pairs; it is shown for equal "
+    "costs and for one that is twice the other. Every row: specwb predict --ledger."
 )
 PREDICTION_HEADER = (
     "report",

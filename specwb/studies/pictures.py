@@ -29,6 +29,11 @@ def _in_row(panels: int) -> int:
 def _parts(picture: Picture, document: dict[str, Any]) -> tuple[list[Curve], list[str], list[str]]:
     """The curves of a figure, its panels and the names of its curves."""
     curves = list(picture.curves(document))
+    if not curves:
+        raise ArgumentError(
+            f"nothing was measured that is drawn in {picture.title!r}; if it is of trained heads, "
+            "--train makes them"
+        )
     panels, names = ([getattr(c, part) for c in curves] for part in ("panel", "name"))
     return curves, list(dict.fromkeys(panels)), list(dict.fromkeys(names))
 

@@ -314,6 +314,7 @@ def predict(
 
     The error is that of the tokens here, of rounding or reading in the paper, and the cost model's.
     """
+    assert not claim.over, "a ratio of ratios has two errors of costs"
     cells = claim.cells[0], claim.cells[-1]
     one, other = (clock.priced(cell) for cell in cells)
 

@@ -457,6 +457,12 @@ def predicted_without_the_models_error(patch):
     patch.edit(verdicts.predict, "clock.error(one, other, abs(log(cost))) / Z", "1e-9")
 
 
+@killed_by("test_verdicts.py: of_its_distance_of_costs")
+def predicted_as_if_costs_were_equal(patch):
+    """The error of a predicted ratio does not grow with the distance of the two costs."""
+    patch.edit(verdicts.predict, "abs(log(cost))", "0.0")
+
+
 @killed_by("test_verdicts.py: stand_with_their_results")
 def verdicts_of_the_other_heads(patch):
     """The ablation's verdicts stand under the target's own heads, and the other way round."""

@@ -13,10 +13,12 @@ import tiny
 from once import QUESTIONS, reproduced
 
 import specwb
+from specwb.errors import ArgumentError
 from specwb.studies import csgd, falcon, trained
 from specwb.studies.claim import again
 from specwb.studies.curves import series
 from specwb.studies.falcon import STUDY, Cell
+from specwb.studies.pictures import draw, picture_of
 from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
 from specwb.studies.study import Models
@@ -93,7 +95,7 @@ def test_csgd_by_budget_has_means_and_intervals_over_training_runs():
     ]
     by_key = {r["cell"]: r for r in rows}
     assert csgd.by_run(by_key, first, "accepted") == runs[first]
-    claim, ratio = csgd.claims({})[0], {"ratio": 4 / 3, "low": 1.1, "high": 1.6}
+    claim, ratio = csgd.claims({})[0], {"ratio": 4 / 3, "low": 1.1, "high": 1.6, "seeds": 3}
     verdicts = [{"claim": claim.text, **ratio}]
     heads = {"csgd-64": {"rows": 2, "length": 5}}
     document = {"rows": [], "ablation": {"rows": rows, "verdicts": verdicts, "heads": heads}}
@@ -115,6 +117,12 @@ def test_csgd_by_budget_has_means_and_intervals_over_training_runs():
     assert here.y == [pytest.approx(1.2)]
     # Student's of two degrees of freedom: 4.303 x .2 / sqrt(3)
     assert here.high == [pytest.approx(1.2 + 4.3027 * 0.2 / 3**0.5, abs=1e-4)]
+
+
+def test_a_figure_of_heads_that_were_not_trained_is_refused_in_words():
+    for drawn in (draw, picture_of):
+        with pytest.raises(ArgumentError, match="--train makes them"):
+            drawn(csgd.FIGURES["budget"], {"rows": []})
 
 
 def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):

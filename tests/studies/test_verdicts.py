@@ -192,6 +192,26 @@ def test_a_speed_of_other_hardware_is_predicted_from_tokens_on_the_papers_clock(
     assert v["why"] == "hardware: falcon: what nodes=64 costs is not predicted"
 
 
+@pytest.mark.parametrize("spec", ["eagle:tree=1-1", "medusa:tree=published"])
+def test_the_error_of_a_predicted_ratio_is_that_of_its_distance_of_costs(spec):
+    """By hand, of our tokens and of the paper's, of one method's settings and of two methods."""
+    near, far = Cell("eagle:tree=published"), Cell(spec)
+    costs = [CLOCK.seconds(cell.spec, False) for cell in (near, far)]
+    apart = abs(math.log(costs[0] / costs[1]))
+    assert apart > 0.1
+    same = spec.startswith("eagle")
+    factor = math.exp(ledger.ratio_error("Falcon", same, apart))
+    claim = replace(CLAIM, what="speedup", first=near, second=far, error=0.0, paper=1.5, tau=1.2)
+    figures = {near: list(3 + NOISE / 9), far: list(1 + NOISE / 9), Cell("ar"): [0.0] * 48}
+    (there,) = [v["predicted"] for v in judge(figures, replace(claim, tau=None), clock=CLOCK)]
+    assert there["ratio"] == pytest.approx(2 * costs[1] / costs[0], rel=0.02)
+    assert there["high"] / there["ratio"] == pytest.approx(factor, rel=0.02)
+    assert there["ratio"] / there["low"] == pytest.approx(factor, rel=0.02)
+    told = verdicts.predict(document(figures), claim, values, CLOCK, published=True)
+    assert told.ratio == pytest.approx(1.2 * costs[1] / costs[0])
+    assert told.within(verdicts.PREDICTED)[1] / told.ratio == pytest.approx(factor, rel=0.001)
+
+
 def test_tokens_without_times_are_judged_on_the_papers_clock_alone():
     near, far = Cell("eagle:tree=published"), Cell("ar")
     one = document({near: list(3 + NOISE), far: [0.0] * 48})
