@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from specwb.cost.shapes import PredictionError
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Bars, Claim, Tuned, Values, again, series
 from specwb.studies.clock import UNPRICED, Clock
@@ -314,12 +315,15 @@ def predict(
 
     The error is that of the tokens here, of rounding or reading in the paper, and the cost model's.
     """
-    assert not claim.over, "a ratio of ratios has two errors of costs"
+    if claim.over:
+        raise PredictionError("a ratio of ratios is not predicted: it has two errors of costs")
     cells = claim.cells[0], claim.cells[-1]
     one, other = (clock.priced(cell) for cell in cells)
 
     def error(cost: float) -> float:
         """The prediction's own, of two settings whose costs of a step have this ratio."""
+        if cost <= 0:
+            raise PredictionError("what takes no time has no ratio of costs")
         return hypot(clock.error(one, other, abs(log(cost))) / Z, claim.error)
 
     if not published:
@@ -330,17 +334,18 @@ def predict(
             n = min(map(len, found))
             return np.array([xs[:n] for xs in found])
 
-        alone = error(estimate(figures("pace" if claim.what == "speedup" else claim.what)).ratio)
+        first, second = figures("pace" if claim.what == "speedup" else claim.what).mean(1)
+        alone = error(first / second if second else 0)
         tokens = estimate(figures(claim.what), more=[Part(alone**2)])
         # without tokens that vary the error is the prediction's alone
         return tokens if tokens.varies else Estimate(tokens.ratio, *WIDE, alone, inf)
     there = claim.there or tuple((spec, None) for spec in (one, other))
-    first, second = (
+    one_step, other_step = (
         clock.mean_seconds(spec, cell.temperature > 0, levels)
         for (spec, levels), cell in zip(there, cells, strict=True)
     )
     assert claim.tau is not None
-    return Estimate(claim.tau * second / first, *WIDE, error(second / first), inf)
+    return Estimate(claim.tau * other_step / one_step, *WIDE, error(other_step / one_step), inf)
 
 
 WIDE = (0.0, inf)
