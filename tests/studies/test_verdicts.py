@@ -210,6 +210,9 @@ def test_the_error_of_a_predicted_ratio_is_that_of_its_distance_of_costs(spec):
     told = verdicts.predict(document(figures), claim, values, CLOCK, published=True)
     assert told.ratio == pytest.approx(1.2 * costs[1] / costs[0])
     assert told.within(verdicts.PREDICTED)[1] / told.ratio == pytest.approx(factor, rel=0.001)
+    ratios = replace(claim, tau=None, over=(far, near))
+    (v,) = judge(figures, ratios, clock=CLOCK)
+    assert v["why"].startswith("hardware: a ratio of ratios is not predicted")
 
 
 def test_tokens_without_times_are_judged_on_the_papers_clock_alone():
