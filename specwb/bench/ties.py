@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def same_texts(
             moved = max(moved, rounding(target, rows[row], own[row], logits[row]))
         for name, row, at, tokens in asked:
             gap = float("inf")
-            if at is not None and at < len(logits[row]):
+            if at is not None:
                 gap = float((logits[row][at].max() - logits[row][at][list(tokens)]).max())
             gaps[name].append(gap)
     count, margin = sum(map(len, plain)), SLACK * moved
@@ -102,19 +103,25 @@ def _partings(
 def replayed(
     target: Target, rows: Sequence[Sequence[int]], plain: Sequence[list[int]]
 ) -> list[list[Tensor]]:
-    """Plain decoding's logits ``[V]`` at every place of each row's text, by decoding it again; of a
-    row that is written otherwise now, up to there."""
+    """Plain decoding's logits ``[V]`` at every place of each row's text, by decoding it again.
+
+    Rounding may write a text otherwise now, as eager steps after recorded ones do in bfloat16; what
+    is behind that place is decoded anew from the text as it was written."""
     found: list[list[Tensor]] = [[] for _ in rows]
-    open_rows = set(range(len(rows)))
-    most = max(map(len, plain))
-    for step in rounds(target, rows, "ar", max_new_tokens=most, eos=(), trace=True, graphs=False):
-        at = max(map(len, found))
-        assert step.scores is not None
-        for row in sorted(open_rows):
-            found[row].append(step.scores.logits[row, 0].float().cpu())
-            written = int(step.verdict.bonus[row])
-            if at + 1 >= len(plain[row]) or written != plain[row][at]:
-                open_rows.discard(row)
+    while left := [row for row in range(len(rows)) if len(found[row]) < len(plain[row])]:
+        texts = [[*rows[row], *plain[row][: len(found[row])]] for row in left]
+        most = max(len(plain[row]) - len(found[row]) for row in left)
+        settings: dict[str, Any] = {"max_new_tokens": most, "eos": (), "trace": True}
+        agreeing = dict(enumerate(left))
+        for step in rounds(target, texts, "ar", graphs=False, **settings):
+            assert step.scores is not None
+            for i, row in list(agreeing.items()):
+                at = len(found[row])
+                found[row].append(step.scores.logits[i, 0].float().cpu())
+                if at + 1 == len(plain[row]) or int(step.verdict.bonus[i]) != plain[row][at]:
+                    del agreeing[i]
+            if not agreeing:
+                break
     return found
 
 

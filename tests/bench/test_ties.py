@@ -18,24 +18,33 @@ def plain(target: specwb.Target, length: int = 8) -> list[list[list[int]]]:
     return [specwb.decode(target, rows, "ar", **settings).tokens for rows in GROUPS]
 
 
+def expected(target: specwb.Target, row: list[int], text: list[int]) -> torch.Tensor:
+    """The logits at every place of a text, from one forward pass of the library's model."""
+    with torch.inference_mode():
+        whole = target.model(torch.tensor([row + text])).logits[0]
+    return whole[len(row) - 1 : -1].float()
+
+
 def test_a_replay_has_plain_decodings_logits():
     target = tiny.target(dtype=tiny.EXACT)  # whose norms are in float32: 2e-6 apart
     for rows, own in zip(GROUPS, plain(target), strict=True):
         found = ties.replayed(target, rows, own)
         for row, text, logits in zip(rows, own, found, strict=True):
             assert [int(x.argmax()) for x in logits] == text
-            with torch.inference_mode():
-                whole = target.model(torch.tensor([row + text])).logits[0]
-            expected = whole[len(row) - 1 : -1].float()
-            torch.testing.assert_close(torch.stack(logits), expected, atol=1e-5, rtol=0)
+            wanted = expected(target, row, text)
+            torch.testing.assert_close(torch.stack(logits), wanted, atol=1e-5, rtol=0)
 
 
-def test_rows_of_different_lengths_and_one_that_is_written_otherwise():
-    target = tiny.target()
+def test_a_replay_goes_on_behind_a_token_that_is_chosen_otherwise_now():
+    target = tiny.target(dtype=tiny.EXACT)
     (rows, *_), (own, *_) = GROUPS, plain(target)
-    other = [*own[1][:3], (own[1][3] + 1) % tiny.VOCABULARY, *own[1][4:]]
-    found = ties.replayed(target, rows, [own[0][:5], other])
-    assert list(map(len, found)) == [5, 4]
+    texts = [own[0][:5], [*own[1]]]
+    for at in (3, 4, 6):
+        texts[1][at] = (texts[1][at] + 1) % tiny.VOCABULARY
+    found = ties.replayed(target, rows, texts)
+    for row, text, logits in zip(rows, texts, found, strict=True):
+        wanted = expected(target, row, text)
+        torch.testing.assert_close(torch.stack(logits), wanted, atol=1e-5, rtol=0)
 
 
 def test_texts_part_at_a_tie_or_otherwise(monkeypatch):
