@@ -22,6 +22,7 @@ from specwb.cost.steps import Step, draft_kind, step
 from specwb.cost.work import ATTENTION, EXCHANGE, Kernel, Setting
 from specwb.files import from_json, home
 from specwb.inputs import integer, real
+from specwb.models.layers import parts_of
 
 CAPTURED, EAGER = "captured", "library-eager"
 MODES = (CAPTURED, EAGER)
@@ -43,7 +44,8 @@ def kernel_seconds(kernel: Kernel, machine: Machine, mode: str = CAPTURED) -> An
     if kernel.kind == ATTENTION and mode == CAPTURED and kernel.blocks:
         # blocks beyond one a multiprocessor only share what there is
         own = machine.block_share * machine.bandwidth / machine.sms
-        seconds = np.maximum(seconds, kernel.block_bytes / own)
+        parts = parts_of(kernel.keys, kernel.blocks, 1, machine.sms)
+        seconds = np.maximum(seconds, kernel.block_bytes / parts / own)
     return kernel.count * seconds
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from specwb.cost.shapes import Shape, tables
+from specwb.models.layers import LEAST_PARTED
 
 PRODUCT, ATTENTION, SMALL, EXCHANGE = "products", "attention", "small kernels", "exchanges"
 QUERIES = 64
@@ -26,6 +27,7 @@ class Kernel:
     launches: float = 1.0  # operators that the library launches for one of them
     blocks: int = 0  # blocks that attention runs as in this engine; 0: enough to fill the device
     block_bytes: float = 0.0  # what one of these reads
+    keys: int = 0  # that this engine attends to in parts where blocks leave a device idle
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,23 @@ def bookkeeping(number: float) -> Kernel:
 def attention(shape: Shape, queries: int, setting: Setting, devices: int = 1) -> Kernel:
     """Attention of ``queries`` tokens a row to the context: keys and values are read once.
 
-    This engine's kernel with a mask runs as a block for every row, head and 64 queries; a block
-    reads the keys and values of its head.
+    This engine's kernel with a mask runs as a block for every row, head of keys and 64 queries of
+    the heads that share it; a block reads the keys and values of its head, of one text in parts
+    (:func:`specwb.models.layers.parts_of`), which takes four nodes more.
     """
     heads, kv = -(-shape.heads // devices), -(-shape.kv_heads // devices)
     keys = setting.context + queries
     own = 2.0 * keys * shape.head_dim * setting.size
     rows = setting.rows
+    parted = rows == 1 and keys >= LEAST_PARTED
     return Kernel(
         ATTENTION,
         4.0 * rows * heads * queries * keys * shape.head_dim,
         rows * (kv * own + 2.0 * heads * queries * shape.head_dim * setting.size),
-        blocks=rows * heads * -(-queries // QUERIES),
+        nodes=1 + 4 * parted,
+        blocks=rows * kv * -(-queries * heads // (kv * QUERIES)),
         block_bytes=own,
+        keys=keys * parted,
     )
 
 
@@ -104,13 +110,14 @@ def attending(
     fused = 1 if spread else group
     yield product(m, inputs * shape.hidden, fused * qkv, setting.size, 1, 3 * fused)
     heads = attention(shape, tokens, setting, devices)
-    yield Kernel(
-        ATTENTION,
-        fused * heads.flops,
-        fused * heads.bytes,
+    if fused > 1:  # which is not parted
+        heads = replace(heads, nodes=1, keys=0)
+    yield replace(
+        heads,
+        flops=fused * heads.flops,
+        bytes=fused * heads.bytes,
         launches=fused,
         blocks=fused * heads.blocks,
-        block_bytes=heads.block_bytes,
     )
     yield product(m, fused * width, shape.hidden, setting.size, 1, fused)
     launches = own["attention_launches"] * fused

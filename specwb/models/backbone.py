@@ -33,6 +33,8 @@ from specwb.models.layers import (
     causal,
     check_plain,
     local,
+    parts_of,
+    processors,
     rms,
     through,
 )
@@ -63,6 +65,8 @@ class Pass:
         every: cos and sin of queries, keys and values, ``[B,m,heads + 2 * kv_heads,head_dim]``,
             which leave values as they are; None until they are needed.
         window: how many positions each query sees where that is not all of them.
+        parts: in how many parts the keys are attended to, see
+            :func:`specwb.models.layers.in_parts`.
         others: what layers of other kinds than the first one have instead of this.
     """
 
@@ -77,6 +81,7 @@ class Pass:
     values: Tensor
     every: tuple[Tensor, Tensor] | None = None
     window: int | None = None
+    parts: int = 1
     others: dict[Kind, Pass] = field(default_factory=dict)
 
 
@@ -215,7 +220,14 @@ class Stack:
         return tables[-1]
 
     def shared(self, place: Place, cache: KVCache) -> Pass:
-        extent, causal = place.extent, place.causal
+        extent, causal, parts = place.extent, place.causal, 1
+        per_key = self.heads // self.kv_heads
+        if cache.rows == 1 and place.mask is not None:
+            queries = per_key * place.positions.shape[1]
+            free = processors(cache.data.device, cache.data.dtype)
+            parts = parts_of(extent, self.kv_heads, queries, free)
+            # slots behind the extent make parts equal, each a multiple of 8 slots; nobody sees them
+            extent += -extent % (8 * parts) if parts > 1 else 0
         visible = cache.data[:, :, :extent].transpose(2, 3)
         keys, values = visible[:, :, : self.kv_heads], visible[:, :, self.kv_heads :]
         index = cache.index(place.slots)
@@ -231,10 +243,14 @@ class Stack:
                 else:
                     seen, window = last_seen(seen, window), None
             if seen is not None:
-                per_key = self.heads // self.kv_heads
+                if parts > 1:
+                    # a part may lie in the dark altogether: its scores stay finite
+                    hidden = torch.finfo(seen.dtype).min
+                    seen = F.pad(seen, (0, extent - place.extent), value=hidden)
+                    seen = seen.clamp_min(hidden / 2)
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
                 seen = aligned(seen) if seen.is_cuda else seen
-            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, None, window)
+            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, None, window, parts)
 
         at = of(self.kinds[0])
         for kind in self._other_kinds:
@@ -268,7 +284,7 @@ class Stack:
         else:
             # heads that share a key become queries of one head: keys are read once, never repeated
             q = (queries if m == 1 else queries.transpose(1, 2)).reshape(rows, kv, -1, dim)
-            out = attend(layer, q, key, value, at.mask)
+            out = attend(layer, q, key, value, at.mask, at.parts)
             if m > 1:
                 out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
         return layer.output(through(out.reshape(rows, m, h * dim), layer.o), 0)

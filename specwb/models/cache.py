@@ -8,7 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specwb.models.layers import MOST_PARTS, processors
 from specwb.models.memory import check_room
+
+EQUAL = 8 * MOST_PARTS
+"""A text's slots on a GPU are a multiple of this."""
 
 
 class KVCache:
@@ -36,6 +40,8 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        if rows == 1 and processors(device, dtype):  # keys are attended to in equal parts
+            capacity += -capacity % EQUAL
         shape = (layers, rows, capacity, 2 * kv_heads, head_dim)
         check_room(shape, dtype, device)
         self.data = torch.zeros(*shape, dtype=dtype, device=device)

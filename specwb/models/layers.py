@@ -17,6 +17,10 @@ from specwb.models.products import product
 
 CHUNK = 512
 """Queries of a text that are attended to at a time where no kernel knows who sees whom."""
+MOST_PARTS = 16
+"""Parts of a text's keys that are attended to side by side on a GPU, at most."""
+LEAST_PARTED = 640
+"""Keys that are worth parting: on an H100 parts of 512 gain next to nothing, of 1,024 a half."""
 
 
 class Layer:
@@ -226,13 +230,17 @@ def capped(x: Tensor, cap: float | None) -> Tensor:
     return x if cap is None else (x / cap).tanh() * cap
 
 
-def attend(layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def attend(
+    layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, parts: int = 1
+) -> Tensor:
     """Attention of queries ``q [B,kv,per_key * m,dim]`` (the heads that share a key one behind the
     other) over keys and values ``[B,kv,extent,dim]``, with the layer's cap and sinks; the additive
-    mask broadcasts to ``[B,1,per_key * m,extent]``.
+    mask broadcasts to ``[B,1,per_key * m,extent]``. ``parts``: see :func:`in_parts`.
 
     A sink is a further key of its own score and no value, one a head."""
     if layer.cap is None and layer.sinks is None:
+        if parts > 1 and mask is not None:
+            return in_parts(q, key, value, mask, layer.scale, parts)
         # torch's products of bfloat16 for one query of a head take three times as long as for two
         # (AMD EPYC; docs/log.md)
         alone = q.shape[2] == 1 and q.is_cpu and q.dtype == torch.bfloat16
@@ -247,6 +255,51 @@ def attend(layer: Layer, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     sinks = layer.sinks.detach().view(kv, -1).repeat_interleave(queries * kv // len(layer.sinks), 1)
     scores = torch.cat([scores, sinks[None, :, :, None].expand(len(q), -1, -1, 1)], -1)
     return scores.softmax(-1)[..., :-1] @ value
+
+
+def in_parts(
+    q: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, parts: int
+) -> Tensor:
+    """Attention of one text's queries ``[1,kv,n,dim]`` in ``parts`` equal parts of its keys, whose
+    results are joined by their shares of the softmax's sum.
+
+    torch's masked kernel gives a head's 64 queries to one of a GPU's processors, which reads all
+    keys alone while the others are idle; with parts, each reads its own.
+
+    Source: Dao et al. 2023, "Flash-Decoding for long-context inference".
+    """
+    keys, values = (x[0].unflatten(1, (parts, -1)).transpose(0, 1) for x in (key, value))
+    q = q.expand(parts, -1, -1, -1)
+    seen = mask[0, 0].unflatten(-1, (parts, -1)).transpose(0, 1)[:, None]
+    seen = seen.expand(-1, q.shape[1], -1, -1)
+    if q.is_cuda:
+        fused = torch.ops.aten._scaled_dot_product_efficient_attention
+        outs, logs, *_ = fused(q, keys, values, seen, True, 0.0, False, scale=scale)
+        logs = logs[:, :, : q.shape[2]]  # of which there are a multiple of 32
+    else:
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        outs, logs = fused(q, keys, values, 0.0, False, attn_mask=seen, scale=scale)
+    shares = logs.softmax(0)
+    return (outs * shares[..., None]).sum(0, keepdim=True).to(q.dtype)
+
+
+@cache
+def processors(device: torch.device, dtype: torch.dtype) -> int:
+    """How many blocks of threads a device computes side by side; 0 where keys are never parted,
+    since no kernel there is masked and says how large its sum was."""
+    if device.type != "cuda" or dtype == torch.float64:
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def parts_of(extent: int, heads: int, queries: int, processors: int) -> int:
+    """How many parts of the keys fill a GPU: a power of two, of which each has 128 keys or more.
+    ``queries`` of each of ``heads`` heads come in blocks of 64. Fewer than ``LEAST_PARTED`` keys
+    stay whole, since joining the parts takes four kernels more."""
+    if extent < LEAST_PARTED:
+        return 1
+    free = processors // (heads * -(-queries // 64))
+    return 1 << max(0, min(free, extent // 128, MOST_PARTS).bit_length() - 1)
 
 
 def causal(q: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

@@ -53,6 +53,16 @@ def test_the_roofline_is_crossed_where_it_should_be() -> None:
     assert times == sorted(times)
 
 
+def test_parts_of_a_texts_keys_are_read_side_by_side() -> None:
+    """A block that reads 100 MB alone, or an eighth of it in each of eight."""
+    alone = Kernel("attention", bytes=1e8, blocks=8, block_bytes=1e8)
+    parted = dataclasses.replace(alone, keys=1100)
+    share = MACHINE.block_share * MACHINE.bandwidth / MACHINE.sms
+    assert kernel_seconds(alone, MACHINE) == pytest.approx(1e8 / share)
+    assert kernel_seconds(parted, MACHINE) == pytest.approx(1e8 / 8 / share)
+    assert kernel_seconds(parted, MACHINE, EAGER) == pytest.approx(1e8 / MACHINE.bandwidth)
+
+
 @pytest.mark.parametrize("mode", [CAPTURED, EAGER])
 def test_more_never_costs_less(mode: str) -> None:
     def time(spec: str, rows: int = 1, context: int = 1024) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
-from specwb.models import attention, layers
+import specwb
+from specwb.models import attention, backbone, cache, layers
 
 
 def test_cudnn_is_never_chosen():
@@ -36,3 +38,61 @@ def test_repeated_keys_are_groups_of_heads(repeats, monkeypatch):
     assert asked[0]["enable_gqa"] is not repeats
     wanted = real(q, key, value, is_causal=True, scale=0.3, enable_gqa=True)
     torch.testing.assert_close(got, wanted, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("parts", [2, 8])
+def test_keys_in_parts_are_attended_to_as_a_whole(parts, dtype):
+    """Of three heads that share two heads of keys in a cache; the last parts are hidden
+    altogether, and others from some queries."""
+    torch.manual_seed(0)
+    slots = torch.randn(1, 64, 4, 16, dtype=dtype).transpose(1, 2)
+    q, key, value = torch.randn(1, 2, 15, 16, dtype=dtype), slots[:, :2], slots[:, 2:]
+    hidden = torch.finfo(dtype).min / 2
+    mask = torch.zeros(1, 1, 15, 64, dtype=dtype)
+    mask[..., 20:], mask[..., ::3, 5:] = hidden, hidden
+    wanted = F.scaled_dot_product_attention(
+        q.double(), key.double(), value.double(), attn_mask=mask.double(), scale=0.3
+    )
+    got = layers.in_parts(q, key, value, mask, 0.3, parts)
+    assert got.dtype == dtype
+    margin = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got.double(), wanted, atol=margin, rtol=margin)
+
+
+def test_how_many_parts():
+    """Enough to fill the processors, each of 128 keys, 16 at most; few keys stay whole."""
+    assert [layers.parts_of(n, 8, 4, 132) for n in (639, 640, 1023, 1024, 2304, 9000)] == [
+        *(1, 4, 4, 8, 16, 16)
+    ]
+    assert [layers.parts_of(9000, 8, queries, 132) for queries in (64, 65, 512, 5000)] == [
+        *(16, 8, 2, 1)
+    ]
+    assert layers.parts_of(9000, 8, 4, 0) == 1
+    for dtype in (torch.float32, torch.bfloat16):
+        assert layers.processors(torch.device("cpu"), dtype) == 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("key", ["lookahead", "sps", "mcsd", "eagle2", "diffuspec"])
+def test_texts_decoded_in_parts(key, kind, monkeypatch):
+    """One row, whose cache is as long as its text may be: slots behind it make parts equal."""
+    target = tiny.target(kind, tiny.EXACT)
+    options = {"sps": {"draft": tiny.draft(kind, dtype=tiny.EXACT)}}
+    options["mcsd"] = options["sps"]
+    for name, head in (("eagle2", "eagle"), ("diffuspec", "diffusion")):
+        options[name] = {"head": tiny.head(head, kind, dtype=tiny.EXACT)}
+    made = specwb.method(key, target, **options.get(key, {}))
+    run = {"max_new_tokens": 40, "eos": ()}
+    wanted = specwb.decode(target, tiny.PROMPTS[:1], made, **run)
+    asked = []
+    for module in (backbone, cache):
+        monkeypatch.setattr(module, "processors", lambda device, dtype: 132)
+    monkeypatch.setattr(backbone, "parts_of", lambda *sizes: 4)
+    real = layers.in_parts
+    monkeypatch.setattr(layers, "in_parts", lambda *a: asked.append(a[1].shape[2]) or real(*a))
+    made = specwb.method(key, target, **options.get(key, {}))
+    out = specwb.decode(target, tiny.PROMPTS[:1], made, **run)
+    assert (out.tokens, out.accepted_lengths) == (wanted.tokens, wanted.accepted_lengths)
+    assert asked
+    assert all(extent % 32 == 0 for extent in asked)
