@@ -111,6 +111,9 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     key, o = "diffuspec", options
     _check_together(key, options)
     model = _diffusion(key, target, options.head)
+    if model.features and o.chunk:
+        why = "its target's states, and drafted text has none"
+        raise MethodError(f"{key}: the diffusion model reads {why}; leave out chunk")
     _check_effects(key, options)
     scorer, scored_by = _scorer(key, target, model, options)
     length = Length(o.k or o.k_max, confidence=o.confidence)

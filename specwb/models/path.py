@@ -52,7 +52,7 @@ class PathScorer(nn.Module):
     model's states; ``places``: k, the longest block; ``top``: M, the most candidates of a place;
     ``width``: of the transformer of ``corr``, a multiple of 4."""
 
-    features = ()  # it reads none of the target's states
+    features: tuple[int, ...] = ()  # in training, those that its diffusion model reads
     table: Any
 
     def __init__(

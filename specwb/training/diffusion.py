@@ -7,19 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from specwb.files import home
 from specwb.models.borrowed import check_lender, is_borrowed
-from specwb.models.diffusion import DiffusionModel, build, shared
+from specwb.models.diffusion import DiffusionModel, build, load_diffusion, shared
 from specwb.models.eagle import eagle_config, with_sdpa
 from specwb.models.layers import gain
 from specwb.models.load import load
 from specwb.models.target import Target
+from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
-from specwb.training.settings import count, number, word
+from specwb.training.settings import count, number
 
 STARTS = ("draft", "none", "target")
 LEAST = 0.1
@@ -52,9 +55,12 @@ class DiffusionRecipe(Recipe):
 
     Settings: layers, start (draft: the first layers, embedding and norms of the target's draft
     model, further layers beginning as doing nothing; none: at random; target: the target's first
-    layers, its last one and its norm, between its embedding and its output layer, which it shares),
+    layers, its last one and its norm, between its embedding and its output layer, which it shares;
+    or the folder of such a model, whose weights and words it begins with),
     hidden, heads, kv_heads, ffn (of a fresh one), block, full, decay, vocabulary (with
-    start=target: how many words it drafts, the training text's most frequent tokens; 0 is all).
+    start=target: how many words it drafts, the training text's most frequent tokens; 0 is all),
+    reads (with start=target: how many of the target's layers it reads the states of, the last ones
+    of as many equal parts; 0 is none). What they add to the text begins as nothing.
 
     With start=target no token of the tokenizer is the mask: its vector is one more behind the
     target's embeddings, and begins as their mean. A text's token that is none of the words is not
@@ -69,7 +75,7 @@ class DiffusionRecipe(Recipe):
     name = "diffusion"
     options = {  # noqa: RUF012
         "layers": count(2),
-        "start": word(*STARTS),
+        "start": Option(kind=f"{', '.join(STARTS)} or a folder", default=STARTS[0], types=(str,)),
         "hidden": count(192),
         "heads": count(3),
         "kv_heads": count(1),
@@ -78,6 +84,7 @@ class DiffusionRecipe(Recipe):
         "full": number(0.5, "[0, 1]"),
         "decay": number(0.9, "(0, 1]"),
         "vocabulary": count(0),
+        "reads": count(0),
     }
     depth_option = "block"
     measured_levels = 8
@@ -91,16 +98,35 @@ class DiffusionRecipe(Recipe):
                 f"diffusion: hidden={s['hidden']} must be a multiple of twice "
                 f"heads={s['heads']}, and heads of kv_heads={s['kv_heads']}"
             )
-        if s["start"] == "target":
+        self.begun: DiffusionModel | None = None
+        if s["start"] not in STARTS:
+            self.begun = self._begun(s["start"])
+        elif s["start"] == "target":
             self._check_target()
-        elif s["vocabulary"]:
-            raise TrainingError("diffusion: vocabulary is of models that begin with start=target")
+        elif s["vocabulary"] or s["reads"]:
+            which = "vocabulary" if s["vocabulary"] else "reads"
+            raise TrainingError(f"diffusion: {which} is of models that begin with start=target")
         elif getattr(target.tokenizer, "mask_token_id", None) is None:
             raise TrainingError(
                 f"the tokenizer of {target.name!r} has no mask token; "
                 "give it one (tokenizer.mask_token) among the ids it has, or use start=target"
             )
         self.draft = self._draft()
+        self._check_reads()
+
+    def _begun(self, folder: str) -> DiffusionModel:
+        """The model that training goes on from."""
+        if not home(folder).is_dir():
+            wanted = f"{', '.join(STARTS)} or a folder"
+            raise TrainingError(f"diffusion: start must be {wanted}; there is no folder {folder}")
+        model, layers = load_diffusion(home(folder), self.target), self.settings["layers"]
+        config = model.net.config
+        if not model.shared or config.num_hidden_layers != layers:
+            wanted = f"a model of layers={layers} that shares the target's embedding"
+            raise TrainingError(f"diffusion: start={folder} must be {wanted}")
+        if self.settings["vocabulary"]:
+            raise TrainingError(f"diffusion: the words are those of {folder}; leave out vocabulary")
+        return model
 
     def _check_target(self) -> None:
         """Raises TrainingError where a model cannot begin as the target's own layers."""
@@ -116,15 +142,29 @@ class DiffusionRecipe(Recipe):
             wanted = f"at most the target's {len(backbone.layers)} with start=target"
             raise TrainingError(f"diffusion: layers must be {wanted}, got {layers}")
 
+    def _check_reads(self) -> None:
+        """Raises TrainingError where there are not so many layers to read, or begun ones differ."""
+        reads, most = self.settings["reads"], len(self.target.backbone.layers)
+        if reads > most:
+            wanted = f"at most the target's {most} layers"
+            raise TrainingError(f"diffusion: reads must be {wanted}, got {reads}")
+        own = () if self.begun is None else self.begun.features
+        if own not in ((), layers_read(most, reads)):
+            raise TrainingError(f"diffusion: {self.settings['start']} reads layers {own} already")
+
     def min_tokens(self) -> int:
         # blocks begin at one of the positions 1..k
         return 2 * max(self.measured_levels, self.settings["block"]) - 1
 
     def initial_weights(self) -> str:
+        if self.begun is not None:
+            return f"of {self.begun.card.get('sha256')}"
         return "" if self.draft is None else self.draft.fingerprint
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
         s, target = self.settings, self.target
+        if self.begun is not None:
+            return self._from_target(self.begun.words)
         if s["start"] == "target":
             return self._from_target(self.frequent(data, mixture))
         draft = None if self.draft is None else self.draft.model
@@ -193,7 +233,14 @@ class DiffusionRecipe(Recipe):
     def _from_target(self, words: Tensor | None) -> DiffusionModel:
         target, layers = self.target, self.settings["layers"]
         config, ends = eagle_config(target, layers), tuple(target.eos)
-        model = shared(config, target, words, ends=ends, context=target.context)
+        reads = layers_read(len(target.backbone.layers), self.settings["reads"])
+        how: dict[str, Any] = {"ends": ends, "context": target.context, "features": reads}
+        model = shared(config, target, words, **how)
+        if reads:
+            model.net.fuse.weight.zero_()
+        if self.begun is not None:
+            model.net.load_state_dict(self.begun.net.state_dict(), strict=False)
+            return model
         inner, source = model.net.model, target.backbone.inner
         chosen = [*source.layers[: layers - 1], source.layers[-1]]
         for layer, original in zip(inner.layers, chosen, strict=True):
@@ -215,7 +262,7 @@ class DiffusionRecipe(Recipe):
         rows, length = outputs.ids.shape
         blocks = (length - 1) // k
         masked = torch.ones(rows, blocks, k - 1, dtype=torch.bool, device=outputs.ids.device)
-        text_states, block_states = self.states(head, outputs.ids, 1, k, masked)
+        text_states, block_states = self.states(head, outputs, 1, k, masked)
         yield Level(text_states[:, : blocks * k : k], head.net.lm_head, 0, stride=k)
         for j in range(1, k):
             yield Level(block_states[:, :, j - 1], head.net.lm_head, j, stride=k)
@@ -233,7 +280,7 @@ class DiffusionRecipe(Recipe):
         share = torch.where(is_full, 1.0, share)[:, :, None]
         draws = moment.uniforms(blocks * (k - 1), 4, device).view(rows, blocks, k - 1)
         masked = draws < share
-        text_states, block_states = self.states(head, ids, first, k, masked)
+        text_states, block_states = self.states(head, outputs, first, k, masked)
         # every second position of the text is enough: the model begins as one of text
         odd = moment.step % 2
         yield Level(text_states[:, odd::2], head.net.lm_head, odd, stride=2)
@@ -264,11 +311,12 @@ class DiffusionRecipe(Recipe):
 
     @staticmethod
     def states(
-        head: DiffusionModel, ids: Tensor, first: int, k: int, masked: Tensor
+        head: DiffusionModel, outputs: TargetOutputs, first: int, k: int, masked: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The states ``[B, L, H]`` of texts ``ids [B, L]`` and ``[B, blocks, k - 1, H]`` of their
-        blocks, in one forward. Blocks begin at ``first`` and then every k positions; ``masked [B,
-        blocks, k - 1]``: which of their positions are masked."""
+        """The states ``[B, L, H]`` of texts ``outputs.ids [B, L]`` and ``[B, blocks, k - 1, H]`` of
+        their blocks, in one forward. Blocks begin at ``first`` and then every k positions; ``masked
+        [B, blocks, k - 1]``: which of their positions are masked."""
+        ids = outputs.ids
         rows, length = ids.shape
         blocks, device = masked.shape[1], ids.device
         tokens = ids[:, first : first + blocks * k].view(rows, blocks, k)
@@ -285,7 +333,10 @@ class DiffusionRecipe(Recipe):
         sees_text = (block < 0) & (positions <= last_seen[:, None])
         sees_block = (block >= 0) & (block == block[:, None])
         states = head(
-            torch.cat([ids, inputs], 1), positions.expand(rows, -1), sees_text | sees_block
+            torch.cat([ids, inputs], 1),
+            positions.expand(rows, -1),
+            sees_text | sees_block,
+            F.pad(outputs.features[:, :-1], (0, 0, 1, 0)),
         )
         return states[:, :length], states[:, length:].view(rows, blocks, k - 1, -1)
 
@@ -294,6 +345,11 @@ class DiffusionRecipe(Recipe):
         if start == "draft" and self.draft is None:
             start = "none"
         head.save(folder, {**card, "start": start})
+
+
+def layers_read(layers: int, reads: int) -> tuple[int, ...]:
+    """The numbers of the layers, 1 to ``layers``, whose states a model reads."""
+    return tuple((i + 1) * layers // reads for i in range(reads))
 
 
 def _block_positions(first: int, blocks: int, k: int, device: torch.device) -> Tensor:

@@ -111,7 +111,9 @@ class PathRecipe(Recipe):
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> PathScorer:
         s, hidden = self.settings, self.diffusion.net.config.hidden_size
         sizes = {"places": s["block"], "top": s["top"], "rank": s["rank"], "width": s["width"]}
-        return PathScorer(self.target, s["score"], hidden, **sizes)
+        scorer = PathScorer(self.target, s["score"], hidden, **sizes)
+        scorer.features = self.diffusion.features
+        return scorer
 
     def min_tokens(self) -> int:
         return 2 * max(self.measured_levels, self.settings["block"]) - 1
@@ -139,7 +141,7 @@ class PathRecipe(Recipe):
         (rows, length), device = ids.shape, ids.device
         blocks = (length - first) // k
         masked = torch.ones(rows, blocks, k - 1, dtype=torch.bool, device=device)
-        text_states, later = DiffusionRecipe.states(model, ids, first, k, masked)
+        text_states, later = DiffusionRecipe.states(model, outputs, first, k, masked)
         before = slice(first - 1, first - 1 + blocks * k)
         states = torch.cat([text_states[:, before].unflatten(1, (blocks, k))[:, :, :1], later], 2)
         states = states.flatten(0, 1)

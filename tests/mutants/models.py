@@ -17,6 +17,7 @@ from specwb.models import (
     layers,
     layout,
     load,
+    masked,
     memory,
     placement,
     products,
@@ -240,6 +241,12 @@ def surest_places_rounded_down(patch):
 def masks_of_the_row_that_asks_most(patch):
     """A row that asks for few tokens sees as many masks as the one that asks for most."""
     patch.edit(Blocks.say, "(k - model.spared).clamp_min(0)", "torch.full_like(k, m)")
+
+
+@killed_by("test_diffuspec_drafts.py: states_of_the_text_so_far")
+def first_state_read_twice(patch):
+    """The first place of a text reads the target's state there, which nothing came before."""
+    patch.edit(masked.before, "positions[:, :, None] == 0", "positions[:, :, None] < 0")
 
 
 @killed_by("models/test_diffusion_models.py: published_llada")

@@ -66,9 +66,20 @@ def saying() -> Any:
     return SimpleNamespace(ends=(), net=SimpleNamespace(lm_head=lm_head))
 
 
-def random_outputs(rows: int = 3, length: int = 30, seed: int = 0) -> TargetOutputs:
+def random_outputs(
+    rows: int = 3, length: int = 30, seed: int = 0, features: tuple[int, ...] = ()
+) -> TargetOutputs:
     ids = torch.randint(MASK, (rows, length), generator=torch.Generator().manual_seed(seed))
-    return target_outputs(target(), ids, ())
+    return target_outputs(target(), ids, features)
+
+
+@cache
+def reading(reads: int) -> DiffusionModel:
+    """A model that reads the states of so many of the target's layers."""
+    recipe = DiffusionRecipe(target(), {"start": "target", "layers": 2, "reads": reads})
+    model = tiny.loud(lambda: recipe.make(None, {}), 3)  # type: ignore[arg-type]
+    assert len(set(model.features)) == reads
+    return model
 
 
 @torch.no_grad()
@@ -108,9 +119,9 @@ class Step:
     ) -> None:
         states = recipe.states
 
-        def stored_states(head, ids, first, k, masked):
+        def stored_states(head, outputs, first, k, masked):
             self.first, self.k, self.masked = first, k, masked
-            return states(head, ids, first, k, masked)
+            return states(head, outputs, first, k, masked)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recipe, "states", stored_states)
@@ -121,21 +132,23 @@ class Step:
 
 
 @pytest.mark.parametrize(("k", "first"), [(2, 1), (2, 2), (3, 2), (7, 1), (7, 5), (13, 4)])
-def test_masked_blocks_predict_what_drafting_does(k, first):
+@pytest.mark.parametrize("reads", [0, 2])
+def test_masked_blocks_predict_what_drafting_does(k, first, reads):
     """For every text that a block stands behind, drafting takes one pass of masks.
 
     The text's last position predicts the first token, the masks the others.
     """
-    model, ids = head(), random_outputs().ids
-    blocks = (30 - first) // k
+    model = reading(reads) if reads else head()
+    outputs = random_outputs(features=model.features)
+    ids, blocks = outputs.ids, (30 - first) // k
     with torch.no_grad():
         everything = torch.ones(3, blocks, k - 1, dtype=torch.bool)
-        states = diffusion_recipe().states(model, ids, first, k, everything)
+        states = diffusion_recipe().states(model, outputs, first, k, everything)
         text_logits, block_logits = map(model.logits, states)
     for row in range(3):
         for b in range(blocks):
             start = first + b * k
-            draft = block(model, ids[row, :start].tolist(), k)
+            draft = block(model, ids[row, :start].tolist(), k, target=target())
             close(text_logits[row, start - 1], draft[0])
             close(block_logits[row, b], draft[1:])
 
@@ -147,13 +160,13 @@ def test_partly_masked_blocks_predict_what_a_later_step_of_drafting_does(k, ends
 
     The text is read as by any causal model.
     """
-    model, ids, first = head(ends), random_outputs().ids, 3
-    is_end = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
-    ids = torch.where(is_end, 2 + 3 * (ids % 2), ids)
+    model, outputs, first = head(ends), random_outputs(), 3
+    is_end = torch.rand(outputs.ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
+    ids = torch.where(is_end, 2 + 3 * (outputs.ids % 2), outputs.ids)
     blocks, filled = (30 - first) // k, 0
     masked = torch.rand(3, blocks, k - 1, generator=torch.Generator().manual_seed(2)) < 0.5
     with torch.no_grad():
-        states = diffusion_recipe().states(model, ids, first, k, masked)
+        states = diffusion_recipe().states(model, replace(outputs, ids=ids), first, k, masked)
         text_logits, block_logits = map(model.logits, states)
         close(text_logits, model.net(input_ids=ids).logits)
     for row in range(3):
@@ -449,6 +462,35 @@ def from_target(dtype: torch.dtype = torch.float32, **settings) -> tuple[Any, Di
     return recipe, recipe.make(TEXT, {"text": 1.0})
 
 
+def test_a_model_that_goes_on_from_another(tmp_path):
+    """It begins with that model's weights and words; what it reads now begins as nothing."""
+    _, old = from_target(vocabulary=40)
+    old = tiny.loud(lambda: old, 5)
+    old.save(tmp_path / "old", {})
+    sha = load_diffusion(tmp_path / "old", tiny.target()).card["sha256"]
+    begun = {"vocabulary": 0, "start": str(tmp_path / "old")}
+    recipe, model = from_target(**begun, reads=3)
+    assert (model.features, recipe.initial_weights()) == ((1, 2, 3), f"of {sha}")
+    assert torch.equal(model.words, old.words)
+    own, theirs = (
+        model.net.state_dict(),
+        load_diffusion(tmp_path / "old", tiny.target()).net.state_dict(),
+    )
+    assert {name: w.tolist() for name, w in own.items() if name != "fuse.weight"} == {
+        name: w.tolist() for name, w in theirs.items()
+    }
+    assert not own["fuse.weight"].any()
+    model.save(tmp_path / "reading", {})
+    assert from_target(**begun | {"start": str(tmp_path / "reading")}, reads=3)[1].features
+    for settings, problem in (
+        ({"layers": 3}, "must be a model of layers=3 that shares the target's embedding"),
+        ({"vocabulary": 40}, "the words are those of .*; leave out vocabulary"),
+        ({"start": str(tmp_path / "reading"), "reads": 2}, r"reads layers \(1, 2, 3\) already"),
+    ):
+        with pytest.raises(TrainingError, match=problem):
+            from_target(**begun | settings)
+
+
 @pytest.mark.parametrize("count", [0, 40])
 def test_all_of_the_targets_layers_begin_as_the_target(count):
     """The text's own positions say what the target does, of the most frequent tokens."""
@@ -508,16 +550,19 @@ def test_a_token_that_is_none_of_the_words_is_not_learnt():
     assert unknown > 20
 
 
-@pytest.mark.parametrize("count", [0, 40])
-def test_trained_saved_loaded_and_drafting(tmp_path, count):
+@pytest.mark.parametrize(("count", "reads"), [(0, 0), (40, 0), (40, 2)])
+def test_trained_saved_loaded_and_drafting(tmp_path, count, reads):
     """From a target whose tokenizer has no mask, to texts that are those of plain decoding."""
     target = tiny.target()
     settings = {"start": "target", "layers": 3, "block": 4, "vocabulary": count, "lr": 1e-4}
+    settings["reads"] = reads
     out = trained("diffusion", tmp_path / "head", settings, target, TEXT, steps=3, rows=2)
     stored = load_file(out / "model.safetensors")
     others = {name for name in stored if ".layers." not in name}
     named = {"model.norm.weight", "model.embed_tokens.mask_embedding"}
-    assert others == named | ({"words"} if count else set())
+    assert others == named | ({"words"} if count else set()) | ({"fuse.weight"} if reads else set())
+    assert load_diffusion(out, target).features == ((1, 3) if reads else ())
+    assert not reads or stored["fuse.weight"].abs().max() > 0  # which began as nothing
     card = load_diffusion(out, target).card
     assert (card["start"], card["vocabulary"]) == ("target", count)
     for options in ({"k": 4}, {"k": 5, "draw": "sample"}):
