@@ -26,13 +26,20 @@ from preflight import facts, problem
 HERE = Path(__file__).resolve().parent
 SPECWB = ["-m", "specwb.cli"]
 CUDA = ["--device", "cuda"]
+HALF = [*SPECWB, "compare", *CUDA, "--dtype", "bfloat16"]
+SMOL = [*HALF, "--target", "smol", "--prompts", "chat"]
 PARTS = {
     "foundation": ["foundation.py", *CUDA],
     "compare": [*SPECWB, "compare", *CUDA],
-    "half precision": [*SPECWB, "compare", *CUDA, "--dtype", "bfloat16"],
+    "half precision": HALF,
+    "half precision, drawn": [*HALF, "--temperature", "1"],
+    "smol": SMOL,
+    "smol, drawn": [*SMOL, "--temperature", "1"],
+    "smol, 16 rows": [*SMOL, "--batch", "16"],
     "tune": [*SPECWB, "tune", *CUDA, "--temperature", "1"],
     "verify": ["verify.py", *CUDA],
     "graphs": ["graphs.py"],
+    "attention": ["attention.py"],
     "predicted": ["predicted.py", *CUDA],
     "masks": ["masks.py", *CUDA],
     "easyspec": [*SPECWB, "reproduce", "easyspec", *CUDA, "--seconds", "400"],
