@@ -110,8 +110,8 @@ def replayed(
     found: list[list[Tensor]] = [[] for _ in rows]
     while left := [row for row in range(len(rows)) if len(found[row]) < len(plain[row])]:
         texts = [[*rows[row], *plain[row][: len(found[row])]] for row in left]
-        most = max(len(plain[row]) - len(found[row]) for row in left)
-        settings: dict[str, Any] = {"max_new_tokens": most, "eos": (), "trace": True}
+        missing = [len(plain[row]) - len(found[row]) for row in left]
+        settings: dict[str, Any] = {"max_new_tokens": missing, "eos": (), "trace": True}
         agreeing = dict(enumerate(left))
         for step in rounds(target, texts, "ar", graphs=False, **settings):
             assert step.scores is not None

@@ -44,9 +44,18 @@ def kernel_seconds(kernel: Kernel, machine: Machine, mode: str = CAPTURED) -> An
     if kernel.kind == ATTENTION and mode == CAPTURED and kernel.blocks:
         # blocks beyond one a multiprocessor only share what there is
         own = machine.block_share * machine.bandwidth / machine.sms
-        parts = parts_of(kernel.keys, kernel.blocks, 1, machine.sms)
-        seconds = np.maximum(seconds, kernel.block_bytes / parts / own)
+        seconds = np.maximum(seconds, kernel.block_bytes / _parts(kernel, machine) / own)
     return kernel.count * seconds
+
+
+def _parts(kernel: Kernel, machine: Machine) -> int:
+    """In how many parts this engine attends to the keys of a text."""
+    return parts_of(kernel.keys, kernel.blocks, 1, machine.sms) if kernel.keys else 1
+
+
+def graph_nodes(kernel: Kernel, machine: Machine) -> float:
+    """What it takes in a graph of this engine; joining parts of keys takes four nodes."""
+    return kernel.count * (kernel.nodes + 4 * (_parts(kernel, machine) > 1))
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,10 @@ def parts(own: Step, machine: Machine, mode: str) -> list[Part]:
             working = working + seconds
             moved = sum(kernel.count * kernel.bytes for kernel in chosen)
             flops = sum(kernel.count * kernel.flops for kernel in chosen)
-            number = sum(kernel.count * kernel.nodes for kernel in chosen)
+            number = sum(graph_nodes(kernel, machine) for kernel in chosen)
             rows.append(Part(stage, kind, seconds, moved, flops, number))
         if mode == CAPTURED:
-            nodes = sum(kernel.count * kernel.nodes for kernel in kernels)
+            nodes = sum(graph_nodes(kernel, machine) for kernel in kernels)
             rows.append(Part(stage, "nodes", nodes * machine.node, number=nodes))
         else:
             launches = sum(kernel.count * kernel.launches for kernel in kernels)

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 from specwb.cost.shapes import Shape, tables
-from specwb.models.layers import LEAST_PARTED
 
 PRODUCT, ATTENTION, SMALL, EXCHANGE = "products", "attention", "small kernels", "exchanges"
 QUERIES = 64
@@ -27,7 +26,7 @@ class Kernel:
     launches: float = 1.0  # operators that the library launches for one of them
     blocks: int = 0  # blocks that attention runs as in this engine; 0: enough to fill the device
     block_bytes: float = 0.0  # what one of these reads
-    keys: int = 0  # that this engine attends to in parts where blocks leave a device idle
+    keys: int = 0  # those of one text, which this engine may attend to in parts
 
 
 @dataclass(frozen=True)
@@ -69,21 +68,19 @@ def attention(shape: Shape, queries: int, setting: Setting, devices: int = 1) ->
 
     This engine's kernel with a mask runs as a block for every row, head of keys and 64 queries of
     the heads that share it; a block reads the keys and values of its head, of one text in parts
-    (:func:`specwb.models.layers.parts_of`), which takes four nodes more.
+    where that leaves a device idle (:func:`specwb.models.layers.parts_of`).
     """
     heads, kv = -(-shape.heads // devices), -(-shape.kv_heads // devices)
     keys = setting.context + queries
     own = 2.0 * keys * shape.head_dim * setting.size
     rows = setting.rows
-    parted = rows == 1 and keys >= LEAST_PARTED
     return Kernel(
         ATTENTION,
         4.0 * rows * heads * queries * keys * shape.head_dim,
         rows * (kv * own + 2.0 * heads * queries * shape.head_dim * setting.size),
-        nodes=1 + 4 * parted,
         blocks=rows * kv * -(-queries * heads // (kv * QUERIES)),
         block_bytes=own,
-        keys=keys * parted,
+        keys=keys if rows == 1 else 0,
     )
 
 
@@ -111,7 +108,7 @@ def attending(
     yield product(m, inputs * shape.hidden, fused * qkv, setting.size, 1, 3 * fused)
     heads = attention(shape, tokens, setting, devices)
     if fused > 1:  # which is not parted
-        heads = replace(heads, nodes=1, keys=0)
+        heads = replace(heads, keys=0)
     yield replace(
         heads,
         flops=fused * heads.flops,

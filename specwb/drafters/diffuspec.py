@@ -12,7 +12,7 @@ from specwb.diffuspec.ngram import SMOOTHINGS, NGram
 from specwb.diffuspec.proxy import CacheProxy, NGramError, OnlineNGram, Proxy, Uniform
 from specwb.drafters.base import Drafter, Entry, Forward, Preset, scoring
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
-from specwb.drafters.heads import check_place, trained_head
+from specwb.drafters.heads import check_place, same_sizes, trained_head
 from specwb.drafters.length import Adaptive, Length
 from specwb.files import home
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
@@ -195,6 +195,8 @@ def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
     """The diffusion model that was handed over, named, or lies beside the target."""
     if isinstance(head, DiffusionModel):
         check_ids(f"{key}: the model", head, target)
+        if head.features:
+            same_sizes(key, target, head)
         check_place(key, target, head)
         return head
     return trained_head("diffusion", target, head, load_diffusion, DiffusionModel)

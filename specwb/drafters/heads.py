@@ -65,7 +65,7 @@ def trained_head(
         methods = "falcon and falcon_dynamic"
         raise MethodError(f"{kind}: this is a Falcon head, whose methods are {methods}")
     if isinstance(head, wanted):
-        _same_sizes(kind, target, head)
+        same_sizes(kind, target, head)
         return head
     place = target.own_head(kind) if head is None else head
     if place is None:
@@ -77,7 +77,7 @@ def trained_head(
     return target.loaded((kind, *options.items()), place, lambda: load(place, target, **options))
 
 
-def _same_sizes(kind: str, target: Target, head: Any) -> None:
+def same_sizes(kind: str, target: Target, head: Any) -> None:
     """Checks of a head that was handed over what loading checks of a file."""
     width, layers = target.backbone.config.hidden_size, len(target.backbone.layers)
     hidden = getattr(head, "target_hidden", head.hidden)

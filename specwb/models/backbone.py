@@ -222,7 +222,7 @@ class Stack:
     def shared(self, place: Place, cache: KVCache) -> Pass:
         extent, causal, parts = place.extent, place.causal, 1
         per_key = self.heads // self.kv_heads
-        if cache.rows == 1 and place.mask is not None:
+        if cache.rows == 1 and place.mask is not None and self.head_dim % 8 == 0:
             queries = per_key * place.positions.shape[1]
             free = processors(cache.data.device, cache.data.dtype)
             parts = parts_of(extent, self.kv_heads, queries, free)

@@ -97,6 +97,10 @@ class DiffusionModel(nn.Module):
         return self.net.config.vocab_size
 
     @property
+    def hidden(self) -> int:
+        return self.net.config.hidden_size
+
+    @property
     def shared(self) -> bool:
         """Whether embedding and output layer are a target's, which are not stored."""
         return isinstance(self.net.model.embed_tokens, SharedEmbedding)

@@ -20,7 +20,7 @@ CHUNK = 512
 MOST_PARTS = 16
 """Parts of a text's keys that are attended to side by side on a GPU, at most."""
 LEAST_PARTED = 640
-"""Keys that are worth parting: on an H100 parts of 512 gain next to nothing, of 1,024 a half."""
+"""Keys that are worth parting: on an H100 512 in parts gain next to nothing, 1,024 a half."""
 
 
 class Layer:
@@ -288,6 +288,8 @@ def processors(device: torch.device, dtype: torch.dtype) -> int:
     """How many blocks of threads a device computes side by side; 0 where keys are never parted,
     since no kernel there is masked and says how large its sum was."""
     if device.type != "cuda" or dtype == torch.float64:
+        return 0
+    if dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) < (8, 0):
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
 

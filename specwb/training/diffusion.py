@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specwb.files import home
+from specwb.files import home, weights_hash
 from specwb.models.borrowed import check_lender, is_borrowed
 from specwb.models.diffusion import DiffusionModel, build, load_diffusion, shared
 from specwb.models.eagle import eagle_config, with_sdpa
@@ -150,7 +151,8 @@ class DiffusionRecipe(Recipe):
             raise TrainingError(f"diffusion: reads must be {wanted}, got {reads}")
         own = () if self.begun is None else self.begun.features
         if own not in ((), layers_read(most, reads)):
-            raise TrainingError(f"diffusion: {self.settings['start']} reads layers {own} already")
+            problem = f"{self.settings['start']} reads {len(own)} layers, {own}, and goes on so"
+            raise TrainingError(f"diffusion: {problem}; give reads={len(own)}")
 
     def min_tokens(self) -> int:
         # blocks begin at one of the positions 1..k
@@ -158,13 +160,13 @@ class DiffusionRecipe(Recipe):
 
     def initial_weights(self) -> str:
         if self.begun is not None:
-            return f"of {self.begun.card.get('sha256')}"
+            return f"of {weights_hash(home(self.settings['start']))}"
         return "" if self.draft is None else self.draft.fingerprint
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
         s, target = self.settings, self.target
         if self.begun is not None:
-            return self._from_target(self.begun.words)
+            return self._from(self.begun)
         if s["start"] == "target":
             return self._from_target(self.frequent(data, mixture))
         draft = None if self.draft is None else self.draft.model
@@ -238,9 +240,6 @@ class DiffusionRecipe(Recipe):
         model = shared(config, target, words, **how)
         if reads:
             model.net.fuse.weight.zero_()
-        if self.begun is not None:
-            model.net.load_state_dict(self.begun.net.state_dict(), strict=False)
-            return model
         inner, source = model.net.model, target.backbone.inner
         chosen = [*source.layers[: layers - 1], source.layers[-1]]
         for layer, original in zip(inner.layers, chosen, strict=True):
@@ -248,6 +247,19 @@ class DiffusionRecipe(Recipe):
         inner.norm.weight.copy_(gain(source.norm))
         mean = target.backbone.embed.weight.mean(0, dtype=torch.float32)
         inner.embed_tokens.mask_embedding.copy_(mean)
+        return model
+
+    @torch.no_grad()
+    def _from(self, begun: DiffusionModel) -> DiffusionModel:
+        """A model of the same weights, shape and conventions, which may read more."""
+        how = {name: getattr(begun, name) for name in ("ends", "shift", "causal", "context")}
+        reads = layers_read(len(self.target.backbone.layers), self.settings["reads"])
+        config = copy.deepcopy(begun.net.config)
+        model = shared(config, self.target, begun.words, features=reads, **how)
+        weights = begun.net.state_dict()
+        if reads and not begun.features:
+            weights["fuse.weight"] = torch.zeros_like(model.net.fuse.weight)
+        model.net.load_state_dict(weights)
         return model
 
     def adam_matrices(self, head: DiffusionModel) -> set[str]:

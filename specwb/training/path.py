@@ -11,7 +11,7 @@ from torch import Tensor
 from specwb.diffuspec.lattice import candidates
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.path import KINDS, PathScorer, follows_in
-from specwb.models.target import Target
+from specwb.models.target import Target, memory_hash
 from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.diffusion import DiffusionRecipe, fill_after_end
@@ -101,12 +101,14 @@ class PathRecipe(Recipe):
             raise TrainingError(f"{target.name!r} has no diffusion model of its own; {way_out}")
         load = lambda: load_diffusion(place, target)  # noqa: E731
         self.diffusion: DiffusionModel = target.loaded(("diffusion",), place, load)
+        sha256 = self.diffusion.card.get("sha256")
+        self.diffusion_sha256 = sha256 or memory_hash(self.diffusion)
         if not self.diffusion.causal or not self.diffusion.shift:
             kind = "path scorers are trained for diffusion models whose text looks back only"
             raise TrainingError(f"path: {kind}; {place} is another")
 
     def initial_weights(self) -> str:
-        return f"over diffusion {self.diffusion.card.get('sha256')}"
+        return f"over diffusion {self.diffusion_sha256}"
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> PathScorer:
         s, hidden = self.settings, self.diffusion.net.config.hidden_size
@@ -122,7 +124,7 @@ class PathRecipe(Recipe):
         return {name for name, _ in head.named_parameters()}
 
     def save(self, head: PathScorer, folder: Any, card: dict[str, Any]) -> None:
-        head.save(folder, {**card, "diffusion_sha256": self.diffusion.card.get("sha256")})
+        head.save(folder, {**card, "diffusion_sha256": self.diffusion_sha256})
 
     def lattices(self, outputs: TargetOutputs, first: int, k: int) -> Lattices:
         """The lattices of the blocks of k tokens that begin at ``first``, one after another."""

@@ -37,10 +37,13 @@ def test_a_replay_has_plain_decodings_logits():
 
 def test_a_replay_goes_on_behind_a_token_that_is_chosen_otherwise_now():
     target = tiny.target(dtype=tiny.EXACT)
-    (rows, *_), (own, *_) = GROUPS, plain(target)
-    texts = [own[0][:5], [*own[1]]]
-    for at in (3, 4, 6):
-        texts[1][at] = (texts[1][at] + 1) % tiny.VOCABULARY
+    # a long row and a short one, each up to the end of the context
+    rows = [[*range(1, 31)] * ((target.context - 8) // 30), [4, 5, 6]]
+    lengths = [target.context - len(rows[0]), 20]
+    settings = {"max_new_tokens": lengths, "eos": ()}
+    texts = [list(text) for text in specwb.decode(target, rows, "ar", **settings).tokens]
+    for row, at in ((0, 2), (1, 3), (1, 4), (1, 16)):
+        texts[row][at] = (texts[row][at] + 1) % tiny.VOCABULARY
     found = ties.replayed(target, rows, texts)
     for row, text, logits in zip(rows, texts, found, strict=True):
         wanted = expected(target, row, text)

@@ -16,7 +16,15 @@ from typer.main import get_command
 
 from specwb.cli import app
 from specwb.cost import PredictionError, Setting, card, forecast, seconds, shape, step
-from specwb.cost.forecast import CAPTURED, EAGER, acceptance, from_card, kernel_seconds, parts
+from specwb.cost.forecast import (
+    CAPTURED,
+    EAGER,
+    acceptance,
+    from_card,
+    graph_nodes,
+    kernel_seconds,
+    parts,
+)
 from specwb.cost.ledger import model_error
 from specwb.cost.shapes import tables
 from specwb.cost.work import Kernel, product
@@ -61,6 +69,10 @@ def test_parts_of_a_texts_keys_are_read_side_by_side() -> None:
     assert kernel_seconds(alone, MACHINE) == pytest.approx(1e8 / share)
     assert kernel_seconds(parted, MACHINE) == pytest.approx(1e8 / 8 / share)
     assert kernel_seconds(parted, MACHINE, EAGER) == pytest.approx(1e8 / MACHINE.bandwidth)
+    many = dataclasses.replace(parted, blocks=100)  # which leave none idle
+    short = dataclasses.replace(parted, keys=600)
+    nodes = [graph_nodes(kernel, MACHINE) for kernel in (alone, parted, many, short)]
+    assert nodes == [1, 5, 1, 1]
 
 
 @pytest.mark.parametrize("mode", [CAPTURED, EAGER])

@@ -122,20 +122,17 @@ def test_attention_by_hand() -> None:
     own = attention(Shape("x", 8, 1, 1, 4, 2, 2, 1), 1, Setting(1, 9, 2))
     assert own.bytes == 2 * (40 + 40) + 4 * (4 + 4)
     assert own.flops == 4 * 10 * 2 * 4  # a product and a sum of two numbers, for q k and for p v
-    assert (own.blocks, own.block_bytes, own.nodes, own.keys) == (2, 80, 1, 0)
+    assert (own.blocks, own.block_bytes) == (2, 80)
 
 
-def test_keys_of_one_long_text_are_attended_to_in_parts() -> None:
-    """64 queries of two heads that share their keys are two blocks; joining parts takes four nodes
-    more. Two texts are not parted, nor are the layers of a fused group."""
+def test_keys_of_one_text_may_be_parted() -> None:
+    """64 queries of two heads that share their keys are two blocks. Two texts are not parted, nor
+    are the layers of a fused group."""
     model = Shape("x", 8, 1, 1, 2, 1, 2, 1)
-    long, short, two = (Setting(rows, n, 2) for rows, n in ((1, 1000), (1, 500), (2, 1000)))
-    own = attention(model, 64, long)
-    assert (own.blocks, own.nodes, own.keys) == (2, 5, 1064)
-    for kernel in (attention(model, 64, short), attention(model, 64, two)):
-        assert (kernel.nodes, kernel.keys) == (1, 0)
-    fused = [k for k in attending(model, 64, long, group=2) if k.kind == "attention"]
-    assert [(k.nodes, k.keys, k.blocks) for k in fused] == [(1, 0, 4)]
+    one, two = (attention(model, 64, Setting(rows, 1000, 2)) for rows in (1, 2))
+    assert (one.blocks, one.keys, two.blocks, two.keys) == (2, 1064, 4, 0)
+    kernels = attending(model, 64, Setting(1, 1000, 2), group=2)
+    assert [(k.keys, k.blocks) for k in kernels if k.kind == "attention"] == [(0, 4)]
 
 
 def test_a_diffusion_model_that_looks_both_ways_reads_the_text_anew() -> None:

@@ -770,3 +770,7 @@ def test_a_model_that_does_not_fit_is_one_line():
         "the head",
     ):
         method(copy.deepcopy(tiny.head("diffusion")).double())
+    shallow = specwb.load(tiny.build("llama", num_hidden_layers=2))
+    deep = between(False, features=(1, 3))
+    with pytest.raises(MethodError, match=r"is for a target of .* 3 layers or more"):
+        specwb.method("diffuspec", shallow, head=deep)
