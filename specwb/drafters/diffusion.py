@@ -145,7 +145,7 @@ class DiffusionDrafter(Drafter):
         self, state: State, x: Tensor, place: Place, cache: KVCache, features: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor | None]:
         """A pass over text, with what the model reads of the target."""
-        if self.features:
+        if self.model.features:
             assert state.features is not None
             x = x + self.model.read(before(state.features, place.positions))
         return self.backbone.run(x, place, cache, features=features)

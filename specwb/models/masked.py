@@ -95,7 +95,8 @@ class Blocks:
             ids = torch.cat([tokens.gather(1, positions[:, :width]), block], 1)
             where = Place(positions, slots, extent, mask)
             x = self.backbone.embed(ids)
-            if features is not None:
+            if model.features:
+                assert features is not None
                 x[:, :width] += model.read(before(features, positions[:, :width]))
             hidden = self.backbone.run(x, where, self.cache)[0]
             states = hidden[:, width + model.first :][:, :most]
