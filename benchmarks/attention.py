@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from preflight import facts, problem
 
 from specwb.models.layers import in_parts, parts_of, processors
 
@@ -76,12 +81,15 @@ def row(kv: int, per_key: int, width: int, keys: int, queries: int) -> dict:
     return about | {name: round(time, 1) for name, time in times.items()}
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if wrong := problem(facts()):
+        print(f"attention: {wrong}")
+        return 2
     rows = []
     with torch.inference_mode():
         for shape in SHAPES:
@@ -92,7 +100,8 @@ def main() -> None:
     if args.out:
         document = {"device": torch.cuda.get_device_name(), "rows": rows}
         args.out.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -50,7 +50,7 @@ class Step:
         return sum(k.count for all_ in self.stages.values() for k in all_ if k.kind == PRODUCT)
 
     def graph_nodes(self) -> float:
-        """Nodes of its graphs."""
+        """Nodes of its graphs, but for those that join parts of keys (:mod:`.forecast`)."""
         return sum(k.count * k.nodes for all_ in self.stages.values() for k in all_)
 
 

@@ -102,6 +102,7 @@ class DiffusionRecipe(Recipe):
         self.begun: DiffusionModel | None = None
         if s["start"] not in STARTS:
             self.begun = self._begun(s["start"])
+            self.begun_sha256 = weights_hash(home(s["start"]))
         elif s["start"] == "target":
             self._check_target()
         elif s["vocabulary"] or s["reads"]:
@@ -160,7 +161,7 @@ class DiffusionRecipe(Recipe):
 
     def initial_weights(self) -> str:
         if self.begun is not None:
-            return f"of {weights_hash(home(self.settings['start']))}"
+            return f"of {self.begun_sha256}"
         return "" if self.draft is None else self.draft.fingerprint
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
@@ -356,6 +357,8 @@ class DiffusionRecipe(Recipe):
         start = self.settings["start"]
         if start == "draft" and self.draft is None:
             start = "none"
+        if self.begun is not None:  # a folder is one machine's
+            card = {**card, "start_sha256": self.begun_sha256}
         head.save(folder, {**card, "start": start})
 
 

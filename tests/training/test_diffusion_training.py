@@ -480,7 +480,8 @@ def test_a_model_that_goes_on_from_another(tmp_path):
         name: w.tolist() for name, w in theirs.items()
     }
     assert not own["fuse.weight"].any()
-    model.save(tmp_path / "reading", {})
+    recipe.save(model, tmp_path / "reading", {})
+    assert load_diffusion(tmp_path / "reading", tiny.target()).card["start_sha256"] == sha
     assert from_target(**begun | {"start": str(tmp_path / "reading")}, reads=3)[1].features
     for settings, problem in (
         ({"layers": 3}, "must be a model of layers=3 that shares the target's embedding"),
