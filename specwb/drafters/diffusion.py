@@ -290,7 +290,7 @@ class DiffusionDrafter(Drafter):
         return self._chain(state, paths, generated)
 
     def _read(self, numbers: Tensor) -> list[list[float]]:
-        """The numbers of :meth:`_numbers` on the host; the dry run puts others in their place."""
+        """Numbers on the host, first in a row what it asks for; the dry run puts others there."""
         return numbers.tolist()
 
     def _follow(self, row: int, length: int, read: Sequence[float]) -> None:
@@ -442,10 +442,10 @@ class DiffusionDrafter(Drafter):
         self._count(tokens[:, 0], asked)
         found = torch.cat([tokens.double(), logq[..., None].double()], 2)
         wishes = torch.cat([asked, self.drafted]).view(2, -1).double()
-        packed = torch.cat([wishes.t(), found.flatten(1)], 1).tolist()
+        packed = torch.cat([wishes.t(), found.flatten(1)], 1)
         beams: list[list[Path]] = []
         generated = []
-        for wish, drafted, *numbers in packed:
+        for wish, drafted, *numbers in self._read(packed):
             generated.append(int(drafted))
             walks = [numbers[i : i + most + 1] for i in range(0, len(numbers), most + 1)]
             kept = [self._cut(walk, int(wish)) for walk in walks if walk[-1] > -math.inf]
