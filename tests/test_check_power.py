@@ -77,7 +77,16 @@ def the_same(found: str, stored: str) -> bool:
     )
 
 
-RULES = [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in STORE["verify"]]
+OTHERS = [x for x in STORE["verify"] if x not in QUICK]
+RULES = [
+    *QUICK,
+    *(pytest.param(x, marks=pytest.mark.slow) for x in OTHERS[::3]),
+    *(
+        pytest.param(x, marks=[pytest.mark.slow, pytest.mark.rare])
+        for i, x in enumerate(OTHERS)
+        if i % 3
+    ),
+]
 
 
 @pytest.mark.parametrize("name", RULES)

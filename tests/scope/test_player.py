@@ -60,7 +60,7 @@ def written(shown) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.rare), 1.0])
 def test_every_method_is_stepped_to_its_end_and_back(opened, temperature):
     """By keys: the text grows to what was decoded, and is gone again on the way back."""
     traces = [recorded(key, temperature)[0] for key, _ in FIRST]
