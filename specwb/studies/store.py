@@ -105,11 +105,22 @@ class Store:
         for name in dict.fromkeys([*now, *before]):
             if name not in differing and now.get(name) != before.get(name):
                 raise StoreError(
-                    f"--out: {self.path} was measured with {name} = {before.get(name)!r}, "
-                    f"now it is {now.get(name)!r}; "
+                    f"--out: {self.path} was measured with "
+                    f"{_difference(name, before.get(name), now.get(name))}; "
                     "name another file, or begin anew with --restart"
                 )
         return document
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """What an argument was and is now; of one with many parts, such as the heads of an ablation,
+    the first part that differs, and how many do."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return f"{name} = {before!r}, now it is {now!r}"
+    parts = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    was, is_now = (x.get(parts[0], "not there") for x in (before, now))
+    more = f" ({len(parts) - 1} more differ)" if parts[1:] else ""
+    return f"{name}: {parts[0]} = {was}, now it is {is_now}{more}"
 
 
 def _state(path: Path) -> tuple[int, int] | None:

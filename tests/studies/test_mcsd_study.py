@@ -105,6 +105,16 @@ def test_a_machine_may_differ_where_tokens_alone_are_counted(tmp_path):
     assert Store(path, there, differing=("device",)).document["arguments"] == here
 
 
+def test_of_many_heads_the_message_names_one(tmp_path):
+    path, heads = tmp_path / "x.json", {f"head-{i}": f"sum {i}" for i in range(40)}
+    Store(path, {"system": "test", "heads": heads}).save(final=True)
+    others = {**{name: "another" for name in heads if name != "head-0"}, "head-0": "sum 0"}
+    with pytest.raises(StoreError, match=r"with heads: head-1 = sum 1, now it is another \(38 "):
+        Store(path, {"system": "test", "heads": others})
+    with pytest.raises(StoreError, match="heads: new = not there, now it is here;"):
+        Store(path, {"system": "test", "heads": {**heads, "new": "here"}})
+
+
 def test_measure_counts_steps_of_the_engine(target):
     cell = Cell(1.0, (2, 2, 1), "with")
     method = cell.method(target, draft=tiny.draft("llama", 0.05))
