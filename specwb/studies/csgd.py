@@ -1,22 +1,22 @@
 """Whether CSGD's gain lasts: Falcon's head with and without it, by training budget.
 
-Every head of :data:`specwb.studies.falcon.FIRST` is trained from the start for each of
+The head of :data:`specwb.studies.falcon.FIRST` is trained from the start for each of
 :data:`STEPS`, with and without glancing (its share lambda falls to 0 over the run, so that a short
-run is no part of a long one), several times. The target's own head, which saw more text, stands
-beside them.
+run is no part of a long one), by our objective and by the published one, several times. The
+target's own head, which saw more text, stands beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, product
 from statistics import fmean
 from typing import Any
 
 from specwb.bench.statistics import mean_and_error
 from specwb.studies.claim import LACKING, Claim, again
 from specwb.studies.curves import Curve, Figures, Ours, Point, Seen, seen
-from specwb.studies.falcon import CHAIN4, FIRST
+from specwb.studies.falcon import CHAIN4, options
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Rows, Study, Tables, every
 from specwb.studies.verdicts import span
@@ -27,11 +27,16 @@ WARMUP = 25
 """Steps in which the learning rates rise, the same for all budgets."""
 ARMS: dict[str, dict[str, object]] = {"csgd": {}, "plain": {"glance": 0}}
 NAMES = {"csgd": "CSGD", "plain": "no CSGD"}
+OBJECTIVES: dict[str, dict[str, object]] = {
+    "": {},
+    "-paper": {"unroll": 1, "regression": 10, "noise": 0.1, "count_glanced": 1, "loss": "kl"},
+}
+"""Ours, and the published one: one pass, the weights of section 3.2, noise on the features, and
+the predictions of replaced pairs counted. Optimiser, rates and text are the same for both."""
+BY = {"": "", "-paper": ", the paper's objective"}
 VARIANTS = {
-    f"{arm}-{steps}": ",".join(
-        f"{option}={value}"
-        for option, value in {**FIRST, "warmup": WARMUP, **differs, "steps": steps}.items()
-    )
+    f"{arm}{objective}-{steps}": options(warmup=WARMUP, **changed, **differs, steps=steps)
+    for objective, changed in OBJECTIVES.items()
     for steps in STEPS
     for arm, differs in ARMS.items()
 }
@@ -45,23 +50,24 @@ def cells(variants: tuple[str, ...] = ("",)) -> list[Cell]:
     return [Cell("ar"), *(Cell(spec, v) for v in variants for spec in DRAFTS.values())]
 
 
-def compared(steps: int, draft: str) -> tuple[Cell, Cell]:
+def compared(steps: int, draft: str, objective: str = "") -> tuple[Cell, Cell]:
     """The cells of the two heads of a budget."""
-    csgd, plain = (Cell(DRAFTS[draft], f"{arm}-{steps}") for arm in ARMS)
+    csgd, plain = (Cell(DRAFTS[draft], f"{arm}{objective}-{steps}") for arm in ARMS)
     return csgd, plain
 
 
 def claims(_: Document) -> list[Claim]:
     """List the comparisons; the paper has one, of another budget (its table 4)."""
     return [
-        Claim(_text(steps, draft), LACKING, "accepted", *compared(steps, draft))
+        Claim(_text(steps, draft, by), LACKING, "accepted", *compared(steps, draft, by))
+        for by in OBJECTIVES
         for steps in STEPS
         for draft in DRAFTS
     ]
 
 
-def _text(steps: int, draft: str) -> str:
-    return f"CSGD over none, {steps} steps, {draft}"
+def _text(steps: int, draft: str, objective: str = "") -> str:
+    return f"CSGD over none, {steps} steps, {draft}{BY[objective]}"
 
 
 def by_run(rows: Rows, cell: Cell, what: str) -> list[float]:
@@ -77,12 +83,13 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
     """Make the printed tables: accepted draft tokens by budget, and every setting."""
     found = {v["claim"]: v for v in (document.get("ablation") or {}).get("verdicts", [])}
     out = []
-    for draft, spec in DRAFTS.items():
+    for by, (draft, spec) in product(OBJECTIVES, DRAFTS.items()):
         lines = []
         for steps in STEPS:
-            if (v := found.get(_text(steps, draft))) is None:
+            if (v := found.get(_text(steps, draft, by))) is None:
                 continue
-            means = [by_run(ablation, c, "accepted")[: v["seeds"]] for c in compared(steps, draft)]
+            both = compared(steps, draft, by)
+            means = [by_run(ablation, cell, "accepted")[: v["seeds"]] for cell in both]
             lines.append(
                 {
                     "steps": str(steps),
@@ -92,7 +99,7 @@ def tables(document: Document, own: Rows, ablation: Rows) -> Tables:
                     "CSGD over none": span(v),
                 }
             )
-        title = f"Accepted draft tokens per step, {draft}, T = 0"
+        title = f"Accepted draft tokens per step, {draft}, T = 0{BY[by]}"
         if row := own.get(Cell(spec).key):
             title += f" (the target's own head: {row['accepted']:.2f})"
         out.append((title, lines))
@@ -125,13 +132,13 @@ def _over_runs(cell: Cell) -> Ours:
 def _budget(document: Document) -> Iterator[Curve]:
     if not document.get("ablation"):
         return
-    for draft in DRAFTS:
+    for by, draft in product(OBJECTIVES, DRAFTS):
         for i, name in enumerate(NAMES.values()):
             points = (
-                Point(_tokens(document, s) / 1000, None, ours=_over_runs(compared(s, draft)[i]))
+                Point(_tokens(document, s) / 1000, None, ours=_over_runs(compared(s, draft, by)[i]))
                 for s in STEPS
             )
-            yield Curve(draft, name, "accepted", points)
+            yield Curve(f"{draft}{BY[by]}", name, "accepted", points)
 
 
 STUDY = Study(

@@ -81,10 +81,15 @@ CHANGES: dict[str, dict[str, object]] = {
 """The ablation's heads, and what differs from the first. "one" is EAGLE-1's head by Falcon's
 recipe: like "small", but with one token a pass, so twice the passes for the depths trained, and
 nothing to glance at."""
-VARIANTS = {
-    name: ",".join(f"{option}={value}" for option, value in {**FIRST, **differs}.items())
-    for name, differs in CHANGES.items()
-}
+
+
+def options(**differs: object) -> str:
+    """Spell the options of :data:`FIRST` with changes, as ``specwb train falcon --set`` takes
+    them."""
+    return ",".join(f"{option}={value}" for option, value in {**FIRST, **differs}.items())
+
+
+VARIANTS = {name: options(**differs) for name, differs in CHANGES.items()}
 """The ablation's heads, as ``specwb train falcon --set`` takes them."""
 PASSES = {"csgd": 4, "k3": 2, "k4": 2}
 """The paper's numbers of passes, by size of the block."""

@@ -78,11 +78,13 @@ def test_csgd_by_budget_differs_in_steps_and_glancing_alone():
         name: parse("falcon", text, RECIPES["falcon"].options)
         for name, text in csgd.VARIANTS.items()
     }
-    assert len(parsed) == 2 * len(csgd.STEPS)
+    assert len(parsed) == 4 * len(csgd.STEPS)
     for name, settings in parsed.items():
-        arm, steps = name.split("-")
-        glance = {"csgd": 0.4, "plain": 0}[arm]
-        assert settings == {**falcon.FIRST, "warmup": 25, "glance": glance, "steps": int(steps)}
+        arm, *objective, steps = name.split("-")
+        own = {**falcon.FIRST, "warmup": 25, "glance": {"csgd": 0.4, "plain": 0}[arm]}
+        assert settings == {**own, **csgd.OBJECTIVES["-paper" if objective else ""]} | {
+            "steps": int(steps)
+        }
 
 
 def test_csgd_by_budget_has_means_and_intervals_over_training_runs():
