@@ -1,8 +1,9 @@
 # make run: set up and compare the methods on SmolLM2-135M, which is downloaded once (93 MB); where
 #   it cannot be had, on the lab family, which comes with the project.
-# make test: set up and run the quick tests and notebooks; of tests with very many cases, some.
+# make test: set up and run the quick tests and notebooks; of tests with many cases, some.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
-#   models, a browser, every notebook. make test-ci: of the others, what continuous integration runs.
+#   models, a browser, every notebook. make test-ci: the part of the others that continuous
+#   integration adds to make test.
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make prove: the machine-checked proofs in theory/coq, where Coq is installed.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
@@ -25,7 +26,8 @@ SMOL := pld lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 
   falcon_dynamic:nodes=6 kangaroo:gamma=3 diffuspec:k=3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-ci test-all portable prove mutants matrix instructor dry gpu site lint lab clean
+.PHONY: run test test-slow test-ci test-all portable prove mutants matrix instructor dry gpu site
+.PHONY: lint lab clean
 
 run: $(STAMP)
 	@if $(BIN)/python -m specwb.models.smol; then \

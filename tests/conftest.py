@@ -74,9 +74,9 @@ LONGEST = (
     "test_kernels.py",
 )
 
-# tests of very many cases: make test runs about one of so many, make test-ci half of the others,
-# make test-all all of them. Which goes by a checksum of their names; counted off, it would be the
-# same of three kinds every time.
+# tests of many cases: make test runs about one of so many, make test-ci half of the others, make
+# test-all all of them. Which goes by a checksum of their names; counted off, it would be the same
+# of three kinds every time.
 THINNED = {
     "test_protocol.py": 10,
     "test_decoding_distribution.py": 5,
@@ -102,9 +102,7 @@ THINNED = {
     "test_lessons.py": 3,
     "test_together.py": 3,
     "test_mcsd_ti.py": 3,
-    "test_check.py": 3,
     "test_stopping_drafts.py": 3,
-    "test_path_scores.py": 3,
     "test_run.py": 3,
     "test_compare.py": 3,
     "test_pictures.py": 3,
@@ -133,10 +131,10 @@ def pytest_collection_modifyitems(config, items):
     first = {function_of(item): item for item in reversed(quick)}
     for item in quick:
         many = of_test[function_of(item)] > FEW and item is not first[function_of(item)]
-        number = zlib.crc32(item.name.encode())
-        if many and number % (of := THINNED.get(item.path.name, 1)):
+        number, every = zlib.crc32(item.name.encode()), THINNED.get(item.path.name, 1)
+        if many and number % every:
             item.add_marker(pytest.mark.thinned)
-            if number // of % 2:
+            if number // every % 2:
                 item.add_marker(pytest.mark.rare)
     if not torch.cuda.is_available():
         without = [item for item in items if item.get_closest_marker("cuda")]

@@ -189,8 +189,9 @@ _add(
     "csgd",
     """CSGD by training budget: Falcon's head with and without it, several training runs each.
 
-    Heads of 64 to 500 steps are trained from the start and compared on a chain and on trees. --seed
-    is for decoding; the heads are trained with seeds 1, 2, .. of --runs.
+    Heads of 64 to 500 steps are trained from the start, by our objective and by the published one,
+    and compared on a chain and on trees. --seed is for decoding; the heads are trained with seeds
+    1, 2, .. of --runs.
     """,
     *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
     runs=(RUNS, 3),

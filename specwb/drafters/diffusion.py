@@ -290,7 +290,7 @@ class DiffusionDrafter(Drafter):
         return self._chain(state, paths, generated)
 
     def _read(self, numbers: Tensor) -> list[list[float]]:
-        """Numbers on the host, first in a row what it asks for; the dry run puts others there."""
+        """Numbers on the host, first in a row what it asks for; the dry run replaces them all."""
         return numbers.tolist()
 
     def _follow(self, row: int, length: int, read: Sequence[float]) -> None:

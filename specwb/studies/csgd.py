@@ -31,9 +31,11 @@ OBJECTIVES: dict[str, dict[str, object]] = {
     "": {},
     "-paper": {"unroll": 1, "regression": 10, "noise": 0.1, "count_glanced": 1, "loss": "kl"},
 }
-"""Ours, and the published one: one pass, the weights of section 3.2, noise on the features, and
-the predictions of replaced pairs counted. Optimiser, rates and text are the same for both."""
-BY = {"": "", "-paper": ", the paper's objective"}
+"""Ours, and the published one, of paper and code: KL divergence, one pass, features' regression at
+ten times our weight, noise on the features, and the predictions of replaced pairs counted. Text,
+optimiser and rates are the same for both; what else differs from the code is in
+:class:`specwb.training.falcon.FalconRecipe`."""
+BY = {"": "", "-paper": ", the published objective"}
 VARIANTS = {
     f"{arm}{objective}-{steps}": options(warmup=WARMUP, **changed, **differs, steps=steps)
     for objective, changed in OBJECTIVES.items()

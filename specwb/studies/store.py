@@ -115,12 +115,16 @@ class Store:
 def _difference(name: str, before: Any, now: Any) -> str:
     """What an argument was and is now; of one with many parts, such as the heads of an ablation,
     the first part that differs, and how many do."""
-    if not (isinstance(before, dict) and isinstance(now, dict)):
+    if not all(isinstance(x, dict | None) for x in (before, now)):
         return f"{name} = {before!r}, now it is {now!r}"
-    parts = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    was, is_now = (x.get(parts[0], "not there") for x in (before, now))
-    more = f" ({len(parts) - 1} more differ)" if parts[1:] else ""
-    return f"{name}: {parts[0]} = {was}, now it is {is_now}{more}"
+    before, now, absent = before or {}, now or {}, object()
+    parts = [x for x in {**before, **now} if before.get(x, absent) != now.get(x, absent)]
+    if not parts:  # none at all is another argument than one without parts
+        return f"another {name}"
+    first, *others = parts
+    was, is_now = (repr(x[first]) if first in x else "not there" for x in (before, now))
+    more = f" ({len(others)} more differ)" if others else ""
+    return f"{name}: {first} = {was}, now it is {is_now}{more}"
 
 
 def _state(path: Path) -> tuple[int, int] | None:

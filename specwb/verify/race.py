@@ -124,6 +124,6 @@ def _lift(w: Tensor, q: Tensor, k: Tensor, step: float) -> Tensor:
     highest = math.log(30 / LEAST)  # e^(-s w) is below 1e-13 beyond, for every w
     s = torch.arange(-30, highest, step, dtype=w.dtype, device=w.device).exp()
     held = torch.exp(-s[:, None] * w[:, None])  # [B,s,n]
-    phi = (held @ q[:, :, None]).squeeze(2)
+    phi = (held * q[:, None]).sum(2)
     inner = step * s * phi ** (k - 1)[:, None]
     return torch.where((k == 1)[:, None], 1, k[:, None] * w * (inner[:, None] @ held).squeeze(1))

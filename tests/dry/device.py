@@ -77,7 +77,7 @@ def endless() -> None:
         return known(drafter, state)[0], 0 if shortest else most, most + 1
 
     def lattice(drafter: DiffusionDrafter, numbers: torch.Tensor) -> list[list[float]]:
-        step = id(drafter.searched)  # a list that every step makes anew
+        step = id(drafter.searched)  # a list that every search makes anew; walks have no chunks
         chunks = seen.get(step, 0)
         seen.clear()
         seen[step] = chunks + 1

@@ -23,7 +23,7 @@ from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
 from specwb.studies.study import Models
 from specwb.training.heads import RECIPES
-from specwb.training.settings import lab_recipe, parse
+from specwb.training.settings import lab_recipe, parse, read_recipe
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +73,14 @@ def test_variants_differ_from_the_first_in_what_is_said_and_no_two_are_equal():
     assert len({tuple(sorted(settings.items())) for settings in heads.values()}) == len(heads)
 
 
-def test_csgd_by_budget_differs_in_steps_and_glancing_alone():
+def test_csgd_by_budget_differs_in_steps_glancing_and_objective_alone():
     parsed = {
         name: parse("falcon", text, RECIPES["falcon"].options)
         for name, text in csgd.VARIANTS.items()
     }
     assert len(parsed) == 4 * len(csgd.STEPS)
+    published = read_recipe("falcon", "falcon").settings
+    assert csgd.OBJECTIVES["-paper"].items() <= published.items()
     for name, settings in parsed.items():
         arm, *objective, steps = name.split("-")
         own = {**falcon.FIRST, "warmup": 25, "glance": {"csgd": 0.4, "plain": 0}[arm]}

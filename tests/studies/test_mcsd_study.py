@@ -109,10 +109,12 @@ def test_of_many_heads_the_message_names_one(tmp_path):
     path, heads = tmp_path / "x.json", {f"head-{i}": f"sum {i}" for i in range(40)}
     Store(path, {"system": "test", "heads": heads}).save(final=True)
     others = {**{name: "another" for name in heads if name != "head-0"}, "head-0": "sum 0"}
-    with pytest.raises(StoreError, match=r"with heads: head-1 = sum 1, now it is another \(38 "):
+    with pytest.raises(StoreError, match=r": head-1 = 'sum 1', now it is 'another' \(38 more"):
         Store(path, {"system": "test", "heads": others})
-    with pytest.raises(StoreError, match="heads: new = not there, now it is here;"):
-        Store(path, {"system": "test", "heads": {**heads, "new": "here"}})
+    with pytest.raises(StoreError, match="heads: new = not there, now it is None;"):
+        Store(path, {"system": "test", "heads": {**heads, "new": None}})
+    with pytest.raises(StoreError, match=r"heads: head-0 = 'sum 0', now it is not there \(39 more"):
+        Store(path, {"system": "test"})
 
 
 def test_measure_counts_steps_of_the_engine(target):
