@@ -11,6 +11,7 @@ from specwb.bench.prompts import load_prompts
 from specwb.bench.ties import same_texts
 from specwb.methods import that_run
 from specwb.models import smol
+from specwb.models.path import KINDS
 from specwb.models.products import cache_folder
 
 pytestmark = [
@@ -55,8 +56,18 @@ def test_a_method_writes_what_generate_writes(name, target, prompts, generated):
     if not runs:
         pytest.skip(f"smol has no {name} of its own ({left_out.get(name, 'no head')})")
     (method,) = runs.values()
+    writes(method, target, prompts, generated)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_learned_walk_writes_what_generate_writes(kind, target, prompts, generated):
+    method = specwb.method("diffuspec", target, k=4, score=kind)
+    writes(method, target, prompts, generated)
+
+
+def writes(method: specwb.Method, target, prompts, generated) -> None:
     texts = specwb.decode(target, prompts, method, max_new_tokens=TOKENS).tokens
     same = same_texts(
-        target, [[p] for p in prompts], [[t] for t in generated], {name: [[t] for t in texts]}
+        target, [[p] for p in prompts], [[t] for t in generated], {"it": [[t] for t in texts]}
     )
-    assert not same[name].others, same[name]
+    assert not same["it"].others, same["it"]
