@@ -130,6 +130,7 @@ def test_a_device_that_torch_cannot_use_is_said(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_the_smoke_test_sees_other_values(monkeypatch):
     """Against itself the CPU's values are equal; with another seed on one side they are not."""
     good = preflight.smoke("cpu", seconds=600)

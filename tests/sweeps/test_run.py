@@ -266,6 +266,7 @@ def test_several_processes_find_the_same(target, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_a_dask_cluster_finds_the_same(target, tmp_path):
     from distributed import LocalCluster
 

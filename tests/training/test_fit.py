@@ -264,7 +264,9 @@ def test_short_runs_are_not_compiled():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])
+@pytest.mark.parametrize(
+    "compiler", [pytest.param("", marks=pytest.mark.rare), "/no/such/compiler"]
+)
 def test_without_a_compiler_it_goes_on_and_says_so(tmp_path, compiler):
     """In a process of its own: torch remembers which compiler it has found."""
     script = """

@@ -100,6 +100,7 @@ def card_of(folder: Path) -> dict:
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_build_is_complete_deterministic_and_resumable(home, monkeypatch):
     first = lab.build(home / "one", "smoke", "cpu")
     check_models(first)
