@@ -115,14 +115,14 @@ class Store:
 def _difference(name: str, before: Any, now: Any) -> str:
     """What an argument was and is now; of one with many parts, such as the heads of an ablation,
     the first part that differs, and how many do."""
-    if not all(isinstance(x, dict | None) for x in (before, now)):
+    has_parts = all(isinstance(x, dict | None) for x in (before, now))
+    old, new, absent = before or {}, now or {}, object()
+    keys = {**old, **new} if has_parts else ()
+    parts = [key for key in keys if old.get(key, absent) != new.get(key, absent)]
+    if not parts:
         return f"{name} = {before!r}, now it is {now!r}"
-    before, now, absent = before or {}, now or {}, object()
-    parts = [x for x in {**before, **now} if before.get(x, absent) != now.get(x, absent)]
-    if not parts:  # none at all is another argument than one without parts
-        return f"another {name}"
     first, *others = parts
-    was, is_now = (repr(x[first]) if first in x else "not there" for x in (before, now))
+    was, is_now = (repr(x[first]) if first in x else "not there" for x in (old, new))
     more = f" ({len(others)} more differ)" if others else ""
     return f"{name}: {first} = {was}, now it is {is_now}{more}"
 

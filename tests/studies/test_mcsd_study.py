@@ -115,6 +115,9 @@ def test_of_many_heads_the_message_names_one(tmp_path):
         Store(path, {"system": "test", "heads": {**heads, "new": None}})
     with pytest.raises(StoreError, match=r"heads: head-0 = 'sum 0', now it is not there \(39 more"):
         Store(path, {"system": "test"})
+    for other in ([], 5):
+        with pytest.raises(StoreError, match=r"with heads = {'head-0': 'sum 0', .*, now it is"):
+            Store(path, {"system": "test", "heads": other})
 
 
 def test_measure_counts_steps_of_the_engine(target):

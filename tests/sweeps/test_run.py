@@ -376,7 +376,7 @@ def test_a_sweep_survives_being_killed(tmp_path):
             time.sleep(0.05)
             with Store(store) as opened:
                 done = len(opened.done())
-            if done >= before + 40 and done < 4 * 39:
+            if done >= before + 24 and done < 4 * 39:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
                 kills += 1
@@ -385,9 +385,9 @@ def test_a_sweep_survives_being_killed(tmp_path):
             break
         with Store(store) as opened:
             after = len(opened.done())
-        assert after >= before + 40
+        assert after >= before + 24
         before = after
-    assert kills >= 3
+    assert kills >= 5
     found = frame(store)
     assert len(found) == 4 * 39
     assert not found.duplicated(["id", "prompt"]).any()

@@ -15,18 +15,14 @@ from specwb.verify.mutants import MUTANTS, Counterexample, Mutant, residual_from
 from specwb.verify.production import RuleCheck
 
 QUICK = ("rejection", "top", "block")
-RARE = ("race", "rrsw")  # the two that take longest
 
 
 NAMES = (*E.RULES, *E.TREE_RULES)
 
 
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    marked = {"slow": name not in QUICK, "rare": name in RARE}
-    return [getattr(pytest.mark, mark) for mark, holds in marked.items() if holds]
-
-
-@pytest.mark.parametrize("name", [pytest.param(x, marks=marks(x)) for x in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
+)
 def test_every_rule_is_lossless_and_its_mutants_are_refuted(name) -> None:
     """Over fractions and as it decodes: at one node and over whole rounds the output is the
     target's, lengths are their closed forms, acceptance is below the optimum."""
