@@ -98,15 +98,20 @@ def test_methods_says_all_about_one(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize(
+    "methods", ["ar sps mcsd falcon kangaroo hf_greedy", pytest.param("", marks=pytest.mark.rare)]
+)
+def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
+    """Some of the methods, and all, which is the default."""
     path, page = tmp_path / "out.json", tmp_path / "out.html"
     # one prompt of every category, and no limit of time that a slow machine would keep
     questions = (data_dir() / "prompts/lab.jsonl").read_text("utf-8").splitlines(True)[:3]
     few = tmp_path / "few.jsonl"
     few.write_text("".join(questions), "utf-8")
     options = ["--seconds", "0", "--max-new-tokens", "12", "--prompts", str(few)]
-    files = ["--json", str(path), "--html", str(page)]
-    code, out, err = call(monkeypatch, capsys, "compare", *options, *files)
+    options += ["--json", str(path), "--html", str(page)]
+    options += ["--methods", methods] if methods else []
+    code, out, err = call(monkeypatch, capsys, "compare", *options)
     assert code == 0, err
     assert "specwb compare --seconds 0" in page.read_text()
     assert page.read_text().count('id="specwb-microscope"') == 1

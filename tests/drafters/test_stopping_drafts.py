@@ -353,6 +353,7 @@ class Together(Confidence):
         return (tokens[:, 0] != tokens[:, 1]).float()
 
 
+@pytest.mark.slow
 def test_paths_that_stop_together_are_not_independent(monkeypatch):
     """The largest of several paths is chosen before its law is looked at: where how far they go
     depends on all of them, that is not lossless, and the rule is refused."""

@@ -160,6 +160,7 @@ def test_every_drawn_value_of_a_paper_is_in_its_file(results):
     assert len(other) <= derived.get(study.name, 1), len(other)
 
 
+@pytest.mark.slow
 def test_command_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, out, err = call(monkeypatch, capsys, "reproduce", "mcsd_ti", "--figure", "width")

@@ -304,6 +304,7 @@ def test_a_model_in_memory_is_sent_once(target):
     assert not where.exists()
 
 
+@pytest.mark.slow
 def test_settings_of_training_are_axes(tmp_path):
     words = [f"w{i}" for i in range(tiny.VOCABULARY)]
     tiny.build("llama", seed=0).save_pretrained(tmp_path / "target")

@@ -116,7 +116,12 @@ def train(home, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "source"), [("medusa", "read"), ("eagle", "generated"), ("eagle3", "read")]
+    ("kind", "source"),
+    [
+        ("eagle", "generated"),
+        pytest.param("medusa", "read", marks=pytest.mark.slow),
+        pytest.param("eagle3", "read", marks=pytest.mark.slow),
+    ],
 )
 def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, kind, source):
     # its rows of a vocabulary have far to go in few steps

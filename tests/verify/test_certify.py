@@ -233,7 +233,13 @@ class Failing(Rejection):
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("rule", [biased.Sorted, biased.RawTarget(), "typical"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        biased.RawTarget(),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (biased.Sorted, "typical")),
+    ],
+)
 def test_a_biased_rule_has_a_counterexample(rule):
     result = certify(rule)
     assert result.verdict == BIASED
@@ -646,7 +652,8 @@ def test_rows_that_share_their_noise_are_refused():
         distribution(race)
 
 
-@pytest.mark.parametrize("wrong", [pytest.param("min", marks=pytest.mark.slow), "max"])
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["min", "max"])
 def test_a_temperature_that_is_cut_off_is_seen(wrong):
     """min(T, 1) is right at T = .7 and max(T, .5) at T = 1.5."""
 

@@ -314,6 +314,7 @@ def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
         assert word in refused(monkeypatch, capsys, "verify", "--rule", bad)
 
 
+@pytest.mark.slow
 def test_a_lossy_rule_passes_as_what_it_says() -> None:
     check = check_rule("typical")
     assert check.passed
