@@ -5,6 +5,7 @@ depends on it."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zlib
 from collections import Counter
@@ -114,6 +115,14 @@ THINNED = {
     "test_refused_settings.py": 5,
 }
 FEW = 4  # cases that are never thinned
+# of these a case of every method or rule, the first word of its name, is in one of the two
+EXACT = (
+    "test_protocol.py",
+    "test_decoding_distribution.py",
+    "test_distribution.py",
+    "test_kernels.py",
+    "test_certify.py",
+)
 
 
 def function_of(item: pytest.Item) -> tuple[Path, str]:
@@ -129,13 +138,16 @@ def pytest_collection_modifyitems(config, items):
     quick = [item for item in items if not item.get_closest_marker("slow")]
     of_test = Counter(map(function_of, quick))
     first = {function_of(item): item for item in reversed(quick)}
+    kinds = set()
     for item in quick:
         many = of_test[function_of(item)] > FEW and item is not first[function_of(item)]
         number, every = zlib.crc32(item.name.encode()), THINNED.get(item.path.name, 1)
+        kind = *function_of(item), re.split(r"[-:\]]", item.name.partition("[")[2])[0]
         if many and number % every:
             item.add_marker(pytest.mark.thinned)
-            if number // every % 3:
+            if number // every % 3 and (kind in kinds or item.path.name not in EXACT):
                 item.add_marker(pytest.mark.rare)
+        kinds.add(kind)
     if not torch.cuda.is_available():
         without = [item for item in items if item.get_closest_marker("cuda")]
         config.hook.pytest_deselected(items=without)

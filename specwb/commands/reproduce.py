@@ -91,6 +91,7 @@ WORDS = (
     "best",
     "setting",
     "method",
+    "head",
     "by depth",
     "claim",
     "verdict",
@@ -185,17 +186,27 @@ _add(
     """,
     *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
 )
-_add(
-    "csgd",
-    """CSGD by training budget: Falcon's head with and without it, several training runs each.
+for _name, _about in {
+    "csgd": """CSGD by training budget: Falcon's head with and without it.
 
-    Heads of 64 to 500 steps are trained from the start, by our objective and by the published one,
-    and compared on a chain and on trees. --seed is for decoding; the heads are trained with seeds
-    1, 2, .. of --runs.
+    Heads are trained by our objective and by the published one; drafts are a chain and trees.""",
+    "hass": """HASS by training budget: EAGLE's head trained on its own states, and on the target's.
+
+    Drafts are a chain and trees.""",
+    "adapters": """Kangaroo's adapters by training budget: their parts, and exit layers.
+
+    Drafts are chains that never stop early; what passes cost is left out.""",
+}.items():
+    _add(
+        _name,
+        f"""{_about}
+
+    Heads of 64 to 500 steps are trained from the start, several times each. --seed is for
+    decoding; they are trained with seeds 1, 2, .. of --runs.
     """,
-    *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
-    runs=(RUNS, 3),
-)
+        *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
+        runs=(RUNS, 3),
+    )
 _add(
     "diffuspec",
     """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 next to the same comparisons here.

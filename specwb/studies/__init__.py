@@ -23,10 +23,11 @@ PLACES = {
     "easyspec": "easyspec.study",
 }
 """Name of a paper here -> the module with its ``STUDY``."""
-OTHERS = {"acceptance": "acceptance", "csgd": "csgd"}
-"""The same of studies that are no paper's."""
+OTHERS = ("acceptance", "csgd", "hass", "adapters")
+"""Studies that are no paper's, which have modules of the same names."""
 
 
 def study_of(name: str) -> Study:
     """Return the study of a paper, or of :data:`OTHERS`."""
-    return import_module(f"specwb.studies.{ {**PLACES, **OTHERS}[name] }").STUDY
+    place = name if name in OTHERS else PLACES[name]
+    return import_module(f"specwb.studies.{place}").STUDY

@@ -38,6 +38,7 @@ from specwb.studies.study import (
     table_rows,
     theirs,
 )
+from specwb.studies.trained import spelled
 
 OURS = (
     "nodes=n is the tree of n nodes that a head's accuracies on held-out text make best, which is "
@@ -83,13 +84,7 @@ recipe: like "small", but with one token a pass, so twice the passes for the dep
 nothing to glance at."""
 
 
-def options(**differs: object) -> str:
-    """Spell the options of :data:`FIRST` with changes, as ``specwb train falcon --set`` takes
-    them."""
-    return ",".join(f"{option}={value}" for option, value in {**FIRST, **differs}.items())
-
-
-VARIANTS = {name: options(**differs) for name, differs in CHANGES.items()}
+VARIANTS = {name: spelled({**FIRST, **differs}) for name, differs in CHANGES.items()}
 """The ablation's heads, as ``specwb train falcon --set`` takes them."""
 PASSES = {"csgd": 4, "k3": 2, "k4": 2}
 """The paper's numbers of passes, by size of the block."""

@@ -15,11 +15,14 @@ from typing import Any
 
 from specwb.files import home, weights_hash
 from specwb.models.load import load
+from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.studies.claim import run_name
 
 BUDGET = "ablation"
+TOGETHER = 4
+"""Heads that are trained at once; each has its optimiser's state in memory."""
 CARD_KEYS = (
     "parameters",
     "steps",
@@ -65,6 +68,11 @@ def in_layers(options: str, layers: int) -> str:
     return re.sub(r"(\d+)/(\d+)", whole, options)
 
 
+def spelled(settings: Mapping[str, object]) -> str:
+    """Write settings as ``specwb train --set`` takes them."""
+    return ",".join(f"{name}={value}" for name, value in settings.items())
+
+
 def train(
     kind: str,
     variants: Mapping[str, str],
@@ -77,19 +85,39 @@ def train(
 ) -> dict[str, Any]:
     """Train every variant that is not in ``folder`` yet.
 
+    Up to :data:`TOGETHER` of the same number of steps are trained together: the target runs once
+    for all of them.
+
     Returns:
         name of the head, see :func:`specwb.studies.claim.run_name`, -> what differs, and what its
         card reports.
     """
-    from specwb.training.run import train_for
+    from specwb.training.fit import training_device
+    from specwb.training.reading import training_text
+    from specwb.training.run import Head, checked_settings, lab_settings, train_heads
 
-    folder, heads = home(folder), {}
-    if any("/" in options for options in variants.values()):
-        layers = load(target_place).backbone.config.num_hidden_layers
-        variants = {name: in_layers(options, layers) for name, options in variants.items()}
-    for run, (variant, options) in product(range(runs), variants.items()):
-        path = folder / run_name(variant, run)
-        train_for(kind, target_place, path, BUDGET, options=options, device=device, seed=seed + run)
+    target, folder = (
+        load(target_place, device=training_device(resolve_device(device))),
+        home(folder),
+    )
+    layers = target.backbone.config.num_hidden_layers
+    variants = {name: in_layers(options, layers) for name, options in variants.items()}
+    settings = {name: lab_settings(kind, BUDGET, options=o) for name, o in variants.items()}
+    for own in settings.values():  # before any text is read
+        checked_settings(kind, own, target)
+    data, mixture = training_text(target, None)
+    for run, steps in product(range(runs), sorted({own["steps"] for own in settings.values()})):
+        wanted = [
+            Head(kind, folder / run_name(name, run), own, run_name(name, run))
+            for name, own in settings.items()
+            if own["steps"] == steps
+        ]
+        for first in range(0, len(wanted), TOGETHER):
+            some = wanted[first : first + TOGETHER]
+            train_heads(some, target, data, mixture, seed=seed + run, note=BUDGET)
+    heads = {}
+    for run, (name, options) in product(range(runs), variants.items()):
+        path = folder / run_name(name, run)
         card = json.loads((path / "card.json").read_text())
         heads[path.name] = {"options": options, **{key: card[key] for key in CARD_KEYS}}
     return heads

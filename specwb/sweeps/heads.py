@@ -17,8 +17,8 @@ from specwb.models.target import Target
 from specwb.options import spell
 from specwb.sweeps.space import Configuration, SweepError
 from specwb.training.reading import training_text
-from specwb.training.run import checked_settings, train_head
-from specwb.training.settings import Settings, lab_recipe
+from specwb.training.run import checked_settings, lab_settings, train_head
+from specwb.training.settings import Settings
 
 PREFIX = "train."
 
@@ -102,9 +102,8 @@ class Heads:
             )
 
     def _settings(self, kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        plan = lab_recipe()
         own = {name: x for name, x in wanted.items() if name not in ("seed", "corpus", "text")}
-        return {**plan["heads"][kind], **plan["budget"]["cpu"][kind], **own}
+        return lab_settings(kind, "cpu") | own
 
     def _text(self, wanted: Mapping[str, Any]) -> str:
         return str(wanted.get("text", "generated"))

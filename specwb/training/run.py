@@ -470,6 +470,32 @@ def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:
     return False
 
 
+def lab_settings(
+    kind: str,
+    budget: str,
+    changes: Mapping[str, int | None] | None = None,
+    options: str = "",
+    followed: Published | None = None,
+) -> dict[str, Any]:
+    """The settings of a head as the lab's recipe has them for a budget, unless the published recipe
+    that is ``followed``, ``options`` (``name=value`` with commas) or ``changes`` have others."""
+    plan = lab_recipe()
+    if budget not in plan["budget"]:
+        raise TrainingError(
+            f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"
+        )
+    budgets = plan["budget"][budget]
+    # the lab's own draft model is none of its heads, and trained in another way
+    table = kind if kind in plan["heads"] else OTHERS
+    if table not in budgets:
+        raise TrainingError(f"budget {budget!r} has no {kind}; it is for {', '.join(budgets)}")
+    settings = {**plan["heads"].get(kind, {}), **budgets[table]}
+    if followed is not None:
+        settings |= followed.settings
+    settings |= parse(kind, options, RECIPES[kind].options)
+    return settings | {name: value for name, value in (changes or {}).items() if value is not None}
+
+
 def train_for(
     kind: str,
     target: str | Path,
@@ -489,28 +515,12 @@ def train_for(
     """Trains a head by :func:`train_head` with the lab recipe's settings and text; this is what
     ``specwb train`` does.
 
-    A setting is that of the lab's recipe, unless the published ``recipe`` (a name, or a TOML file)
-    has another, unless ``options`` (``name=value`` with commas) or ``changes`` have another.
-    Instead of the lab's text the file ``corpus`` is read. ``seeds`` heads are trained, with the
-    seeds ``seed``, ``seed + 1``, ..; more than one are written to ``out/seed-0`` and so on, with a
+    The settings are those of :func:`lab_settings`, ``recipe`` a name, or a TOML file. Instead of
+    the lab's text the file ``corpus`` is read. ``seeds`` heads are trained, with the seeds
+    ``seed``, ``seed + 1``, ..; more than one are written to ``out/seed-0`` and so on, with a
     summary beside them."""
-    plan = lab_recipe()
-    if budget not in plan["budget"]:
-        raise TrainingError(
-            f"unknown budget {budget!r}; the recipe has {', '.join(plan['budget'])}"
-        )
-    budgets = plan["budget"][budget]
-    # the lab's own draft model is none of its heads, and trained in another way
-    table = kind if kind in plan["heads"] else OTHERS
-    if table not in budgets:
-        raise TrainingError(f"budget {budget!r} has no {kind}; it is for {', '.join(budgets)}")
-    own = RECIPES[kind].options
-    settings = {**plan["heads"].get(kind, {}), **budgets[table]}
-    followed = None if recipe is None else read_recipe(recipe, kind, own)
-    if followed is not None:
-        settings |= followed.settings
-    settings |= parse(kind, options, own)
-    settings |= {name: value for name, value in (changes or {}).items() if value is not None}
+    followed = None if recipe is None else read_recipe(recipe, kind, RECIPES[kind].options)
+    settings = lab_settings(kind, budget, changes, options, followed)
     model = load(target, device=training_device(resolve_device(device)))
     checked_settings(kind, settings, model, source)  # before any text is read
     data, mixture = training_text(model, corpus)

@@ -408,7 +408,7 @@ def bonus_token_counted_twice(patch):
 @killed_by("test_falcon_study.py: trained_again")
 def training_runs_share_a_seed(patch):
     """Every training run of a variant has the first one's seed."""
-    patch.edit(trained.train, "seed=seed + run)", "seed=seed)")
+    patch.edit(trained.train, "seed=seed + run,", "seed=seed,")
 
 
 @killed_by("test_verdicts.py: chosen_on_the_other_prompts")

@@ -13,17 +13,14 @@ import tiny
 from once import QUESTIONS, reproduced
 
 import specwb
-from specwb.errors import ArgumentError
-from specwb.studies import csgd, falcon, trained
-from specwb.studies.claim import again
-from specwb.studies.curves import series
+from specwb.studies import falcon, trained
 from specwb.studies.falcon import STUDY, Cell
-from specwb.studies.pictures import draw, picture_of
 from specwb.studies.run import measure, shipped
 from specwb.studies.store import Store
 from specwb.studies.study import Models
+from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
-from specwb.training.settings import lab_recipe, parse, read_recipe
+from specwb.training.settings import lab_recipe, parse
 
 
 @pytest.fixture(scope="module")
@@ -73,76 +70,45 @@ def test_variants_differ_from_the_first_in_what_is_said_and_no_two_are_equal():
     assert len({tuple(sorted(settings.items())) for settings in heads.values()}) == len(heads)
 
 
-def test_csgd_by_budget_differs_in_steps_glancing_and_objective_alone():
-    parsed = {
-        name: parse("falcon", text, RECIPES["falcon"].options)
-        for name, text in csgd.VARIANTS.items()
-    }
-    assert len(parsed) == 4 * len(csgd.STEPS)
-    published = read_recipe("falcon", "falcon").settings
-    assert csgd.OBJECTIVES["-paper"].items() <= published.items()
-    for name, settings in parsed.items():
-        arm, *objective, steps = name.split("-")
-        own = {**falcon.FIRST, "warmup": 25, "glance": {"csgd": 0.4, "plain": 0}[arm]}
-        assert settings == {**own, **csgd.OBJECTIVES["-paper" if objective else ""]} | {
-            "steps": int(steps)
-        }
-
-
-def test_csgd_by_budget_has_means_and_intervals_over_training_runs():
-    first, second = csgd.compared(64, "chain of 4")
-    runs = {first: [1.0, 1.2, 1.4], second: [0.9, 1.0, 0.8]}
-    rows = [
-        {"cell": again(cell, run).key, "accepted": value, "tau": 1 + value, "tau_error": None}
-        for cell, values in runs.items()
-        for run, value in enumerate(values)
-    ]
-    by_key = {r["cell"]: r for r in rows}
-    assert csgd.by_run(by_key, first, "accepted") == runs[first]
-    claim, ratio = csgd.claims({})[0], {"ratio": 4 / 3, "low": 1.1, "high": 1.6, "seeds": 3}
-    verdicts = [{"claim": claim.text, **ratio}]
-    heads = {"csgd-64": {"rows": 2, "length": 5}}
-    document = {"rows": [], "ablation": {"rows": rows, "verdicts": verdicts, "heads": heads}}
-    (title, lines), *_ = csgd.tables(document, {}, by_key)
-    assert title.endswith("chain of 4, T = 0")
-    assert lines == [
-        {
-            "steps": "64",
-            "tokens": "640",
-            "CSGD": "1.20",
-            "no CSGD": "0.90",
-            "runs": "3",
-            "CSGD over none": "x1.33 (1.10-1.60)",
-        }
-    ]
-    (panel, *_) = [c for c in csgd.FIGURES["budget"].curves(document) if c.name == "CSGD"]
-    here = series(panel, document)[1]
-    assert here.x == [0.64]
-    assert here.y == [pytest.approx(1.2)]
-    # Student's of two degrees of freedom: 4.303 x .2 / sqrt(3)
-    assert here.high == [pytest.approx(1.2 + 4.3027 * 0.2 / 3**0.5, abs=1e-4)]
-
-
-def test_a_figure_of_heads_that_were_not_trained_is_refused_in_words():
-    for drawn in (draw, picture_of):
-        with pytest.raises(ArgumentError, match="--train makes them"):
-            drawn(csgd.FIGURES["budget"], {"rows": []})
-
-
 def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):
-    def train_for(kind, target, folder, budget, *, options, device, seed):
-        folder.mkdir(parents=True)
-        card = {**dict.fromkeys(trained.CARD_KEYS, 0), "seed": seed}
-        (folder / "card.json").write_text(json.dumps(card))
+    together = []
 
-    monkeypatch.setattr("specwb.training.run.train_for", train_for)
-    cards = trained.train("falcon", {"a": "", "b": "k=3"}, "lab", tmp_path, runs=2)
+    def train_heads(heads, target, data, mixture, *, seed, note):
+        together.append([head.name for head in heads])
+        for head in heads:
+            head.out.mkdir(parents=True)
+            card = {**dict.fromkeys(trained.CARD_KEYS, 0), "seed": seed, "steps": head.settings}
+            (head.out / "card.json").write_text(json.dumps(card))
+
+    monkeypatch.setattr("specwb.training.reading.training_text", lambda *_: (None, {}))
+    monkeypatch.setattr("specwb.training.run.train_heads", train_heads)
+    variants = {"a": "", "b": "k=3", "c": "steps=2"}
+    cards = trained.train("falcon", variants, "lab", tmp_path, runs=2)
     seeds = {name: card["seed"] for name, card in cards.items()}
-    assert seeds == {"a": 1, "b": 1, "a@2": 2, "b@2": 2}
+    assert seeds == {"a": 1, "b": 1, "c": 1, "a@2": 2, "b@2": 2, "c@2": 2}
+    assert together == [
+        ["c"],
+        ["a", "b"],
+        ["c@2"],
+        ["a@2", "b@2"],
+    ]  # the target runs once for these
     assert cards["b@2"]["options"] == "k=3"
+    assert cards["b@2"]["steps"] == {**cards["a@2"]["steps"], "k": 3}
+    together.clear()
+    trained.train("falcon", {f"v{i}": "" for i in range(9)}, "lab", tmp_path / "many")
+    assert list(map(len, together)) == [4, 4, 1]  # each has its optimiser's state in memory
     first, both = STUDY.ablation(), STUDY.trained_cells(2)
     assert both[: len(first)] == first
     assert {cell.variant for cell in both[len(first) :]} == {f"{v}@2" for v in falcon.VARIANTS}
+
+
+def test_a_setting_that_cannot_be_is_refused_before_any_text_is_read(monkeypatch, tmp_path):
+    def read(*_):
+        raise AssertionError("read")
+
+    monkeypatch.setattr("specwb.training.reading.training_text", read)
+    with pytest.raises(TrainingError, match="exit must be a layer with one behind it"):
+        trained.train("kangaroo", {"a": "", "b": "steps=500,exit=50"}, "lab", tmp_path)
 
 
 def test_results_are_measured_judged_and_printed(target, heads, tmp_path):

@@ -75,16 +75,19 @@ def test_what_lessons_show_besides_is_of_the_shipped_models():
     assert own <= set(paths["arguments"]["scorers"])
 
 
-def test_the_heads_of_csgd_differ_in_budget_and_glancing_alone() -> None:
-    own, ablation = shipped(study_of("csgd"))
+@pytest.mark.parametrize("name", OTHERS[1:])
+def test_heads_by_budget_are_those_of_their_study(name) -> None:
+    study = study_of(name)
+    own, ablation = shipped(study)
     assert own["arguments"]["sha256"] == ablation["arguments"]["sha256"] == lab().sha256
-    study, cards = study_of("csgd"), ablation["heads"]
+    cards = ablation["heads"]
     assert ablation["runs"] >= trained_runs(study, ablation) >= 3
     assert set(ablation["cells"]) == {cell.key for cell in study.trained_cells(ablation["runs"])}
     assert set(cards) == set(ablation["arguments"]["heads"])
-    for name, card in cards.items():
-        variant, _, run = name.partition("@")
-        assert card["options"] == study.variants[variant]
+    layers = len(lab().backbone.layers)
+    for head, card in cards.items():
+        variant, _, run = head.partition("@")
+        assert card["options"] == trained.in_layers(study.variants[variant], layers)
         assert card["seed"] == int(run or 1)
         assert card["tokens"] == card["steps"] * card["rows"] * card["length"]
         assert f"steps={card['steps']}" in card["options"]
