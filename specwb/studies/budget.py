@@ -158,7 +158,7 @@ class Comparison:
             rules=(
                 "Ratios are of means over prompts and training runs; their 95 % intervals include "
                 "the spread over prompts and, with two runs and more, that over runs. Each is for "
-                "itself: of twenty such intervals one misses the true ratio."
+                "itself: on average one in twenty such intervals misses the true ratio."
             ),
             variants=self.variants,
             ablation=lambda: self.cells(tuple(self.variants)),

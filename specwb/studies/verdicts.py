@@ -272,8 +272,8 @@ def training_runs(document: dict[str, Any], claim: Claim) -> int:
 def run_parts(every: np.ndarray) -> list[Part]:
     """The error from training: of every side the spread of its runs' means.
 
-    Runs of different sides are independent. A mean also varies with the prompts, so this is too
-    large rather than too small.
+    Runs of different sides are taken to be independent, though those of one seed read the same
+    text. A mean also varies with the prompts, which makes this larger.
     """
     means = every.mean(2)
     if len(every) < SEEDS or (means <= 0).any():
