@@ -84,7 +84,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "specwb needs Python >= 3.11; name one with make PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores; some packages have files that are no Python 3
+	@# on all cores; pip would use one. Some packages have files that are no Python 3
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 $(VENV)/.site: $(STAMP)

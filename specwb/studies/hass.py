@@ -6,7 +6,8 @@ alone. Equal steps leave out that a step has three passes of the head in place o
 
 Differs from HASS in all that ``data/recipes/hass.toml`` has otherwise than the lab's recipe: loss,
 weights of the levels (.8 for each further one) and of the regression, no noise, optimiser and
-rates; in one stage, without a loss on the ten most probable tokens; and in the text.
+rates; in states that are fed back with their gradient; in one stage, without a loss on the ten most
+probable tokens; and in the text.
 """
 
 from __future__ import annotations

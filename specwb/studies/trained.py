@@ -96,10 +96,8 @@ def train(
     from specwb.training.reading import training_text
     from specwb.training.run import Head, checked_settings, lab_settings, train_heads
 
-    target, folder = (
-        load(target_place, device=training_device(resolve_device(device))),
-        home(folder),
-    )
+    folder = home(folder)
+    target = load(target_place, device=training_device(resolve_device(device)))
     layers = target.backbone.config.num_hidden_layers
     variants = {name: in_layers(options, layers) for name, options in variants.items()}
     settings = {name: lab_settings(kind, BUDGET, options=o) for name, o in variants.items()}
