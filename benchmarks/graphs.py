@@ -70,8 +70,8 @@ def main() -> None:
                 row |= measure(target, method, groups, temperature)
                 results["rows"].append(row)
                 print(row, flush=True)
-    if args.out:
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
+                if args.out:
+                    args.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

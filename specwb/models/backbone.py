@@ -308,6 +308,12 @@ class Stack:
             )
         return at.every
 
+    def share_rotation(self, at: Pass) -> None:
+        """Makes now what the first layer that needs it would make for all of a pass."""
+        if self._at_once:
+            for one in (at, *at.others.values()):
+                self._every(one)
+
     def inputs(self, i: int, x: Tensor) -> Tensor:
         """What layer i's attention reads of the residual stream ``x [B,m,H]``."""
         norm = self.layers[i].norm1

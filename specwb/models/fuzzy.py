@@ -287,6 +287,8 @@ class StreamGroups(Groups):
         here = torch.cuda.current_stream(x.device)
         while len(self._streams) < len(group) - 1:
             self._streams.append(torch.cuda.Stream(x.device))
+        # made on a branch at its first use, it would be read on the others before it is there
+        stack.share_rotation(at)
         # the first attention stays on the stream it is on; the others see what is done so far
         others = self._streams[: len(group) - 1]
         outs: list[Tensor] = []

@@ -106,8 +106,11 @@ class GBV(Block):
         are ordered as their bits are."""
         ids = torch.arange(ratio.shape[1], device=ratio.device)
         key = (ratio.view(torch.int32).long() << 32) + ids
-        # on the CPU numpy sorts 64-bit integers a hundred times faster than torch sorts floats
-        ranked = torch.from_numpy(np.sort(key.numpy(), axis=1)) if self.lazy else key.sort(1).values
+        if self.lazy and key.is_cpu:
+            # numpy sorts 64-bit integers a hundred times faster than torch sorts floats
+            ranked = torch.from_numpy(np.sort(key.numpy(), axis=1))
+        else:
+            ranked = key.sort(1).values
         return ranked & 0xFFFFFFFF
 
 

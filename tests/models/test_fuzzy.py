@@ -6,12 +6,17 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
 import tiny
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from specwb.mask import causal_mask
@@ -324,6 +329,85 @@ def test_stacked_weights_are_made_once_and_equal_in_half_precision():
         half = Backbone(copy.deepcopy(model("q and k norms")).bfloat16())
         a, b = (run(half, ids(2, 9), kind(parts), [9])[0].float() for kind in (Groups, FusedGroups))
     assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) > 0.999
+
+
+# ---------------------------------------------------------------------------------------- streams
+
+
+class Streams(TorchDispatchMode):
+    """CUDA's streams on the CPU, where operators run one after the other: it notes which stream
+    each belongs to, and fails where one reads or writes what another stream wrote or read, and is
+    not ordered behind it by ``wait_stream``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main = self.now = self.Stream()
+        self.touched: list[tuple[range, bool, Streams.Stream, int]] = []
+        self.kept: list[Tensor] = []  # so that no memory is used twice
+
+    class Stream:
+        """``seen``: of every stream up to which of its operators this one is behind."""
+
+        def __init__(self, *_: object) -> None:
+            self.seen: Counter[Streams.Stream] = Counter()
+
+        def wait_stream(self, other: Streams.Stream) -> None:
+            self.seen |= other.seen
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        before, self.now = self.now, stream
+        yield
+        self.now = before
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        before, made = tree_leaves((args, kwargs)), tree_leaves(out)
+        here = [x for x in made if isinstance(x, Tensor)]
+        given = [x for x in before if isinstance(x, Tensor)]
+        if op.is_view:
+            self.kept += given
+            return out
+        written = {
+            id(value)
+            for argument, value in zip(op._schema.arguments, args, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        }
+        self.now.seen[self.now] += 1
+        for tensor in given:
+            self.touch(tensor, id(tensor) in written)
+        for tensor in here:
+            self.touch(tensor, True)
+        self.kept += given + here
+        return out
+
+    def touch(self, tensor: Tensor, writes: bool) -> None:
+        if not tensor.numel():
+            return
+        steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        where = range(tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.itemsize)
+        for other, wrote, stream, at in self.touched:
+            apart = other.stop <= where.start or where.stop <= other.start
+            if not apart and (writes or wrote):
+                assert self.now.seen[stream] >= at, "two streams, and nothing orders them"
+        self.touched.append((where, writes, self.now, self.now.seen[self.now]))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sequence", "parallel"])
+@every_part
+@every_model
+def test_streams_are_ordered_where_they_share_something(name, parts, whole, monkeypatch):
+    tokens, on, streams = ids(2, 7), stack(name), Streams()
+    monkeypatch.setattr(torch.cuda, "Stream", streams.Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: streams.now)
+    monkeypatch.setattr(torch.cuda, "stream", streams.on)
+    with torch.inference_mode():
+        wanted, _ = run(on, tokens, Groups(parts, whole), [5, 1, 1])
+        with streams:
+            found, _ = run(on, tokens, StreamGroups(parts, whole), [5, 1, 1])
+    near(found, wanted)
+    used = len({id(stream) for _, _, stream, _ in streams.touched})
+    assert used == max(map(len, parts))
 
 
 # ------------------------------------------------------------------------------------------- CUDA

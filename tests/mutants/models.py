@@ -33,7 +33,7 @@ from specwb.models.decision import summary
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.eagle import Eagle3Head
 from specwb.models.falcon import FalconHead
-from specwb.models.fuzzy import FusedGroups
+from specwb.models.fuzzy import FusedGroups, StreamGroups
 from specwb.models.generic import GenericBackbone
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.masked import Blocks
@@ -55,6 +55,18 @@ def rows_overlap_in_the_cache(patch):
 def accepted_path_moved_on_one_device(patch):
     """Of a cache on several devices only the first one's entries move to the accepted path."""
     patch.edit(SpreadCache.keep, "in self._parts:", "in self._parts[:1]:")
+
+
+@killed_by("models/test_fuzzy.py: streams_are_ordered")
+def streams_make_what_others_read(patch):
+    """What all layers share is made on the stream of the first that needs it."""
+    patch.edit(StreamGroups.attend, "stack.share_rotation(at)", "pass")
+
+
+@killed_by("models/test_fuzzy.py: streams_are_ordered")
+def streams_are_not_joined(patch):
+    """The stream that goes on does not wait for the others."""
+    patch.edit(StreamGroups.attend, "here.wait_stream(stream)", "pass")
 
 
 @killed_by("models/test_layout.py: any_tree")
