@@ -56,7 +56,8 @@ def test_keys_in_parts_are_attended_to_as_a_whole(parts, dtype):
     )
     got = layers.in_parts(q, key, value, mask, 0.3, parts)
     assert got.dtype == dtype
-    margin = 4 * torch.finfo(dtype).eps
+    # sums of 16 products and 20 values, which half precision adds up in float32
+    margin = (4 if dtype.itemsize == 2 else 32) * torch.finfo(dtype).eps
     torch.testing.assert_close(got.double(), wanted, atol=margin, rtol=margin)
 
 
