@@ -196,6 +196,10 @@ for _name, _about in {
     "adapters": """Kangaroo's adapters by training budget: their parts, and exit layers.
 
     Drafts are chains that never stop early; what passes cost is left out.""",
+    "losses": """What Medusa's heads learn, by training budget: the text's token, or the target's
+    distribution by KL or LK.
+
+    Drafts are a chain and trees.""",
 }.items():
     _add(
         _name,

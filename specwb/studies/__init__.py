@@ -23,7 +23,7 @@ PLACES = {
     "easyspec": "easyspec.study",
 }
 """Name of a paper here -> the module with its ``STUDY``."""
-OTHERS = ("acceptance", "csgd", "hass", "adapters")
+OTHERS = ("acceptance", "csgd", "hass", "adapters", "losses")
 """Studies that are no paper's, which have modules of the same names."""
 
 

@@ -11,13 +11,14 @@ from specwb.studies.claim import again
 from specwb.studies.csgd import CSGD, PUBLISHED
 from specwb.studies.curves import series
 from specwb.studies.hass import HASS
+from specwb.studies.losses import LOSSES
 from specwb.studies.pictures import draw, picture_of
 from specwb.studies.trained import in_layers
 from specwb.training.heads import RECIPES
 from specwb.training.run import lab_settings
 from specwb.training.settings import parse, read_recipe
 
-COMPARISONS = {c.name: c for c in (CSGD, HASS, ADAPTERS)}
+COMPARISONS = {c.name: c for c in (CSGD, HASS, ADAPTERS, LOSSES)}
 
 
 def settings(comparison: budget.Comparison) -> dict[str, dict]:
@@ -46,8 +47,8 @@ def test_heads_differ_in_steps_and_what_is_compared_alone(name):
             assert (reference["steps"], reference["warmup"]) == (steps, budget.WARMUP)
             for arm in comparison.arms.keys() - {last}:
                 differs = differing(heads[f"{arm}{end}-{steps}"], reference)
-                assert len(differs) == 1  # parts, depth, or number of passes
-                assert differs <= own.keys()
+                assert len(differs) == 1  # parts, depth, number of passes, or the loss
+                assert differs <= {*own, "loss"}
     assert len({tuple(sorted(head.items())) for head in heads.values()}) == len(heads)
 
 
