@@ -357,7 +357,7 @@ def test_draws_without_replacement():
 # ---------------------------------------------------------------------------------------- hostile
 
 SHARED = np.random.default_rng(0)
-CALLS = [0]
+CALLS = [0, 0]
 
 
 def after(draw):
@@ -397,6 +397,14 @@ def every_tenth_call(p, q, drafts):
     if CALLS[0] % 10 == 0:
         return [*drafts, _drawn(p[-1])]
     return token_rejection(p, q, drafts)
+
+
+def late(p, q, drafts):
+    """What it keeps shows after more calls than the second instance, V = 3, lets it come to."""
+    CALLS[1] += 1
+    if p.shape[-1] < 5:
+        raise IndexError
+    return [*drafts, _drawn(p[-1])] if CALLS[1] < 400 else token_rejection(p, q, drafts)
 
 
 def endless(p, q, drafts):
@@ -471,6 +479,7 @@ HOSTILE = {
     "two uniforms": after(lambda: torch.rand(()) * torch.rand(())),
     "square": after(lambda: torch.rand(()) ** 2),
     "state": every_tenth_call,
+    "late": late,
     "endless": endless,
     "endless draws": until_it_fits,
     "raises": raises,
@@ -483,6 +492,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_verifiers_get_no_certificate(name):
+    CALLS[:] = [0] * len(CALLS)
     result = certify(HOSTILE[name], seconds=0.3 if name.startswith("endless") else 2.0)
     assert result.verdict == NOTHING, result
     assert result.reason
