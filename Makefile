@@ -84,8 +84,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "specwb needs Python >= 3.11; name one with make PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
-	@# on all cores; pip would use one. Some packages have files that are no Python 3
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@# on all cores; pip would use one. Of the parts left out few files are ever imported. Some
+	@# packages have files that are no Python 3
+	@$(BIN)/python -m compileall -qq -j 0 -x 'transformers/models|torch/(_inductor|testing)' \
+	  $(VENV)/lib || true
 	@touch $@
 
 $(VENV)/.site: $(STAMP)

@@ -75,7 +75,7 @@ LONGEST = (
     "test_kernels.py",
 )
 
-# tests of many cases: make test runs about one of so many, make test-ci a third of the others,
+# tests of many cases: make test runs about one of so many, make test-ci a quarter of the others,
 # make test-all all of them. Which goes by a checksum of their names; counted off, it would be the
 # same of three kinds every time.
 THINNED = {
@@ -145,7 +145,7 @@ def pytest_collection_modifyitems(config, items):
         kind = *function_of(item), re.split(r"[-:\]]", item.name.partition("[")[2])[0]
         if many and number % every:
             item.add_marker(pytest.mark.thinned)
-            if number // every % 3 and (kind in kinds or item.path.name not in EXACT):
+            if number // every % 4 and (kind in kinds or item.path.name not in EXACT):
                 item.add_marker(pytest.mark.rare)
         kinds.add(kind)
     if not torch.cuda.is_available():
