@@ -308,10 +308,10 @@ class Stack:
             )
         return at.every
 
-    def share_rotation(self, at: Pass) -> None:
-        """Makes now what the first layer that needs it would make for all of a pass."""
-        if self._at_once:
-            for one in (at, *at.others.values()):
+    def share_rotation(self, at: Pass, dtype: torch.dtype) -> None:
+        """Makes :attr:`Pass.every`, for states of this type, before any layer needs it."""
+        for one in (at, *at.others.values()):
+            if self._at_once and one.cos.dtype == dtype:
                 self._every(one)
 
     def inputs(self, i: int, x: Tensor) -> Tensor:

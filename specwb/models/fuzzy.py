@@ -288,7 +288,7 @@ class StreamGroups(Groups):
         while len(self._streams) < len(group) - 1:
             self._streams.append(torch.cuda.Stream(x.device))
         # made on a branch at its first use, it would be read on the others before it is there
-        stack.share_rotation(at)
+        stack.share_rotation(at, x.dtype)
         # the first attention stays on the stream it is on; the others see what is done so far
         others = self._streams[: len(group) - 1]
         outs: list[Tensor] = []

@@ -41,6 +41,11 @@ MODELS: dict[str, tuple[str, dict]] = {
     "biases": ("qwen2", {}),
     "q and k norms": ("qwen3", {}),
 }
+WINDOWS = {
+    "use_sliding_window": True,
+    "sliding_window": 3,
+    "layer_types": ["full_attention", *["sliding_attention"] * (LAYERS - 1)],
+}
 PARTS: dict[str, Layers] = {
     **{f"n={n}": grouping(LAYERS, n) for n in range(1, 6)},
     "with the first": grouping(LAYERS, 3, first=False),
@@ -54,7 +59,7 @@ every_part = pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 
 @cache
 def model(name: str) -> nn.Module:
-    kind, changes = MODELS[name]
+    kind, changes = MODELS.get(name, ("qwen2", WINDOWS))
     return tiny.build(kind, seed=4, num_hidden_layers=LAYERS, **changes)
 
 
@@ -336,8 +341,9 @@ def test_stacked_weights_are_made_once_and_equal_in_half_precision():
 
 class Streams(TorchDispatchMode):
     """CUDA's streams on the CPU, where operators run one after the other: it notes which stream
-    each belongs to, and fails where one reads or writes what another stream wrote or read, and is
-    not ordered behind it by ``wait_stream``."""
+    each belongs to, and fails where one writes what another stream touched, or reads what another
+    one wrote, and is not ordered behind it by ``wait_stream``. It does not see what the allocator
+    gives out again, nor what runs on CUDA alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -362,23 +368,27 @@ class Streams(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
-        before, made = tree_leaves((args, kwargs)), tree_leaves(out)
-        here = [x for x in made if isinstance(x, Tensor)]
-        given = [x for x in before if isinstance(x, Tensor)]
-        if op.is_view:
-            self.kept += given
-            return out
-        written = {
-            id(value)
-            for argument, value in zip(op._schema.arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        }
-        self.now.seen[self.now] += 1
-        for tensor in given:
-            self.touch(tensor, id(tensor) in written)
-        for tensor in here:
-            self.touch(tensor, True)
-        self.kept += given + here
+        given, made = (
+            [x for x in tree_leaves(some) if isinstance(x, Tensor)]
+            for some in ((args, kwargs), out)
+        )
+        self.kept += given + made
+        named = {a.name: value for a, value in zip(op._schema.arguments, args, strict=False)}
+        written = [
+            id(x)
+            for a in op._schema.arguments
+            if a.alias_info is not None and a.alias_info.is_write
+            for x in tree_leaves((named | (kwargs or {})).get(a.name))
+        ]
+        # by memory and not by the schema: reshape may copy
+        there = {x.untyped_storage().data_ptr() for x in given}
+        new = [x for x in made if x.untyped_storage().data_ptr() not in there]
+        if written or new or not made:
+            self.now.seen[self.now] += 1
+            for tensor in given:
+                self.touch(tensor, id(tensor) in written)
+            for tensor in new:
+                self.touch(tensor, True)
         return out
 
     def touch(self, tensor: Tensor, writes: bool) -> None:
@@ -395,7 +405,7 @@ class Streams(TorchDispatchMode):
 
 @pytest.mark.parametrize("whole", [False, True], ids=["sequence", "parallel"])
 @every_part
-@every_model
+@pytest.mark.parametrize("name", [*MODELS, "some windows"])
 def test_streams_are_ordered_where_they_share_something(name, parts, whole, monkeypatch):
     tokens, on, streams = ids(2, 7), stack(name), Streams()
     monkeypatch.setattr(torch.cuda, "Stream", streams.Stream)
@@ -408,6 +418,42 @@ def test_streams_are_ordered_where_they_share_something(name, parts, whole, monk
     near(found, wanted)
     used = len({id(stream) for _, _, stream, _ in streams.touched})
     assert used == max(map(len, parts))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x + 1,
+        lambda x: x.t().contiguous(),
+        lambda x: x.t().reshape(-1),
+        lambda x: x.double(),
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.add(x, 1, out=torch.empty(4, 6)),
+        lambda x: x.mul_(2),
+        lambda x: torch._foreach_add_([x], 1),
+        lambda x: x.sum().item(),
+    ],
+)
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_race_is_seen(use, waits):
+    streams = Streams()
+    other = streams.Stream()
+    with torch.inference_mode(), streams:
+        with streams.on(other):
+            shared = torch.ones(4, 6)
+        if waits:
+            streams.now.wait_stream(other)
+            use(shared)
+            return
+        use(torch.zeros(4, 6))
+        shared.t().view(6, 4)  # looks at nothing
+        with pytest.raises(AssertionError, match="nothing orders them"):
+            use(shared)
+        with streams.on(other):
+            made = use(torch.ones(4, 6))
+        if isinstance(made, Tensor):
+            with pytest.raises(AssertionError, match="nothing orders them"):
+                made.add_(1)
 
 
 # ------------------------------------------------------------------------------------------- CUDA

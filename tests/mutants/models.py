@@ -60,7 +60,13 @@ def accepted_path_moved_on_one_device(patch):
 @killed_by("models/test_fuzzy.py: streams_are_ordered")
 def streams_make_what_others_read(patch):
     """What all layers share is made on the stream of the first that needs it."""
-    patch.edit(StreamGroups.attend, "stack.share_rotation(at)", "pass")
+    patch.edit(StreamGroups.attend, "stack.share_rotation(at, x.dtype)", "pass")
+
+
+@killed_by("models/test_fuzzy.py: streams_are_ordered")
+def streams_make_what_windows_share(patch):
+    """So is what layers of other kinds than the first share."""
+    patch.edit(Stack.share_rotation, "(at, *at.others.values())", "(at,)")
 
 
 @killed_by("models/test_fuzzy.py: streams_are_ordered")

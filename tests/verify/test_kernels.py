@@ -334,11 +334,10 @@ def test_the_scale_is_rounded_up(device: str) -> None:
     z = 3 * torch.randn(2, 300, 40, dtype=torch.float64, device=device)
     p, q = z.softmax(-1)
     k = torch.arange(300, device=device) % 8 + 1
-    same = scale(q, q, k)  # 1, but for rounding, which costs less than it in probability
+    rho, same = scale(p, q, k), scale(q, q, k)
+    assert all(bool(((x >= 1) & (x <= k)).all()) for x in (rho, same))
+    # of equals that all tests reject is as improbable as rounding is small
     assert float(((1 - 1 / same) ** k).max()) < 1e-15
-    rho = scale(p, q, k)
-    assert bool(((rho >= 1) & (rho <= k)).all())
-    assert bool(((same >= 1) & (same <= k)).all())
     inner = (k > 1) & (rho > 1.001)
     assert int(inner.sum()) > 200
 
