@@ -88,7 +88,9 @@ def install() -> None:
     (folder,) = (VENV / "lib").glob("python3*/site-packages")
     (folder / "specwb_dry.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
-    done = subprocess.run([*pip, "--ignore-installed", WHEEL], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*pip, "--ignore-installed", WHEEL], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         shutil.rmtree(VENV)
         lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")] or ["pip failed"]
