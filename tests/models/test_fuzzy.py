@@ -347,7 +347,7 @@ class Streams(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.main = self.now = self.Stream()
+        self.now = self.Stream()
         self.touched: list[tuple[range, bool, Streams.Stream, int]] = []
         self.kept: list[Tensor] = []  # so that no memory is used twice
 
@@ -363,8 +363,10 @@ class Streams(TorchDispatchMode):
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
         before, self.now = self.now, stream
-        yield
-        self.now = before
+        try:
+            yield
+        finally:
+            self.now = before
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
