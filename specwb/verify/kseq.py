@@ -9,8 +9,7 @@ from specwb.flow import Scheme
 from specwb.verify.rule import Decision, NodeRule, first
 
 STEPS = 32
-"""Halvings of [1, k] by which rho is found: it is too large by k 2^-32 at most, and by what
-rounding does where p and q are nearly equal; see :func:`scale`."""
+"""Halvings of [1, k] by which rho is found: it is too large by k 2^-32 at most."""
 
 
 class KSeq(NodeRule):
@@ -61,14 +60,12 @@ def scale(p: Tensor, q: Tensor, k: Tensor) -> Tensor:
     The left side falls with rho and the right one rises, so the upper end of a bisection is always
     valid; it is the one that is returned. Both sides are taken from 1, as
     ``(sum (q - p / rho)+)^k >= sum (p - rho q)+``: nothing cancels where p and q are nearly equal.
-    Where p = q the right side is 0 but for the rounding of ``rho (p / rho)``, some 1e-17 to 1e-16,
-    which decides: rho is then as large as makes ``(1 - beta)^k``, the probability that all tests
-    reject, that small, up to 1.01 for k = 8 and 2.2 for k = 64.
+    Where p = q the right side is 0, without rounding.
     """
     low, high = torch.ones_like(p[:, 0]), k.clamp_min(1).to(p.dtype)
     for _ in range(STEPS):
         rho = (low + high) / 2
-        b = torch.minimum(p / rho[:, None], q)
-        valid = (q - b).sum(1) ** k >= (p - rho[:, None] * b).clamp_min_(0).sum(1)
+        left = (q - p / rho[:, None]).clamp_min_(0).sum(1)
+        valid = left**k >= (p - rho[:, None] * q).clamp_min_(0).sum(1)
         low, high = torch.where(valid, low, rho), torch.where(valid, rho, high)
     return high

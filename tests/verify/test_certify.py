@@ -400,7 +400,7 @@ def every_tenth_call(p, q, drafts):
 
 
 def late(p, q, drafts):
-    """What it keeps shows after more calls than the second instance, V = 3, lets it come to."""
+    """It changes after 400 calls; before that the second instance, V = 3, raises an error."""
     CALLS[1] += 1
     if p.shape[-1] < 5:
         raise IndexError
