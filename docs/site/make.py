@@ -312,7 +312,7 @@ def index(staging: Staging) -> None:
 
     notebooks = reading_order()
     guide = named("docs/python.md", "docs/cli.md", "docs/methods.md", "docs/rules.md")
-    last = named("docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/log.md")
+    last = named("docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md")
     others = [name for name in named("docs/*.md") if name not in guide + last]
     groups = {
         "Course": [name for name in notebooks if "/papers/" not in name],

@@ -242,7 +242,7 @@ def attend(
         if parts > 1 and mask is not None:
             return in_parts(q, key, value, mask, layer.scale, parts)
         # torch's products of bfloat16 for one query of a head take three times as long as for two
-        # (AMD EPYC; docs/log.md)
+        # (AMD EPYC)
         alone = q.shape[2] == 1 and q.is_cpu and q.dtype == torch.bfloat16
         q = q.expand(-1, -1, 2, -1) if alone else q
         out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)

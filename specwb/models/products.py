@@ -3,7 +3,7 @@
 A decoding step multiplies every weight with one token, or with the some 5 to 30 nodes of a draft.
 Reading the weight is then most of the work, and how often it is read depends on the library of
 matrix products, the processor and the number of tokens. There are four ways to compute the same
-product, and none of them is the fastest everywhere (docs/log.md has measurements):
+product, and none of them is the fastest everywhere:
 
 - ``linear``: what torch does by itself;
 - ``turned``: ``(W x^T)^T``, a single token four times over;

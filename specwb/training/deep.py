@@ -48,7 +48,7 @@ class DeepRecipe(Recipe):
     takes it.
 
     It begins with the target's embeddings projected onto their first principal directions: the two
-    have the same tokens (docs/log.md).
+    have the same tokens.
 
     Settings: layers, hidden, heads, kv_heads, ffn.
     """
