@@ -1,5 +1,23 @@
 """Block verification of a chain (Sun et al. 2403.10444): the number of accepted tokens is decided
-for the whole block, not token by token."""
+for the whole block, not token by token.
+
+In plain Python; ``p[i]`` is the distribution after i draft tokens. It returns the number of
+accepted tokens and the weights from which the bonus token is drawn::
+
+    def block(p, q, tokens, u):
+        w, kept = [1.0], 0
+        for i, x in enumerate(tokens, start=1):
+            w.append(min(1, w[-1] * p[i - 1][x] / q[i - 1][x]))
+            h = w[i]
+            if i < len(tokens):
+                z = sum(max(w[i] * a - b, 0) for a, b in zip(p[i], q[i]))
+                h = z / (z + 1 - w[i])
+            if u[i - 1] < h:
+                kept = i
+        if kept == len(tokens):
+            return kept, p[kept]
+        return kept, [max(w[kept] * a - b, 0) for a, b in zip(p[kept], q[kept])]
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,20 @@
 """Gumbel coupling: draft and target race with the same exponential variables (Daliri et al.; Rowan,
-Phan and Khisti 2506.05632)."""
+Phan and Khisti 2506.05632).
+
+In plain Python; ``p(text)`` is the distribution after a part of a path, ``race[i][k]`` are path k's
+exponential variables at place i. It returns the accepted tokens and the bonus token::
+
+    def coupled(p, race, paths):
+        text, agreeing = [], list(range(len(paths)))
+        while True:
+            variables = zip(*(race[len(text)][k] for k in agreeing))
+            times = [min(one) / a for one, a in zip(variables, p(text))]
+            y = times.index(min(times))
+            agreeing = [k for k in agreeing if paths[k][len(text) :][:1] == [y]]
+            if not agreeing:
+                return text, y
+            text.append(y)
+"""
 
 from __future__ import annotations
 

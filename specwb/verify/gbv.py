@@ -1,4 +1,28 @@
-"""Greedy multi-path block verification (Thomas and Pal 2602.16961)."""
+"""Greedy multi-path block verification (Thomas and Pal 2602.16961).
+
+In plain Python; ``p(prefix)`` and ``q(prefix)`` are the distributions after a part of a path. It
+returns the best path, the number of its accepted tokens and the weights from which the bonus token
+is drawn::
+
+    def gbv(p, q, paths, u):
+        def order(prefix):
+            ratios = [a / b for a, b in zip(p(prefix), q(prefix))]
+            return sorted(range(len(ratios)), key=lambda x: (ratios[x], x))
+
+        best = max(paths, key=lambda path: [order(path[:i]).index(x) for i, x in enumerate(path)])
+        k, low, high, skewed = len(paths), 0.0, 1.0, []
+        for i, x in enumerate(best):
+            row, start = [0.0] * len(q(best[:i])), low
+            for y in order(best[:i]):
+                end = start + (high - low) * q(best[:i])[y]
+                row[y] = (end**k - start**k) / (high**k - low**k)
+                if y == x:
+                    following = start, end
+                start = end
+            skewed.append(row)
+            low, high = following
+        return best, *block([p(best[:i]) for i in range(len(best) + 1)], skewed, best, u)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""The walk at temperature 0: accept draft tokens as long as they are the target's argmax."""
+"""The walk at temperature 0: accept draft tokens as long as they are the target's argmax.
+
+In plain Python; ``children[node]`` maps a token to the child that has it. It returns the last node
+of the accepted path and the bonus token::
+
+    def greedy(p, children):
+        node = 0
+        while True:
+            best = p[node].index(max(p[node]))
+            if best not in children[node]:
+                return node, best
+            node = children[node][best]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""Children tested independently of each other, as in improved MCSD's code: LOSSY."""
+"""Children tested independently of each other, as in improved MCSD's code: LOSSY.
+
+In plain Python, of a draft with one root; node n has the uniform ``u[n]``. It returns the last node
+of the path that stays and the weights from which the bonus token is drawn::
+
+    def independent(p, q, parents, tokens, u):
+        depth, kept = [0], [True]
+        for n in range(1, len(parents)):
+            above, x = parents[n], tokens[n]
+            depth.append(depth[above] + 1)
+            kept.append(kept[above] and u[n] * q[above][x] < p[above][x])
+        node = max((n for n in range(len(parents)) if kept[n]), key=lambda n: depth[n])
+        if depth[node] in (0, max(depth)):
+            return node, p[node]
+        return node, [max(a - b, 0) for a, b in zip(p[node], q[node])]
+"""
 
 from __future__ import annotations
 

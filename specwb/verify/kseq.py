@@ -1,4 +1,16 @@
-"""k-SEQ: independent candidates tested one after another at one scale (SpecTr)."""
+"""k-SEQ: independent candidates tested one after another at one scale (SpecTr).
+
+In plain Python, with the scale rho of :func:`scale`; it returns the accepted token, or None and the
+weights from which the bonus token is drawn::
+
+    def kseq(p, q, candidates, u, rho):
+        for x, u_x in zip(candidates, u):
+            if u_x * rho * q[x] < p[x]:
+                return x, None
+        b = [min(a / rho, c) for a, c in zip(p, q)]
+        share = (1 - (1 - sum(b)) ** len(candidates)) / sum(b)
+        return None, [max(a - share * c, 0) for a, c in zip(p, b)]
+"""
 
 from __future__ import annotations
 

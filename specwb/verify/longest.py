@@ -1,4 +1,22 @@
-"""The longest of several roots, as target-initialised candidates are verified: LOSSY."""
+"""The longest of several roots, as target-initialised candidates are verified: LOSSY.
+
+In plain Python; ``children[node]`` maps a token to the child that has it, ``u[r][depth]`` are the
+uniforms below root r. It returns the nodes of the path that stays and the weights from which the
+token after it is drawn::
+
+    def longest(p, q, children, u):
+        best = []
+        for r, root in enumerate(children[0].values()):
+            path, following = [root], None
+            while children[path[-1]] and following is None:
+                node = path[-1]
+                x, following = rrsw(p[node], q[node], [*children[node]], u[r][len(path)])
+                if x is not None:
+                    path.append(children[node][x])
+            if len(path) > len(best):
+                best, weights = path, following or p[path[-1]]
+        return best, weights
+"""
 
 from __future__ import annotations
 

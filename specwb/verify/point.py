@@ -1,4 +1,16 @@
-"""The point-mass rule: candidates verified by drawing from the target."""
+"""The point-mass rule: candidates verified by drawing from the target.
+
+In plain Python, of the distinct candidates at a node; it returns the accepted token, or None and
+the weights from which the bonus token is drawn::
+
+    def point(p, q, candidates, u):
+        below = 0
+        for x in candidates:
+            below += p[x]
+            if u[0] < below:
+                return x, None
+        return None, [0 if y in candidates else a for y, a in enumerate(p)]
+"""
 
 from __future__ import annotations
 

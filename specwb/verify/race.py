@@ -1,5 +1,20 @@
 """The weighted race: independent candidates verified close to the optimum, at a cost that is linear
-in the vocabulary."""
+in the vocabulary.
+
+In plain Python, with the weights w and the distribution t of the selected candidate that
+:func:`race_weights` computes; it returns the accepted token, or None and the weights from which the
+bonus token is drawn::
+
+    def race(p, q, candidates, u, w, t):
+        point, below = u[0] * sum(w[x] for x in candidates), 0
+        for x in candidates:
+            below += w[x]
+            if point < below:
+                break
+        if u[1] * t[x] < p[x]:
+            return x, None
+        return None, [max(a - b, 0) for a, b in zip(p, t)]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Single-draft rejection sampling (Leviathan et al. 2023; Chen et al. 2023)."""
+"""Single-draft rejection sampling (Leviathan et al. 2023; Chen et al. 2023).
+
+In plain Python, of the one candidate at a node; it returns the accepted token, or None and the
+weights from which the bonus token is drawn::
+
+    def rejection(p, q, candidates, u):
+        x = candidates[0]
+        if u[0] * q[x] < p[x]:
+            return x, None
+        return None, [max(a - b, 0) for a, b in zip(p, q)]
+"""
 
 from __future__ import annotations
 

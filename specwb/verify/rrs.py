@@ -1,5 +1,17 @@
 """Recursive rejection sampling, candidates drawn with replacement (SpecInfer's multi-step sampling;
-MCSD "with replacement")."""
+MCSD "with replacement").
+
+In plain Python, of the candidates at a node; it returns the accepted token, or None and the weights
+from which the bonus token is drawn::
+
+    def rrs(p, q, candidates, u):
+        for x, u_x in zip(candidates, u):
+            if u_x * q[x] < p[x]:
+                return x, None
+            rest = [max(a - b, 0) for a, b in zip(p, q)]
+            p = [a / sum(rest) for a in rest]
+        return None, p
+"""
 
 from __future__ import annotations
 

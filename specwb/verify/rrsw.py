@@ -1,4 +1,18 @@
-"""Recursive rejection sampling without replacement (MCSD's default; Sequoia)."""
+"""Recursive rejection sampling without replacement (MCSD's default; Sequoia).
+
+In plain Python, of the distinct candidates at a node in drawing order; it returns the accepted
+token, or None and the weights from which the bonus token is drawn::
+
+    def rrsw(p, q, candidates, u):
+        for x, u_x in zip(candidates, u):
+            if u_x * q[x] < p[x]:
+                return x, None
+            rest = [max(a - b, 0) for a, b in zip(p, q)]
+            p = [a / sum(rest) for a in rest]
+            left = [0 if y == x else b for y, b in enumerate(q)]
+            q = [b / sum(left) for b in left]
+        return None, p
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,20 @@
-"""Top and sample: the rule for "greedy drafts" (Hu et al. 2502.18779)."""
+"""Top and sample: the rule for "greedy drafts" (Hu et al. 2502.18779).
+
+In plain Python; the last candidate x was drawn from q, which is 0 on the others. It returns the
+accepted token, or None and the weights from which the bonus token is drawn::
+
+    def top(p, q, candidates, u):
+        *fixed, x = candidates
+        if u[0] * q[x] < p[x]:
+            return x, None
+        rest = [max(a - b, 0) for a, b in zip(p, q)]
+        below = 0
+        for y in fixed:
+            below += rest[y]
+            if u[1] * sum(rest) < below:
+                return y, None
+        return None, [0 if y in fixed else a for y, a in enumerate(rest)]
+"""
 
 from __future__ import annotations
 

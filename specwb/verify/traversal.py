@@ -1,4 +1,24 @@
-"""Traversal verification of a tree (2505.12398): from the leaves to the root."""
+"""Traversal verification of a tree (2505.12398): from the leaves to the root.
+
+In plain Python; ``children[node]`` are pairs of a child and its token in drawing order, and node n
+has the uniform ``u[n]``. It returns the last node of the accepted path and the weights from which
+the bonus token is drawn, or None where the whole subtree is rejected::
+
+    def traversal(p, q, children, u, node=0, w=1.0):
+        here, draft = p[node], q[node]
+        for child, x in children[node]:
+            end = traversal(p, q, children, u, child, min(1, w * here[x] / draft[x]))
+            if end is not None:
+                return end
+            rest = [max(w * a - b, 0) for a, b in zip(here, draft)]
+            z = sum(rest)
+            if z == 0:
+                return None
+            here, w = [a / z for a in rest], z / (z + 1 - w)
+            left = [0 if y == x else b for y, b in enumerate(draft)]
+            draft = [b / sum(left) for b in left]
+        return (node, here) if node == 0 or u[node] < w else None
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Typical acceptance (Medusa): LOSSY, for comparison."""
+"""Typical acceptance (Medusa): LOSSY, for comparison.
+
+In plain Python, of the candidates at a node; it returns the accepted token, or None and the weights
+from which the bonus token is drawn::
+
+    def typical(p, q, candidates, u, epsilon=0.09, delta=0.3):
+        entropy = -sum(a * math.log(a) for a in p if a > 0)
+        x = max(candidates, key=lambda y: p[y])
+        if p[x] > min(epsilon, delta * math.exp(-entropy)):
+            return x, None
+        return None, p
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,248 @@
+"""The plain Python form at the head of every rule's file decides as the tensor code does."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specwb.flow import Draft, Scheme, Scores
+from specwb.probability import Sampling
+from specwb.tree import Tree
+from specwb.verify import RULES, Greedy, Rule
+from specwb.verify.kseq import scale
+from specwb.verify.race import race_weights
+
+V, TRIALS = 5, 60
+NODE_RULES = ("rejection", "rrs", "rrsw", "kseq", "race", "top", "point", "naive", "typical")
+
+
+def plain_forms() -> dict[str, Callable[..., Any]]:
+    """Name -> the first function in the docstring of a rule's module. A form may call another."""
+    forms: dict[str, Any] = {"math": math}
+    for rule in (*RULES.values(), Greedy):
+        text = sys.modules[rule.__module__].__doc__ or ""
+        block = re.search(r"::\n\n((?:    .*\n|\n)+)", text)
+        assert block, f"{rule.__module__} has no plain form"
+        exec(textwrap.dedent(block[1]), forms)
+    forms["naive"] = forms["point"]
+    return forms
+
+
+FORMS = plain_forms()
+
+
+def distributions(count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 1.3 * torch.randn(count, V, generator=generator, dtype=torch.float64)
+    return logits.softmax(-1)
+
+
+def same(weights: list[float], expected: Tensor) -> bool:
+    """Whether two rows of weights are one distribution."""
+    plain = torch.tensor(weights, dtype=torch.float64)
+    return torch.allclose(plain / plain.sum(), expected / expected.sum(), atol=1e-9)
+
+
+def test_every_rule_has_a_plain_form() -> None:
+    assert {*RULES, "greedy"} <= FORMS.keys()
+
+
+def rule_of(name: str) -> type[Rule]:
+    return RULES.get(name, Greedy)
+
+
+@pytest.mark.parametrize("name", NODE_RULES)
+def test_children_of_a_node(name: str) -> None:
+    accepted = 0
+    for seed in range(TRIALS):
+        rng = torch.Generator().manual_seed(seed)
+        p, q = distributions(2, seed).split(1)
+        k = 1 if name == "rejection" else 3
+        distinct = name in ("rrsw", "point", "naive", "top", "typical")
+        tokens = torch.multinomial(q, k, replacement=not distinct, generator=rng)
+        if name == "top":
+            q = q.scatter(1, tokens[:, :-1], 0)
+            q = q / q.sum()
+        rule = RULES[name]()
+        u = torch.rand(1, rule.draws(k), generator=rng, dtype=torch.float64)
+        choice, residual = rule.node(p, q, tokens, torch.ones_like(tokens, dtype=torch.bool), u)
+        more: list[Any] = []
+        if name == "kseq":
+            more = [float(scale(p, q, torch.tensor([k])))]
+        if name == "race":
+            more = [one[0].tolist() for one in race_weights(p, q, k)]
+        token, weights = FORMS[name](p[0].tolist(), q[0].tolist(), tokens[0].tolist(), u[0], *more)
+        if choice >= 0:
+            accepted += 1
+            assert token == tokens[0, int(choice)]
+        else:
+            assert token is None
+            assert same(weights, residual[0])
+    assert 0 < accepted < TRIALS
+
+
+class Case:
+    """A random draft of one row, as tensors and as lists."""
+
+    def __init__(self, seed: int, tree: Tree, scheme: Scheme) -> None:
+        self.rng = torch.Generator().manual_seed(seed)
+        n = tree.n
+        self.p, self.q = distributions(n, 2 * seed), distributions(n, 2 * seed + 1)
+        self.parents = tree.parent[0].tolist()
+        kids = [[c for c in range(n) if self.parents[c] == node] for node in range(n)]
+        self.tokens = [0] * n
+        for node in range(n):
+            if kids[node]:
+                drawn = torch.multinomial(self.q[node], len(kids[node]), generator=self.rng)
+                for child, x in zip(kids[node], drawn.tolist()):
+                    self.tokens[child] = x
+        self.pairs = [[(c, self.tokens[c]) for c in kids[node]] for node in range(n)]
+        self.children = [{x: c for c, x in pairs} for pairs in self.pairs]
+        row = torch.tensor([self.tokens])
+        self.draft = Draft(
+            tree,
+            row,
+            torch.ones_like(row, dtype=torch.bool),
+            scheme,
+            self.q[None],
+            torch.arange(n)[None],
+        )
+        self.scores = Scores(self.p.log()[None], Sampling(1.0))
+
+    def verified(self, rule: Rule, u: Tensor | None) -> tuple[int, Tensor]:
+        """The last node of the path, and the next token's distribution (or the bonus token)."""
+        verdict = rule.verify(self.draft, self.scores, u)
+        node = int(verdict.path[0, int(verdict.accepted[0])])
+        if verdict.next_distribution is not None:
+            return int(verdict.path[0, -1]), verdict.next_distribution[0]
+        return node, verdict.bonus if verdict.distribution is None else verdict.distribution[0]
+
+    def uniforms(self, rule: Rule) -> Tensor:
+        count = rule.uniforms(self.draft.tree.limits)
+        return torch.rand(1, count, generator=self.rng, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["greedy", "block", "traversal", "independent"])
+def test_whole_drafts(name: str) -> None:
+    lengths = set()
+    for seed in range(TRIALS):
+        tree = Tree.chain(3) if name == "block" else Tree.branching(3, 2)
+        case = Case(seed, tree, Scheme.WITHOUT_REPLACEMENT)
+        p, q, rule = case.p.tolist(), case.q.tolist(), rule_of(name)()
+        u = case.uniforms(rule)
+        node, expected = case.verified(rule, u)
+        lengths.add(node)
+        if name == "greedy":
+            assert FORMS[name](p, case.children) == (node, int(expected))
+            continue
+        if name == "block":
+            end, weights = FORMS[name](p, q, case.tokens[1:], u[0])
+        elif name == "traversal":
+            end, weights = FORMS[name](p, q, case.pairs, [0, *u[0]])
+        else:
+            end, weights = FORMS[name](p, q, case.parents, case.tokens, [0, *u[0]])
+        assert end == node
+        assert same(weights, expected)
+    assert len(lengths) > 2
+
+
+def test_longest_of_several_roots() -> None:
+    ends = set()
+    for seed in range(TRIALS):
+        case = Case(seed, Tree.branching(2, 2, 1), Scheme.ROOTS)
+        rule = RULES["longest"]()
+        u = case.uniforms(rule)
+        each = u[0].view(2, 3, 2).tolist()
+        path, weights = FORMS["longest"](case.p.tolist(), case.q.tolist(), case.children, each)
+        verdict = rule.verify(case.draft, case.scores, u)
+        # its last token is the bonus token
+        assert int(verdict.accepted[0]) == len(path) - 1
+        assert int(verdict.bonus[0]) == case.tokens[path[-1]]
+        assert same(weights, verdict.next_distribution[0])
+        ends.add(len(path))
+    assert len(ends) > 1
+
+
+class Paths:
+    """K paths of D tokens over models of the next token, as a tree with equal nodes apart."""
+
+    def __init__(self, seed: int, k: int = 3, depth: int = 3) -> None:
+        self.seed, self.k, self.depth = seed, k, depth
+        self.rng = torch.Generator().manual_seed(seed)
+        self.paths = [self._drawn() for _ in range(k)]
+        prefixes = [[], *(path[: d + 1] for d in range(depth) for path in self.paths)]
+        self.tree = Tree.parents([-1, *[0] * k, *range(1, k * (depth - 1) + 1)])
+        row = torch.tensor([[0, *(path[d] for d in range(depth) for path in self.paths)]])
+        self.p = torch.stack([self.row(prefix, 0) for prefix in prefixes])
+        q = torch.stack([self.row(prefix, 1) for prefix in prefixes])
+        ok = torch.ones_like(row, dtype=torch.bool)
+        index = torch.arange(len(prefixes))[None]
+        self.draft = Draft(self.tree, row, ok, Scheme.IID_PATHS, q[None], index)
+        self.scores = Scores(self.p.log()[None], Sampling(1.0))
+
+    def row(self, prefix: list[int], side: int) -> Tensor:
+        return distributions(2, hash((self.seed, *prefix)) % 2**31)[side]
+
+    def _drawn(self) -> list[int]:
+        path: list[int] = []
+        for _ in range(self.depth):
+            path.append(int(torch.multinomial(self.row(path, 1), 1, generator=self.rng)))
+        return path
+
+
+def test_greedy_multi_path_block_verification() -> None:
+    kept = set()
+    for seed in range(TRIALS):
+        case, rule = Paths(seed), RULES["gbv"]()
+        u = torch.rand(1, rule.uniforms(case.tree.limits), generator=case.rng, dtype=torch.float64)
+        best, accepted, weights = FORMS["gbv"](
+            lambda prefix: case.row(prefix, 0).tolist(),  # noqa: B023
+            lambda prefix: case.row(prefix, 1).tolist(),  # noqa: B023
+            case.paths,
+            u[0].tolist(),
+        )
+        verdict = rule.verify(case.draft, case.scores, u)
+        nodes = verdict.path[0, 1 : accepted + 1]
+        assert int(verdict.accepted[0]) == accepted
+        assert case.draft.tokens[0, nodes].tolist() == best[:accepted]
+        assert same(weights, verdict.distribution[0])
+        kept.add(accepted)
+    assert len(kept) > 2
+
+
+def test_coupled_paths() -> None:
+    lengths = set()
+    for seed in range(TRIALS):
+        case = Paths(seed)
+        shape = (1, case.depth + 1, case.k, V)
+        race = -torch.rand(shape, generator=case.rng, dtype=torch.float64).log()
+        paths = []
+        for k in range(case.k):
+            path: list[int] = []
+            for d in range(case.depth):
+                path.append(int((race[0, d, k] / case.row(path, 1)).argmin()))
+            paths.append(path)
+        tokens = torch.tensor([[0, *(path[d] for d in range(case.depth) for path in paths)]])
+        prefixes = [[], *(path[: d + 1] for d in range(case.depth) for path in paths)]
+        logits = torch.stack([case.row(prefix, 0).log() for prefix in prefixes])[None]
+        draft = Draft(case.tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.COUPLED)
+        draft.race = race
+        verdict = RULES["coupled"]().verify(draft, Scores(logits, Sampling(1.0)), None)
+        text, bonus = FORMS["coupled"](
+            lambda prefix: case.row(prefix, 0).tolist(),  # noqa: B023
+            race[0].tolist(),
+            paths,
+        )
+        accepted = int(verdict.accepted[0])
+        assert tokens[0, verdict.path[0, 1 : accepted + 1]].tolist() == text
+        assert int(verdict.distribution[0].argmax()) == bonus
+        lengths.add(accepted)
+    assert len(lengths) > 2
