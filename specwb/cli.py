@@ -28,7 +28,6 @@ from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.predict import predict
 from specwb.commands.reproduce import reproduce
-from specwb.commands.serve import serve
 from specwb.commands.shared import (
     Commands,
     check_outputs,
@@ -434,7 +433,6 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
-app.command()(serve)
 app.command()(memory)
 app.command("class")(classroom)
 app.add_typer(train, name="train")
