@@ -34,27 +34,9 @@ NEUTRAL: dict[str, Any] = {
 """Each with the value that, like None, asks for nothing. Temperature, top-k, top-p and the ends of
 a text are not among them, since decoding has its own."""
 
-SERVERS: dict[str, Any] = {
-    "best_of": 1,
-    "frequency_penalty": 0,
-    "ignore_eos": False,
-    "logit_bias": {},
-    "min_p": 0,
-    "min_tokens": 0,
-    "n": 1,
-    "presence_penalty": 0,
-    "repetition_penalty": 1,
-}
-"""The same of settings that clients of servers send, whatever they ask for."""
-
-
-def is_neutral(value: Any, neutral: Any) -> bool:
-    """Says whether a setting asks for nothing: it is None or the neutral value."""
-    return value is None or bool(value == neutral)
-
 
 def unused(config: Any) -> dict[str, Any]:
     """Returns the settings of a checkpoint's ``generation_config`` that would change its texts and
     that decoding here goes without."""
     values = {name: getattr(config, name, None) for name in NEUTRAL}
-    return {name: v for name, v in values.items() if not is_neutral(v, NEUTRAL[name])}
+    return {name: v for name, v in values.items() if v is not None and v != NEUTRAL[name]}

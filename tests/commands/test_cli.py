@@ -202,16 +202,6 @@ def test_compare_names_methods_without_the_preset(monkeypatch, capsys):
     assert err.startswith("without a preset 'published', as they are: ar\n")
 
 
-@pytest.mark.slow
-def test_the_harness_without_its_package_is_one_line():
-    command = "import sys; sys.modules['lm_eval'] = None; import runpy; sys.argv = ['x']; "
-    command += "runpy.run_module('specwb.harness.lm_eval', run_name='__main__')"
-    run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr.startswith("error: specwb.harness.lm_eval needs lm_eval, which the extra")
-    assert run.stderr.count("\n") == 1
-
-
 def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
     """SIGTERM's, which Python would die of."""
     from specwb.bench import measure as module
