@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
     from specwb.models.architectures import UnsupportedModel
-    from specwb.models.load import LoadError, load, memory
+    from specwb.models.load import LoadError, load
     from specwb.models.prompts import PromptError
     from specwb.models.target import Target
     from specwb.noise import Noise
@@ -83,7 +83,7 @@ _PLACES = {
     ),
     "methods": ("METHODS", "Method", "MethodError", "citation", "method", "register", "unregister"),
     "models.architectures": ("UnsupportedModel",),
-    "models.load": ("LoadError", "load", "memory"),
+    "models.load": ("LoadError", "load"),
     "models.prompts": ("PromptError",),
     "models.target": ("Target",),
     "noise": ("Noise",),
@@ -140,7 +140,6 @@ __all__ = [
     "explain",
     "hf",
     "load",
-    "memory",
     "method",
     "microscope",
     "record",

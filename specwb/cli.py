@@ -23,7 +23,6 @@ from specwb.commands.check import check
 from specwb.commands.classroom import classroom
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
-from specwb.commands.memory import memory
 from specwb.commands.methods import list_methods
 from specwb.commands.parallel import parallel
 from specwb.commands.predict import predict
@@ -433,7 +432,6 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
-app.command()(memory)
 app.command("class")(classroom)
 app.add_typer(train, name="train")
 reproduce.command("all")(reproduce_all)

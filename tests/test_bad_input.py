@@ -159,7 +159,6 @@ PYTHON = {
         SpecwbError,
         r"unknown chat template \[\]",
     ),
-    "memory": (lambda: specwb.memory("lab", rows="x"), LoadError, "rows must be an integer >= 1"),
     "explain": (lambda: specwb.explain(None), ArgumentError, "a step is what specwb.rounds yields"),
     "citation": (lambda: specwb.citation([]), MethodError, r"unknown method \[\]"),
     "exercise": (lambda: course.task([]), SpecwbError, r"no exercise \[\]"),
@@ -242,7 +241,7 @@ LINES = {
         ["compare", "--csv", "~nobodyx/x"],
         "--csv: ~nobodyx/x cannot be",
     ),
-    "target long": (text("x", ""), ["memory", "--target", "a" * 5000], "File name too long"),
+    "target long": (text("x", ""), ["compare", "--target", "a" * 5000], "File name too long"),
     "recipe nested": (
         text("r.toml", "a=" + "[" * 50_000),
         ["train", "medusa", "--recipe", "r.toml"],

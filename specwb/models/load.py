@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from specwb.files import first_line, foreign, table
-from specwb.inputs import integer
 from specwb.models import gguf, smol
 from specwb.models.architectures import UnsupportedModel, check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
@@ -32,7 +31,7 @@ from specwb.models.folder import (
     weight_files,
 )
 from specwb.models.generation import unused
-from specwb.models.memory import Estimate, check_weights_fit, estimated, is_in_bfloat16
+from specwb.models.memory import check_weights_fit, is_in_bfloat16
 from specwb.models.placement import (
     check_quantised,
     checked_map,
@@ -200,7 +199,7 @@ def load(
     if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
         spread = places is not None and (isinstance(places, str) or len(places) > 1)
         place = folder if file is None else None
-        check_weights_fit(estimated(place, config, kind, on, spread=spread), name)
+        check_weights_fit(place, config, kind, on, name, spread)
     if quantised and places is None:
         places = {"": on}  # such weights are made on their device and cannot be moved
     how: dict[str, Any] = {
@@ -249,42 +248,6 @@ def load(
         target.draft = str(own)
     target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
     return target
-
-
-def memory(
-    source: str | Path = "lab",
-    *,
-    rows: int = 1,
-    tokens: int | None = None,
-    dtype: str | torch.dtype = "auto",
-    device: str | torch.device = "auto",
-    gguf_file: str | None = None,
-    **hub: Any,
-) -> Estimate:
-    """What a model and its cache take, by its config and the headers of its files: nothing is
-    loaded.
-
-    Args:
-        source: a folder, a hub id, a ``.gguf`` file, ``"lab"`` or ``"lab-draft"``.
-        rows: texts that are decoded together.
-        tokens: of each, prompt and new ones; default the model's whole context.
-        dtype: as for :func:`load`.
-        device: as for :func:`load`.
-        gguf_file: as for :func:`load`.
-        hub: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, as for :func:`load`.
-    Raises:
-        LoadError, UnsupportedModel: as for :func:`load`.
-    """
-    integer("rows", rows, 1, kind=LoadError)
-    if tokens is not None:
-        integer("tokens", tokens, 1, kind=LoadError)
-    on = resolve_device(device)
-    folder, file, _ = _files(source, gguf_file, Hub(**hub))
-    config = _config(folder, str(source), file)
-    quantised = getattr(config, "quantization_config", None) is not None
-    stored = dtype == "auto" and (on.type == "cuda" or quantised) and str(source) not in LAB
-    kind = "auto" if stored else resolve_dtype(dtype, on)
-    return estimated(folder if file is None else None, config, kind, on, rows, tokens)
 
 
 def _check_unused(settings: dict[str, Any], what: str) -> None:

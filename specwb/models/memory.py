@@ -1,23 +1,22 @@
-"""How much memory a model's weights and a decoding's cache take, said before either is made.
+"""Checks that a model's weights and a decoding's cache fit into the memory, before either is made.
 
-Weights take ``sum over tensors of numel * bytes``, as the headers of their files say; the cache
+Weights take ``sum over tensors of numel * bytes``, by the headers of their files; the cache
 ``2 * layers * rows * slots * kv_heads * head_dim * bytes``, where a row has a slot for every token
 of its prompt, every token that it may write and every node of a draft. Activations, packed copies
-of weights and the draft model come on top.
+of weights and the draft model come on top. ``accelerate estimate-memory`` tells beforehand what a
+model of the hub takes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from specwb.models.architectures import context, text_config
 from specwb.models.folder import LoadError, weight_files
 
 SMALL = 2**26  # bytes of a cache for which nothing is asked
@@ -56,41 +55,6 @@ def check_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
             f"a cache of {shape[1]} rows with {shape[2]} slots each (prompt, max_new_tokens and "
             f"draft) takes {gib(needed)}, {device} has {gib(free)} free: decode fewer rows at a "
             "time, or lower max_new_tokens"
-        )
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a model takes before it is loaded: bytes of its ``weights`` and of a token in the cache
-    (``slot``), for ``rows`` texts of ``tokens`` each, prompt and new ones; ``free``: bytes that the
-    device has left, of a map of devices all of them together."""
-
-    weights: int
-    slot: int
-    rows: int
-    tokens: int
-    free: int
-    device: str
-
-    @property
-    def cache(self) -> int:
-        """Bytes of the cache of all rows."""
-        return self.slot * self.rows * self.tokens
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.cache
-
-    @property
-    def fits(self) -> bool:
-        return self.total <= self.free
-
-    def __str__(self) -> str:
-        rows = f"{self.rows} row" + ("s" if self.rows > 1 else "")
-        return (
-            f"weights {gib(self.weights)}, cache {gib(self.cache)} ({rows} of {self.tokens} "
-            f"tokens, {gib(self.slot)} a token), together {gib(self.total)}; {self.device} has "
-            f"{gib(self.free)} free"
         )
 
 
@@ -133,64 +97,39 @@ BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "
 FLOATING = ("F64", "F32", "F16", "BF16")
 
 
-def slot_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Bytes that a token takes in the cache: ``2 * layers * kv_heads * head_dim * bytes``."""
-    c = text_config(config)
-
-    def size(name: str, otherwise: int) -> int:
-        value = getattr(c, name, None)
-        return value if isinstance(value, int) and value > 0 else otherwise
-
-    heads = size("num_attention_heads", 1)
-    dim = size("head_dim", size("hidden_size", heads) // heads)
-    # latent attention is cached as the library computes it: all heads, each as wide as its keys
-    if getattr(c, "kv_lora_rank", None):
-        dim = size("qk_nope_head_dim", dim) + size("qk_rope_head_dim", 0)
-        return 2 * size("num_hidden_layers", 1) * heads * dim * dtype.itemsize
-    kv_heads = size("num_key_value_heads", heads)
-    return 2 * size("num_hidden_layers", 1) * kv_heads * dim * dtype.itemsize
-
-
-def estimated(
+def check_weights_fit(
     folder: Path | None,
     config: Any,
     dtype: torch.dtype | str,
     device: torch.device,
-    rows: int = 1,
-    tokens: int | None = None,
+    name: str,
     spread: bool = False,
-) -> Estimate:
-    """What the model in a folder takes on a device; without a folder, what a model of this config
-    does. ``dtype``: of weights and cache, ``"auto"`` is the stored one; ``spread``: it may lie on
-    all devices, and in the machine's memory."""
-    stored = getattr(text_config(config), "dtype", None)
-    kind = dtype if isinstance(dtype, torch.dtype) else stored or torch.float32
-    longest = context(config) if tokens is None else tokens
+) -> None:
+    """Checks that the weights in a folder fit on a device; without a folder, those of a model of
+    this config. ``dtype``: of the loaded weights, ``"auto"`` is the stored one; ``spread``: they
+    may lie on all devices, and in the machine's memory."""
+    if folder is None:
+        kind = dtype if isinstance(dtype, torch.dtype) else torch.float32
+        needed = parameters(config) * kind.itemsize
+    else:
+        needed = weight_bytes(folder, dtype)
     free, where = free_bytes(device), str(device)
     if spread and device.type == "cuda":
         count = torch.cuda.device_count()
         free = sum(free_bytes(torch.device("cuda", i)) for i in range(count))
         free, where = free + free_bytes(torch.device("cpu")), f"{count} devices and the machine"
-    if folder is None:
-        weights = parameters(config) * kind.itemsize
-    else:
-        weights = weight_bytes(folder, dtype)
-    return Estimate(weights, slot_bytes(config, kind), rows, longest, free, where)
+    if needed > free:
+        raise MemoryShortage(
+            f"{name} does not fit: its weights take {gib(needed)}, {where} has {gib(free)} free; "
+            "take a smaller dtype=, quantization_config=4bit, or device_map=auto, which uses "
+            "several devices and the machine's memory"
+        )
 
 
 def parameters(config: Any) -> int:
-    """How many numbers a model of a config has; weights that are tied count once."""
+    """The number of weights of a model with this config; tied ones count once."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return sum(weight.numel() for weight in model.parameters())
-
-
-def check_weights_fit(estimate: Estimate, name: str) -> None:
-    """Checks that the weights fit beside the cache of one token."""
-    if estimate.weights + estimate.slot > estimate.free:
-        raise MemoryShortage(
-            f"{name} does not fit: {estimate}; take a smaller dtype=, quantization_config=4bit, or "
-            "device_map=auto, which uses several devices and the machine's memory"
-        )

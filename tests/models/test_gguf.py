@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 import specwb
 from specwb.cli import app
 from specwb.models import gguf as module
-from specwb.models.load import memory
+from specwb.models.load import load
+from specwb.models.memory import MemoryShortage
 
 if importlib.util.find_spec("gguf") is None:
     pytest.skip("gguf comes with the extra gguf", allow_module_level=True)
@@ -114,10 +115,12 @@ def test_a_file_is_a_draft_model(file):
     )
 
 
-def test_memory_counts_its_numbers_in_the_number_type_they_get(model, file):
+def test_its_numbers_take_the_memory_of_the_number_type_they_get(model, file, monkeypatch):
     numbers = sum(weight.numel() for weight in model.parameters())
-    assert memory(file).weights == 4 * numbers
-    assert memory(file.parent, gguf_file=file.name, dtype="bfloat16").weights == 2 * numbers
+    monkeypatch.setattr("specwb.models.memory.free_bytes", lambda device: 4 * numbers - 1)
+    with pytest.raises(MemoryShortage, match="does not fit"):
+        load(file, dtype="float32")
+    assert load(file, dtype="bfloat16").model.dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize(

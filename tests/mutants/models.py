@@ -18,7 +18,6 @@ from specwb.models import (
     layout,
     load,
     masked,
-    memory,
     placement,
     products,
     smol,
@@ -377,12 +376,6 @@ def pieces_weighed_by_all_of_them(patch):
 
 
 # ---------------------------------------------------------------------- what is measured or counted
-
-
-@killed_by("models/test_placement.py: memory_is_that_of")
-def cache_of_query_heads(patch):
-    """A cache is estimated with as many key heads as query heads."""
-    patch.edit(memory.slot_bytes, 'size("num_key_value_heads", heads)', "heads")
 
 
 @killed_by("models/test_faster.py: times_as_fast")
