@@ -20,7 +20,6 @@ from specwb import __version__
 from specwb.commands import options as opt
 from specwb.commands.certify import certify
 from specwb.commands.check import check
-from specwb.commands.classroom import classroom
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
@@ -432,7 +431,6 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
 app.command()(parallel)
-app.command("class")(classroom)
 app.add_typer(train, name="train")
 reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")

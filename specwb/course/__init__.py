@@ -7,7 +7,6 @@ course.ask("2.keep")  # a question of lesson 2; its answer opens at the first cl
 course.measured(shipped, "speedup", measure=mine)  # what was measured in calm, and a button
 course.grade("residual", mine)  # right, or the smallest problem that it gets wrong
 course.score()  # of the questions so far
-course.collect("Ada")  # what she guessed and solved, as one file for `specwb class`
 ```
 
 **Exercises.** A solution is run on all small problems and a few large ones, in exact fractions, and
@@ -21,7 +20,6 @@ exercise belongs to one of :data:`LESSONS`.
 from specwb.course import scenes
 from specwb.course.answers import best, nearest, per_prompt, ratio, with_intervals, within
 from specwb.course.architectures import architecture
-from specwb.course.classroom import ClassError, collect, seed
 from specwb.course.drawing import Drawing, bars, chain, flow, lanes, tree
 from specwb.course.exercises import EXERCISES, LESSONS, grade, task
 from specwb.course.grading import Exercise, ExerciseError, Grade
@@ -40,7 +38,6 @@ from specwb.course.question import Question, Score, ask, questions, score
 __all__ = [
     "EXERCISES",
     "LESSONS",
-    "ClassError",
     "Drawing",
     "Exercise",
     "ExerciseError",
@@ -54,7 +51,6 @@ __all__ = [
     "best",
     "calibration",
     "chain",
-    "collect",
     "flow",
     "grade",
     "lanes",
@@ -69,7 +65,6 @@ __all__ = [
     "scenes",
     "score",
     "scorers",
-    "seed",
     "stored",
     "task",
     "tree",

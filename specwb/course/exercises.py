@@ -308,8 +308,6 @@ EXERCISES = {
     for exercise in (Exercise(lesson, *row) for row in rows)
 }
 """Name -> exercise, in the order of the lessons."""
-GRADES: dict[str, Grade] = {}
-"""Name -> the grade of the last solution that was handed in."""
 
 
 def grade(name: str, solution: Callable[..., Any]) -> Grade:
@@ -323,8 +321,7 @@ def grade(name: str, solution: Callable[..., Any]) -> Grade:
     exercise = _exercise(name)
     if not callable(solution):
         raise ExerciseError(f"{name}: hand in a function, got {solution!r}")
-    GRADES[name] = run(exercise, solution)
-    return GRADES[name]
+    return run(exercise, solution)
 
 
 def task(name: str) -> str:

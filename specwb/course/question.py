@@ -190,17 +190,6 @@ def questions() -> list[str]:
     ]
 
 
-def choices_of(key: str) -> list[str]:
-    """The choices of a question, without computing which is right."""
-    lesson, _, name = key.partition(".")
-    return list(_lessons()[lesson][name]["choices"])
-
-
-def guesses() -> dict[str, Question]:
-    """The questions that were guessed at so far, by their keys."""
-    return {key: one for key, one in _ASKED.items() if one.given is not None}
-
-
 def ask(key: str, **given: Any) -> Question:
     """Ask before showing: the only line of a cell.
 
