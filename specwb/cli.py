@@ -23,7 +23,6 @@ from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
-from specwb.commands.parallel import parallel
 from specwb.commands.predict import predict
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
@@ -430,7 +429,6 @@ app.command()(check)
 app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
-app.command()(parallel)
 app.add_typer(train, name="train")
 reproduce.command("all")(reproduce_all)
 app.add_typer(reproduce, name="reproduce")

@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 import specwb
-from specwb.evaluation.ranked import measure
 from specwb.models import ranks
 from specwb.models.ranks import Ranks, RanksError
 
@@ -160,11 +159,6 @@ def work(here: Ranks, folder: Path) -> dict[str, Any]:
     )
     with torch.no_grad():
         seen["library"] = target.model(torch.tensor([PROMPTS[0]])).logits
-    options = {"draft": deep("llama"), "n": 4, "gamma": 2, "width": 1}
-    seen["measured"] = measure(target, PROMPTS[0], here, options, {"max_new_tokens": 8, "eos": ()})
-    here.begin()
-    decoded(target, "chain", "ranks")
-    seen["seconds"] = here.end()
     return seen
 
 

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -246,7 +245,7 @@ def load(
         target.sha256 = smol.SHA256
     if target.draft is None and (own := target.own_head("draft")) is not None:
         target.draft = str(own)
-    target.agreed = partial(ranks.agreed, part="target") if ranks is not None else None
+    target.agreed = None if ranks is None else ranks.agreed
     return target
 
 

@@ -36,7 +36,7 @@ _gather = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 )  # the name changed with torch 2.13
 LONGEST = 86_400  # seconds that a rank may wait for another
-STARTED = "torchrun --nproc_per_node 2 -m specwb parallel"
+STARTED = "torchrun --nproc-per-node 2 SCRIPT.py (docs/models.md, EasySpec)"
 
 
 class RanksError(SpecwbError, RuntimeError):
@@ -56,29 +56,7 @@ class Ranks:
     size: int
     device: torch.device
     timeout: float
-    timed: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)
     recorded: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-
-    def begin(self) -> None:
-        self.timed, self.seconds = True, {}
-
-    def end(self) -> dict[str, float]:
-        self.timed = False
-        return self.seconds
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Its seconds are ``name``'s, while timed; synchronises the device, so it is for measuring
-        only, and only of a decoding with a clock, which is not recorded."""
-        began = self.now() if self.timed else 0.0
-        yield
-        if self.timed:
-            self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - began
-
-    def now(self) -> float:
-        self.settled()
-        return time.perf_counter()
 
     def settled(self) -> None:
         """Waits for the device, for ``timeout`` seconds at most. A collective that another rank
@@ -153,11 +131,10 @@ class Ranks:
             isinstance(error, dist.DistError) or any(word in said for word in words)
         )
 
-    def agreed(self, x: Tensor, part: str = "logits") -> Tensor:
+    def agreed(self, x: Tensor) -> Tensor:
         """Rank 0's ``x``."""
         x = x.contiguous()
-        with self.part(part):
-            dist.broadcast(x, 0)
+        dist.broadcast(x, 0)
         return x
 
 
@@ -354,21 +331,18 @@ class RankGroups(Groups):
         assert self.ranks is not None
         size = self.ranks.size
         own = tuple(i for i in group if i in self.held)
-        with self.ranks.part("attention"):
-            if len(own) > 1 and not at.causal:
-                outs = self.fused.together(stack, own, x, at, self.held[own[0]])
-            else:
-                outs = [stack.attention(i, stack.inputs(i, x), at, self.held[i]) for i in own]
+        if len(own) > 1 and not at.causal:
+            outs = self.fused.together(stack, own, x, at, self.held[own[0]])
+        else:
+            outs = [stack.attention(i, stack.inputs(i, x), at, self.held[i]) for i in own]
         if len(group) == 1:
             out = outs[0].contiguous() if own else torch.empty_like(x)
-            with self.ranks.part("exchange"):
-                dist.broadcast(out, self.owner[group[0]])
+            dist.broadcast(out, self.owner[group[0]])
             return [out]
         each = -(-len(group) // size)
         sent = x.new_zeros(each, *x.shape)
         for at_, out in enumerate(outs):
             sent[at_] = out
         every = x.new_empty(size * each, *x.shape)
-        with self.ranks.part("exchange"):
-            _gather(every, sent)
+        _gather(every, sent)
         return list(every[: len(group)].unbind())

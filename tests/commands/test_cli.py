@@ -34,7 +34,7 @@ except SystemExit as stop:
 @pytest.mark.parametrize(
     ("arguments", "code", "pattern"),
     [
-        (["--help"], 0, "generate .*compare .*methods .*tune .*verify .*parallel .*train "),
+        (["--help"], 0, "generate .*compare .*methods .*tune .*verify .*train "),
         (["--version"], 0, f"specwb {specwb.__version__}"),
         (["generate", "--nonsense"], 2, ""),
     ],

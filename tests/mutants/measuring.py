@@ -36,7 +36,6 @@ from specwb.evaluation import (
     joint,
     lattices,
     martingale,
-    ranked,
     roots,
 )
 from specwb.harness import record, spec_bench, stored, summary
@@ -221,12 +220,6 @@ def times_in_seconds(patch):
 def drift_of_one_seed(patch):
     """All prompts are sampled with one seed."""
     patch.edit(fuzzy.drift, "temperature, seed + i", "temperature, seed")
-
-
-@killed_by("test_parallel.py: first_step_is_not_timed")
-def prompt_in_the_times_of_ranks(patch):
-    """A rank's milliseconds a step have the prompt's processing in them."""
-    patch.edit(ranked.step_times, "(first[name] if count else 0.0)", "0.0")
 
 
 # ------------------------------------------------------------------- checks of the distribution
