@@ -6,8 +6,7 @@ On random Llamas (benchmarks/sizes.py), float32, batch 1; whatever is compared t
 
 1. ways: plain decoding by the fast way and by the generic one, which calls the library's own
    forward, over the library's ``generate``;
-2. turns: a talk of several turns, the caches of the turns before kept (``decode(past=)``) or not;
-3. long: seconds and the most memory that a process holds for a long prompt, in a process of its
+2. long: seconds and the most memory that a process holds for a long prompt, in a process of its
    own, without a draft and with a tree of draft tokens.
 
 Times are medians of turns; behind ratios of them stands that of the fastest turns.
@@ -28,10 +27,7 @@ from sizes import random_llama, take_turns
 
 import specwb
 from specwb.bench.conditions import describe_device
-from specwb.drafters.past import Past
 
-TALK, ANSWER = (64, 40, 40, 40, 40, 40, 40, 40), 48
-"""Tokens of each turn's question, and of every answer."""
 MIB = 2**20
 
 
@@ -74,33 +70,6 @@ def ways(size: int, turns: int, tokens: int) -> dict:
         "generic_over_library": ratio(seconds, "generic", "library"),
         "generic_over_fast": ratio(seconds, "generic", "fast"),
         "library_over_fast": ratio(seconds, "library", "fast"),
-    }
-
-
-def talk(size: int, turns: int) -> dict:
-    """A talk with its caches kept, over one in which every turn is a fresh decoding."""
-    target = random_llama(size)
-    generator = torch.Generator().manual_seed(1)
-    questions = [
-        torch.randint(0, target.vocabulary, (n,), generator=generator).tolist() for n in TALK
-    ]
-
-    def said(keep: bool) -> tuple[list[int], int]:
-        past, text, reused = Past() if keep else None, [], 0
-        for question in questions:
-            text = text + question
-            out = specwb.decode(target, text, "ar", max_new_tokens=ANSWER, eos=(), past=past)
-            text, reused = text + out.tokens[0], reused + (past.reused if past else 0)
-        return text, reused
-
-    (kept, reused), (fresh, _) = said(True), said(False)
-    seconds = take_turns({"kept": lambda: said(True), "fresh": lambda: said(False)}, turns)
-    prompts = sum(sum(TALK[: i + 1]) + i * ANSWER for i in range(len(TALK)))
-    return {
-        "tokens_of_prompts": prompts,
-        "of_them_taken_over": reused,
-        "same_text": kept == fresh,
-        "fresh_over_kept": ratio(seconds, "fresh", "kept"),
     }
 
 
@@ -158,7 +127,6 @@ def main() -> None:
     with torch.inference_mode():
         for size in sizes:
             result[f"ways, {size} M"] = ways(size, args.rounds, args.tokens)
-            result[f"talk, {size} M"] = talk(size, args.rounds)
     for spec in ("ar", "mcsd:tree=4-2-2"):
         result[f"{args.long} tokens, {sizes[0]} M, {spec}"] = in_a_process(
             sizes[0], args.long, spec

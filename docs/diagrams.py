@@ -22,7 +22,7 @@ FLOORS = (
     ("training sweeps harness", "heads, sweeps, benchmarks"),
     ("cost evaluation", "cost models, tune; check, the papers' probes"),
     ("bench", "measuring, comparison"),
-    ("custom_generate conversation figures scope", "other ways to decode, and to see it"),
+    ("custom_generate figures scope", "other ways to decode, and to see it"),
     ("methods describe engine decoding", "the loop, the registry"),
     ("drafters", "one file a method; what several share"),
     (

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from specwb import verify as verify
     from specwb import widgets as widgets
     from specwb.bench.compare import compare
-    from specwb.conversation import Conversation
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.decoding import Output, decode, rounds
     from specwb.drafters.base import Drafter
@@ -69,7 +68,6 @@ __version__ = "0.1.0"
 # because importing it would put the module in that name's place
 _PLACES = {
     "bench.compare": ("compare",),
-    "conversation": ("Conversation",),
     "custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
     "decoding": ("Output", "decode", "rounds"),
@@ -104,7 +102,6 @@ __all__ = [
     "RULES",
     "ArgumentError",
     "Clock",
-    "Conversation",
     "Draft",
     "DraftError",
     "Drafter",

@@ -94,10 +94,6 @@ def generate(
     system: Annotated[
         str | None, typer.Option(help="With --chat: the system's message before the first turn.")
     ] = None,
-    turn: Annotated[
-        list[str] | None,
-        typer.Option(help="With --chat: a further turn, after the answer; may be repeated."),
-    ] = None,
     template: opt.TEMPLATE = None,
     stop: opt.STOP = None,
     baseline: Annotated[
@@ -109,7 +105,6 @@ def generate(
     Standard output gets the text and nothing else.
     """
     import specwb
-    from specwb.drafters.past import Past
     from specwb.methods import read_spec
     from specwb.models.prompts import token_rows
     from specwb.probability import Sampling
@@ -117,15 +112,13 @@ def generate(
     from specwb.streaming import Stream
 
     stops = stop_texts(stop or (), "--stop")
-    chatty = {"--system": system, "--turn": turn or None, "--template": template}
+    chatty = {"--system": system, "--template": template}
     given = [option for option, value in chatty.items() if value is not None]
     if given and not chat:
         verb = "is" if len(given) == 1 else "are"
         raise ValueError(f"{' and '.join(given)} {verb} of a chat; give --chat")
-    if system == "" or "" in (turn or ()):
-        raise ValueError(f"{'--system' if system == '' else '--turn'} is empty; give a text")
-    if baseline and turn:
-        raise ValueError("--baseline measures one text; leave out --turn, or --baseline")
+    if system == "":
+        raise ValueError("--system is empty; give a text")
     read_spec(method, None, {})
     Sampling(temperature, top_k, top_p)
     # standard input is read before anything else may read it
@@ -157,36 +150,25 @@ def generate(
         typer.echo(f"{drafts}   {bonus}", err=True)
     settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     settings["seed"] = seed
-    streams, past, interrupted = [], Past(), False
+    stream, interrupted = Stream(show), False
     began = time.perf_counter()
-    for i, said in enumerate([text, *(turn or ())]):
-        if i:
-            messages.append({"role": "user", "content": said})
-            (ids,) = token_rows(model, messages)
-            whole(errors, f"> {said}")
-        stream = Stream(show)
-        streams.append(stream)
-        how = {"max_new_tokens": max_new_tokens, "until": stops, "past": past, **settings}
-        try:
-            for step in specwb.rounds(model, ids, chosen, **how):
-                stream(step)
-        except KeyboardInterrupt:
-            interrupted = True
-        stream.close()
-        if not last_piece.endswith("\n"):
-            typer.echo()
-        if interrupted:
-            break
-        assert stream.text is not None
-        messages.append({"role": "assistant", "content": stream.text.printed.strip()})
+    try:
+        for step in specwb.rounds(
+            model, ids, chosen, max_new_tokens=max_new_tokens, until=stops, **settings
+        ):
+            stream(step)
+    except KeyboardInterrupt:
+        interrupted = True
+    stream.close()
+    if not last_piece.endswith("\n"):
+        typer.echo()
     seconds = time.perf_counter() - began
     lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
     summary = "no tokens"
-    if count := sum(len(stream.ids) for stream in streams):
-        steps = sum(stream.rounds for stream in streams)
-        tau = count / steps
+    if count := len(stream.ids):
+        tau = stream.mean_tokens_per_step
         summary = (
-            f"{count} tokens in {steps} steps, tau {tau:.2f} "
+            f"{count} tokens in {stream.rounds} steps, tau {tau:.2f} "
             f"({tau - 1:.2f} accepted/step), {count / seconds:.1f} tokens/s from a cold start"
         )
     whole(errors, f"{chosen.key}{lossy}: {summary}")

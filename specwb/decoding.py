@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specwb.drafters.past import Past
 from specwb.engine import Clock, Decoding, Rescore
 from specwb.errors import ArgumentError
 from specwb.flow import Scheme, Step
@@ -43,7 +42,6 @@ def rounds(
     rescore: Rescore | None = None,
     layout: str = "tree",
     until: Stop = (),
-    past: Past | None = None,
     **options,
 ) -> Iterator[Step]:
     """Yields the decoding steps of a decoding, each one cycle of draft, score, verify and commit
@@ -80,8 +78,6 @@ def rounds(
             text too), or a function of (row, all its new token ids) that is asked at every token,
             so that the text does not depend on the method; costs a host read a step. What has
             ended a row is in each step's ``stops``.
-        past: what the decoding before this one left of the same beginnings is not computed again;
-            afterwards it is what this one leaves, see :class:`specwb.drafters.past.Past`.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done.
@@ -115,8 +111,6 @@ def rounds(
         )
     eager = trace or clock is not None or rescore is not None or layout != "tree"
     stops = Stops(until, target.tokenizer, rows)
-    if past is not None and not isinstance(past, Past):
-        raise ArgumentError(f"past must be a specwb.drafters.past.Past, got {past!r}")
     if clock is not None and not isinstance(clock, Clock):
         raise ArgumentError(f"clock must be a specwb.Clock, got {clock!r}")
     if rescore is not None and not callable(rescore):
@@ -135,7 +129,6 @@ def rounds(
         rescore=rescore,
         layout=layout,
         stops=stops,
-        past=past,
     )
     return iter(decoding)
 
@@ -242,7 +235,6 @@ def decode(
     rescore: Rescore | None = None,
     layout: str = "tree",
     until: Stop = (),
-    past: Past | None = None,
     **options,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
@@ -275,7 +267,6 @@ def decode(
         rescore=rescore,
         layout=layout,
         until=until,
-        past=past,
         **options,
     )
     began = time.perf_counter()

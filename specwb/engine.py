@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter
-from specwb.drafters.past import Past
 from specwb.errors import SpecwbError
 from specwb.flow import Draft, Fault, Scores, State, Step, Verdict, offered
 from specwb.graphs import ARENAS, Arena
@@ -82,7 +81,6 @@ class Decoding:
     rescore: Rescore | None = None
     layout: str = "tree"
     stops: Stops | None = None
-    past: Past | None = None
     rule: Rule = field(init=False)
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
@@ -108,11 +106,9 @@ class Decoding:
             self.ends,
             self.drafter.features,
             self.static,
-            None if self.past is None else self.past.of(self.prompts, self.drafter.features),
         )
         state.static = self.static
         self.drafter.open(state, self.target)
-        state.prior = None  # copied by now
         if (ranks := here()) is not None:
             ranks.settled()
         if self.static:
@@ -145,8 +141,6 @@ class Decoding:
                 step.index, step.stops = index, self.stops
                 yield step
                 index += 1
-            if self.past is not None:
-                self.past.keep(self.state, self.drafter, step.length)
         finally:
             if arena is not None and between:  # one broken off inside a step is not used again
                 self._give_back(arena)

@@ -85,8 +85,6 @@ class State:
         cache: the target's.
         features: ``[B,T,F]`` or None: target hidden states by position, exact below length - 1.
         finished: all rows are done, as of the last :meth:`read`.
-        caches: what each backbone that read the prompts keeps of them.
-        prior: what an earlier decoding left of the same beginning.
         static: this decoding is captured as graphs: tensors that live longer than a step are
             changed in place, and nothing reads a device value between two steps but :meth:`read`.
         stages: what runs the parts of a step that is recorded in several graphs, by name; None
@@ -106,8 +104,6 @@ class State:
     features: Tensor | None = None
     finished: bool = False
     static: bool = False
-    caches: list[tuple[object, KVCache]] = field(default_factory=list, repr=False)
-    prior: Prior | None = field(default=None, repr=False)
     stages: Callable[[Callable[[], Any], Hashable], Any] | None = field(default=None, repr=False)
     _summary: Tensor | None = field(default=None, repr=False)
     _masks: dict = field(default_factory=dict, repr=False)
@@ -217,28 +213,6 @@ class State:
     def rounded(self, longest: int) -> int:
         """The horizon of the bucket that a length falls into."""
         return min(-(-longest // BUCKET) * BUCKET, self.ceiling)
-
-
-@dataclass
-class Prior:
-    """What an earlier decoding computed of texts that begin with the same tokens: the first
-    ``slots`` slots of the target's cache and features, and the first ``drafted`` of any other
-    cache, are those of the new texts."""
-
-    caches: list[tuple[object, KVCache]]
-    features: Tensor | None
-    slots: int
-    drafted: int
-
-    def fill(self, owner: object, cache: KVCache, slots: int) -> int:
-        """Copies what there is of the first ``slots`` of a cache; returns how many that are."""
-        for backbone, old in self.caches:
-            if backbone is owner:
-                known = min(slots, self.slots if old is self.caches[0][1] else self.drafted)
-                for new, kept in zip(cache.parts, old.parts, strict=True):
-                    new.data[:, :, :known] = kept.data[:, :, :known]
-                return known
-        return 0
 
 
 @dataclass

@@ -72,7 +72,6 @@ PYTHON = {
     "load None": (lambda: specwb.load(None), LoadError, "hub id OWNER/NAME is needed, got None"),
     "dtype": (lambda: specwb.load("lab", dtype="int8"), LoadError, "dtype must be .* got 'int8'"),
     "head long": (lambda: folder_of("a" * 5000), LoadError, "too long"),
-    "past": (decode(past=5), ArgumentError, "past must be a .*Past, got 5"),
     "register": (lambda: specwb.register(5, specwb.Drafter), MethodError, "key 5 must be a plain"),
     "shard": (lambda: specwb.sweep(TARGET, [[1]], "ar", shard=5), SweepError, r"\(i, n\).* got 5"),
     "shard bool": (

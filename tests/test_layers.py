@@ -16,7 +16,7 @@ FLOORS = (
     "verify models analysis diffuspec graphs trace",
     "drafters",
     "methods describe engine decoding",
-    "custom_generate conversation figures scope",
+    "custom_generate figures scope",
     "bench",
     "cost evaluation",
     "training sweeps harness",

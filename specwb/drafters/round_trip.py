@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specwb.drafters.base import Drafter, chain
-from specwb.drafters.past import common
 from specwb.flow import Draft, State
 from specwb.mask import causal_mask
 from specwb.models.cache import KVCache
@@ -141,3 +141,9 @@ def _added(tokenizer: Any, ids: list[int], more: list[int]) -> str:
     """What ``more`` tokens add to a text; nothing where they change what was there."""
     before, whole = _text(tokenizer, ids), _text(tokenizer, ids + more)
     return whole[len(before) :] if whole.startswith(before) else ""
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

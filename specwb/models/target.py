@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from specwb.errors import ArgumentError
 from specwb.files import home, weights_hash
-from specwb.flow import BUCKET, Draft, Prior, Scores, State, Verdict
+from specwb.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.inputs import eos_ids, is_many
 from specwb.models.architectures import UnsupportedModel, check_causal, context
 from specwb.models.backbone import Backbone, Run
@@ -235,7 +235,6 @@ class Target:
         eos: Sequence[int],
         features: tuple[int, ...] = (),
         static: bool = False,
-        prior: Prior | None = None,
     ) -> State:
         """The state of a decoding, with all tokens of every prompt but the last processed.
 
@@ -244,7 +243,6 @@ class Target:
             eos: the ids that end a row.
             features: the numbers of the layers whose hidden states the drafter wants.
             static: steps are recorded as graphs; capacities are rounded up then.
-            prior: what an earlier decoding left of the same beginning; it is not computed again.
         """
         if self.words is not None:
             raise ArgumentError(f"{self.name!r} is a draft model, which decodes no text by itself")
@@ -270,7 +268,6 @@ class Target:
             horizon=max(lengths),
             cache=self.backbone.cache(rows, capacity),
             ceiling=ceiling,
-            prior=prior,
         )
         states = prefill(self.backbone, state, state.cache, features)
         if states is not None:
@@ -325,8 +322,9 @@ class Target:
             state.features.scatter_(1, slots, scores.features.gather(1, nodes))
 
 
-def _parts(begin: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
+def _parts(end: int, rows: int) -> Iterator[tuple[int, int]]:
     """Parts of a prompt, each from its first position to behind its last one."""
+    begin = 0
     while begin < end:
         size = CHUNK
         while size > LEAST and rows * size * (begin + size) > CELLS:
@@ -345,29 +343,19 @@ def prefill(
     """Processes positions 0..length-2 of every row, without the head, by ``run`` (default
     ``backbone.run``); returns their features ``[B, horizon - 1, len(features) * H]``, or None.
 
-    What is computed of a short row past its end is overwritten before it is seen. What
-    ``state.prior`` has of them is copied, and long prompts go through the layers in parts, so that
-    masks and activations stay small; on a terminal a bar shows how far a very long one has come."""
+    What is computed of a short row past its end is overwritten before it is seen. Long prompts go
+    through the layers in parts, so that masks and activations stay small; on a terminal a bar shows
+    how far a very long one has come."""
     m, rows = state.horizon - 1, state.rows
     if m == 0:
-        state.caches.append((backbone, cache))
         width = len(features) * backbone.config.hidden_size
         empty = torch.zeros(rows, 0, width, dtype=backbone.dtype, device=backbone.device)
         return empty if features else None
-    state.caches.append((backbone, cache))
-    begin = 0 if state.prior is None else state.prior.fill(backbone, cache, m)
     forward = backbone.run if run is None else run
     parts = []
-    if features and begin:
-        assert state.prior is not None
-        if state.prior.features is None:
-            begin = 0
-        else:
-            parts.append(state.prior.features[:, :begin])
-    disable = None if m - begin > CHUNK else True  # tqdm's None: unless stderr is no terminal
-    bar = tqdm(total=m, initial=begin, desc="prompt", disable=disable, delay=2, leave=False)
-    with bar:
-        for first, last in _parts(begin, m, rows):
+    disable = None if m > CHUNK else True  # tqdm's None: unless stderr is no terminal
+    with tqdm(total=m, desc="prompt", disable=disable, delay=2, leave=False) as bar:
+        for first, last in _parts(m, rows):
             if first:
                 positions = torch.arange(first, last, device=backbone.device).expand(rows, -1)
                 place = Place.behind(positions, last, backbone.dtype)

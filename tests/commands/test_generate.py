@@ -179,16 +179,6 @@ def test_chat_applies_the_template(monkeypatch, capsys, lab):
     assert out != call(monkeypatch, capsys, "What is 2 + 2?", "--max-new-tokens", "8")[1]
 
 
-def test_further_turns_are_put_after_the_answer(monkeypatch, capsys, lab):
-    turns = ["What is 2 + 2?", "And 3 + 3?"]
-    how = ["--chat", "--max-new-tokens", "8", "--method", "pld"]
-    code, out, err = call(monkeypatch, capsys, turns[0], *how, "--turn", turns[1])
-    assert code == 0
-    assert f"> {turns[1]}" in err
-    talk = specwb.Conversation(lab, "pld", max_new_tokens=8)
-    assert out.split() == " ".join(talk.say(turn).text for turn in turns).split()
-
-
 def test_a_stop_text_is_not_printed(monkeypatch, capsys):
     free = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24")[1]
     stop = free.strip()[8:11]
@@ -228,15 +218,12 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
         ([""], "the prompt is empty; give a text"),
         (["-"], "the prompt is empty; give a text"),
         (["", "--chat"], "the prompt is empty; give a text"),
-        ([PROMPT, "--chat", "--turn", ""], "--turn is empty; give a text"),
-        ([PROMPT, "--chat", "--turn", "x", "--system", ""], "--system is empty; give a text"),
+        ([PROMPT, "--chat", "--system", ""], "--system is empty; give a text"),
         ([PROMPT, "--template", "vicuna"], "--template is of a chat; give --chat"),
         (
-            [PROMPT, "--system", "x", "--turn", "y"],
-            "--system and --turn are of a chat; give --chat",
+            [PROMPT, "--system", "x", "--template", "vicuna"],
+            "--system and --template are of a chat; give --chat",
         ),
-        ([PROMPT, "--turn", "x"], "--turn is of a chat; give --chat"),
-        ([PROMPT, "--chat", "--turn", "x", "--baseline"], "--baseline measures one text"),
         ([PROMPT, "--stop", ""], "--stop has an empty text"),
         ([PROMPT, "--target", ""], "a folder or a hub id OWNER/NAME is needed, got ''"),
         ([PROMPT, "--method", "nope"], "unknown method 'nope'"),

@@ -21,7 +21,6 @@ from terminal import call, refused
 
 import specwb
 from specwb import LoadError, UnsupportedModel
-from specwb.drafters.past import Past
 from specwb.models.cache import KVCache, SpreadCache
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.memory import MemoryShortage, gib
@@ -123,8 +122,8 @@ def test_the_device_that_computes_is_the_first_that_is_no_offload(places, device
 
 @pytest.mark.parametrize("layout", ["tree", "batch"])
 def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
-    """Without several devices: two names of one, so that storage, accepted paths, copies of rows
-    and what a later decoding reuses go through the parts."""
+    """Without several devices: two names of one, so that storage, accepted paths and copies of rows
+    go through the parts."""
     target = specwb.load(folder, dtype="float64", generic=True)
     target.backbone._devices = [torch.device(name) for name in ("cpu", "cpu:0", "cpu")]
     cache = target.backbone.cache(2, 9)
@@ -132,11 +131,7 @@ def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
     assert [len(part.data) for part in cache.parts] == [2, 1]
     layers = [cache.layer(i) for i in range(3)]
     assert [(cache.parts.index(part), i) for part, i in layers] == [(0, 0), (1, 0), (0, 1)]
-    past = Past()
-    how = {"tree": (2, 1), "draft": draft(), "layout": layout, "past": past}
-    assert texts(target, "mcsd", **how) == plain
-    assert texts(target, "mcsd", **how) == plain
-    assert past.reused == len(PROMPTS[1])
+    assert texts(target, "mcsd", tree=(2, 1), draft=draft(), layout=layout) == plain
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
-"""What a target keeps of the files beside it."""
+"""What a target keeps of the files beside it, and how it reads long prompts."""
 
 from __future__ import annotations
 
 import copy
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
 import tiny
 
 import specwb
+from specwb.models import target as target_module
 
 
 @pytest.fixture
@@ -101,3 +103,88 @@ def test_a_draft_that_is_trained_anew_is_read_again(tmp_path):
         assert drafts[0] is drafts[1] is drafts[2]
         weight = drafts[0].model.lm_head.weight
         assert weight.equal(tiny.build("llama", seed=seed).lm_head.weight)
+
+
+# ------------------------------------------------------------------------------- parts of prompts
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specwb.Target, specwb.Target]:
+    model = tiny.build("llama", seed=3, dtype=tiny.EXACT)
+    return specwb.load(model), specwb.load(tiny.perturbed(model, 0.02))
+
+
+def made(name: str, pair) -> specwb.Method:
+    if name == "sps":
+        return specwb.method("sps", pair[0], gamma=3, draft=pair[1])
+    head = tiny.trained("eagle", pair[0], steps=1)
+    return specwb.method("eagle", pair[0], tree=(2, 1), head=head)
+
+
+@pytest.mark.parametrize("name", ["sps", "eagle"])
+def test_long_prompts_go_through_the_layers_in_parts(pair, monkeypatch, name):
+    target, method = pair[0], made(name, pair)
+    prompts = [list(range(3, 60)), [9, 8, 7]]
+    whole = specwb.decode(target, prompts, method, max_new_tokens=8)
+    monkeypatch.setattr(target_module, "CHUNK", 16)
+    monkeypatch.setattr(target_module, "LEAST", 4)
+    for cells, first in ((2**25, 16), (2 * 16 * 32, 16), (2 * 8 * 16, 8), (1, 4)):
+        monkeypatch.setattr(target_module, "CELLS", cells)
+        assert next(target_module._parts(56, 2)) == (0, first)
+        parts = specwb.decode(target, prompts, method, max_new_tokens=8)
+        assert parts.tokens == whole.tokens
+        assert parts.accepted_lengths == whole.accepted_lengths
+
+
+def test_parts_of_a_prompt_are_as_long_as_masks_may_be():
+    parts = list(target_module._parts(32_768, 1))
+    assert [first for first, _ in parts[1:]] == [last for _, last in parts[:-1]]
+    assert (parts[0][0], parts[-1][1]) == (0, 32_768)
+    sizes = [last - first for first, last in parts]
+    assert max(sizes) == target_module.CHUNK
+    assert all((last - first) * last <= target_module.CELLS for first, last in parts)
+    assert min(sizes[:-1]) >= target_module.LEAST
+
+
+def test_a_long_prompt_shows_a_bar(pair, monkeypatch):
+    """Where there is a terminal; a short one shows none."""
+    shown = []
+
+    class Bar:
+        def __init__(self, **settings):
+            self.settings, self.done = settings, 0
+            shown.append(self)
+
+        def update(self, n):
+            self.done += n
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(target_module, "tqdm", Bar)
+    monkeypatch.setattr(target_module, "CHUNK", 16)
+    for length, disable in ((12, True), (40, None)):
+        specwb.decode(pair[0], [list(range(length))], "ar", max_new_tokens=1)
+        assert shown[-1].settings["disable"] is disable
+        assert shown[-1].done == shown[-1].settings["total"] == length - 1
+
+
+def test_several_decodings_of_one_target_in_threads(pair):
+    target, method = pair[0], made("sps", pair)
+    prompts = [[i, i + 1, i + 2] for i in range(3, 9)]
+    how = {"max_new_tokens": 16, "temperature": 0.8}
+    wanted = [specwb.decode(target, p, method, seed=p[0], **how).tokens for p in prompts]
+    found: dict[int, list] = {}
+
+    def work(i: int) -> None:
+        found[i] = specwb.decode(target, prompts[i], method, seed=prompts[i][0], **how).tokens
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(len(prompts))] == wanted

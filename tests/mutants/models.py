@@ -80,13 +80,7 @@ def batch_layout_mixes_rows(patch):
     patch.edit(layout.run_paths, "base.repeat_interleave(paths, 0)", "base.repeat(paths, 1)")
 
 
-@killed_by("test_conversation.py: a_turn_is eagle")
-def features_of_an_earlier_turn_dropped(patch):
-    """A conversation that goes on has the new positions' features only, at the old ones' places."""
-    patch.edit(target.prefill, "parts.append(state.prior.features[:, :begin])", "pass")
-
-
-@killed_by("test_conversation.py: long_prompts sps")
+@killed_by("models/test_target.py: long_prompts sps")
 def parts_of_a_prompt_begin_at_0(patch):
     """Every part of a long prompt has the positions and slots of the first one."""
     real = "torch.arange(first, last, device=backbone.device)"

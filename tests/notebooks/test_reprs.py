@@ -23,8 +23,6 @@ CELLS = [
     "specwb.record(target, 'def fib(n):', 'sps', max_new_tokens=4, repeats=1)",
     "specwb.microscope(target, 'def fib(n):', max_new_tokens=4)",
     "specwb.widgets.SpeedExplorer()",
-    "talk = specwb.Conversation(target, 'sps', max_new_tokens=4)\ntalk.say('Hi.')",
-    "talk, talk.past",
 ]
 
 
