@@ -43,7 +43,6 @@ from specwb.commands.train import train
 from specwb.commands.tune import tune
 from specwb.commands.verify import verify
 from specwb.errors import SpecwbError
-from specwb.extras import require
 
 app = Commands(
     no_args_is_help=True,
@@ -54,8 +53,6 @@ app = Commands(
 # The numbers are of the 256-colour palette, near the colours of the figures.
 DRAFT_STYLE: dict[str, Any] = {"fg": 36}  # green
 BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}  # blue; some do not see the colour
-ROUNDS_OF = 24
-"""Tokens of the decodings that a report plays step by step."""
 
 
 def show_version(wanted: bool) -> None:
@@ -286,30 +283,24 @@ def compare(
             "--markdown", help="Also write the table here; - is standard output.", writable=True
         ),
     ] = None,
-    html_file: Annotated[
-        Path | None,
-        typer.Option("--html", help="Also write a report with figures here.", writable=True),
-    ] = None,
 ) -> None:
     """Decode the same prompts with every method and with the transformers library; print a table.
 
     Speedups are over the fastest plain decoding, specwb's own or the library's. Where a file goes
     to standard output, the table goes to standard error.
     """
-    from specwb import record
     from specwb.bench import report
     from specwb.bench.compare import compare as run
     from specwb.bench.compare import to_json, usual
     from specwb.bench.prompts import load_prompts
     from specwb.files import write_all
-    from specwb.methods import METHODS, Method, built_with, that_run, with_preset
+    from specwb.methods import METHODS, Method, that_run, with_preset
     from specwb.options import specs
 
     files = {
         "--json": json_file,
         "--csv": csv_file,
         "--markdown": markdown_file,
-        "--html": html_file,
     }
     piped = [option for option, path in files.items() if path == Path("-")]
     if len(piped) > 1:
@@ -317,8 +308,6 @@ def compare(
             f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
         )
     check_outputs(files)
-    if html_file is not None:
-        require("--html", "notebooks", "plotly")
     chosen = None if methods is None else specs(methods)
     if chosen == []:
         raise ValueError("--methods is empty; leave it out for every method")
@@ -375,20 +364,10 @@ def compare(
         "plays the decoding steps; docs/cli.md#compare explains the columns",
     )
     command = command_line()
-    rounds = []
-    if html_file is not None and not frame.attrs["interrupted"]:
-        own_specs = [name for name in frame["method"] if name.partition(":")[0] in METHODS]
-        ids, _ = questions[0].fit(model.tokenizer, model.context - ROUNDS_OF)
-        how: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        rounds = [
-            record(model, ids, method, max_new_tokens=ROUNDS_OF, seed=seed, **how)
-            for method in [built_with(spec, model, draft) for spec in own_specs]
-        ]
     forms = {
         "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",
         "--csv": lambda: report.csv(frame),
         "--markdown": lambda: report.markdown(frame),
-        "--html": lambda: report.html(frame, command, rounds),
     }
     wanted = {path: forms[option] for option, path in files.items() if path and option not in piped}
     write_all(wanted)

@@ -1,22 +1,17 @@
-"""A comparison written out: its tables and the notes below them, as text, CSV, Markdown or HTML."""
+"""A comparison written out: its tables and the notes below them, as text, CSV or Markdown."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from specwb import scope
 from specwb.bench import machine
 from specwb.bench.runs import PARTS
 from specwb.bench.ties import Same
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 SPREAD = 4
 """Quartiles of fewer runs than this say nothing and are not shown."""
@@ -229,8 +224,8 @@ def notes(facts: dict[str, Any]) -> list[str]:
         runs, of = non_looping["runs"], non_looping["of"]
         lines.append(
             f"plain greedy text repeats itself (8 tokens three times) after {of - runs} of "
-            f"{_count(facts)}, which flatters methods that copy from the text; --html and "
-            "--markdown also show the speedups without these"
+            f"{_count(facts)}, which flatters methods that copy from the text; --markdown "
+            "also shows the speedups without these"
         )
     if facts["time_split"]["separate"]:
         lines.append(
@@ -264,133 +259,6 @@ def _settings(facts: dict[str, Any]) -> str:
         f", batch {settings['batch']}, {settings['max_new_tokens']} new tokens, "
         f"temperature {settings['temperature']:g}{filters}, {settings['dtype']}"
     )
-
-
-def html(frame: pd.DataFrame, command: str = "", traces: Sequence[Mapping] = ()) -> str:
-    """Write the comparison as one page.
-
-    It has figures, the table, models, device, settings, command and versions. plotly.js is inlined
-    once, so the page has about 5 MB and asks for nothing from outside.
-    """
-    from plotly.offline import get_plotlyjs  # only who asks for a page needs plotly
-
-    facts = frame.attrs
-    rows = pd.DataFrame(merged(frame))
-    details = {
-        "measured": facts["began"],
-        "command": command,
-        "device": facts["device"],
-        **facts["models"],
-        "sha256": ", ".join(f"{role} {digest}" for role, digest in facts["sha256"].items()),
-        "settings": ", ".join(f"{name} {value}" for name, value in facts["settings"].items()),
-        "versions": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
-    }
-    head = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width">',
-        f"<title>Speculative decoding compared</title><style>{_STYLE}</style>",
-        f"<script>{get_plotlyjs()}</script></head><body>",
-    ]
-    results = [
-        "<h1>Speculative decoding compared</h1>",
-        f'<div class="wide">{rows.to_html(index=False, border=0)}</div>',
-        *(f"<p>{escape(note)}</p>" for note in (captions(facts)[1], *notes(facts))),
-        *(_section(i, figure, caption) for i, (figure, caption) in enumerate(_figures(frame))),
-    ]
-    measurement = [
-        "<h2>How it was measured</h2><dl>",
-        *(
-            f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-            for name, value in details.items()
-            if value
-        ),
-        "</dl></body></html>",
-        "",
-    ]
-    rounds = ["<h2>Step by step</h2>", scope.section(traces)] if traces else []
-    return "\n".join([*head, *results, *rounds, *measurement])
-
-
-def _figures(frame: pd.DataFrame) -> list[tuple[go.Figure, str]]:
-    """The figures that there is something to show in, with their captions."""
-    from specwb import figures
-
-    facts = frame.attrs
-    over = facts["reference"]["method"]
-    drawings = [
-        (
-            figures.comparison(frame),
-            f"Over {over}, the fastest plain decoding of this run. Median over {facts['runs']} "
-            "paired runs; the bars' whiskers are quartiles. Hatched: the transformers library on "
-            "the same models. tau is tokens per target forward, the bonus token included.",
-        )
-    ]
-    lengths = {
-        name: [a for run in runs for row in run for a in row]
-        for name, runs in facts["accepted_lengths"].items()
-        if name != "ar"
-    }
-    if lengths:
-        caption = (
-            "A decoding step adds the draft tokens that it accepts and one bonus token from the "
-            "target."
-        )
-        drawings.append((figures.round_lengths(lengths), caption))
-        by_depth = {name: facts["acceptance_by_depth"][name] for name in lengths}
-        caption = (
-            "Of the decoding steps whose accepted path reached the depth before and had candidates "
-            "there: the share that accepted one. Whiskers: one standard error. Depths tested fewer "
-            "than ten times are left out."
-        )
-        drawings.append((figures.acceptance_by_depth(by_depth), caption))
-    seconds = {
-        row["method"]: {part: row[part] for part in PARTS}
-        for row in frame.to_dict("records")
-        if not any(pd.isna(row[part]) for part in PARTS)
-    }
-    if seconds:
-        runs = "the measured runs"
-        if facts["time_split"]["separate"]:
-            runs = "a second pass, eager and timed part by part"
-        caption = (
-            f"Time inside the decoding steps of {runs}, over the tokens emitted in them; prompt "
-            "processing and set-up are not in it."
-        )
-        drawings.append((figures.time_split(seconds, facts["time_split"]["tokens"]), caption))
-    if len(facts["by_category"]) > 1:
-        caption = "The same runs, by the category of the prompt."
-        drawings.append((figures.by_category(facts["by_category"], over), caption))
-    return drawings
-
-
-def _section(number: int, figure: go.Figure, caption: str) -> str:
-    """A figure with its caption, as HTML."""
-    options = {"responsive": True, "displaylogo": False, "displayModeBar": "hover"}
-    inner = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"figure-{number}",
-        config=options,
-        default_height=f"{figure.layout.height}px",
-    )
-    return f"<section>{inner}<p>{escape(caption)}</p></section>"
-
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; }
-body { max-width: 1100px; margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
-th, td { padding: .3em .55em; text-align: right; }
-th, td { border-bottom: 1px solid #ddd; vertical-align: top; }
-td { white-space: nowrap; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 9em; }
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
-section { margin-top: 2em; } p { color: #444; max-width: 60em; }
-dt { font-weight: 600; } dd { margin: 0 0 .6em; overflow-wrap: anywhere; }
-"""
 
 
 def csv_bytes(frame: pd.DataFrame, path: Path) -> bytes:

@@ -20,13 +20,9 @@ from specwb.figures.kangaroo import cache_slots, densities, stopping
 from specwb.figures.mcsd_ti import calibration, kept_roots, mask_slices
 from specwb.figures.measuring import bars, estimates, price_and_tokens
 from specwb.figures.methods import (
-    acceptance_by_depth,
-    by_category,
     comparison,
     head_accuracy,
-    round_lengths,
     speedup,
-    time_split,
     tried,
 )
 from specwb.figures.rules import acceptance, output, rule_rates, slices
@@ -34,13 +30,11 @@ from specwb.figures.tree import by_nodes, designer, draft_tree, tree_mask, value
 
 __all__ = [
     "acceptance",
-    "acceptance_by_depth",
     "adaptive",
     "bars",
     "block_designer",
     "block_sight",
     "block_tree",
-    "by_category",
     "by_dependence",
     "by_nodes",
     "by_setting",
@@ -60,12 +54,10 @@ __all__ = [
     "output",
     "price_and_tokens",
     "ratios",
-    "round_lengths",
     "rule_rates",
     "slices",
     "speedup",
     "stopping",
-    "time_split",
     "tree_mask",
     "tried",
     "value_tree",

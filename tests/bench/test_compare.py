@@ -453,7 +453,7 @@ def test_speedups_are_over_plain_decoding_in_another_number_type_where_that_is_f
     assert "float64 hf_greedy (transformers' generate in float64) has" in said
     shown = {row["method"]: row["same text"] for row in report.cells(frame)}
     assert [shown[x] for x in rows] == ["yes"] * 3 + ["-"] * 2
-    assert "float64 ar" in report.html(frame)
+    assert "float64 ar" in report.markdown(frame)
     json.dumps(to_json(frame))
     for wrong, message in (
         ([target], "float32 is there already"),

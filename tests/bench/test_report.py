@@ -1,21 +1,11 @@
-"""The report is one file that asks for nothing from outside and says what was measured.
-
-Its figures are pure functions of plain numbers.
-"""
+"""The tables of a comparison and the notes below them."""
 
 from __future__ import annotations
 
-import html
-import re
-import shutil
-import subprocess
-
 import pandas as pd
-import plotly
 import pytest
 import tiny
 
-import specwb
 from specwb.bench import compare as module
 from specwb.bench import machine, report
 from specwb.bench.compare import compare
@@ -47,59 +37,6 @@ def frame():
     compared.attrs["by_category"]["other"] = figures_of
     compared.attrs["non_looping"] |= {"runs": 3, "of": 4, "methods": figures_of}
     return compared
-
-
-@pytest.fixture(scope="module")
-def page(frame):
-    return report.html(frame, "specwb compare --methods 'sps <b>'")
-
-
-def test_the_page_has_all_figures_and_asks_for_nothing(page):
-    assert page.startswith("<!doctype html>")
-    assert re.findall(r'<div id="(figure-\d)"', page) == [f"figure-{i}" for i in range(5)]
-    assert page.count(f"plotly.js v{plotly.offline.get_plotlyjs_version()}") == 1
-    outside = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert not re.findall(r"(?:src|href)=|url\(|@import", outside)
-
-
-def test_the_page_says_what_was_measured(frame, page):
-    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    for row in [*report.cells(frame), *report.times(frame)]:
-        assert all(f"<td>{html.escape(value)}</td>" in text for value in row.values())
-    assert "no loops" in text
-    assert "specwb compare --methods &#x27;sps &lt;b&gt;&#x27;" in text
-    for wanted in (
-        frame.attrs["device"],
-        *frame.attrs["models"].values(),
-        "temperature 0.0",
-        f"torch {frame.attrs['versions']['torch']}",
-    ):
-        assert html.escape(wanted) in text
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium to open the page with")
-def test_a_browser_draws_all_figures(page, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(page)
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=10000",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--dump-dom",
-    ]
-    process = subprocess.run(
-        ["chromium", *options, f"file://{path}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    drawn = re.sub(r"<script.*?</script>", "", process.stdout, flags=re.DOTALL)
-    assert len(re.findall(r'class="[^"]*svg-container', drawn)) == 5
-    assert "Acceptance by depth</text>" in drawn
 
 
 def test_cells_and_notes(frame):
@@ -230,30 +167,11 @@ def test_what_is_left_out_is_named_once_a_reason():
     assert report.left_out({}) == []
 
 
-def test_a_comparison_of_nothing_but_plain_decoding_is_drawn_too():
-    page = report.html(
-        compare(
-            tiny.target(), PROMPTS[:1], ["ar"], max_new_tokens=2, temperature=1.0, library=False
-        )
-    )
-    assert re.search(r"Speedup over (ar|hf_sample) \(dashed: 1\)", page)
-    assert "Acceptance by depth" not in page
-    assert "no loops" not in page
-
-
 def test_a_table_is_packed_as_its_name_says(tmp_path):
     table = pd.DataFrame({"a": [1, 2]})
     for name in ("a.csv", "a.csv.gz", "a.csv.zip"):
         (tmp_path / name).write_bytes(report.csv_bytes(table, tmp_path / name))
         assert pd.read_csv(tmp_path / name).equals(table)
-
-
-def test_rounds_are_played_in_the_page(frame):
-    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2, repeats=1)
-    text = report.html(frame, traces=[trace])
-    assert text.count('id="specwb-microscope"') == 1
-    assert text.index("Step by step") < text.index("How it was measured")
-    assert "specwb-microscope" not in report.html(frame)
 
 
 def test_rates_that_are_ordered_otherwise_than_the_pairs_are_explained():

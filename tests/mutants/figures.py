@@ -12,12 +12,8 @@ from specwb.figures.kit import whiskers
 from specwb.figures.mcsd_ti import bin_of
 from specwb.figures.measuring import bars, estimates
 from specwb.figures.methods import (
-    acceptance_by_depth,
-    by_category,
     comparison,
-    round_lengths,
     speedup,
-    time_split,
     tried,
 )
 from specwb.figures.rules import acceptance, rule_rates
@@ -38,42 +34,12 @@ from specwb.widgets.rules import pair
 # ----------------------------------------------------------------------- methods side by side
 
 
-@killed_by("notebooks/test_figures.py: by_category")
-def categories_share_a_row(patch):
-    """Every category is drawn with the speedups of the first one."""
-    patch.edit(by_category, "[figures[kind][n] for n", "[next(iter(figures.values()))[n] for n")
-
-
 @killed_by("notebooks/test_figures.py: intervals_begin")
 def quartiles_as_lengths(patch):
     """An error bar is as long as the upper quartile, not as it is above the median."""
     patch.edit(
         comparison, "(speed, low, high)", "(speed, low, [s + h for s, h in zip(speed, high)])"
     )
-
-
-@killed_by("notebooks/test_figures.py: acceptance_by_depth")
-def depths_share_a_denominator(patch):
-    """Acceptance at every depth is over the rounds that were tested at the first."""
-    patch.edit(acceptance_by_depth, "a / t for _, a, t in", "a / points[0][2] for _, a, _ in")
-
-
-@killed_by("notebooks/test_figures.py: counted_with_their_bonus")
-def bonus_token_not_in_the_histogram(patch):
-    """A round's length is what was accepted, without the bonus token."""
-    patch.edit(round_lengths, "Counter(a + 1 for a in", "Counter(a for a in")
-
-
-@killed_by("notebooks/test_figures.py: time_is_of_a_token")
-def seconds_for_milliseconds(patch):
-    """What the axis calls milliseconds are seconds."""
-    patch.edit(time_split, "1e3 * seconds", "seconds")
-
-
-@killed_by("notebooks/test_figures.py: time_is_of_a_token")
-def time_over_the_tokens_of_all(patch):
-    """A method's time is divided by the tokens of all methods."""
-    patch.edit(time_split, "/ tokens[n] for", "/ sum(tokens.values()) for")
 
 
 @killed_by("notebooks/test_figures.py: intervals_begin")

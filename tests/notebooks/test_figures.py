@@ -14,7 +14,6 @@ import torch
 import specwb
 from specwb.analysis import adl_trace
 from specwb.analysis.layer_parallel import Span
-from specwb.bench.runs import PARTS
 from specwb.blocks import BlockTree
 from specwb.flow import Draft, Step, Verdict
 from specwb.tree import Tree
@@ -31,7 +30,6 @@ from specwb.figures.style import label, visible  # noqa: E402
 from specwb.figures.sweeps import by_parameter  # noqa: E402
 from specwb.palette import looks  # noqa: E402
 
-CATEGORY = {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.25, "tau": 3.0, "runs": 4}
 COMPARED = pd.DataFrame(
     {
         "method": ["ar", "loose", "hf_greedy"],
@@ -75,13 +73,11 @@ ROUND = Step(
 # name -> what it is given
 EVERY: dict[str, tuple] = {
     "acceptance": (P, Q, [5, 3, 2]),
-    "acceptance_by_depth": ({"a": [(75, 100)], "b": [(5, 20), (5, 10)]},),
     "adaptive": (adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1), 2, 4),
     "bars": ({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1),
     "block_designer": (BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
     "block_sight": ([2, 2, 4, 4], [1, 1, 3, 3], 2),
     "block_tree": (BLOCKS, "t"),
-    "by_category": ({kind: {"ar": {}, "m": CATEGORY} for kind in "ab"},),
     "by_dependence": (PAIRS, [(0, 1), (2, 0)], "t"),
     "by_layer": (CURVES, [(0,), (1, 2)], "t", "y"),
     "by_nodes": (CURVES, "t", "tau"),
@@ -107,7 +103,6 @@ EVERY: dict[str, tuple] = {
     "output": (P, Q, "it"),
     "price_and_tokens": ({"a": (1.5, 3.0), "b": (4.0, 2.0)},),
     "ratios": (PAIRS, {name: [(0.5, 0.7, 0.01)] for name in "ab"}, "t"),
-    "round_lengths": (dict.fromkeys("abcd", (0, 1)),),
     "round_on_devices": (SPANS, 2, "t"),
     "rule_rates": ({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
     "slices": (P, Q, [1, 1.5]),
@@ -116,7 +111,6 @@ EVERY: dict[str, tuple] = {
         *([0, 0.5, 1], CURVES, {"here": (0.5, 1.2)}, 1.6, [0, 0.2, 0.4], {"tau": P}, 6, "t"),
     ),
     "stopping": ([0.1, 0.5], P[:2], P[:2], P[:2], 1, {0.1: (2, 1)}, {}),
-    "time_split": ({"a": dict.fromkeys(PARTS, 1.0)}, {"a": 10}),
     "tree_mask": ([-1, 0, 0],),
     "tried": ({"a": (2, 1, 3)}, {}, "speedup"),
     "value_tree": ([-1, 0], [1, 0.5]),
@@ -152,8 +146,7 @@ def test_a_figure_has_titles_and_looks(name):
         for t in named
         if t.showlegend
     }
-    if name != "round_lengths":  # a panel each
-        assert len(set(looks.values())) == len(looks)
+    assert len(set(looks.values())) == len(looks)
     assert len(drawn.to_json()) < 20_000
     layout = drawn.layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == palette.CLEAR
@@ -170,8 +163,6 @@ def test_intervals_begin_at_their_values():
     compared = figures.comparison(COMPARED).data[0].error_x
     assert list(compared.array) == pytest.approx([0, 1.0, 0.05])
     assert list(compared.arrayminus) == pytest.approx([0, 0.5, 0.1])
-    (kind,) = figures.by_category({"code": {"ar": {}, "m": CATEGORY}}).data
-    assert (kind.error_x.array, kind.error_x.arrayminus) == ((0.25,), (0.5,))
     one, other = by_parameter(MEANS.astype({"eta": str}), ["eta", "gamma"], "tau").data
     assert (one.name, other.name, list(one.x), list(one.y)) == (
         "eta=0.0",
@@ -225,42 +216,6 @@ def test_labels_show_white_space_and_never_markup():
 
 
 # ---------------------------------------------------------------------------------------- methods
-
-
-def test_by_category():
-    slow = CATEGORY | {"speedup": 0.5, "speedup_low": 0.25}
-    drawn = figures.by_category({"code": {"m": CATEGORY}, "math": {"ar": {}, "m": slow}}).data
-    assert [(t.name, list(t.x)) for t in drawn] == [("code", [2.0]), ("math", [0.5])]
-    assert list(drawn[1].customdata[0]) == ["m", 3.0, 0.25, 2.25, 4]
-
-
-def test_acceptance_by_depth():
-    (line,) = figures.acceptance_by_depth(
-        {"none": [], "a": [(75, 100), (10, 20), (9, 9)], "rare": [(1, 2)]}
-    ).data
-    assert (line.name, list(line.x), list(line.y)) == ("a", [1, 2], [0.75, 0.5])
-    assert line.error_y.array[0] == pytest.approx(math.sqrt(0.75 * 0.25 / 100), rel=1e-3)
-    assert "nothing" in figures.acceptance_by_depth({}).layout.title.text
-
-
-def test_rounds_are_counted_with_their_bonus_token():
-    drawn = figures.round_lengths({"a": [0, 0, 1, 3], "b": [1]})
-    bars = [t for t in drawn.data if t.type == "bar"]
-    assert [list(b.y) for b in bars] == [[0.5, 0.25, 0, 0.25], [0, 1, 0, 0]]
-    assert [t.x[0] for t in drawn.data if t.type == "scatter"] == [2, 2]
-    assert drawn.layout.annotations[0].text == "a, tau 2.00"
-
-
-def test_time_is_of_a_token_in_milliseconds():
-    seconds = {
-        "a": {"draft": 1.0, "score": 2.0, "verify": 0.5, "commit": 0.5},
-        "b": dict.fromkeys(PARTS, 2.0),
-    }
-    drawn = figures.time_split(seconds, {"a": 1000, "b": 4000})
-    assert {t.name: t.x[0] for t in drawn.data} == seconds["a"]
-    assert [t.x[1] for t in drawn.data] == [0.5] * 4
-    assert [list(t.customdata) for t in drawn.data[:2]] == [[0.25, 0.25], [0.5, 0.25]]
-    assert [note.text for note in drawn.layout.annotations] == ["4.00 ms", "2.00 ms"]
 
 
 def test_speedups_stand_at_their_gamma():

@@ -26,7 +26,7 @@ from specwb.widgets import RootsExplorer, RulesExplorer, SpeedExplorer, display,
 from specwb.widgets.controls import Explorer
 from specwb.widgets.figure import LiveFigure, _asked
 
-FIGURE = figures.round_lengths({"a": [0, 0, 1, 3]})
+FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]})
 
 # --------------------------------------------------------------------------- figures that change
 
