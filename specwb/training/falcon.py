@@ -70,10 +70,10 @@ def _prefixes(count: Tensor, k: int, block_order: Tensor, lengths: Tensor) -> Te
 class FalconRecipe(Recipe):
     """A block head, trained by glancing at what it is to predict.
 
-    A first pass without gradient counts ``d``, the positions where its best token is not the
-    target's. ``N = lambda d`` pairs are then replaced by the pairs they are to predict, and the
-    pass with gradient sees those. lambda falls linearly from ``glance`` to ``glance_end`` over the
-    run. The prediction of a replaced pair is not counted (its answer lies before it), unless
+    A first pass without gradient counts ``d``, the positions with a loss where its best token is
+    not the target's. ``N = lambda d`` pairs are then replaced by the pairs they are to predict, and
+    the pass with gradient sees those. lambda falls linearly from ``glance`` to ``glance_end`` over
+    the run. The prediction of a replaced pair is not counted (its answer lies before it), unless
     ``count_glanced``.
 
     Settings:
@@ -93,14 +93,14 @@ class FalconRecipe(Recipe):
 
     Source: Falcon (arXiv 2412.12639) 3.2, its code, GLAT (Qian et al. 2021) for what is counted.
     Differs from them in: lambda's ends are the paper's, not the code's .45 and .1; prefixes lie on
-    the mask's blocks, where the code takes every k-th counted position; replaced pairs are not
-    counted; the hard label is the target's best token, where the code draws one; no temperature in
-    the target's distribution; its cross-entropy weighs 1 where the paper has 0.1; blocks begin at a
-    random position of the row; more than one pass is trained, and what hangs below a block that
-    glanced is not counted there; all positions are counted but those of a user's turns; the last
-    block of a row never glances; no noise on features unless asked for (the paper's range is 0.1).
-    The loss is a mean over all positions, so what is left out weakens the step. Optimisers, rates
-    and clipping are the common loop's.
+    the mask's blocks, counted or not, where the code takes every k-th counted position; replaced
+    pairs are not counted; the hard label is the target's best token, where the code draws one; no
+    temperature in the target's distribution; its cross-entropy weighs 1 where the paper has 0.1;
+    blocks begin at a random position of the row; more than one pass is trained, and what hangs
+    below a block that glanced is not counted there; all positions are counted but those of a user's
+    turns; the last block of a row never glances; no noise on features unless asked for (the paper's
+    range is 0.1). The loss is a mean over all positions, so what is left out weakens the step.
+    Optimisers, rates and clipping are the common loop's.
     """
 
     name = published = "falcon"
@@ -236,9 +236,9 @@ class FalconRecipe(Recipe):
         k, m = head.k, pairs[0].shape[1]
         hidden = next(head.unroll(*pairs, 1))[:, :in_text]
         output = head.output(self.target.backbone.lm_head)
-        best = Level(head.last(hidden), output, offset + k).best
-        wanted = outputs.wanted(head.words).place[:, offset + k :][:, :in_text]
-        mistakes = (best != wanted).sum(-1)
+        level, wanted = Level(head.last(hidden), output, offset + k), outputs.wanted(head.words)
+        wrong = level.best != level.select(wanted.place)
+        mistakes = (wrong * level.counts(outputs, wanted)).sum(-1)
         count = (self.ratio(moment.progress) * mistakes).long()
         blocks = (in_text - 1) // k  # those whose replacements are pairs of the text
         where = self.settings["where"]

@@ -129,7 +129,7 @@ def step_loss(
     wanted = outputs.wanted(recipe.words(head))
     total, scale = torch.zeros((), device=outputs.ids.device), 1.0
     for level in recipe.training_levels(head, outputs, moment):
-        counts = _counts(level, outputs, wanted)
+        counts = level.counts(outputs, wanted)
         # a mean over all positions, so that the mean over parts of a batch is that over the batch
         share = counts / counts.numel()
         part = partial(_part, recipe, objective, level, outputs, wanted, counts)
@@ -142,19 +142,6 @@ def step_loss(
         total = total + scale * value
         scale *= objective.level_decay
     return total
-
-
-def _counts(level: Level, outputs: TargetOutputs, wanted: Wanted) -> Tensor:
-    """Returns ``[B, m]``, how much a level's predictions count."""
-    total = torch.ones(level.states.shape[:2], device=level.states.device)
-    if wanted.learnable is not None:
-        learnable = level.select(wanted.learnable)
-        if level.labels is not None:  # a token is learnt whatever the target's best one is
-            learnable = learnable | (level.labels >= 0)
-        total = total * learnable
-    if outputs.counted is not None:
-        total = total * level.select(outputs.counted)
-    return total if level.weights is None else total * level.weights
 
 
 def _part(

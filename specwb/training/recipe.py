@@ -88,6 +88,19 @@ class Level:
             return x[rows, self.index[part]]
         return self.select(x[rows])[:, part]
 
+    def counts(self, outputs: TargetOutputs, wanted: Wanted) -> Tensor:
+        """``[B, m]``, how much each prediction counts: not at all where its position is not one of
+        ``outputs.counted``, or where there is nothing to learn."""
+        total = torch.ones(self.states.shape[:2], device=self.states.device)
+        if wanted.learnable is not None:
+            learnable = self.select(wanted.learnable)
+            if self.labels is not None:  # a token is learnt whatever the target's best one is
+                learnable = learnable | (self.labels >= 0)
+            total = total * learnable
+        if outputs.counted is not None:
+            total = total * self.select(outputs.counted)
+        return total if self.weights is None else total * self.weights
+
 
 @dataclass
 class TargetOutputs:

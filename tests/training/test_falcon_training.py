@@ -189,6 +189,27 @@ def test_lambda_times_the_mistakes_are_replaced(k, where):
                 assert int(step.mask[row].sum()) == min(int(step.count[row]), limit)
 
 
+def test_a_mistake_at_a_place_without_a_loss_is_none():
+    """A user's turns have no loss, nor has a place whose best token is none of the head's words."""
+    text, k = random_outputs(), 2
+    text.counted = torch.arange(22).expand(3, -1) % 5 > 1
+    best = text.logits.argmax(-1)
+    words = best.unique()[::2]
+    config, width = eagle_config(tiny.target(), 2), tiny.target().backbone.config.hidden_size
+    model = FalconHead(config, width, k, "linear", words=words)
+    step = Step(falcon_recipe(k, glance=1, glance_end=1), model, text, steps(k, 3)[0])
+    m = step.mask.shape[1]
+    embedded, features = text.embedded[:, 1 + step.o :][:, :m], text.features[:, step.o :][:, :m]
+    (states,) = model.unroll(embedded, features, 1)
+    drafted = words[model.output(tiny.target().backbone.lm_head)(model.last(states)).argmax(-1)]
+    for row in range(3):
+        places = range(step.o + k, 22)
+        wrong = [at for at in places if drafted[row, at - step.o - k] != best[row, at]]
+        with_loss = [at for at in wrong if text.counted[row, at] and best[row, at] in words]
+        assert 0 < len(with_loss) < len(wrong)
+        assert int(step.count[row]) == len(with_loss)
+
+
 def test_lambda():
     recipe = falcon_recipe(2)
     assert [recipe.ratio(x) for x in (0.0, 0.5, 1.0)] == [0.4, 0.2, 0.0]  # the paper's
