@@ -43,6 +43,10 @@ PARTS, STEPS = 8, 13  # a cut is found to PARTS ** -STEPS = 2 ** -39 of the dist
 MAX_BOXES = 256  # boxes a draft
 TWICE = 256  # questions that are asked twice, at least
 RANDOM_POINTS = 1 << 15  # at which a rule is asked whether its boxes are right
+LEVEL = math.exp(-20)  # the probability that a bound from these points is exceeded
+UNSEEN = -math.expm1(math.log(LEVEL) / RANDOM_POINTS)
+"""Other decisions than the recovered ones, in a stretch of a uniform, say, may be missed if their
+probability is below this; of a larger one none of the random points sees with ``LEVEL`` at most."""
 CHUNK = 1 << 15  # decisions a call
 
 Outcome = tuple[E.Tokens, list[float], float]
@@ -266,27 +270,31 @@ def _inside(boxes: Boxes, margin: float = 0.001) -> Tensor:
     return boxes.low + (boxes.high - boxes.low) * inside
 
 
-def share_wrong(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, chance: Tensor) -> float:
-    """Ask a rule at random points how far its boxes may be wrong.
+def shares_wrong(rule: Rule, drafts: Drafts, boxes: Boxes) -> list[float]:
+    """Ask a rule at random points how far its boxes may be wrong, for each pair of models.
 
     A stretch of uniforms between two of the same outcome may have been missed, and a distribution
     that comes from the boxes differs from the rule's own by the probability of such stretches at
-    most. So the rule is asked at ``RANDOM_POINTS`` drafts and uniforms, drawn as they come, and at
-    one point in each box.
+    most. So the rule is asked at ``RANDOM_POINTS`` drafts and uniforms of each pair of models,
+    drawn as they come, and at one point in each box.
 
     Returns the largest probability, given the draws, that the boxes are wrong about (Clopper and
-    Pearson 1934, at the level exp(-20)); 0 where there are none, though what is less probable than
-    ``20 / RANDOM_POINTS`` may be missed. ``chance [B]`` is the probability of each row's draft.
+    Pearson 1934, at the level ``LEVEL``); 0 where no answer was another one, though what is less
+    probable than ``UNSEEN`` may be missed there.
     """
+    random, ask = torch.Generator().manual_seed(2), _Oracle(rule, drafts.draft, drafts.scores)
+    of_case, chance = torch.tensor(drafts.case), torch.tensor(drafts.chance).double()
     # the boxes of a row fill its cube, so a box by its measure and a point of it is a point of all
-    random = torch.Generator().manual_seed(2)
-    weight = chance[boxes.row] * boxes.measure
-    drawn = boxes.select(torch.multinomial(weight, RANDOM_POINTS, True, generator=random))
-    ask = _Oracle(rule, draft, scores)
-    wrong = int(_differ(ask(drawn.row, _inside(drawn, margin=0)), drawn.outcomes).sum())
-    if not wrong and not bool(_differ(ask(boxes.row, _inside(boxes)), boxes.outcomes).any()):
-        return 0.0
-    return float(stats.beta.isf(math.exp(-20), wrong + 1, RANDOM_POINTS - wrong))
+    of_box = of_case[boxes.row] == torch.arange(int(of_case.max()) + 1)[:, None]  # [cases,C]
+    weight = of_box * chance[boxes.row] * boxes.measure
+    drawn = boxes.select(torch.multinomial(weight, RANDOM_POINTS, True, generator=random).flatten())
+    differ = _differ(ask(drawn.row, _inside(drawn, margin=0)), drawn.outcomes)
+    within = of_box & _differ(ask(boxes.row, _inside(boxes)), boxes.outcomes)
+    counts = differ.view(len(weight), RANDOM_POINTS).sum(1)
+    return [
+        float(stats.beta.isf(LEVEL, wrong + 1, RANDOM_POINTS - wrong)) if wrong or seen else 0.0
+        for wrong, seen in zip(counts.tolist(), within.any(1).tolist(), strict=True)
+    ]
 
 
 def host_differs(rule: Rule, draft: Draft, scores: Scores, boxes: Boxes, most: int = 100) -> int:

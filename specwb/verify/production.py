@@ -18,7 +18,9 @@ from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.distribution import (
     DRAFTS,
+    LEVEL,
     UNLISTED,
+    UNSEEN,
     Boxes,
     Drafts,
     Inconstant,
@@ -28,7 +30,7 @@ from specwb.verify.distribution import (
     host_differs,
     joint_distributions,
     rule_of,
-    share_wrong,
+    shares_wrong,
 )
 from specwb.verify.instances import models
 from specwb.verify.rule import ONE_A_NODE, Rule
@@ -86,8 +88,9 @@ class RuleCheck:
         schemes: The names of the sampling schemes it was run with.
         lossy: Whether it does not claim to be lossless.
         rounds: Number of steps compared, one for each pair of models and tree.
-        worst, mean: The largest and the mean total variation between a step's output and the
-            target's distribution; ``where`` is the step with the largest.
+        worst, mean: The largest and the mean total variation between a step's output, by its
+            recovered decisions, and the target's distribution; ``where`` is the step with the
+            largest.
         host: Number of cases in which it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
         failure: The exception that the rule raised.
@@ -126,6 +129,12 @@ class RuleCheck:
         """Whether the rule is lossless, or declared LOSSY with forms that agree."""
         return self.lossless or (self.lossy and not self.host and not self.failure)
 
+    @property
+    def bound(self) -> float:
+        """The largest total variation that a step may have, with decisions that may have been
+        missed; it is exceeded with probability ``LEVEL`` at most."""
+        return self.worst + UNSEEN
+
     def add(self, distance: float, where: str) -> None:
         """Count a step with its total variation."""
         self.rounds += 1
@@ -156,9 +165,21 @@ class RuleCheck:
             verdict = "NOT lossless" + (" in what could be followed" if self.unchecked else "")
         else:
             verdict = "lossless" if self.lossless else "not checked"
-        lines = [f"{self.rule}: {verdict} ({self.rounds} steps, largest TV {self.worst:.2g})"]
+        size = f"{self.rounds} steps"
+        if self.pvalue is not None:
+            size = "sampled"
+        elif self.wrong:
+            size += f", largest TV {self.worst:.2g}"
+        elif self.lossless:
+            size += f", TV at most {self.bound:.2g}"
+        lines = [f"{self.rule}: {verdict} ({size})"]
         if self.coverage:
             lines.append(f"  looked at (trees by their nodes' parents) {self.coverage}")
+        if self.lossless and self.pvalue is None:
+            lines.append(
+                f"  TV {self.worst:.2g} of the recovered decisions; a stretch of the uniforms "
+                f"narrower than {UNSEEN:.2g} may be missed (confidence 1 - {LEVEL:.0e} a step)"
+            )
         if self.worst >= TOLERANCE:
             lines.append(f"  largest at {self.where}")
         if self.host:
@@ -206,8 +227,8 @@ def check_rule(
     by anything other than comparing the given uniforms with thresholds, such as one that draws its
     own random numbers: ``unchecked`` gives the reason. A distance counts only as far as it exceeds
     the probability of decisions that may not have been recovered, estimated at random uniforms
-    (:func:`specwb.verify.distribution.share_wrong`). The result is about the comparisons in
-    ``coverage`` only.
+    (:func:`specwb.verify.distribution.shares_wrong`). The result is about the comparisons in
+    ``coverage`` only, and up to ``bound``: a few decisions may have been missed.
 
     Args:
         rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
@@ -227,14 +248,17 @@ def check_rule(
         for task in _rounds(rule):
             if progress is not None:
                 progress(f"{name}: {len(task.parents) - 1} nodes, {task.scheme.name}")
-            _compare(rule, check, task)
+            try:
+                _compare(rule, check, task)
+            except Inconstant:
+                raise
+            except Unfollowed as error:  # what can be followed may still be wrong
+                check.unchecked = str(error)
         if rule.schemes == {Scheme.COUPLED}:
             check.pvalue = _sampled(rule)
             check.rounds += 1
     except Inconstant as error:  # so may its answers have been before
         check = RuleCheck(name, schemes, check.lossy, unchecked=str(error))
-    except Unfollowed as error:
-        check.unchecked = str(error)
     except Exception as error:  # a rule of somebody's own may raise anything
         check.failure = f"{type(error).__name__}: {error}"
     if not check.rounds and not check.failure and not check.unchecked:
@@ -329,25 +353,22 @@ def compare(
     rule: Rule, drafts: Drafts, cases: Sequence[Case], boxes: Boxes, tolerance: float
 ) -> Iterator[tuple[dict[E.Tokens, float], float, float]]:
     """For each pair of models the distribution of the texts, its distance from the target's, and
-    how much of it boxes that are wrong may explain (0 up to the tolerance).
+    how much of it boxes that are wrong may explain: 0 where none was seen to be wrong, and then
+    the distance holds but for decisions less probable than ``UNSEEN``.
 
     Raises:
-        Unfollowed: They may explain all of it.
+        Unfollowed: Boxes are wrong, and may explain all of the distance.
     """
-    of_case, chance = torch.tensor(drafts.case), torch.tensor(drafts.chance).double()
     texts = joint_distributions(drafts, cases, boxes)
-    for case, ((target, _), found) in enumerate(zip(cases, texts, strict=True)):
+    shares = shares_wrong(rule, drafts, boxes)
+    for (target, _), found, missed in zip(cases, texts, shares, strict=True):
         far = distance(found, E.target_distribution(target, drafts.draft.tree.D + 1))
-        missed = 0.0
-        if far >= tolerance:
-            share = chance * (of_case == case)
-            missed = share_wrong(rule, drafts.draft, drafts.scores, boxes, share)
-            if far <= missed:
-                raise Unfollowed(
-                    f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
-                    "corners; what can be recovered are rules that compare single uniforms with "
-                    "thresholds"
-                )
+        if missed and far <= max(missed, tolerance):
+            raise Unfollowed(
+                f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
+                f"corners, with a probability up to {missed:.2g}; what can be recovered are rules "
+                "that compare single uniforms with thresholds"
+            )
         yield found, far, missed
 
 

@@ -209,10 +209,12 @@ def _verdict(line: RuleLine, report: Report) -> str:
 
 
 def _decoding(check: RuleCheck | None) -> str:
-    """Of the rule that decodes: the largest distance, or the p-value where it was sampled."""
+    """Of the rule that decodes: what its TV is or is below, or the p-value where it was sampled."""
     if check is None:
         return "-"
-    return f"{check.worst:.1g}" if check.pvalue is None else f"p = {check.pvalue:.2g}"
+    if check.pvalue is not None:
+        return f"p = {check.pvalue:.2g}"
+    return f"{check.worst:.1g}" if check.wrong else f"< {check.bound:.2g}"
 
 
 def _fraction(count: int, total: int) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction as F
 
 import biased
@@ -173,6 +174,21 @@ def test_what_exceeds_the_stretches_that_were_missed_is_wrong() -> None:
     assert "NOT lossless" in str(check)
 
 
+@pytest.mark.parametrize("width", [0.01, 0.003, 0.001, 0.0001])
+def test_a_stretch_of_the_uniform_is_found_or_within_the_bound(width) -> None:
+    """Whatever is tested with a uniform in the stretch is accepted. Random uniforms are asked about
+    where the recovered decisions have the target's distribution, too."""
+
+    def stretched(at, branched, ok, u):
+        return torch.where((u > 0.618) & (u < 0.618 + width), 1e-12, u)
+
+    check = check_rule(changed(Rejection, "stretched", stretched))
+    assert not check.passed or width < check.bound
+    assert not (check.passed and width >= 0.001)
+    assert "within a box" in check.unchecked
+    assert "TV at most" not in str(check)
+
+
 class NoFilters(Rejection):
     """Wrong: p has the temperature and not the filters."""
 
@@ -241,6 +257,10 @@ def test_it_says_what_it_looked_at() -> None:
     for part in ("IID, WITHOUT_REPLACEMENT; T = 1, T = 0.7", "2 tokens: 0.1.2, 0.1.2.3.4.5;"):
         assert part in check.coverage
     assert check.coverage in str(check)
+    # 32,768 random uniforms: of a share of 6.1e-4 none is among them with probability exp(-20)
+    assert check.bound == pytest.approx(1 - math.exp(-20 / 32768), abs=1e-9)
+    assert "rejection: lossless (37 steps, TV at most 0.00061)" in str(check)
+    assert "narrower than 0.00061 may be missed (confidence 1 - 2e-09 a step)" in str(check)
 
 
 def test_a_rule_that_is_wrong_where_it_leaves_out_work_is_seen() -> None:
