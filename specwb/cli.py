@@ -196,7 +196,7 @@ def _speedup(
     plain, output = (run for _, run in measure(model, jobs, until=settings["until"], clock=False))
     speed, plain_speed = output.tokens_per_second, plain.tokens_per_second
     same = ""
-    if sampling.temperature == 0:
+    if sampling.greedy:
         found = same_texts(model, [[ids]], [plain.tokens], {"own": [output.tokens]})["own"]
         same = f"; greedy text {'NOT ' if found.ties + found.others else ''}identical"
         if found.ties:

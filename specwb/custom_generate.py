@@ -197,7 +197,7 @@ class _CustomGenerate:
             for token in criterion.eos_token_id.tolist()
         ]
         rescore = None
-        if not _is_plain_sampling(processors, sampling):
+        if not _is_plain_sampling(processors, settings):
             rescore = Processors(processors, input_ids, starts, ends, limit)
 
         target, method = self._for(model)
@@ -297,14 +297,15 @@ def _sampling(settings) -> Sampling:
     return Sampling(_or(settings.temperature, 1.0), top_k, top_p)
 
 
-def _is_plain_sampling(processors, sampling: Sampling) -> bool:
+def _is_plain_sampling(processors, settings) -> bool:
     """Whether the processors are just temperature, top-k and top-p, as the engine has them."""
     usual = {
-        TemperatureLogitsWarper: sampling.temperature not in (0, 1),
-        TopKLogitsWarper: sampling.top_k,
-        TopPLogitsWarper: sampling.top_p < 1,
+        TemperatureLogitsWarper: settings.temperature not in (None, 1),
+        TopKLogitsWarper: settings.top_k,
+        TopPLogitsWarper: _or(settings.top_p, 1.0) < 1,
     }
-    return [type(p) for p in processors] == [kind for kind, is_on in usual.items() if is_on]
+    kinds = [kind for kind, is_on in usual.items() if settings.do_sample and is_on]
+    return [type(processor) for processor in processors] == kinds
 
 
 def _pad(settings, criteria) -> Tensor | None:

@@ -54,7 +54,7 @@ def rounds(
             ``input_ids`` without their padding, see :func:`specwb.models.prompts.read_prompts`.
         method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned.
         max_new_tokens: for all rows, or one a row.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy, and so is anything below 1e-4.
         top_k: only so many most probable tokens; 0 is all of them.
         top_p: the smallest set of tokens with so much probability; 1 is all of them.
         seed: an integer, or one a row. A row's uniforms depend on its own seed and on positions

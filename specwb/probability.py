@@ -18,6 +18,11 @@ from transformers import (
 from specwb.errors import ArgumentError
 from specwb.inputs import as_int, real
 
+COLDEST = 1e-4
+"""The smallest temperature that is not greedy decoding. Below it a softmax shows rounding, not the
+model: two ways to compute one logit in float32 differ by about 1e-5, which moves a log-probability
+by 1e-5 / T, more than a tenth."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -26,7 +31,8 @@ class Sampling:
     Numbers of numpy and torch are taken and turned into Python's.
 
     Args:
-        temperature: 0 is greedy decoding.
+        temperature: 0 is greedy decoding, and so is anything below :data:`COLDEST` (1e-4), which
+            becomes 0: clients send 1e-6 or 1e-9 for "greedy".
         top_k: 0 switches the filter off. The library's own generation default of 50 never applies
             here.
         top_p: 1 switches the filter off.
@@ -50,11 +56,8 @@ class Sampling:
                 object.__setattr__(self, name, value)  # the class is frozen
         if not (self.temperature >= 0 and self.temperature < float("inf")):
             raise ArgumentError(f"temperature must be >= 0 and finite, got {self.temperature}")
-        if 0 < self.temperature < 1e-4:
-            raise ArgumentError(
-                f"temperature {self.temperature} is too small to divide logits by; "
-                "use 0 for greedy decoding"
-            )
+        if self.temperature < COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
         if type(self.top_k) is not int or self.top_k < 0:
             raise ArgumentError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
         if not 0 < self.top_p <= 1:

@@ -13,6 +13,7 @@ from transformers import (
     LogitsProcessorList,
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
 )
 from transformers.generation import logits_process
 
@@ -80,7 +81,9 @@ class Processors:
 
 
 def _for_row(processor, row: int):
-    """Returns the processor for one row: some tell rows apart by their index in the batch."""
+    """Returns the processor for one row: some tell rows apart by their index in the batch. A
+    temperature so low that it is greedy leaves the best token alone, where the library's quotient
+    may overflow."""
     if type(processor) is RepetitionPenaltyLogitsProcessor:
         lengths = getattr(processor, "prompt_ignore_length", None)
         if isinstance(lengths, Tensor):
@@ -90,6 +93,8 @@ def _for_row(processor, row: int):
         allowed_tokens = processor._prefix_allowed_tokens_fn
         processor = copy.copy(processor)
         processor._prefix_allowed_tokens_fn = lambda _, ids: allowed_tokens(row, ids)
+    elif type(processor) is TemperatureLogitsWarper and Sampling(processor.temperature).greedy:
+        return lambda _, scores: Sampling().probabilities(scores).log()
     return processor
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
+import tiny
 import torch
 from transformers import (
     LogitsProcessorList,
@@ -16,6 +17,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+import specwb
 from specwb import Sampling
 from specwb.probability import BLOCK, WIDE, draw_without_replacement, inverse_cdf
 
@@ -63,6 +65,40 @@ def test_temperature_zero_is_one_hot_at_the_lowest_argmax(filters):
     assert Sampling(0.0).greedy
     p = Sampling(0.0, **filters).probabilities(x)
     assert p.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+
+
+FEW = {"max_new_tokens": 4}
+COLD = [1e-4, 1e-5, 1e-6, 1e-9, 1e-38]  # what clients send for greedy; the first is not
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.1}])
+def test_temperatures_that_are_greedy(filters):
+    first, *colder = COLD
+    assert not Sampling(first).greedy
+    for temperature in (*colder, 9.99e-5, 5e-324, torch.tensor(1e-9)):
+        assert Sampling(temperature, **filters) == Sampling(0.0, **filters)
+    for refused in (-1e-9, float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(specwb.errors.ArgumentError, match="temperature"):
+            Sampling(refused, **filters)
+
+
+@pytest.mark.parametrize("temperature", COLD)
+@pytest.mark.parametrize("spec", ["ar", "sps", "mcsd:tree=3-2,rule=traversal", "pld", "lookahead"])
+def test_cold_texts_are_the_greedy_ones(temperature, spec):
+    """At 1e-4 draws are still draws, of tokens whose logits are far apart here."""
+    model = tiny.target()
+    draft = {"draft": tiny.draft()} if spec.startswith(("sps", "mcsd")) else {}
+    how = {"max_new_tokens": 12, "seed": 3, **draft}
+    wanted = specwb.decode(model, tiny.PROMPTS, spec, **how)
+    out = specwb.decode(model, tiny.PROMPTS, spec, temperature=temperature, top_p=0.9, **how)
+    assert out.tokens == wanted.tokens
+    if temperature < 1e-4:  # the rule and the draws are greedy too
+        assert out.step_counts == wanted.step_counts
+        trace = specwb.record(
+            model, tiny.PROMPTS[0], spec, temperature=temperature, repeats=1, **(how | FEW)
+        )
+        assert trace["sampling"]["temperature"] == 0
+        assert trace["tokens"] == wanted.tokens[0][:4]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def evaluate(
             "speedup": _ratio(row["speedup"]),
             "95 %": f"{_ratio(row['low'])} .. {_ratio(row['high'])}",
             "Spec-Bench's speedup": _ratio(row["spec_bench_speedup"]),
-            "same text": f"{row['identical']:.0%}" if temperature == 0 else "-",
+            "same text": f"{row['identical']:.0%}" if sampling.greedy else "-",
         }
         for row in frame.to_dict("records")
     ]
@@ -181,7 +181,7 @@ def _notes(answers, questions, settings, out, dtype) -> list[str]:
         matched = summary.exact_match(turns, questions)
         if matched is not None:
             notes.append(f"{key}: {matched:.1%} of the answers end in the right number.")
-        greedy = settings.sampling.temperature == 0
+        greedy = settings.sampling.greedy
         if greedy and (found := summary.differences(turns, answers["ar"])):
             question, turn, place = found[0]
             notes.append(

@@ -10,7 +10,7 @@ import typer
 TARGET = Annotated[str, typer.Option(help="lab, smol, a folder, a hub id or a .gguf file.")]
 DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
 METHOD = Annotated[str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")]
-TEMPERATURE = Annotated[float, typer.Option(help="0 is greedy.")]
+TEMPERATURE = Annotated[float, typer.Option(help="0, or less than 1e-4, is greedy.")]
 TOP_K = Annotated[int, typer.Option(min=0, help="0 is off.")]
 TOP_P = Annotated[float, typer.Option(help="1 is off.")]
 STOP = Annotated[

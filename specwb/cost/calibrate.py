@@ -223,6 +223,7 @@ def calibrate(
     """
     rows = token_rows(target, prompts)
     typical = sorted(rows, key=len)[len(rows) // 2]
+    temperature = Sampling(temperature).temperature
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     report = progress or (lambda done, text: None)
     models = {"target": target} if draft is None else {"target": target, "draft": draft}

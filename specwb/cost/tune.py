@@ -86,7 +86,7 @@ def tune(
     """
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
         raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
-    Sampling(temperature)  # raises where it is no temperature
+    temperature = Sampling(temperature).temperature
     room = target.context - max_new_tokens
     if max_new_tokens < 1 or room < 1:
         raise TuneError(

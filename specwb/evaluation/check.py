@@ -20,7 +20,7 @@ from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
-from specwb.probability import Sampling
+from specwb.probability import COLDEST, Sampling
 from specwb.verify.controls import CONTROLS
 
 LATER = 4
@@ -157,14 +157,15 @@ def check(
         method: a spec or a :class:`Method`. A rule of your own is given as ``rule=MyRule`` (class
             or instance).
         prompts: several texts or lists of token ids, better of different lengths.
-        temperature: of the sampled parts, > 0 and high enough that drafts are rejected.
+        temperature: of the sampled parts, at least 1e-4 (below it decoding is greedy) and high
+            enough that drafts are rejected.
         top_k: of the chi-square tests; 0 takes the whole vocabulary, for tiny ones.
         max_new_tokens: of the texts that are compared for equality.
         rows: texts of three tokens, distributed among the prompts.
         seed: of the sampling.
         options: the method's own.
     Raises:
-        ValueError: temperature is not > 0, rows < 1, there are more than 4,096 texts to tell apart,
+        ValueError: temperature < 1e-4, rows < 1, there are more than 4,096 texts to tell apart,
             or whatever :func:`specwb.decode` refuses.
     """
     ids = _checked_prompts(target, prompts, temperature, rows)
@@ -181,7 +182,7 @@ def check(
         for row, row_seed in zip(ids, seeds, strict=True)
     ]
 
-    sampling, whole = Sampling(float(temperature), top_k), Sampling(float(temperature))
+    sampling, whole = Sampling(temperature, top_k), Sampling(temperature)
     first = decided(partial(joint, target, chosen, ids, sampling), rows, seed)
     later = Joint(0.0, 0, 0)
     if chosen.drafter.scheme(sampling) is not Scheme.ROOTS:  # which are drawn before any rescoring
@@ -227,7 +228,7 @@ def controls(
     """
     ids = _checked_prompts(target, prompts, temperature, rows)
     options: dict[str, Any] = {} if draft is None else {"draft": draft}
-    sampling = Sampling(float(temperature), top_k)
+    sampling = Sampling(temperature, top_k)
     table = []
 
     def add(method: Method, spec: str, wrong: str) -> None:
@@ -249,9 +250,9 @@ def _checked_prompts(
     target: Target, prompts: Sequence[Prompt], temperature: float, rows: int
 ) -> list[list[int]]:
     """The prompts' token ids, after a check of the arguments."""
-    if not temperature > 0:
+    if Sampling(temperature).greedy:
         raise ArgumentError(
-            f"temperature is of the sampled part and must be > 0, got {temperature}; "
+            f"temperature is of the sampled part and must be >= {COLDEST:g}, got {temperature}; "
             "the greedy part is always run"
         )
     if not isinstance(rows, int) or rows < 1:

@@ -24,7 +24,7 @@ from specwb.models.load import check_pair, draft_model
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.noise import DRAFT, Noise, row_seeds
-from specwb.probability import Sampling
+from specwb.probability import COLDEST, Sampling
 from specwb.tree import Tree
 
 DRAWS = 20_000
@@ -137,19 +137,20 @@ def root_distributions(
         target: the target model.
         draft: the draft model, default the target's own.
         prompt: the text.
-        temperature: > 0.
+        temperature: at least 1e-4; below it decoding is greedy.
         depth: D, the draft tokens below a root.
         candidates: M, how many roots are looked at.
         drafts: chains below each root.
         seed: of the draws.
     Raises:
-        ValueError: the temperature is 0, the text does not fit the context, there are more
+        ValueError: the temperature is below 1e-4, the text does not fit the context, there are more
             candidates than tokens, or too many nodes for one tree.
     """
     sampling = Sampling(temperature)
     if sampling.greedy or candidates > target.vocabulary:
         raise ArgumentError(
-            f"temperature must be > 0 and candidates at most {target.vocabulary}, the vocabulary; "
+            f"temperature must be >= {COLDEST:g} and candidates at most {target.vocabulary}, the "
+            "vocabulary; "
             f"got {temperature:g} and {candidates}"
         )
     (ids,) = token_rows(target, [prompt])
@@ -290,7 +291,7 @@ def output_shifts(
             tv = float(np.mean([one.tv(n) for one in first_token])) if first_token else None
             yield OutputShift(
                 roots=n,
-                temperature=float(temperature),
+                temperature=sampling.temperature,
                 tokens=sum(map(len, out.tokens)),
                 mean_tokens_per_round=out.mean_tokens_per_step,
                 other=1 - float(first_choice.double().mean()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from specwb.decoding import rounds
@@ -65,11 +65,8 @@ def record(
         method = make_method(method, target, **options)
         options = {}
     (ids,) = token_rows(target, [prompt])  # type: ignore[list-item]
-    sampling: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-    }
+    chosen = Sampling(temperature, top_k, top_p)
+    sampling = asdict(chosen)
     settings = {"max_new_tokens": max_new_tokens, "seed": seed, "eos": eos, **sampling, **options}
     watcher = Watcher(method.drafter, target)
     watched = replace(method, drafter=watcher.drafter, arenas={})
@@ -97,7 +94,7 @@ def record(
             "paper": entry.paper if entry else "",
             "exactness": method.exactness.value,
             "rule": rule_of(steps[0]),
-            "scheme": method.drafter.scheme(Sampling(temperature, top_k, top_p)).value,
+            "scheme": method.drafter.scheme(chosen).value,
         },
         target={"name": target.name, "vocabulary": target.vocabulary},
         sampling={**sampling, "seed": seed, "max_new_tokens": max_new_tokens},

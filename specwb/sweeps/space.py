@@ -253,7 +253,8 @@ def checked(configuration: Mapping[str, Any]) -> Configuration:
     one["top_p"] = real("top_p", one["top_p"], SweepError)
     for name, least in (("top_k", 0), ("seed", 0), ("max_new_tokens", 1)):
         one[name] = integer(name, one[name], least, kind=SweepError)
-    Sampling(one["temperature"], one["top_k"], one["top_p"])
+    sampling = Sampling(one["temperature"], one["top_k"], one["top_p"])
+    one["temperature"] = sampling.temperature  # one that is greedy is 0
     for name, option in entry.options.items():
         value = options.get(name)
         if value is not None:

@@ -26,6 +26,7 @@ from specwb.models.load import load
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.options import Option, spell
+from specwb.probability import Sampling
 from specwb.scope import record
 from specwb.studies.intervals import bootstrap
 from specwb.tree import Tree
@@ -282,7 +283,9 @@ class Dials(Explorer):
         measured = " (measured)" if machine == HERE else " (predicted, with this tau)"
         self._figures[1].figure = figures.tried(taus, speeds, f"speedup{measured}")
         lost = "" if built.exactness is Exactness.LOSSLESS else ", LOSSY"
-        greedy = "; at T = 0 all rules are greedy" * (at["rule"] != USUAL and not at["temperature"])
+        greedy = ""
+        if at["rule"] != USUAL and Sampling(at["temperature"]).greedy:
+            greedy = "; at T = 0 all rules are greedy"
         self.summary = (
             f"{tried}{lost}: tau {_words(self.tau)} tokens per step, {self.target.name} on "
         )

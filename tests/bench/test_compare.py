@@ -83,6 +83,10 @@ def test_batches_and_sampling():
     assert list(sampled["method"]) == [*usual(tiny.target()), "hf_sample", *LIBRARY]
     assert sampled["identical"].isna().all()
     assert sampled.attrs["non_looping"] is None
+    cold = run(temperature=1e-9, methods=["sps"])
+    assert list(cold["method"]) == ["ar", "sps", "hf_greedy", *LIBRARY]
+    assert cold["identical"].all()
+    assert cold.attrs["settings"]["temperature"] == 0
 
 
 def test_the_librarys_rows_are_spelled_like_methods():

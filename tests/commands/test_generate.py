@@ -120,7 +120,7 @@ def lab():
 PROMPT = "def fib(n):"
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("temperature", ["0", "1e-9", "1"])
 def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, temperature):
     spec = "mcsd:tree=4-2-2"
     options = ("--method", spec, "--max-new-tokens", "24", "--temperature", temperature)

@@ -284,7 +284,12 @@ def test_rows_that_look_at_each_other_are_seen():
 
 
 def test_bad_arguments():
-    for bad, message in (({"temperature": 0.0}, "temperature"), ({"rows": 0}, "rows must be >= 1")):
+    for bad, message in (
+        ({"temperature": 0.0}, "must be >= 0.0001"),
+        ({"temperature": 1e-9}, "must be >= 0.0001"),
+        ({"temperature": float("nan")}, "must be a number"),
+        ({"rows": 0}, "rows must be >= 1"),
+    ):
         with pytest.raises(ValueError, match=message):
             specwb.check(tiny.target(), "ar", PROMPTS, **bad)
     with pytest.raises(ValueError, match="list of prompts"):

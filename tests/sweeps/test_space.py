@@ -98,6 +98,11 @@ def test_draws_are_different_and_repeatable():
     assert log == pytest.approx([1e-4, 1e-3, 1e-2])
 
 
+def test_temperatures_that_are_greedy_are_one_configuration():
+    colds = {"method": "sps", "temperature": [0, 1e-9, 1e-5, 1e-4]}
+    assert [one["temperature"] for one in Space([colds]).configurations()] == [0, 1e-4]
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [
