@@ -16,7 +16,7 @@ from specwb.inputs import as_int, eos_ids, is_many, to_python
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
-from specwb.models.prompts import PromptError, Prompts, read_prompts
+from specwb.models.prompts import PromptError, Prompts, prompt_name, read_prompts
 from specwb.models.target import Target, check_target
 from specwb.noise import row_seeds
 from specwb.probability import Sampling
@@ -99,8 +99,8 @@ def rounds(
     for i, (row, budget) in enumerate(zip(rows, budgets, strict=True)):
         if len(row) + budget > target.context:
             raise PromptError(
-                f"prompt {i} has {len(row)} tokens; with max_new_tokens={budget} it exceeds the"
-                f" context of {target.name!r} ({target.context})"
+                f"{prompt_name(i, len(rows))} has {len(row)} tokens; with max_new_tokens={budget} "
+                f"it exceeds the context of {target.name!r} ({target.context})"
             )
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout must be {' or '.join(LAYOUTS)}, got {layout!r}")

@@ -113,7 +113,7 @@ PYTHON = {
     "panic": (
         lambda: specwb.decode(PANICKING, "a" * 40 + "!", max_new_tokens=1),
         PromptError,
-        "prompt 0 cannot be read by the tokenizer: ",
+        "the prompt cannot be read by the tokenizer: ",
     ),
     "range endless": (lambda: Range(1, math.inf), SweepError, "low < high < inf, got 1 and inf"),
     "frame of nothing": (

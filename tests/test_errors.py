@@ -201,10 +201,10 @@ def test_citation_of_what_is_not_there():
     ("prompts", "settings", "named"),
     [
         ([], {}, "no prompt was given"),
-        ([[]], {}, "prompt 0 is empty"),
+        ([[]], {}, "the prompt is empty"),
         ([[1], []], {}, "prompt 1 is empty"),
         ("text", {}, "loaded without a tokenizer"),
-        ([1, 64], {}, r"prompt 0 has token ids outside 0\.\.63"),
+        ([1, 64], {}, r"the prompt has token ids outside 0\.\.63"),
         ([[3], [-1]], {}, "prompt 1 has token ids outside"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens must be an integer >= 1.*got 0"),
         ([[1], [2]], {"max_new_tokens": [3]}, r"max_new_tokens .* got \[3\]"),
@@ -212,7 +212,7 @@ def test_citation_of_what_is_not_there():
         (
             [1] * 500,
             {"max_new_tokens": 13},
-            r"prompt 0 has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)",
+            r"the prompt has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)",
         ),
         (
             [[1], [1] * 3],

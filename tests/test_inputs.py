@@ -79,7 +79,7 @@ def test_ids_of_other_libraries(target, prompts):
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([1.7, 2.9], "prompt 0: token ids are integers, got float 1.7"),
+        ([1.7, 2.9], "the prompt: token ids are integers, got float 1.7"),
         (torch.tensor([1.0]), "got float 1.0"),
         ([True, False], "got bool True"),
         (torch.tensor([True]), "got bool True"),
@@ -87,7 +87,7 @@ def test_ids_of_other_libraries(target, prompts):
         ([3, "w3"], "got str 'w3'"),
         ([[3], 4], "prompt 1 must be text, token ids or messages, got 4"),
         (b"w1", "prompts must be .* got bytes"),
-        ([b"w1"], "prompt 0 must be .* got b'w1'"),
+        ([b"w1"], "the prompt must be .* got b'w1'"),
         (5, "prompts must be .* got int"),
         (iter([1]), "prompts must be .* got list_iterator"),
         ("w1\udcff", "not valid Unicode .* character 2"),
@@ -98,8 +98,8 @@ def test_ids_of_other_libraries(target, prompts):
         ({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]}, "row 0 of attention_mask"),
         ({"input_ids": [1, 2], "attention_mask": [1]}, "row 0 of attention_mask"),
         ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "has 1 rows, input_ids 2"),
-        ({"input_ids": [[1]], "attention_mask": [[0]]}, "prompt 0 is empty"),
-        ({"input_ids": []}, "prompt 0 is empty"),
+        ({"input_ids": [[1]], "attention_mask": [[0]]}, "the prompt is empty"),
+        ({"input_ids": []}, "the prompt is empty"),
         (["w1 w2", ""], "prompt 1 is empty"),
     ],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -99,8 +99,8 @@ def compare(
         max_new_tokens: for every prompt.
         batch: prompts that are decoded together.
         seconds: how long to measure, warm-up included: no run is begun after it, but for those of
-            plain decoding on the first group. A method whose turn had not come is left out by name.
-            None takes all prompts.
+            plain decoding and of the first method on the first group. A method whose turn had not
+            come is left out by name. None takes all prompts.
         seed: of the sampling.
         library: also run the library's speculative decoding on the same models, at batch 1:
             ``hf_assisted`` with the library's default assistant settings and ``hf_prompt_lookup``.
@@ -122,8 +122,8 @@ def compare(
 
         Its ``attrs`` have the settings and
 
-        - reference: ``method``, what speedup is over, and ``plain``: tokens/s of all plain
-          decodings.
+        - reference: ``method``, what speedup is over; ``plain``: tokens/s of all plain decodings;
+          ``library``: speedups of the library's other rows over its own plain decoding.
         - fastest: the fastest method, and whether it is lossless, see
           :func:`specwb.bench.runs.fastest`.
         - same_text: method -> how its greedy texts agree with plain decoding's: ``texts``, those of
@@ -177,6 +177,10 @@ def compare(
         **{key: row for key, (row, _) in elsewhere.items()},
     }
     plain = ("ar", plain_row(sampling), *elsewhere)
+    # what was asked for comes first: with little time, the library's usual rows are left out
+    named = [row.key for row in library_rows[: len(library_specs)]]
+    order = list(dict.fromkeys(["ar", *built, *named, *plain, *everyone]))
+    always = {*plain, *order[:2]}
     began = datetime.now(UTC).isoformat(timespec="seconds")
     watch = Watch(one_step(target))
     runs: Runs = {name: [] for name in everyone}
@@ -184,7 +188,8 @@ def compare(
     separate, interrupted = not clock_is_free(target.device), False
     try:
         how = max_new_tokens, sampling, seed
-        asked = _jobs(everyone, plain, groups, runs, how, seconds, progress, watch)
+        in_order = {name: everyone[name] for name in order}
+        asked = _jobs(in_order, always, groups, runs, how, seconds, progress, watch)
         jobs = (replace(job, target=elsewhere.get(job.key, (None, None))[1]) for job in asked)
         for job, run in measure(target, jobs, watch=watch):
             runs[job.key].append(run)
@@ -208,10 +213,15 @@ def compare(
 
     built = {key: chosen for key, chosen in built.items() if key in runs}
     timed = by_part if separate else {key: runs[key] for key in built}
-    late = f"the time was up before the first run ({seconds or 0:g} s)"
+    late = f"no time was left to measure it (seconds = {seconds or 0:g})"
     left_out |= {name: late for name in everyone if name not in runs}
     over = reference({name: runs[name] for name in plain})
     speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
+    by_library = {
+        row.key: summary(runs[row.key], runs[plain[1]])["speedup"]
+        for row in library_rows
+        if row.assisted and row.key in runs
+    }
     same: dict[str, Same] = {}
     if sampling.greedy:
         own = {name: runs[name] for name in runs if name not in elsewhere}
@@ -237,7 +247,7 @@ def compare(
         **conditions(target, built.values()),
         "packed_bytes": packed_bytes(),
         "began": began,
-        "reference": {"method": over, "plain": speeds},
+        "reference": {"method": over, "plain": speeds, "library": by_library},
         "fastest": winner | {"lossless": bool(lossless[winner["method"]])},
         "same_text": {x: asdict(one) for x, one in same.items()} if sampling.greedy else None,
         "left_out": left_out,
@@ -427,7 +437,7 @@ def _groups(
 
 def _jobs(
     methods: dict[str, Method | Library],
-    plain: Sequence[str],
+    always: Collection[str],
     groups: Groups,
     runs: Runs,
     how: tuple[int, Sampling, int],
@@ -437,32 +447,35 @@ def _jobs(
 ) -> Iterator[Job]:
     """Every method on every group, group by group, in rotating order.
 
-    With ``seconds``, no run is begun after that time but for those of plain decoding on the first
-    group, without which there is nothing to compare with. A method that has no run by then has none
-    later. A group is started only where it is likely to end in time, or is the first of its
-    category: the groups begin with one of each. A job's run is in ``runs`` before the next job is
-    asked for; a method that was not run on the first group is taken out.
+    With ``seconds``, no run is begun after that time but for those of the methods in ``always`` on
+    the first group, without which there is nothing to compare. A method that has no run by then has
+    none later. A group is started only where it is likely to end in time. A job's run is in
+    ``runs`` before the next job is asked for; a method that was not run on the first group is taken
+    out.
     """
-    names = [*plain, *(name for name in methods if name not in plain)]
-    categories = {category for category, _ in groups}
+    names, total = list(methods), sum(len(rows) for _, rows in groups)
     began = time.monotonic()
     end = math.inf if seconds is None else began + seconds
-    for index, (category, rows) in enumerate(groups):
+    for index, (_, rows) in enumerate(groups):
         spent = time.monotonic() - began
         if index and seconds is not None:
             group = sum(run.wall for name in names for run in runs[name]) / index
-            if spent >= seconds or (index >= len(categories) and spent + group > seconds):
+            if spent + group > seconds:
                 return
         # with little time, a first run of every method is worth more than a second of one
         watch.repeat_until = end if index or seconds is None else began
         first = index % len(names)
         for turn, name in enumerate([*names[first:], *names[:first]]):
-            if time.monotonic() >= end and (index or name not in plain):
-                break
+            if time.monotonic() >= end and (index or name not in always):
+                continue
             if progress:
                 fraction = (index + turn / len(names)) / len(groups)
-                spent_share = (time.monotonic() - began) / seconds if seconds else 0
-                progress(max(fraction, spent_share), f"{name}: {category}")
+                text = f"{index * len(rows)} of {total} prompts done, now {name}"
+                if seconds:
+                    left = max(0.0, end - time.monotonic())
+                    fraction = max(fraction, 1 - left / seconds)
+                    text += f", {left:.0f} s left"
+                progress(fraction, text)
             yield Job(name, methods[name], rows, *how)
         if not index:
             for name in [name for name in names if not runs[name]]:

@@ -228,15 +228,15 @@ def notes(facts: dict[str, Any]) -> list[str]:
     runs, disturbed, again = facts["runs"], facts["disturbed"], facts["measured_again"]
     threads, cpus = facts["threads"], facts["cpus"]
     summary = (
-        f"machine: {threads} thread{'s' * (threads > 1)} on {cpus} CPUs; a fixed step, timed "
-        f"between all decodings, took over {SLOW:g} times its usual time next to {disturbed} of "
-        f"{runs} decodings; repeated: {again}"
+        f"machine: {threads} thread{'s' * (threads > 1)} on {cpus} CPUs; {disturbed} of {runs} "
+        "decodings were disturbed (a short computation timed next to them took over "
+        f"{SLOW:g} times its usual time), and {again} measured again"
     )
     if not facts["busy"]:
         return [summary]
     others = ""
     if facts["others"] is not None:
-        others = f", and other programs had {facts['others']:.1f} threads for {cpus} CPUs"
+        others = f", and other programs kept {facts['others']:.1f} threads busy on {cpus} CPUs"
     fewer = f", or compute with fewer threads (--threads {threads // 2})" if threads > 1 else ""
     warning = (
         f"BUSY MACHINE: other work disturbed {disturbed} of {runs} decodings{others}: do not rely "

@@ -167,7 +167,7 @@ def _notes(answers, questions, settings, out, dtype) -> list[str]:
     ]
     every = [turn for turns in answers.values() for turn in turns]
     if disturbed := sum(turn.disturbed for turn in every):
-        notes.append(f"The machine was slow beside {disturbed} of {len(every)} answers.")
+        notes.append(f"Other programs disturbed {disturbed} of {len(every)} answers.")
     some = next(iter(answers.values()))
     if cut := sum(turn.cut for turn in some):
         notes.append(f"{cut} prompts were shortened to fit the context.")

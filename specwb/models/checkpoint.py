@@ -93,8 +93,8 @@ def _read(
         return Stored(where, config, _from_int8(weights), card)
     suffixes = (".safetensors", ".bin", ".pt")
     others = sorted(path.name for path in where.iterdir() if path.suffix in suffixes)
-    hint = f", but {others[0]}: another kind of head?" if others else ""
-    raise HeadError(f"none of {', '.join(names)} is there{hint}")
+    hint = f"; it has {others[0]}: is this another kind of head?" if others else ""
+    raise HeadError(f"the folder has no weights under the names {' or '.join(names)}{hint}")
 
 
 def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:

@@ -475,11 +475,11 @@ def check_pair(target: Target, draft: Target) -> None:
     number."""
     check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
-        why = "and not because one of them has rows that no token of their tokenizers has"
+        why = "and more than unused rows differ; use a draft with the target's tokenizer"
         if target.tokenizer is None and draft.tokenizer is None:
             why = (
-                "and no tokenizer is known that would tell whether these are rows without a token; "
-                "give one: draft=specwb.load(.., tokenizer=..), or specwb.hf(.., tokenizer=..)"
+                "and without a tokenizer nothing says whether only unused rows differ; give one: "
+                "draft=specwb.load(.., tokenizer=..), or specwb.hf(.., tokenizer=..)"
             )
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "

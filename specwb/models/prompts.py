@@ -36,12 +36,17 @@ def token_rows(target: Target, prompts: Prompts) -> list[list[int]]:
     return read_prompts(target, prompts)[0]
 
 
+def prompt_name(i: int, count: int) -> str:
+    """What messages call prompt ``i`` of ``count``."""
+    return "the prompt" if count == 1 else f"prompt {i}"
+
+
 def check_room(rows: Sequence[Sequence[int]], more: int, model: str, context: int) -> None:
     for i, row in enumerate(rows):
         if len(row) + more > context:
             raise PromptError(
-                f"prompt {i} has {len(row)} tokens; with {more} more it exceeds the context of "
-                f"{model!r} ({context})"
+                f"{prompt_name(i, len(rows))} has {len(row)} tokens; with {more} more it exceeds "
+                f"the context of {model!r} ({context})"
             )
 
 
@@ -73,7 +78,7 @@ def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], boo
         raise PromptError(f"prompts must be {forms}; got {type(prompts).__name__}")
     if not len(batch):
         raise PromptError("no prompt was given")
-    rows = [_row_ids(target, f"prompt {i}", prompt) for i, prompt in enumerate(batch)]
+    rows = [_row_ids(target, prompt_name(i, len(batch)), prompt) for i, prompt in enumerate(batch)]
     return rows, single
 
 

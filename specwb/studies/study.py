@@ -285,7 +285,7 @@ class Study:
         records = [cell for cell in document["cells"].values() if "disturbed" in cell]
         if disturbed := sum(sum(cell["disturbed"]) for cell in records):
             lines.append(
-                f"The machine was slow beside {disturbed} of "
+                f"Other programs disturbed {disturbed} of "
                 f"{sum(len(cell['disturbed']) for cell in records)} decodings, also when they were "
                 "measured again."
             )

@@ -196,13 +196,14 @@ def _about(run: _Run, recipe: Published | None) -> list[str]:
     if recipe is not None:
         lines = [f"recipe {recipe.name}: {recipe.source or recipe.kind}"]
         if recipe.differs:
-            lines.append(f"otherwise than there: {recipe.differs}")
+            lines.append(f"its source has other settings: {recipe.differs}")
         return lines
     preset = run.recipe.published
     if not preset:
         return []
     other = differences(run.flat, read_recipe(preset, run.kind))
-    return [f"otherwise than published (--recipe {preset}): {other}"] if other else []
+    note = f"settings that differ from the published recipe {preset} (its value)"
+    return [f"{note}: {other}"] if other else []
 
 
 class _Run:

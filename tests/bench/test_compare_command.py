@@ -83,7 +83,7 @@ def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monke
     lines = screen(command, monkeypatch, columns)
     for name in [*METHODS, "hf_prompt_lookup"]:
         rows = [line.split() for line in lines if line.split()[:1] == [name]]
-        assert rows[0] == [name, "10.23x", "10.11-11.25", "14.25", "0.00", "yes"]
+        assert rows[0] == [name, "10.23x", "10.11-11.25", "14.25", "yes"]
         # the second row is its shares of time
         assert len(rows) == 1 + (not name.startswith("hf_"))
     head = " ".join(" ".join(lines[:4]).split())
@@ -99,7 +99,7 @@ def test_a_terminal_of_40_columns_keeps_names_and_whole_figures(command, frame, 
         assert rows[0] == [name, "10.23x", "10.11-11.25"]
         assert all(cell.endswith("%") for cell in [cell for row in rows[1:] for cell in row[1:]])
     left_out = " ".join(" ".join(lines).split())
-    assert "too narrow for: tau, accepted, same text" in left_out
+    assert "too narrow for: tau, same text" in left_out
 
 
 def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
@@ -114,7 +114,10 @@ def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
     # captions, a conclusion, and what to do next
     assert lines[0] == "Speed of each method, fastest first, on 19 prompts"
     assert any(line.startswith("Share of the time of decoding steps: ") for line in lines)
-    assert sum("told apart" in line or line.startswith("Fastest here") for line in lines) == 1
+    assert "Nothing but plain decoding was measured." in lines or any(
+        line.startswith(("Fastest here", "No method is faster", "The largest speedup"))
+        for line in lines
+    )
     assert lines[-1].startswith("next: ")
     assert "docs/cli.md#compare" in lines[-1]
     assert "packed" not in out

@@ -48,6 +48,10 @@ def test_cells_and_notes(frame):
     assert rows["sps"]["same text"] == "yes"
     speedups = frame["speedup"].sort_values(ascending=False)
     assert [row[f"speedup over {over}"] for row in rows.values()] == [f"{x:.2f}x" for x in speedups]
+    assisted = frame.attrs["reference"]["library"]["hf_assisted"]
+    speeds = frame.set_index("method")["speedup"]
+    assert assisted == pytest.approx(speeds["hf_assisted"] / speeds["hf_greedy"], rel=0.5)
+    assert any(f"hf_assisted {assisted:.2f}x" in note for note in report.notes(frame.attrs))
     shares = {row["method"]: row for row in report.times(frame)}
     # in the same order, and nothing is known of the library's
     assert list(shares) == [name for name in rows if not name.startswith("hf_")]
@@ -126,7 +130,7 @@ def facts_of(best: str, tied: list[str], speedup: float = 1.5) -> dict:
             "others": 4,
             "tied": tied,
         },
-        "reference": {"method": "ar"},
+        "reference": {"method": "ar", "plain": {"ar": 9.0, "hf_greedy": 8.0}},
         "runs": 20,
         "settings": {"batch": 1},
     }
@@ -138,19 +142,31 @@ def facts_of(best: str, tied: list[str], speedup: float = 1.5) -> dict:
         (facts_of("pld", []), "Fastest here is pld, 1.50x over plain decoding."),
         (
             facts_of("medusa", ["sps", "eagle"]),
-            "Fastest here is medusa (LOSSY), 1.50x over plain decoding; not told apart from it by "
-            "20 prompts: sps, eagle.",
+            "Fastest here is medusa (LOSSY), 1.50x over plain decoding; 20 prompts cannot tell it "
+            "from sps, eagle.",
         ),
         (
             facts_of("pld", ["ar", "sps"]),
-            "The largest speedup is pld's, 1.50x, but it is not told apart from plain decoding, "
-            "ar; not told apart from it by 20 prompts: sps.",
+            "The largest speedup is pld's, 1.50x; 20 prompts cannot tell it from ar, sps.",
         ),
         (facts_of("ar", [], 1.0), "No method is faster here than plain decoding, ar."),
         (
             facts_of("pld", ["ar", "sps", "eagle", "hf_greedy"]) | {"runs": 1},
-            "No method is told apart from the fastest by 1 prompt; the largest speedup is pld's, "
-            "1.50x. Measure longer (--seconds).",
+            "The largest speedup is pld's, 1.50x, but 1 prompt cannot rank the methods: measure "
+            "longer (--seconds).",
+        ),
+        (
+            {
+                **facts_of("ar", []),
+                "fastest": {
+                    "method": "ar",
+                    "speedup": 1,
+                    "lossless": True,
+                    "others": 1,
+                    "tied": [],
+                },
+            },
+            "Nothing but plain decoding was measured.",
         ),
     ],
 )

@@ -233,7 +233,7 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
             "'draft' is given twice",
         ),
         # what bytes that are no UTF-8 become
-        (["a\udcffb"], "prompt 0 is not valid Unicode text (UTF-8)"),
+        (["a\udcffb"], "the prompt is not valid Unicode text (UTF-8)"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, arguments, message):

@@ -177,7 +177,7 @@ def test_prompts_beside_a_slow_machine_are_counted(target, tmp_path, monkeypatch
     slow = sum(map(sum, told))
     assert slow == grid.MIN_PROMPTS * len(cells) - 1  # all but the first
     document = study_of(cells).report(store.document)
-    assert any(f"slow beside {slow} of {slow + 1} dec" in line for line in STUDY.summary(document))
+    assert any(f"disturbed {slow} of {slow + 1} dec" in line for line in STUDY.summary(document))
 
 
 def test_a_run_is_continued_where_it_was_interrupted(target, tmp_path, monkeypatch):
