@@ -159,15 +159,16 @@ def generate(
     stream.close()
     if not last_piece.endswith("\n"):
         typer.echo()
-    seconds = time.perf_counter() - began
     lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
     summary = "no tokens"
     if count := len(stream.ids):
         tau = stream.mean_tokens_per_step
         summary = (
             f"{count} tokens in {stream.rounds} steps, tau {tau:.2f} "
-            f"({tau - 1:.2f} accepted/step), {count / seconds:.1f} tokens/s from a cold start"
+            f"({tau - 1:.2f} accepted/step); first step {stream.ends[0][0] - began:.1f} s"
         )
+        if stream.rounds > 1:
+            summary += f", then {stream.tokens_per_second:.1f} tokens/s"
     whole(errors, f"{chosen.key}{lossy}: {summary}")
     if interrupted:
         raise typer.Exit(130)

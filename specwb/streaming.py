@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ class Stream:
         self.ids: list[int] = []
         self.rounds = self.accepted = 0
         self.text: Text | None = None
+        self.ends: list[tuple[float, int]] = []  # of every step: when, and the tokens until then
         self._shown = ""
 
     def __call__(self, step: Step) -> None:
@@ -41,6 +43,7 @@ class Stream:
         self.ids += emitted[0, :n].tolist()
         self.rounds += 1
         self.accepted += n - 1
+        self.ends.append((time.perf_counter(), len(self.ids)))
         self.text.feed(self.ids[len(self.text.sizes) - 1 :])  # where no stop text made the engine
         text = self.text.printed.rstrip(PART)
         if text.startswith(self._shown):
@@ -57,6 +60,13 @@ class Stream:
     def mean_tokens_per_step(self) -> float:
         """tau: tokens per decoding step, the bonus token included."""
         return len(self.ids) / max(1, self.rounds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all steps but the first, which has the prompt in it and what is done once: products
+        that are timed, weights that are read and packed. NaN where there are no others."""
+        (first, before), (last, after) = self.ends[0], self.ends[-1]
+        return (after - before) / (last - first) if len(self.ends) > 1 else float("nan")
 
     def _show(self, text: str, drafted: bool) -> None:
         if piece := text[len(self._shown) :]:

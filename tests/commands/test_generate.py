@@ -88,6 +88,15 @@ def test_a_piece_belongs_to_the_token_that_completed_it(bytelevel):
     assert pieces == [("a", True), ("日", False), ("b", False)]
 
 
+def test_speed_counts_neither_the_first_step_nor_its_tokens(bytelevel, monkeypatch):
+    """The first step, with all that is done once, ends after 40 s; 3 tokens follow in 1.5 s."""
+    times = iter([40.0, 41.0, 41.5])
+    monkeypatch.setattr("specwb.streaming.time.perf_counter", lambda: next(times))
+    ids = bytelevel("a b c d e")["input_ids"][:5]
+    stream, _ = run_stream(bytelevel, [5], [ids[:2], ids[2:4], ids[4:]])
+    assert stream.tokens_per_second == 2.0
+
+
 def test_leading_spaces_and_bytes_of_a_fallback(fallback):
     hello, world, mark = fallback.convert_tokens_to_ids(["▁Hello", "▁world", "!"])
     assert fallback.decode([world]) == "world"  # alone it has no space
@@ -131,6 +140,10 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     tau = wanted.mean_tokens_per_step
     count = f"{len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} steps"
     assert f"mcsd: {count}, tau {tau:.2f} ({tau - 1:.2f} accepted/step)" in err
+    speed = r"accepted/step\); first step [\d.]+ s, then [\d.]+ tokens/s$"
+    assert re.search(speed, err, re.MULTILINE)
+        r"accepted/step\); first step [\d.]+ s, then [\d.]+ tokens/s$", err, re.MULTILINE
+    )
     assert "speedup" not in err  # nothing was measured against
 
 
