@@ -4,8 +4,9 @@ slots, masks and cache.
 The weights, the norms and the activation are the library's; the order of the calls is ours. In
 comparison with calls of the library's attention modules this fuses q, k and v into one product and
 gate and up into another (the modules' weights become views of the fused ones, so that nothing is
-stored twice), rotates q and k together, and never repeats grouped keys. How architectures differ is said in :mod:`specwb.models.architectures`; what has no entry
-there runs by :mod:`specwb.models.generic`.
+stored twice), rotates q and k together, and never repeats grouped keys. How architectures differ is
+said in :mod:`specwb.models.architectures`; what has no entry there runs by
+:mod:`specwb.models.generic`.
 """
 
 from __future__ import annotations
