@@ -38,7 +38,7 @@ from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.masked import Blocks
 from specwb.models.medusa import MedusaHeads
 from specwb.models.products import Choices
-from specwb.models.ranks import RankGroups, Ranks
+from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 
 # ------------------------------------------------------------------------------ caches and layouts
@@ -291,12 +291,6 @@ def stacked_weights_by_size(patch):
 def attentions_dealt_out(patch):
     """The attentions of a group go to the ranks in turn, though outputs are gathered in order."""
     patch.edit(RankGroups.__init__, "g // -(-len(group) // size)", "g % size")
-
-
-@killed_by("models/test_ranks.py: seconds_add_up")
-def seconds_of_the_last_exchange(patch):
-    """Of a part that runs once a layer the last run's seconds are reported, not their sum."""
-    patch.edit(Ranks.part, "self.seconds.get(name, 0.0) + ", "")
 
 
 # ------------------------------------------------------------------------------ files and loading
