@@ -73,12 +73,6 @@ PYTHON = {
     "dtype": (lambda: specwb.load("lab", dtype="int8"), LoadError, "dtype must be .* got 'int8'"),
     "head long": (lambda: folder_of("a" * 5000), LoadError, "too long"),
     "register": (lambda: specwb.register(5, specwb.Drafter), MethodError, "key 5 must be a plain"),
-    "shard": (lambda: specwb.sweep(TARGET, [[1]], "ar", shard=5), SweepError, r"\(i, n\).* got 5"),
-    "shard bool": (
-        lambda: specwb.sweep(TARGET, [[1]], "ar", shard=(0, "2")),
-        SweepError,
-        "shard must be two integers",
-    ),
     "jobs": (
         lambda: specwb.sweep(TARGET, [[1]], "ar", jobs="2"),
         SweepError,
@@ -122,11 +116,6 @@ PYTHON = {
         "no.sqlite does not exist",
     ),
     "draft without a name": (decode(method="sps", draft=""), LoadError, "hub id .* got ''"),
-    "halving": (
-        lambda: specwb.sweep(TARGET, [[1]], "pld", halving=5),
-        SweepError,
-        "halving has by, and keep and start; got 5",
-    ),
     "prompts of a sweep": (lambda: specwb.sweep(TARGET, 5, "ar"), PromptError, "got int"),
     "space": (lambda: Space([5]), SweepError, r"blocks must be a list of tables, got \[5\]"),
     "target": (lambda: specwb.method("sps", "lab"), ArgumentError, "must come from specwb.load"),
@@ -167,7 +156,6 @@ PYTHON = {
     "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
     "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
     "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
-    "store itself": (lambda: Store("s.sqlite").merge("s.sqlite"), StoreError, "merged with itself"),
     "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }
 

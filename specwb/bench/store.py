@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -208,24 +207,3 @@ class Store:
         with self._errors():
             rows = self._connection.execute("SELECT * FROM runs ORDER BY rowid").fetchall()
         return [(id, prompt, seconds, from_json(record)) for id, prompt, seconds, record in rows]
-
-    def merge(self, other: Path | str) -> int:
-        """Takes over what another store has and this one has not; returns how many runs."""
-        path = home(other)
-        if path.exists() and os.path.samefile(path, self.path):
-            raise StoreError(f"store {path} cannot be merged with itself")
-        Store(path, False, self.kind).close()  # it is one, and of a schema that is known
-        run = self._connection.execute
-        with self._errors():
-            run("ATTACH ? AS other", (str(path),))
-            try:
-                run("BEGIN IMMEDIATE")
-                run("INSERT OR IGNORE INTO main.settings SELECT * FROM other.settings")
-                new = f"INSERT INTO main.runs SELECT * FROM other.runs WHERE true {UNLESS_KNOWN}"
-                count = run(new).rowcount
-                run("COMMIT")
-            finally:
-                if self._connection.in_transaction:  # a full disk has ended it already
-                    run("ROLLBACK")
-                run("DETACH other")
-        return int(count)

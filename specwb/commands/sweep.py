@@ -64,16 +64,9 @@ def sweep(
     jobs: Annotated[
         int, typer.Option(min=1, help="Processes at once; more than one note no times.")
     ] = 1,
-    dask: Annotated[
-        str | None,
-        typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786: its workers run."),
-    ] = None,
     timed: Annotated[
         bool, typer.Option("--timed", help="Note times although several processes decode at once.")
     ] = False,
-    shard: Annotated[
-        str, typer.Option(help="i/n: only every n-th configuration, from the i-th on (0 <= i < n).")
-    ] = "0/1",
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
 ) -> None:
@@ -91,9 +84,6 @@ def sweep(
         return
     if file is None:
         raise ValueError("a sweep needs a FILE, or --paper NAME, which prints one to begin with")
-    index, slash, count = shard.partition("/")
-    if not slash or not index.isdecimal() or not count.isdecimal():
-        raise ValueError(f"--shard must be i/n, such as 0/4, got {shard!r}")
     plan = spaces.read(file)
     questions = interleave(load_prompts(plan.prompts))[: plan.first]
     model = loaded(plan.target, device, dtype, stored=True)
@@ -109,11 +99,8 @@ def sweep(
             questions,
             space=plan.space,
             store=out,
-            halving=plan.halving,
             jobs=jobs,
-            dask=dask,
             timed=True if timed else None,
-            shard=(int(index), int(count)),
             progress=report,
         )
     configurations = found["id"].nunique()
@@ -155,9 +142,6 @@ def results(
     pivot: Annotated[
         bool, typer.Option("--pivot", help="The last parameter of --by across, the others down.")
     ] = False,
-    merge: Annotated[
-        list[Path] | None, typer.Option(help="Take over the runs of another store first.")
-    ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Write one row a run to this file.", writable=True)
     ] = None,
@@ -186,10 +170,6 @@ def results(
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
     check_outputs({"--csv": csv, "--parquet": parquet, "--plot": plot})
     with Store(store, False) as opened:
-        for other in merge or ():
-            looking.frame(other)  # a sweep has written it
-            count = opened.merge(other)
-            errors.print(f"{count} runs taken over from {other}", highlight=False)
         found = looking.filtered(looking.frame(opened), where or ())
     if csv is not None:
         write(csv_bytes(found, csv), csv)

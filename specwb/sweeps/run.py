@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from specwb.bench.conditions import weights
 from specwb.bench.machine import one_step
 from specwb.bench.prompts import Question, fitted
 from specwb.bench.store import Store, digest
-from specwb.inputs import as_int, integer, is_many
+from specwb.inputs import integer, is_many
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
@@ -25,16 +23,9 @@ from specwb.models.prompts import Prompt
 from specwb.models.target import Target
 from specwb.probability import Sampling
 from specwb.sweeps.heads import Heads, content_hash
-from specwb.sweeps.results import frame, middle_of, summary
-from specwb.sweeps.space import (
-    SHARED,
-    Configuration,
-    Space,
-    SweepError,
-    check_halving,
-    options_of,
-)
-from specwb.sweeps.workers import Item, Task, Worker
+from specwb.sweeps.results import frame
+from specwb.sweeps.space import SHARED, Configuration, Space, SweepError, options_of
+from specwb.sweeps.workers import Item, Task, runs
 
 Progress = Callable[[float, str], None]
 
@@ -47,11 +38,8 @@ def sweep(
     space: Space | None = None,
     store: Store | Path | str | None = None,
     samples: int | None = None,
-    halving: Mapping[str, Any] | None = None,
     jobs: int = 1,
-    dask: str | None = None,
     timed: bool | None = None,
-    shard: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
     **axes: Any,
 ) -> pd.DataFrame:
@@ -75,16 +63,8 @@ def sweep(
         space: other configurations than ``method`` and ``axes`` say.
         store: a :class:`Store` or its file; default none, and the results are in the frame only.
         samples: how many configurations are drawn at random, default all.
-        halving: successive halving, ``{"by": "speedup", "keep": 0.5, "start": 4}``: all
-            configurations are measured on ``start`` prompts, the share ``keep`` that is best by a
-            column of the results goes on with twice as many, and so on.
-        jobs: processes that decode at once, on one thread each.
-        dask: the address of a Dask scheduler whose workers decode instead, on one thread each; they
-            must have this version of specwb, and files by the same paths. Results are stored under
-            this machine's device and versions.
+        jobs: processes that decode at once, on one thread each, by joblib's backend in force.
         timed: whether times are noted; default where nothing else is decoded at the same time.
-        shard: (i, n): only every n-th configuration, from the i-th on, and plain decoding. Stores
-            of all shards can be merged (:meth:`Store.merge`).
         progress: called with (fraction done, text): before the first run with how many there are
             and an estimate of their time, see :func:`workload`, and after every run.
         axes: options of the method, and temperature, top_k, top_p, seed, max_new_tokens, rule,
@@ -109,17 +89,12 @@ def sweep(
         space = Space([{"method": names, **axes}], samples)
     elif method is not None or axes or samples is not None:
         raise SweepError("give either a space, or a method with its axes and samples")
-    if dask is not None and jobs > 1:
-        raise SweepError("give either jobs, processes of this machine, or dask, a cluster's")
     if not isinstance(space, Space):
         raise SweepError(f"space must be a specwb.sweeps.Space, got {space!r}")
     if progress is not None and not callable(progress):
         raise SweepError(f"progress must be a function, got {progress!r}")
     integer("jobs", jobs, 1, kind=SweepError)
-    pair = [as_int(x) for x in shard] if is_many(shard) else []
-    if len(pair) != 2 or None in pair or not 0 <= pair[0] < pair[1]:  # type: ignore[operator]
-        raise SweepError(f"shard must be two integers (i, n) with 0 <= i < n, got {shard!r}")
-    rest = halving, jobs, dask, timed, shard, progress
+    rest = jobs, timed, progress
     if isinstance(store, Store):
         with store.measuring():
             return _sweep(target, prompts, space, store, *rest)
@@ -134,47 +109,34 @@ def _sweep(
     prompts: Sequence[Question] | Sequence[Prompt],
     space: Space,
     store: Store,
-    halving: Mapping[str, Any] | None,
     jobs: int,
-    dask: str | None,
     timed: bool | None,
-    shard: tuple[int, int],
     progress: Progress | None,
 ) -> pd.DataFrame:
     model = target if isinstance(target, Target) else load(target)
-    is_alone = jobs == 1 and dask is None
-    is_timed = is_alone if timed is None else timed
-    if halving is not None:
-        check_halving(halving)
-        if halving["by"] in ("tokens_per_second", "speedup") and not is_timed:
-            raise SweepError(f"halving: times are not noted, so that nothing has {halving['by']}")
-    with closing(Worker(target, model, is_timed, jobs, dask)) as worker:
-        configurations = with_plain(space.configurations())
-        longest = max(one["max_new_tokens"] for one in configurations)
-        items = _items(model, prompts, longest)
-        configurations = [
-            one for i, one in enumerate(configurations) if is_plain(one) or i % shard[1] == shard[0]
-        ]
-        heads = Heads(model, store.path.with_suffix(".heads"))
-        chosen = _tasks(model, configurations, heads, is_alone, store)
-        for tasks_now, items_now in _rungs(chosen, items, halving, store):
-            done = store.done(is_timed)
-            work = [
-                (task, item)
-                for i, item in enumerate(items_now)
-                for task in tasks_now[i % len(tasks_now) :] + tasks_now[: i % len(tasks_now)]
-                if (task.id, item.key) not in done
-            ]
-            if progress and work:
-                progress(0.0, workload(model, work, jobs))
-            for count, run in enumerate(worker.runs(work)):
-                store.add(*run)
-                if progress:
-                    progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
-        ids = {task.id for task in chosen}
-        keys = {item.key for item in items}
-        results = frame(store)
-        return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
+    is_timed = jobs == 1 if timed is None else timed
+    configurations = with_plain(space.configurations())
+    longest = max(one["max_new_tokens"] for one in configurations)
+    items = _items(model, prompts, longest)
+    heads = Heads(model, store.path.with_suffix(".heads"))
+    tasks = _tasks(model, configurations, heads, jobs == 1, store)
+    done = store.done(is_timed)
+    work = [
+        (task, item)
+        for i, item in enumerate(items)
+        for task in tasks[i % len(tasks) :] + tasks[: i % len(tasks)]
+        if (task.id, item.key) not in done
+    ]
+    if progress and work:
+        progress(0.0, workload(model, work, jobs))
+    for count, run in enumerate(runs(target, model, work, is_timed, jobs)):
+        store.add(*run)
+        if progress:
+            progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
+    ids = {task.id for task in tasks}
+    keys = {item.key for item in items}
+    results = frame(store)
+    return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
 
 
 def workload(target: Target, work: Sequence[tuple[Task, Item]], jobs: int = 1) -> str:
@@ -187,11 +149,6 @@ def workload(target: Target, work: Sequence[tuple[Task, Item]], jobs: int = 1) -
     minutes = sorted(step() for _ in range(4))[1] * tokens / jobs / 60
     time = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
     return f"{len(work)} runs, about {time} at the speed of plain decoding"
-
-
-def is_plain(configuration: Configuration) -> bool:
-    """Whether it is plain decoding."""
-    return configuration["method"] == "ar"
 
 
 def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
@@ -267,26 +224,3 @@ def portable(one: Configuration) -> Configuration:
         if is_path and (content := content_hash(value)) is not None:
             named[name] = f"{Path(value).name}@{content[:8]}"
     return named
-
-
-def _rungs(
-    tasks: list[Task], items: list[Item], halving: Mapping[str, Any] | None, store: Store
-) -> Iterator[tuple[list[Task], list[Item]]]:
-    """Yields what is measured next; with halving, what is left after each rung."""
-    if halving is None:
-        yield tasks, items
-        return
-    by, keep, count = halving["by"], halving.get("keep", 0.5), halving.get("start", 4)
-    left = tasks
-    while True:
-        yield left, items[:count]
-        others = [task for task in left if not is_plain(task.configuration)]
-        if count >= len(items) or len(others) <= 1:
-            return
-        results = frame(store)
-        keys = [item.key for item in items[:count]]
-        results = results[results.id.isin([t.id for t in others]) & results.prompt.isin(keys)]
-        order = summary(results, by=["id"], value=by).sort_values(middle_of(by), ascending=False)
-        best = set(order["id"].head(max(1, math.ceil(keep * len(others)))))
-        left = [task for task in left if is_plain(task.configuration) or task.id in best]
-        count *= 2

@@ -325,7 +325,6 @@ class SweepFile:
     target: str = "lab"  # the target's name or folder
     prompts: str = "lab"  # a prompt set's name, or a file
     first: int | None = None  # how many prompts of it, None for all
-    halving: dict[str, Any] | None = None  # see :func:`specwb.sweeps.run.sweep`, None for none
 
 
 _KEYS: dict[str, type] = {
@@ -334,7 +333,6 @@ _KEYS: dict[str, type] = {
     "first": int,
     "samples": int,
     "seed": int,
-    "halving": dict,
     "axes": dict,
     "methods": list,
 }
@@ -398,32 +396,13 @@ def read(path: Path) -> SweepFile:
             words = re.findall(r"[\w.]+", str(error))
             named = next((name for name in block if name in words and name != "method"), "method")
             raise refuse(_line(content, named, number), error) from error
-    halving = table.get("halving")
-    if halving is not None:
-        try:
-            check_halving(halving)
-        except SweepError as error:
-            raise refuse(_line(content, "halving"), error) from error
     space = Space(blocks, table.get("samples"), table.get("seed", 0))
     try:
         space.configurations()
     except ValueError as error:
         raise SweepError(f"{path}: {error}") from error
     place = table.get("target", "lab"), table.get("prompts", "lab")
-    return SweepFile(space, *place, table.get("first"), halving)
-
-
-def check_halving(halving: Mapping[str, Any]) -> None:
-    """Checks the settings of successive halving."""
-    known = {"by", "keep", "start"}
-    if not isinstance(halving, Mapping) or set(halving) - known or "by" not in halving:
-        raise SweepError(f"halving has by, and keep and start; got {halving!r}")
-    if halving["by"] not in METRICS:
-        raise SweepError(f"halving: by is one of {', '.join(METRICS)}; got {halving['by']!r}")
-    keep = real("halving: keep", halving.get("keep", 0.5), SweepError)
-    if not 0 < keep < 1:
-        raise SweepError(f"halving: keep must be in (0, 1), got {keep}")
-    integer("halving: start", halving.get("start", 4), 1, kind=SweepError)
+    return SweepFile(space, *place, table.get("first"))
 
 
 def _axis(name: str, value: Any) -> Any:

@@ -1,22 +1,22 @@
-"""Who decodes a sweep's runs: this process, several of this machine, or a Dask cluster's."""
+"""Decoding a sweep's runs, in this process or in several."""
 
 from __future__ import annotations
 
 import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import Parallel, delayed
 
 from specwb.bench.machine import Watch, one_step
 from specwb.bench.measure import Job, measure
 from specwb.bench.store import digest
-from specwb.extras import require
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.load import load
@@ -26,8 +26,6 @@ from specwb.sweeps.space import Configuration, SweepError
 
 PART = 4
 """Prompts that another process decodes before it hands its runs over."""
-ANSWER_SECONDS = 10
-"""How long a Dask scheduler has to answer."""
 
 
 Run = tuple[str, str, dict[str, Any], float | None]
@@ -54,108 +52,65 @@ class Task:
     options: dict[str, Any]  # what the method was built with
 
 
-class Worker:
-    """Decodes what it is given; another process loads the target by its name, if it is one.
+def runs(
+    target: Target | str | Path,
+    model: Target,
+    work: Sequence[tuple[Task, Item]],
+    timed: bool,
+    jobs: int = 1,
+) -> Iterator[Run]:
+    """Yields the runs of ``work``, with ``jobs`` > 1 in any order.
 
-    Raises:
-        SweepError: no scheduler answers at that address, or it has no workers.
-        MissingExtra: Dask is not installed.
+    Several processes are those of joblib's backend in force, its own (loky) unless the caller has
+    chosen another by ``joblib.parallel_config``. Each loads the model by the name ``target``, or
+    from a temporary file if ``target`` is a model in memory.
     """
-
-    def __init__(
-        self,
-        target: Target | str | Path,
-        model: Target,
-        timed: bool,
-        jobs: int = 1,
-        dask: str | None = None,
-    ) -> None:
-        self.target, self.model, self.timed, self.jobs = target, model, timed, jobs
-        self.client = None if dask is None else _client(dask)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this process decodes."""
-        return self.client is None and self.jobs == 1
-
-    def close(self) -> None:
-        """Closes the Dask client."""
-        if self.client is not None:
-            self.client.close()
-
-    def runs(self, work: list[tuple[Task, Item]]) -> Iterator[Run]:
-        """Yields the runs, in any order."""
-        if not work:
-            return
-        if self.is_alone:
-            yield from _measured(self.model, work, self.timed)
-            return
-        from joblib import Parallel, delayed
-
-        by_task: dict[tuple[str, int], list[tuple[Task, Item]]] = {}
-        numbers: dict[str, int] = {}
-        for task, item in work:
-            number = numbers[task.id] = numbers.get(task.id, -1) + 1
-            by_task.setdefault((task.id, number // PART), []).append((task, item))
-        with ExitStack() as stack:
-            where, backend = self._sent(stack)
-            stack.enter_context(backend)
-            pool = Parallel(return_as="generator_unordered")
-            parts = (
-                delayed(_elsewhere)(
-                    where,
-                    self.model.fingerprint,
-                    self.model.dtype,
-                    task.configuration,
-                    task.options,
-                    task.id,
-                    [item for _, item in part],
-                    self.timed,
-                )
-                for part in by_task.values()
-                for task in [part[0][0]]
+    if not work:
+        return
+    if jobs == 1:
+        yield from _measured(model, work, timed)
+        return
+    by_task: dict[tuple[str, int], list[tuple[Task, Item]]] = {}
+    numbers: dict[str, int] = {}
+    for task, item in work:
+        number = numbers[task.id] = numbers.get(task.id, -1) + 1
+        by_task.setdefault((task.id, number // PART), []).append((task, item))
+    with _sent(target) as where:
+        parts = (
+            delayed(_elsewhere)(
+                where,
+                model.fingerprint,
+                model.dtype,
+                task.configuration,
+                task.options,
+                task.id,
+                [item for _, item in part],
+                timed,
             )
-            for found in pool(parts):
-                yield from found
-
-    def _sent(self, stack: ExitStack) -> tuple[Any, AbstractContextManager]:
-        """What other processes find the target by, and the backend that runs them.
-
-        A model in memory is sent once, not with every part of the work.
-        """
-        from joblib import parallel_config
-
-        where: Any = self.target if isinstance(self.target, Target) else str(self.target)
-        if self.client is not None:
-            sent = [where] if isinstance(where, Target) else None
-            options = {"client": self.client, "scatter": sent, "wait_for_workers_timeout": 0}
-            return where, parallel_config(backend="dask", **options)
-        if isinstance(where, Target):
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            path = Path(folder) / "target"
-            path.write_bytes(pickle.dumps(where))
-            where = path
-        return where, parallel_config(backend="loky", n_jobs=self.jobs)
+            for part in by_task.values()
+            for task in [part[0][0]]
+        )
+        for found in Parallel(jobs, return_as="generator_unordered")(parts):
+            yield from found
 
 
-def _client(address: str) -> Any:
-    """Connects to a Dask scheduler."""
-    require("specwb sweep --dask", "dask", "distributed")
-    from distributed import Client
+@contextmanager
+def _sent(target: Target | str | Path) -> Iterator[Path | str]:
+    """The name or file by which other processes find the target.
 
-    try:
-        client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SweepError(f"no Dask scheduler answers at {address!r}: {reason}") from error
-    if not client.scheduler_info()["workers"]:
-        client.close()
-        raise SweepError(f"the Dask scheduler at {address!r} has no workers")
-    return client
+    A model in memory is written once, not sent with every part of the work.
+    """
+    if not isinstance(target, Target):
+        yield str(target)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "target"
+        path.write_bytes(pickle.dumps(target))
+        yield path
 
 
 def _elsewhere(
-    where: Target | Path | str,
+    where: Path | str,
     fingerprint: str,
     dtype: torch.dtype,
     configuration: Configuration,
@@ -166,7 +121,7 @@ def _elsewhere(
 ) -> list[Run]:
     """Runs one configuration in a process of its own."""
     torch.set_num_threads(1)
-    model = where if isinstance(where, Target) else _loaded(where, fingerprint, dtype)
+    model = _loaded(where, fingerprint, dtype)
     method = make_method(configuration["method"], model, **options)
     place = float(configuration["temperature"]), configuration["top_k"], configuration["top_p"]
     task = Task(id, configuration, method, Sampling(*place), options)

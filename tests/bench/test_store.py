@@ -1,4 +1,4 @@
-"""The store: written whole or not at all, merged without counting double, refused where damaged."""
+"""The store: written whole or not at all, refused where damaged."""
 
 from __future__ import annotations
 
@@ -52,24 +52,6 @@ def test_a_run_that_fails_leaves_nothing(tmp_path):
             store.add("a", None, RECORD)
         assert store.done() == set()
         store.add("a", "p", RECORD)
-
-
-def test_stores_are_merged_without_counting_double(tmp_path):
-    with Store(tmp_path / "a.sqlite") as a, Store(tmp_path / "b.sqlite") as b:
-        for store, prompts in ((a, "pq"), (b, "qr")):
-            id = store.add_settings({"method": "ar"}, {})
-            for prompt in prompts:
-                store.add(id, prompt, RECORD, 0.5)
-        b.add(id, "s", RECORD)
-        assert a.merge(tmp_path / "b.sqlite") == 2
-        assert a.merge(tmp_path / "b.sqlite") == 0
-        assert a.done() == {(id, x) for x in "pqrs"}
-        assert list(a.settings()) == [id]
-        b.add(id, "s", RECORD, 0.25)  # now with its time
-        assert a.merge(tmp_path / "b.sqlite") == 1
-        assert a.done(timed=True) == a.done()
-        with pytest.raises(StoreError, match="does not exist"):
-            a.merge(tmp_path / "c.sqlite")
 
 
 def test_what_is_no_store_is_refused(tmp_path):
@@ -138,13 +120,6 @@ def test_a_locked_store_is_refused_after_a_few_seconds(tmp_path, monkeypatch):
         with pytest.raises(StoreError, match="database is locked: another program uses it"):
             Store(path)
     Store(path).close()
-
-
-def test_a_store_is_not_merged_with_itself(tmp_path):
-    path = filled(tmp_path / "s.sqlite")
-    (tmp_path / "link").symlink_to(path)
-    with Store(path) as store, pytest.raises(StoreError, match="cannot be merged with itself"):
-        store.merge(tmp_path / "link")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")

@@ -80,7 +80,6 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words):
         ["results", "o", "--csv", "./o"],
         ["results", "o", "--plot", "o"],
         ["results", "o", "--csv", "o-wal"],
-        ["results", "o", "--merge", "o"],
         ["compare", "--prompts", "o", "--json", "o"],
         ["evaluate", "--bench", "o", "--csv", "o"],
         ["sweep", "o", "--out", "o"],

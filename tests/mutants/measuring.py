@@ -58,7 +58,6 @@ from specwb.studies.kangaroo import cells as kangaroo
 from specwb.studies.mcsd_ti import study as mcsd_ti
 from specwb.studies.study import Study
 from specwb.sweeps import heads, results, space
-from specwb.sweeps import run as sweeping
 
 # ---------------------------------------------------------- comparisons, and what is made of runs
 
@@ -489,12 +488,6 @@ def plain_decoding_of_another_machine(patch):
 def sweep_interval_one_sided(patch):
     """The interval of a mean leaves out twice what is stated."""
     patch.edit(figures.interval, "tail = (1 - confidence) / 2", "tail = 1 - confidence")
-
-
-@killed_by("sweeps/test_run.py: halving_by_hand")
-def halving_keeps_the_worst(patch):
-    """Successive halving goes on with the configurations that are worst."""
-    patch.edit(sweeping._rungs, "ascending=False", "ascending=True")
 
 
 @killed_by("bench/test_store.py: written_once")

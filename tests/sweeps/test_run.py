@@ -1,4 +1,4 @@
-"""Sweeps on tiny models: what a run notes, going on, halving, shards, processes, the commands."""
+"""Sweeps on tiny models: what a run notes, going on, processes, the commands."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -39,7 +39,7 @@ from specwb.sweeps import (
     workers,
 )
 from specwb.sweeps.results import combination, filtered, pareto
-from specwb.sweeps.run import _rungs, with_plain
+from specwb.sweeps.run import with_plain
 from specwb.sweeps.space import SHARED, checked, read
 
 PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
@@ -140,7 +140,7 @@ def test_times_are_noted_where_they_were_not(target, tmp_path):
 
 
 def test_a_speedup_is_over_plain_decoding_of_the_same_machine(tmp_path):
-    """Two machines' stores were merged; the second one's plain decoding is half as fast."""
+    """A store has runs of two machines; the second one's plain decoding is half as fast."""
     with Store(tmp_path / "s.sqlite") as store:
         for machine, plain in (("one", 4.0), ("two", 8.0)):
             for method, seconds in (("ar", plain), ("pld", 2.0)):
@@ -186,59 +186,6 @@ def test_runs_of_two_versions_are_not_mixed(target, tmp_path, monkeypatch):
     assert (summary(filtered(found, ["commit=abc"]), ["method"]).prompts == 3).all()
 
 
-def test_shards_are_the_whole(target, tmp_path):
-    axes = {"gamma": [1, 2, 3, 4], "timed": False, **SHORT}
-    whole = specwb.sweep(target, PROMPTS, "pld", **axes)
-    stores = [tmp_path / f"{i}.sqlite" for i in range(3)]
-    for i, path in enumerate(stores):
-        specwb.sweep(target, PROMPTS, "pld", store=path, shard=(i, 3), **axes)
-    with Store(stores[0]) as store:
-        for path in stores[1:]:
-            store.merge(path)
-        merged = frame(store)
-    keys = ["id", "prompt"]
-    columns = [*keys, "tokens", "tau", "text"]
-    pd.testing.assert_frame_equal(
-        whole[columns].sort_values(keys).reset_index(drop=True),
-        merged[columns].sort_values(keys).reset_index(drop=True),
-    )
-
-
-def test_halving_goes_on_with_the_best(target):
-    prompts = [[i, i + 1, i] for i in range(1, 9)]
-    halving = {"by": "tau", "keep": 0.5, "start": 2}
-    found = specwb.sweep(
-        target, prompts, "pld", gamma=[1, 2, 3, 4], halving=halving, temperature=0.5, **SHORT
-    )
-    counts = found[found.method == "pld"].groupby("gamma").prompt.nunique().sort_values()
-    assert counts.tolist() == [2, 2, 4, 8]
-    assert found[found.method == "ar"].prompt.nunique() == 8
-    with pytest.raises(SweepError, match="halving: by is one of tau, accepted"):
-        specwb.sweep(target, prompts, "pld", halving={"by": "luck"}, **SHORT)
-    with pytest.raises(SweepError, match="times are not noted, so that nothing has speedup"):
-        specwb.sweep(
-            target, prompts, "pld", gamma=[1, 2], halving={"by": "speedup"}, timed=False, **SHORT
-        )
-
-
-def test_halving_by_hand(tmp_path):
-    """Four configurations write 2, 4, 3 and 1 tokens a step; plain decoding always goes on."""
-    items = [SimpleNamespace(key=key) for key in "pqrs"]
-    with Store(tmp_path / "s.sqlite") as store:
-        a, b, c, d = (
-            store.add_settings({"method": "pld", **SHARED, "gamma": i}, MADE_ON) for i in range(4)
-        )
-        for id, tokens in zip((a, b, c, d), (8, 16, 12, 4), strict=True):
-            for key in "pq":
-                store.add(id, key, stored(tokens))
-        methods = {"ar": "ar", **dict.fromkeys((a, b, c, d), "pld")}
-        tasks = [SimpleNamespace(id=i, configuration={"method": m}) for i, m in methods.items()]
-        rungs = _rungs(tasks, items, {"by": "tau", "keep": 0.5, "start": 2}, store)
-        first, second = next(rungs), next(rungs)
-    assert ([task.id for task in first[0]], first[1]) == (list(methods), items[:2])
-    assert ([task.id for task in second[0]], second[1]) == (["ar", b, c], items)
-
-
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
     """Checks that the same was decoded, and that the other has no times."""
     columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
@@ -265,34 +212,25 @@ def test_several_processes_find_the_same(target, tmp_path):
         same(alone, specwb.sweep(where, PROMPTS, "pld", jobs=2, **AXES))
 
 
-@pytest.mark.slow
-@pytest.mark.rare
-def test_a_dask_cluster_finds_the_same(target, tmp_path):
-    from distributed import LocalCluster
+def test_processes_are_those_of_joblibs_backend_in_force(target, monkeypatch):
+    """A cluster's workers come in so; here they are threads of this process."""
+    threads = []
+    elsewhere = workers._elsewhere
+
+    def noted(*given):
+        threads.append(threading.current_thread())
+        return elsewhere(*given)
 
     alone = specwb.sweep(target, PROMPTS, "pld", **AXES)
-    store = tmp_path / "s.sqlite"
-    sizes = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with LocalCluster(**sizes, silence_logs=40) as cluster:
-        address = cluster.scheduler_address
-        same(alone, specwb.sweep(target, PROMPTS, "pld", dask=address, store=store, **AXES))
-        again = specwb.sweep(target, PROMPTS, "pld", dask=address, store=store, **AXES)
-    same(alone, again)
-
-
-def test_a_dask_scheduler_that_does_not_answer_is_named(target, monkeypatch):
-    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.5)
-    with pytest.raises(SweepError, match="no Dask scheduler answers at 'tcp:"):
-        specwb.sweep(target, PROMPTS, "pld", dask="tcp://127.0.0.1:1", **SHORT)
-    with pytest.raises(SweepError, match="no Dask scheduler answers at 'nowhere'"):
-        specwb.sweep(target, PROMPTS, "pld", dask="nowhere", **SHORT)
+    monkeypatch.setattr(workers, "_elsewhere", noted)
+    with joblib.parallel_config(backend="threading"):
+        same(alone, specwb.sweep(target, PROMPTS, "pld", jobs=2, **AXES))
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_a_model_in_memory_is_sent_once(target):
-
-    worker = workers.Worker(target, target, False, jobs=2)
-    with ExitStack() as stack:
-        where, _ = worker._sent(stack)
+    with workers._sent(target) as where:
         assert len(pickle.dumps(where)) < 1000
         own = workers._loaded(where, target.fingerprint, target.dtype)
         assert own is workers._loaded(where, target.fingerprint, target.dtype)
@@ -443,12 +381,8 @@ def test_what_cannot_be_is_found_before_the_first_run(target, tmp_path):
         specwb.sweep(target, PROMPTS)
     with pytest.raises(SweepError, match="either a space, or"):
         specwb.sweep(target, PROMPTS, "pld", space=Space([{"method": "pld"}]))
-    with pytest.raises(SweepError, match="either jobs"):
-        specwb.sweep(target, PROMPTS, "pld", jobs=2, dask="tcp://127.0.0.1:1")
     with pytest.raises(SweepError, match="jobs must be"):
         specwb.sweep(target, PROMPTS, "pld", jobs=0)
-    with pytest.raises(SweepError, match=r"shard must be two integers .* got \(2, 2\)"):
-        specwb.sweep(target, PROMPTS, "pld", shard=(2, 2))
     with pytest.raises(ValueError, match="prompt"):
         specwb.sweep(target, [], "pld", **SHORT)
     assert not store.exists() or frame(store).empty
@@ -591,7 +525,6 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
         (("results", str(tmp_path / "no.sqlite")), "does not exist"),
         (("results", str(store), "--by", "eta"), "no column 'eta'"),
         (("results", str(store), "--where", "x"), "conditions are name=value"),
-        (("sweep", str(plan), "--out", str(store), "--shard", "1"), "--shard must be i/n"),
         (("sweep", str(tmp_path / "no.toml")), "No such file"),
     ):
         assert message in refused(monkeypatch, capsys, *arguments)

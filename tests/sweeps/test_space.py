@@ -175,7 +175,7 @@ def test_a_file_has_blocks(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(FILE)
     plan = read(path)
-    assert (plan.target, plan.prompts, plan.first, plan.halving) == ("lab", "lab", 3, None)
+    assert (plan.target, plan.prompts, plan.first) == ("lab", "lab", 3)
     found = plan.space.configurations()
     assert len(found) == 2 * 2 + 2 * 3
     assert {one.get("eta") for one in found if one["method"] == "sps"} == {None}
@@ -189,7 +189,6 @@ def test_a_file_has_blocks(tmp_path):
         ("eta = [0, 0.5]", "etta = [0, 5]", "line 10: kangaroo has no option 'etta'"),
         ('method = "sps"', 'method = "spz"', "line 14: unknown method 'spz'"),
         ("gamma = [2, 3, 4]", "gamma = {low = 2}", "a range is written"),
-        ("first = 3", 'halving = { of = "tau" }', "line 3: halving has by, and keep and start"),
         ("[axes]", "[axes", "is no TOML"),
         ("first = 3", f"first = {'9' * 6000}", r"s\.toml is no TOML: Exceeds the limit"),
         ("first = 3", f"x = {'[' * 50_000}", r"s\.toml is no TOML: brackets are nested too deep"),
