@@ -1,25 +1,25 @@
-"""What chooses a path through a diffusion drafter's lattice: n-grams or learned scores.
+"""What chooses a path through a diffusion drafter's lattice: n-grams or a learned score.
 
     python benchmarks/paths.py [--target lab] [--prompts 48] [--places 3] [--tokens 64]
         [--path FOLDER] [--out FILE]
 
 First the tokens kept at T = 0 of the k that one pass drafts, at ``--places`` places of the target's
 own greedy text behind every prompt: ``row`` takes the best token of each place, ``own`` is the
-paper's search with n-grams that were counted beforehand, ``cps`` the same with those of the text as
-well (the default), the others are greedy walks by learned scores, and ``lattice`` is the most that
-any path through the M candidates keeps. Before that stand two shares of the target's next tokens:
-of those that follow the token before them as they did earlier in the text (``follows_again``), and
-of those that are among the best candidates of their place (``recall``, by how many and by place).
-Then tau of whole decodings at T = 0 (one path) and T = 1 (row and walks are drawn, own and cps are
-point masses). Ratios are to cps; 95 % intervals are over prompts (bootstrap). Last the time of a
-walk next to a plain step.
+paper's search with n-grams that were counted beforehand, ``cps`` the same with those of the text
+as well (the default), ``pair`` is the greedy walk by the learned score, and ``lattice`` is the most
+that any path through the M candidates keeps. Before that stand two shares of the target's next
+tokens: of those that follow the token before them as they did earlier in the text
+(``follows_again``), and of those that are among the best candidates of their place (``recall``, by
+how many and by place). Then tau of whole decodings at T = 0 (one path) and T = 1 (row and walk are
+drawn, own and cps are point masses). Ratios are to cps; 95 % intervals are over prompts
+(bootstrap). Last the time of a walk next to a plain step.
 
-**Training runs.** ``--path FOLDER`` has the scorers of each kind in ``FOLDER/markov``, ``pair`` and
-``corr`` (default: the target's own, ``data/lab/path``): one, or several that were trained with
-different seeds. Then a kind's number for a prompt is the mean over its runs, behind its interval
-stand the lowest and the highest run, and ``--out`` has each run's mean:
+**Training runs.** ``--path FOLDER`` has the scorer in ``FOLDER/pair`` (default: the target's own,
+``data/lab/path``): one, or several that were trained with different seeds. Then its number for a
+prompt is the mean over its runs, behind its interval stand the lowest and the highest run, and
+``--out`` has each run's mean:
 
-    specwb train path --set score=pair,generated=98304 --steps 500 --rows 8 --length 256 \\
+    specwb train path --set generated=98304 --steps 500 --rows 8 --length 256 \\
         --seeds 2 --out build/path/lab/pair
     python benchmarks/paths.py --path build/path/lab
 """
@@ -46,8 +46,8 @@ from specwb.bench.results import interval, resampled
 from specwb.diffuspec.proxy import read_along
 from specwb.evaluation import lattices
 from specwb.files import weights_hash
-from specwb.models.diffusion import DiffusionModel, load_diffusion
-from specwb.models.path import KINDS, PathScorer, load_path
+from specwb.models.diffusion import load_diffusion
+from specwb.models.path import KIND, load_path
 from specwb.studies.store import identity
 
 
@@ -77,22 +77,6 @@ def cell(record: list[dict], runs: np.ndarray, reference: np.ndarray, **what: ob
     if runs is not reference:
         words += " x{:.2f} ({:.2f}-{:.2f})".format(*found)
     return words + (f" [{means.min():.2f}..{means.max():.2f}]" if len(means) > 1 else "")
-
-
-def found_in(folder: Path, kind: str) -> list[Path]:
-    """The configurations of the scorers of a kind, one for each training run."""
-    return sorted((folder / kind).rglob("config.json"))
-
-
-def scorers_of(
-    target: specwb.Target, model: DiffusionModel, folder: Path
-) -> dict[str, list[PathScorer]]:
-    """The scorers of each kind that there is in a folder, in the order of their names."""
-    found = {
-        kind: [load_path(place.parent, target, model) for place in found_in(folder, kind)]
-        for kind in KINDS
-    }
-    return {kind: scorers for kind, scorers in found.items() if scorers}
 
 
 def places_along(target: specwb.Target, prompts: list[list[int]], each: int) -> list[list[int]]:
@@ -129,7 +113,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--k", type=int, nargs="*", default=[4, 8, 16])
     parser.add_argument("--top", type=int, nargs="*", default=[4, 15])
-    parser.add_argument("--path", type=Path, help="scorers, by kind")
+    parser.add_argument("--path", type=Path, help="the scorer of each training run, in FOLDER/pair")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     target, console = specwb.load(options.target), Console(width=130)
@@ -137,10 +121,12 @@ def main() -> None:
     assert folder is not None, f"{options.target} has no diffusion model"
     model = load_diffusion(folder, target)
     trained = options.path or folder.parent / "path"
-    scorers = scorers_of(target, model, trained)
+    # one folder for each training run
+    folders = [config.parent for config in sorted((trained / KIND).rglob("config.json"))]
+    scorers = [load_path(folder, target, model) for folder in folders]
     questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
     prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
-    sums = [weights_hash(config.parent) for kind in scorers for config in found_in(trained, kind)]
+    sums = [weights_hash(folder) for folder in folders]
     where = identity("paths", target, None, sha256=target.sha256, scorers=sums)
     command = shlex.join(["python", "benchmarks/paths.py", *sys.argv[1:]])
     record: dict = {"arguments": where, "command": command, "commit": commit()}
@@ -157,11 +143,11 @@ def main() -> None:
     record["follows_again"] = round(sum(told) / len(told), 4)
     record["recall"] = {top: recall(longest, top) for top in (1, *options.top)}
     console.print({name: record[name] for name in ("follows_again", "recall")})
-    table = Table("k", "M", "row", *searches, *scorers, "lattice", title="tokens kept, T = 0")
+    table = Table("k", "M", "row", *searches, KIND, "lattice", title="tokens kept, T = 0")
     for k in options.k:
         sample = lattices.places(target, model, texts, k=k, top=max(options.top))
         for top in options.top:
-            names = ("row", *searches, *scorers, "lattice")
+            names = ("row", *searches, KIND, "lattice")
             kept: dict[str, list] = {name: [] for name in names}
             for place in sample:
                 for name, method in searches.items():
@@ -171,8 +157,7 @@ def main() -> None:
                     kept[name].append(row["beam"])
                 kept["row"].append(row["row"])
                 kept["lattice"].append(row["top"])
-                for kind, runs in scorers.items():
-                    kept[kind].append([place.kept(place.walk(one, top)) for one in runs])
+                kept[KIND].append([place.kept(place.walk(one, top)) for one in scorers])
             arrays = {  # [runs, prompts]: the mean over the places behind a prompt
                 name: np.array(values, dtype=float)
                 .reshape(options.places, len(prompts), -1)
@@ -187,7 +172,7 @@ def main() -> None:
             table.add_row(str(k), str(top), *cells)
     console.print(table)
 
-    table = Table("T", "k", "row", *searches, *scorers, title="tau of whole decodings")
+    table = Table("T", "k", "row", *searches, KIND, title="tau of whole decodings")
     for temperature in (0.0, 1.0):
         for k in options.k:
             drawn: dict = {"draw": "sample"} if temperature else {}
@@ -195,8 +180,8 @@ def main() -> None:
                 "none": [drawn or {"score": "none"}],
                 "own": [{"ngram": "own"}],
                 "cps": [{}],
+                KIND: [{**drawn, "score": one} for one in scorers],
             }
-            ways |= {kind: [{**drawn, "score": one} for one in s] for kind, s in scorers.items()}
             taus = {}
             for name, settings in ways.items():
                 counts = [
@@ -220,8 +205,7 @@ def main() -> None:
     console.print(table)
 
     place = lattices.places(target, model, texts[:1], k=8, top=max(options.top))[0]
-    for kind, runs in scorers.items():
-        record["walk"][kind] = timed(lambda s=runs[0]: place.walk(s))
+    record["walk"][KIND] = timed(lambda: place.walk(scorers[0]))
     began = time.perf_counter()
     specwb.decode(target, prompts[:1], "ar", max_new_tokens=options.tokens, eos=())
     record["walk"]["plain step"] = (time.perf_counter() - began) / options.tokens

@@ -16,7 +16,6 @@ from specwb.cost.passes import ExitCost
 from specwb.diffuspec.ngram import NGram
 from specwb.evaluation import lattices
 from specwb.evaluation.exits import Rounds, every_round
-from specwb.models.path import KINDS
 from specwb.training.markov import MarkovSource
 
 pytest.importorskip("plotly")
@@ -110,11 +109,7 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
     "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, **at),
     "LatticeExplorer": lambda **at: widgets.LatticeExplorer(
-        tiny.target(),
-        found(),
-        proxy(),
-        [tiny.scorer(kind, tiny.target(), 6) for kind in KINDS],
-        **at,
+        tiny.target(), found(), proxy(), tiny.scorer(tiny.target(), 6), **at
     ),
     "LengthExplorer": lambda **at: widgets.LengthExplorer(replay(), top=12, **at),
     "MaskExplorer": widgets.MaskExplorer,

@@ -72,8 +72,10 @@ class Head:
 class Scorer(Head):
     """A path scorer over a pair's diffusion model, with random weights."""
 
+    kind: str = "pair"
+
     def of(self, pair: Pair):
-        return tiny.scorer(self.kind, pair.target)
+        return tiny.scorer(pair.target)
 
 
 EVERYTHING, LLAMA, QWEN2 = PAIRS = [
@@ -133,10 +135,10 @@ VARIANTS: dict[str, list[dict]] = {
         {"k": 4, "draw": "sample"},
         {"k": 3, "draw": "sample", "paths": 2},
         {"k": 4, "steps": 2, "lam": 1.0},
-        {"k": 4, "score": Scorer("pair")},
-        {"k": 4, "score": Scorer("corr"), "draw": "sample"},
-        {"k": 3, "score": Scorer("markov"), "draw": "sample", "paths": 2},
-        {"k": 3, "score": Scorer("pair"), "tree": True},
+        {"k": 4, "score": Scorer()},
+        {"k": 4, "score": Scorer(), "draw": "sample"},
+        {"k": 3, "score": Scorer(), "draw": "sample", "paths": 2},
+        {"k": 3, "score": Scorer(), "tree": True},
     ],
     "kangaroo": [
         {"gamma": 4, "eta": 0.15},

@@ -244,11 +244,11 @@ def trained(
 
 
 @cache
-def scorer(kind: str, target: specwb.Target, top: int = 15) -> PathScorer:
+def scorer(target: specwb.Target, top: int = 15) -> PathScorer:
     """A path scorer over the diffusion model of :func:`head`, with random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        made = PathScorer(target, kind, 32, places=8, top=top, rank=8, width=16)
+        made = PathScorer(target, 32, places=8, top=top, rank=8)
         for weight in made.parameters():
             weight.data.add_(0.02 * torch.randn_like(weight))
     dtype = torch.promote_types(target.dtype, torch.float32)

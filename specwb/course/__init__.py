@@ -30,7 +30,7 @@ from specwb.course.measure import (
     measured,
     paths_kept,
     recording,
-    scorers,
+    scorer,
     stored,
 )
 from specwb.course.question import Question, Score, ask, questions, score
@@ -64,7 +64,7 @@ __all__ = [
     "recording",
     "scenes",
     "score",
-    "scorers",
+    "scorer",
     "stored",
     "task",
     "tree",

@@ -101,8 +101,8 @@ def paths_kept(family: str) -> Any:
     "search + text" with its own, compared prompt by prompt, as stored by ``benchmarks/paths.py``.
 
     "search" has trigrams counted beforehand, "search + text" also the n-grams of the text at hand
-    (``diffuspec``'s default), "markov", "pair" and "corr" are greedy walks by learned scores, and
-    "best path" is the most that any path through the candidates keeps.
+    (``diffuspec``'s default), "pair" is the greedy walk by a learned score, and "best path" is the
+    most that any path through the candidates keeps.
     """
     import pandas as pd
 
@@ -115,12 +115,12 @@ def paths_kept(family: str) -> Any:
 
 
 @cache
-def scorers() -> list[Any]:
-    """Return the lab family's learned path scores, one of each kind, in float64."""
-    from specwb.models.path import KINDS, load_path
+def scorer() -> Any:
+    """Return the lab family's learned path score, in float64."""
+    from specwb.models.path import KIND, load_path
 
     lab, _, _ = lattices()
-    return [load_path(lab.heads / "path" / kind, lab) for kind in KINDS]
+    return load_path(lab.heads / "path" / KIND, lab)
 
 
 def origin(document: Mapping[str, Any]) -> str:

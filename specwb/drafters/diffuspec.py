@@ -16,7 +16,7 @@ from specwb.drafters.heads import check_place, same_sizes, trained_head
 from specwb.drafters.length import Adaptive, Length
 from specwb.files import home
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
-from specwb.models.path import KINDS, PathScorer, load_path
+from specwb.models.path import KIND, PathScorer, load_path
 from specwb.models.target import Target
 from specwb.options import MethodError, Option, spell
 from specwb.tree import MOST, Tree
@@ -64,8 +64,8 @@ class Options:
         Option(
             "what chooses the path: cps, the search with n-grams (the paper's); none, the best "
             "token of each place; or a learned score of neighbouring candidates, of which a walk "
-            "takes one after another: markov, pair, corr (the target's own), or a folder",
-            kind="cps, none, markov, pair, corr, a folder or a scorer",
+            "takes one after another: pair (the target's own), or a folder",
+            kind="cps, none, pair, a folder or a scorer",
         ),
     ] = "cps"
     ngram: Annotated[
@@ -229,13 +229,13 @@ def _scorer(
         return None, None
     scorer, place = o.score, None
     if not isinstance(scorer, PathScorer):
-        place = target.own_head(f"path/{scorer}") if scorer in KINDS else home(scorer)
+        place = target.own_head(f"path/{KIND}") if scorer == KIND else home(scorer)
         if place is None:
-            problem = f"{target.name!r} has no path scorer {scorer} of its own"
-            way_out = f"specwb train path --set score={scorer} makes one, score=FOLDER names it"
+            problem = f"{target.name!r} has no path scorer of its own"
+            way_out = "specwb train path makes one, score=FOLDER names it"
             raise MethodError(f"{key}: {problem}; {way_out}")
         if not str(scorer) or not place.is_dir():
-            wanted = "score must be cps, none, markov, pair, corr or a folder"
+            wanted = "score must be cps, none, pair or a folder"
             raise MethodError(f"{key}: {wanted}, and there is no folder {scorer}")
         kind = "path", model
         scorer = target.loaded(kind, place, lambda: load_path(place, target, model))

@@ -205,7 +205,7 @@ def lengths(
     top: int | None = None,
     beams: int = 3,
     exact: bool = True,
-    scorers: Sequence[PathScorer] = (),
+    scorer: PathScorer | None = None,
 ) -> pd.DataFrame:
     """Count the tokens that are kept of the path that each way of choosing takes from one lattice.
 
@@ -217,14 +217,14 @@ def lengths(
         top: of the lattice.
         beams: of the search.
         exact: also find the path of the best score. Its time grows with M to the proxy's order.
-        scorers: learned scores, each by the name of its kind.
+        scorer: a learned score.
     Returns:
         One row for each place, with tokens kept of
 
         - row: the first choices.
         - beam: the path of :func:`specwb.diffuspec.lattice.beam`.
         - viterbi: the path of the best score, with ``exact``.
-        - markov, pair, corr: the greedy walk of a learned score, through the lattice unpruned.
+        - walk: the greedy walk of the learned score, through the lattice unpruned.
         - lattice: the most that any path of the lattice keeps.
         - top: the same of the lattice that was not pruned.
 
@@ -236,7 +236,8 @@ def lengths(
         paths = {"row": lattice.row, "beam": beam(lattice, proxy, place.text, lam, beams)[0].tokens}
         if exact:
             paths["viterbi"] = viterbi(lattice, proxy, place.text, lam).tokens
-        paths |= {scorer.kind: place.walk(scorer, top) for scorer in scorers}
+        if scorer is not None:
+            paths["walk"] = place.walk(scorer, top)
         rows.append(
             {
                 **{name: place.kept(path) for name, path in paths.items()},

@@ -6,14 +6,10 @@ the places do not know of each other: to candidate b of place i, behind candidat
     S_i(a, b) = w_i log q_i(b) + u(b) + < A_{i-1}(a), B_i(b) > + v_i f(a, b)
 
 with vectors of ``rank`` numbers for both candidates, and f(a, b) the share of a's occurrences in
-the text so far that b follows. Place 0 is the anchor, the text's last token. Of the three kinds
-
-- ``markov``: A and B are projections of the tokens' embeddings, the same at all places (the Markov
-  head of DSpark);
-- ``pair``: A is multiplied by a function of the diffusion model's state at place i, so that the
-  text decides which dimensions of a transition count (the bilinear selector of DFlash 2);
-- ``corr``: A and B are projections of the states of a small transformer that sees all candidates of
-  all places, with their probabilities (after LiLiCorr).
+the text so far that b follows. Place 0 is the anchor, the text's last token. A and B are
+projections of the tokens' embeddings; A is multiplied by a function of the diffusion model's state
+at place i, so that the text decides which dimensions of a transition count (the bilinear selector
+of DFlash 2).
 
 A *walk* goes from place to place by the scores of the candidates behind the one chosen before. The
 greedy walk takes the best. The sampled walk draws from all tokens: with the scores as logits for
@@ -21,12 +17,10 @@ the candidates, and the diffusion model's own log-probabilities for all others. 
 was no candidate all logits are the model's own. After temperature and filters this is the q of the
 drawn token, so the ordinary rules are exact for it (theorem 11.8).
 
-Source: DSpark's and DFlash 2's are known from descriptions in public threads (vLLM #52816,
-llama.cpp #27342), LiLiCorr (arXiv 2608.20530) from the thread of its code (Model-Optimizer #2342).
+Source: DFlash 2's selector is known from a description in a public thread (llama.cpp #27342).
 Chosen here: f, which does what the search's n-grams of the text do; tokens outside the candidates,
-which those walks never draw; embeddings are the target's, frozen and divided by their root mean
-square; the gate is ``1 + H h``; the transformer has pre-norms, one token per candidate, and full
-attention.
+which its walk never draws; embeddings are the target's, frozen and divided by their root mean
+square; the gate is ``1 + H h``.
 """
 
 from __future__ import annotations
@@ -41,7 +35,8 @@ from specwb.models.checkpoint import HeadError, check_origin, fill, opened, writ
 from specwb.models.target import Target
 from specwb.probability import Sampling, inverse_cdf
 
-KINDS = ("markov", "pair", "corr")
+KIND = "pair"  # as config.json, folders and the option score= name it
+SIZES = ("hidden", "places", "top", "rank")
 FLOOR = -20.0  # log q of a candidate that may not be drafted, as a scorer reads it
 
 
@@ -49,8 +44,8 @@ class PathScorer(nn.Module):
     """The scores of all neighbouring candidates of a lattice; the module has the formula.
 
     The embeddings are ``target``'s, and no part of the module. ``hidden``: size of the diffusion
-    model's states; ``places``: k, the longest block; ``top``: M, the most candidates of a place;
-    ``width``: of the transformer of ``corr``, a multiple of 4."""
+    model's states; ``places``: k, the longest block; ``top``: M, the most candidates of a place.
+    """
 
     features: tuple[int, ...] = ()  # in training, those that its diffusion model reads
     table: Any
@@ -58,16 +53,13 @@ class PathScorer(nn.Module):
     def __init__(
         self,
         target: Target,
-        kind: str,
         hidden: int,
         places: int,
         top: int,
         rank: int = 64,
-        width: int = 96,
     ) -> None:
         super().__init__()
-        self.kind, self.hidden, self.places, self.top = kind, hidden, places, top
-        self.rank, self.width = rank, width
+        self.hidden, self.places, self.top, self.rank = hidden, places, top, rank
         self.card: dict[str, Any] = {}
         table = target.backbone.embed
         object.__setattr__(self, "table", table)  # not trained, moved or stored
@@ -75,25 +67,12 @@ class PathScorer(nn.Module):
         size = table.weight.shape[1]
         self.weight = nn.Parameter(torch.ones(places))
         self.copies = nn.Parameter(torch.zeros(places))
-        reads = size
-        if kind == "corr":
-            reads = width
-            self.embed = nn.Linear(size, width, bias=False)
-            self.state = nn.Linear(hidden, width, bias=False)
-            self.place = nn.Embedding(places + 1, width)
-            self.chance = nn.Linear(2, width)
-            layer = nn.TransformerEncoderLayer(
-                width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
-            )
-            self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.norm = nn.LayerNorm(width)
-        elif kind == "pair":
-            self.gate = nn.Linear(hidden, rank, bias=False)
-            nn.init.zeros_(self.gate.weight)
-        self.before, self.after = nn.Linear(reads, rank, bias=False), nn.Linear(reads, rank)
-        self.own = nn.Linear(reads, 1, bias=False)
+        self.gate = nn.Linear(hidden, rank, bias=False)
+        nn.init.zeros_(self.gate.weight)
+        self.before, self.after = nn.Linear(size, rank, bias=False), nn.Linear(size, rank)
+        self.own = nn.Linear(size, 1, bias=False)
         for part in (self.before, self.after):
-            nn.init.normal_(part.weight, 0, reads**-0.5 * rank**-0.25 / 2)
+            nn.init.normal_(part.weight, 0, size**-0.5 * rank**-0.25 / 2)
         nn.init.zeros_(self.own.weight)
         nn.init.zeros_(self.after.bias)
 
@@ -116,11 +95,8 @@ class PathScorer(nn.Module):
         # the anchor stands in every column of place 0
         tokens = torch.cat([anchor[:, None, None].expand(rows, 1, m), ids], 1)
         x = self.table(tokens).detach().to(dtype) * self.scale
-        if self.kind == "corr":
-            x = self._mixed(x, known, states)
-        a, b = self.before(x[:, :-1]), self.after(x[:, 1:])
-        if self.kind == "pair":
-            a = a * (1 + self.gate(_normed(states)))[:, :, None]
+        gate = 1 + self.gate(nn.functional.rms_norm(states, states.shape[-1:]))
+        a, b = self.before(x[:, :-1]) * gate[:, :, None], self.after(x[:, 1:])
         own = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
         scores = a @ b.transpose(-1, -2) + own[:, :, None]
         scores = scores + self.copies[:k, None, None] * follows.to(dtype)
@@ -129,28 +105,10 @@ class PathScorer(nn.Module):
         )  # of autocast's bfloat16
         return scores.masked_fill((logq == -torch.inf)[:, :, None], -torch.inf)
 
-    def _mixed(self, x: Tensor, logq: Tensor, states: Tensor) -> Tensor:
-        """``[B, k + 1, M, width]``: the candidates after the transformer, the anchor's in all
-        columns of place 0."""
-        rows, k, m = logq.shape
-        place = self.place.weight[: k + 1, None]
-        state = nn.functional.pad(self.state(_normed(states)), (0, 0, 1, 0))[:, :, None]
-        chance = self.chance(torch.stack([logq / 4, logq.exp()], -1))
-        x = self.embed(x) + place + state + nn.functional.pad(chance, (0, 0, 0, 0, 1, 0))
-        flat = torch.cat([x[:, 0, :1], x[:, 1:].flatten(1, 2)], 1)
-        flat = self.norm(self.layers(flat))
-        first = flat[:, :1, None].expand(rows, 1, m, flat.shape[-1])
-        return torch.cat([first, flat[:, 1:].view(rows, k, m, -1)], 1)
-
     def save(self, folder: Path, card: dict[str, Any] | None = None) -> None:
         """Writes ``config.json``, fp16 ``model.safetensors`` and ``card.json``."""
-        names = ("kind", "hidden", "places", "top", "rank", "width")
-        config = {name: getattr(self, name) for name in names}
+        config = {"kind": KIND, **{name: getattr(self, name) for name in SIZES}}
         write(folder, {"specwb_path": config}, self.state_dict(), "model", card)
-
-
-def _normed(states: Tensor) -> Tensor:
-    return nn.functional.rms_norm(states, states.shape[-1:])
 
 
 def load_path(source: str | Path, target: Target, diffusion: Any = None) -> PathScorer:
@@ -158,10 +116,9 @@ def load_path(source: str | Path, target: Target, diffusion: Any = None) -> Path
     whose lattices it is to score, None for any."""
     with opened(source, target) as stored:
         config = stored.config.get("specwb_path")
-        sizes = ("hidden", "places", "top", "rank", "width")
-        if not isinstance(config, dict) or config.get("kind") not in KINDS:
-            raise HeadError("this is no path scorer; its config.json has no specwb_path")
-        for name in sizes:
+        if not isinstance(config, dict) or config.get("kind") != KIND:
+            raise HeadError(f"this is no path scorer; its config.json has no specwb_path of {KIND}")
+        for name in SIZES:
             if type(config.get(name)) is not int or config[name] < 1:
                 raise HeadError(f"{name} in config.json must be a whole number above 0")
         if diffusion is not None:
@@ -170,7 +127,7 @@ def load_path(source: str | Path, target: Target, diffusion: Any = None) -> Path
             if config["hidden"] != hidden:
                 its = f"states of {config['hidden']} numbers, the diffusion model's have {hidden}"
                 raise HeadError(f"reads {its}")
-        scorer = PathScorer(target, config["kind"], **{name: config[name] for name in sizes})
+        scorer = PathScorer(target, **{name: config[name] for name in SIZES})
         fill(scorer, stored.weights, target)
         scorer.card = stored.card
         # as exact as the target where that is more exact than float32, never less

@@ -24,6 +24,7 @@ from specwb.drafters.medusa import MedusaDrafter
 from specwb.drafters.pld import PromptLookup
 from specwb.flow import Draft, State
 from specwb.models.eagle import Eagle3Head
+from specwb.models.path import KIND
 from specwb.models.target import Target
 from specwb.scope.trace import short
 
@@ -277,7 +278,7 @@ def _walks(drafter: DiffusionDrafter, state: State, draft: Draft) -> Lens | None
 
     return {
         "kind": "lattice",
-        "learned": drafter.scorer.kind,
+        "learned": KIND,
         "lam": 0.0,
         "order": 2,
         "text": _words(state, 1),

@@ -1,4 +1,4 @@
-"""The recipe of the path scorers: which candidate of a lattice follows which."""
+"""The recipe of the path scorer: which candidate of a lattice follows which."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from specwb.diffuspec.lattice import candidates
 from specwb.models.diffusion import DiffusionModel, load_diffusion
-from specwb.models.path import KINDS, PathScorer, follows_in
+from specwb.models.path import PathScorer, follows_in
 from specwb.models.target import Target, memory_hash
 from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.diffusion import DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Moment, Recipe, TargetOutputs
-from specwb.training.settings import count, number, word
+from specwb.training.settings import count, number
 
 
 @dataclass
@@ -70,16 +70,13 @@ class PathRecipe(Recipe):
     best token, ``row``, the same of the diffusion model's own first choices, and ``sampled``, the
     mean of sum min(p, q) over the candidates at T = 1; all by place, after the text's own tokens.
 
-    Settings: score (markov, pair or corr), rank, width (of corr), block (the longest that is
-    scored; k is log-uniform in 2..block), top (candidates of a place), decay, diffusion (a folder;
-    default the target's own diffusion model).
+    Settings: rank, block (the longest that is scored; k is log-uniform in 2..block), top
+    (candidates of a place), decay, diffusion (a folder; default the target's own diffusion model).
     """
 
     name = "path"
     options = {  # noqa: RUF012
-        "score": word("pair", *(kind for kind in KINDS if kind != "pair")),
         "rank": count(64),
-        "width": count(96),
         "block": count(16, 2),
         "top": count(15),
         "decay": number(0.9, "(0, 1]"),
@@ -93,8 +90,6 @@ class PathRecipe(Recipe):
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, settings)
         s = self.settings
-        if s["width"] % 4:
-            raise TrainingError(f"path: width must be a multiple of 4, got {s['width']}")
         place = s["diffusion"] or target.own_head("diffusion")
         if place is None:
             way_out = "train one first and name its folder: --set diffusion=FOLDER"
@@ -112,8 +107,7 @@ class PathRecipe(Recipe):
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> PathScorer:
         s, hidden = self.settings, self.diffusion.net.config.hidden_size
-        sizes = {"places": s["block"], "top": s["top"], "rank": s["rank"], "width": s["width"]}
-        scorer = PathScorer(self.target, s["score"], hidden, **sizes)
+        scorer = PathScorer(self.target, hidden, s["block"], s["top"], s["rank"])
         scorer.features = self.diffusion.features
         return scorer
 

@@ -18,7 +18,7 @@ from specwb.errors import ArgumentError
 from specwb.evaluation.lattices import Place, Replay, expected_length
 from specwb.figures.style import label
 from specwb.inputs import integer
-from specwb.models.path import PathScorer
+from specwb.models.path import KIND, PathScorer
 from specwb.models.target import Target
 from specwb.widgets.controls import Control, Drawn, Explorer
 
@@ -34,7 +34,7 @@ class LatticeExplorer(Explorer):
 
     Args:
         target, found, proxy: of :func:`specwb.evaluation.lattices.places`.
-        scorers: learned scores that can take the proxy's place, each by the name of its kind.
+        scorer: a learned score that can take the proxy's place.
         temperature: of what is expected.
     Attributes:
         paths: name -> path up to the place that was reached: "first choices", the beam's from
@@ -44,11 +44,11 @@ class LatticeExplorer(Explorer):
     target: Target
     found: Sequence[Place]
     proxy: Proxy
-    scorers: Sequence[PathScorer] = ()
+    scorer: PathScorer | None = None
     temperature: float = 1.0
     text: Any = Control(1, low=1, high=lambda self: len(self.found))
     reached: Any = Control(8, low=1, high=lambda self: self._longest, label="places")
-    score: Any = Control(of=lambda self: [NGRAMS, *self._learned], label="path by", row=1)
+    score: Any = Control(of=lambda self: self._scores, label="path by", row=1)
     lam: Any = Control(0.5, step=0.05, label="lambda", row=1)
     beams: Any = Control(3, low=1, high=10, label="B paths", row=1)
     mass: Any = Control(0.8, low=0.05, step=0.05, row=2)
@@ -60,7 +60,7 @@ class LatticeExplorer(Explorer):
         self._most = min(one.ids.shape[1] for one in self.found)
         self._longest = max(one.ids.shape[0] for one in self.found)
         self._expected = cache(self._kept)
-        self._learned = {scorer.kind: scorer for scorer in self.scorers}
+        self._scores = [NGRAMS] if self.scorer is None else [NGRAMS, KIND]
 
     def _kept(self, text: int, path: tuple[int, ...]) -> float:
         """What the point-mass rule keeps of a path behind a text, on average."""
@@ -71,7 +71,7 @@ class LatticeExplorer(Explorer):
         self, text: int, reached: int, score: str, lam: float, beams: int, mass: float, top: int
     ) -> Drawn:
         at, name = self.found[text - 1], partial(label, self.target.tokenizer)
-        scorer, proxy = self._learned.get(score), self.proxy
+        scorer, proxy = None if score == NGRAMS else self.scorer, self.proxy
         self["lam"].disabled = self["mass"].disabled = scorer is not None
         if scorer is None:
             whole = at.lattice(mass, top)

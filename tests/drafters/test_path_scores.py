@@ -19,7 +19,6 @@ import specwb
 from specwb.bench.prompts import load_prompts
 from specwb.models.checkpoint import HeadError
 from specwb.models.path import (
-    KINDS,
     PathScorer,
     best_walks,
     follows_in,
@@ -31,8 +30,6 @@ from specwb.options import MethodError
 from specwb.probability import Sampling
 from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import Moment
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def scores(rows: int = 2, k: int = 3, m: int = 3) -> torch.Tensor:
@@ -113,9 +110,8 @@ def test_what_followed_what_in_the_text():
     assert found[1].tolist() == [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]]
 
 
-@every_kind
-def test_what_may_not_be_drafted_is_not_walked_to(kind):
-    scorer = tiny.scorer(kind, tiny.target(dtype=tiny.EXACT))
+def test_what_may_not_be_drafted_is_not_walked_to():
+    scorer = tiny.scorer(tiny.target(dtype=tiny.EXACT))
     ids = torch.tensor([[[3, 9, 5], [4, 8, 2]]])
     logq = torch.tensor([[[-0.5, -1.5, -torch.inf], [-torch.inf, -0.1, -3.0]]]).double()
     states = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2)).double()
@@ -132,9 +128,9 @@ def test_what_may_not_be_drafted_is_not_walked_to(kind):
 # ----------------------------------------------------------------------------------------- decoding
 
 
-def method(kind: str, **options) -> specwb.Method:
+def method(**options) -> specwb.Method:
     target, _ = decoding.models()
-    scorer = PathScorer(target, kind, 16, places=4, top=4, rank=4, width=8)
+    scorer = PathScorer(target, 16, places=4, top=4, rank=4)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         for weight in scorer.parameters():
@@ -145,19 +141,19 @@ def method(kind: str, **options) -> specwb.Method:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "name"),
+    ("options", "name"),
     [
-        ("pair", {"draw": "sample"}, "plain"),
-        ("markov", {"draw": "sample"}, "top_p"),
-        pytest.param("corr", {"draw": "sample"}, "top_k", marks=pytest.mark.slow),
-        ("corr", {"draw": "sample", "paths": 2}, "plain"),
-        pytest.param("pair", {}, "plain", marks=pytest.mark.slow),
-        pytest.param("pair", {"tree": True, "beams": 3}, "plain", marks=pytest.mark.slow),
+        ({"draw": "sample"}, "plain"),
+        ({"draw": "sample"}, "top_p"),
+        pytest.param({"draw": "sample"}, "top_k", marks=pytest.mark.slow),
+        ({"draw": "sample", "paths": 2}, "plain"),
+        pytest.param({}, "plain", marks=pytest.mark.slow),
+        pytest.param({"tree": True, "beams": 3}, "plain", marks=pytest.mark.slow),
     ],
 )
-def test_the_distribution_of_the_text_is_the_targets(kind, options, name):
+def test_the_distribution_of_the_text_is_the_targets(options, name):
     """Theorem 11.8, on whole texts."""
-    counts, tau = decoding.sampled(method(kind, **options), name)
+    counts, tau = decoding.sampled(method(**options), name)
     assert decoding.chi_square(counts, decoding.enumerated(name)) > 1e-4
     assert 1.05 < tau < decoding.LENGTH, "drafts that are never accepted prove nothing"
 
@@ -177,11 +173,9 @@ def recipe(monkeypatch):
     return made
 
 
-@every_kind
-def test_training_learns_what_follows_what(recipe, kind):
+def test_training_learns_what_follows_what(recipe):
     """The loss falls, and behind the text's tokens the best candidates are right more often than
     the model's own first choices."""
-    recipe.settings["score"] = kind
     ids = torch.tensor([tiny.plain("llama", (i, i + 1), 48) for i in range(8)])
 
     def seen():
@@ -239,10 +233,9 @@ def test_lattices_are_those_of_drafting(recipe):
     assert found.rank[1].tolist() == ranks
 
 
-@every_kind
-def test_a_saved_scorer_scores_the_same(kind, tmp_path):
+def test_a_saved_scorer_scores_the_same(tmp_path):
     target = tiny.target()
-    made = tiny.scorer(kind, target)
+    made = tiny.scorer(target)
     made.save(tmp_path / "path", {"target_sha256": target.sha256})
     read = load_path(tmp_path / "path", target)
     ids = torch.randint(64, (2, 3, 4), generator=torch.Generator().manual_seed(0))
@@ -255,7 +248,7 @@ def test_a_saved_scorer_scores_the_same(kind, tmp_path):
 
 def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
     target, model = tiny.target(), tiny.head("diffusion")
-    made = tiny.scorer("pair", target)
+    made = tiny.scorer(target)
     made.save(tmp_path / "path", {"diffusion_sha256": "0" * 64})
 
     def build(**options):
@@ -265,7 +258,7 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
         build(k=9, score=made)
     with pytest.raises(MethodError, match="up to 15 candidates per place, top is 16"):
         build(k=4, top=16, score=made)
-    with pytest.raises(MethodError, match="no path scorer pair of its own; specwb train path"):
+    with pytest.raises(MethodError, match="no path scorer of its own; specwb train path"):
         build(k=4, score="pair")
     with pytest.raises(MethodError, match="there is no folder nowhere"):
         build(k=4, score="nowhere")
@@ -275,7 +268,7 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
         build(k=4, score=made, chunk=2, confidence=0.5)
     with pytest.raises(MethodError, match="what one forward says; leave out chunk or steps"):
         build(k=4, score=made, steps=2)
-    narrow = PathScorer(target, "pair", 16, places=8, top=15)
+    narrow = PathScorer(target, 16, places=8, top=15)
     with pytest.raises(MethodError, match="reads states of 16 numbers"):
         build(k=4, score=narrow)
     model.card = {"sha256": "1" * 64}
@@ -284,21 +277,21 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
             build(k=4, score=tmp_path / "path")
     finally:
         model.card = {}
-    (tmp_path / "path" / "config.json").write_text("{}")
-    with pytest.raises(HeadError, match="is no path scorer"):
-        build(k=4, score=tmp_path / "path")
+    for config in ("{}", '{"specwb_path": {"kind": "corr"}}'):
+        (tmp_path / "path" / "config.json").write_text(config)
+        with pytest.raises(HeadError, match="is no path scorer"):
+            build(k=4, score=tmp_path / "path")
 
 
 @pytest.mark.slow
-@every_kind
-def test_the_shipped_scorers_decode_what_plain_decoding_does_and_keep_more(kind):
+def test_the_shipped_scorer_decodes_what_plain_decoding_does_and_keeps_more():
     """On the lab family: the text is the target's, and more is accepted than of the first
     choices."""
     lab = specwb.load("lab", dtype=torch.float64)
     prompts = [q.ids(lab.tokenizer) for q in load_prompts("lab")[:6]]
     run = {"max_new_tokens": 48, "eos": ()}
     plain = specwb.decode(lab, prompts, "ar", **run)
-    walk = specwb.decode(lab, prompts, f"diffuspec:k=8,score={kind}", **run)
+    walk = specwb.decode(lab, prompts, "diffuspec:k=8,score=pair", **run)
     row = specwb.decode(lab, prompts, "diffuspec:k=8,score=none", **run)
     assert walk.tokens == row.tokens == plain.tokens
     assert sum(walk.step_counts) < sum(row.step_counts)
@@ -306,7 +299,7 @@ def test_the_shipped_scorers_decode_what_plain_decoding_does_and_keep_more(kind)
 
 def test_scorers_that_are_trained_together_share_their_lattices(recipe):
     other = copy.copy(recipe)
-    other.settings = {**recipe.settings, "score": "corr", "decay": 0.5}
+    other.settings = {**recipe.settings, "decay": 0.5}
     ids = torch.tensor([tiny.plain("llama", (3, 4), 24)])
     outputs = target_outputs(recipe.target, ids, ())
     found = recipe.lattices(outputs, 3, 4)

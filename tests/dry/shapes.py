@@ -90,8 +90,8 @@ class Tiny:
                 values = {**options, **extra}
                 yield protocol.named(key, values), key, lambda k=key, v=values: self.made(k, v)
 
-    def scorer(self, kind: str) -> nn.Module:
-        made = copy.deepcopy(tiny.scorer(kind, self.host)).to("cuda")
+    def scorer(self) -> nn.Module:
+        made = copy.deepcopy(tiny.scorer(self.host)).to("cuda")
         object.__setattr__(made, "table", self.target.backbone.embed)
         return made
 
@@ -99,7 +99,7 @@ class Tiny:
         given = {**protocol.NEEDS.get(key, {}), **options}
         for name, value in given.items():
             if isinstance(value, protocol.Scorer):
-                given[name] = self.scorer(value.kind)
+                given[name] = self.scorer()
             elif isinstance(value, protocol.Head):
                 given[name] = self.head(value.kind)
         if "draft" in specwb.METHODS[key].options:

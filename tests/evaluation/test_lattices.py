@@ -61,21 +61,21 @@ HAND = (
 
 def test_a_learned_walk_keeps_what_drafting_with_it_keeps():
     """The walk is that of a decoding with the same scorer, at every place of a text."""
-    target, scorer = tiny.target(), tiny.scorer("pair", tiny.target())
+    target, scorer = tiny.target(), tiny.scorer(tiny.target())
     places = sample(top=15)
-    table = lattices.lengths(places, proxy(), exact=False, scorers=[scorer])
+    table = lattices.lengths(places, proxy(), exact=False, scorer=scorer)
     method = specwb.method("diffuspec", target, head=head(), k=K, score=scorer)
     for row, place in enumerate(places):
         step = next(iter(specwb.rounds(target, [place.text], method, max_new_tokens=K + 1)))
         drafted = step.draft.tokens[0, 1:].tolist()
         assert place.walk(scorer) == drafted
-        assert table["pair"][row] == place.kept(drafted)
+        assert table["walk"][row] == place.kept(drafted)
 
 
 def test_a_search_by_a_learned_score_finds_its_walks():
     """A beam of one is the greedy walk, a beam as wide as there are paths finds the walk with the
     largest product of step probabilities, and what may not be drafted is in no path."""
-    scorer = tiny.scorer("corr", tiny.target(), top=3)
+    scorer = tiny.scorer(tiny.target(), top=3)
     one = sample(top=15)[2]
     lattice, steps = one.learned(scorer)
     assert list(beam(lattice, steps, one.text, 0, 1)[0].tokens) == one.walk(scorer)

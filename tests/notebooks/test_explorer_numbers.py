@@ -42,7 +42,6 @@ from specwb.evaluation import lattices
 from specwb.evaluation.fuzzy import KINDS, similarity
 from specwb.mask import sight_mask
 from specwb.models.fuzzy import grouping
-from specwb.models.path import KINDS as PATHS
 from specwb.studies.kangaroo import cells as reproduced
 from specwb.studies.kangaroo.claims import etas
 from specwb.training.falcon import glance_mask
@@ -460,16 +459,15 @@ def test_the_lattice_shown_is_the_one_searched(text, reached, lam, mass, top, be
     assert numbers(view) == wanted
 
 
-@pytest.mark.parametrize("kind", PATHS)
 @pytest.mark.parametrize(("text", "reached", "beams"), [(1, 5, 1), (3, 3, 4)])
-def test_the_walk_shown_is_the_one_drafted(kind, text, reached, beams):
+def test_the_walk_shown_is_the_one_drafted(text, reached, beams):
     """By a learned score; lambda and mass do not count, and cannot be moved."""
     view = EXPLORERS["LatticeExplorer"](text=text, reached=reached, beams=beams, top=8)
     assert not view.lam.disabled
-    put(view, score=kind)
+    put(view, score="pair")
     assert view.lam.disabled
     assert view.mass.disabled
-    at, scorer = found()[text - 1], tiny.scorer(kind, tiny.target(), 6)
+    at, scorer = found()[text - 1], tiny.scorer(tiny.target(), 6)
     paths = [path for name, path in view.paths.items() if name.startswith("beam")]
     walk = list(paths[0].tokens)
     if beams == 1:
@@ -478,7 +476,7 @@ def test_the_walk_shown_is_the_one_drafted(kind, text, reached, beams):
     costs = [-path.score / len(path.tokens) for path in view.paths.values()]
     assert list(drawn["x"]) == pytest.approx(costs, abs=1e-4)
     assert costs[1] == min(costs)
-    assert f"{kind}, B = {beams}, M = 6: {6 * reached} candidates" in view.summary
+    assert f"pair, B = {beams}, M = 6: {6 * reached} candidates" in view.summary
     if reached == 5:
         assert f"keeps {at.kept(view.paths['first choices'].tokens)} of the first" in view.summary
         assert f"{at.kept(walk)} of the beam" in view.summary

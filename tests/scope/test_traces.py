@@ -214,7 +214,7 @@ def test_the_module_parses_no_text_as_html_and_has_the_colours():
 def test_a_learned_walk_shows_what_it_went_by(more):
     """The scores of the drafted tokens are the walk's own, behind the tokens before them."""
     target = EVERYTHING.target
-    options = {"k": 3, "score": Scorer("pair"), **more}
+    options = {"k": 3, "score": Scorer(), **more}
     trace = specwb.record(
         target, PROMPT, made("diffuspec", options, EVERYTHING), max_new_tokens=6, temperature=1.0,
         seed=5, repeats=1,

@@ -19,7 +19,6 @@ import specwb
 from specwb.bench.prompts import load_prompts
 from specwb.files import weights_hash
 from specwb.models.load import data_dir
-from specwb.models.path import KINDS
 from specwb.studies import OTHERS, PLACES, study_of, trained, verdicts
 from specwb.studies.easyspec.cells import easy, plain
 from specwb.studies.kangaroo.cells import EXITS
@@ -71,8 +70,7 @@ def test_what_lessons_show_besides_is_of_the_shipped_models():
     given = len(load_prompts("edit"))
     assert {len(cell["accepted"]) for cell in edit["cells"].values()} == {given}
     assert paths["arguments"]["sha256"] == lab().sha256
-    own = {weights_hash(lab().heads / "path" / kind) for kind in KINDS}
-    assert own <= set(paths["arguments"]["scorers"])
+    assert weights_hash(lab().heads / "path" / "pair") in paths["arguments"]["scorers"]
 
 
 @pytest.mark.parametrize("name", OTHERS[1:])
