@@ -91,9 +91,8 @@ def hf(
     Args:
         method: a method's spec, such as ``"mcsd:tree=4-2-2"``.
         draft: the draft model, for methods that have one: a name, folder, hub id or loaded model.
-        tokenizer: the model's, where the draft model's vocabulary has another size or other tokens
-            (``draft_vocabulary``). Vocabularies that differ in padding alone need none if the draft
-            was loaded with its own.
+        tokenizer: the model's, where the draft model's vocabulary has another number of rows of
+            padding; none is needed if the draft was loaded with its own.
         options: the method's other options, as in :func:`specwb.method`.
 
     Raises:

@@ -142,13 +142,6 @@ def options_of(build: Callable[..., Any], settings: type | None = None) -> dict[
 DraftModel = Annotated[
     Any, Option("the draft model; default the target's own", kind="a folder, hub id or model")
 ]
-DraftVocabulary = Annotated[
-    str,
-    Option(
-        "for a draft model with another tokenizer: shared, draft among the tokens that both have",
-        choices=("same", "shared"),
-    ),
-]
 TrainedHead = Annotated[
     Any, Option("the trained head; default the target's own", kind="a folder, hub id or head")
 ]

@@ -87,7 +87,6 @@ THINNED = {
     "test_diffuspec_drafts.py": 10,
     "test_easyspec_drafts.py": 3,
     "test_kangaroo_drafts.py": 3,
-    "test_other_tokenizers.py": 6,
     "test_fuzzy.py": 3,
     "test_kernels.py": 10,
     "test_graphs.py": 10,

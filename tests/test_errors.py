@@ -34,7 +34,7 @@ def draft() -> Target:
         (
             "sps",
             {"gama": 3},
-            "sps has no option 'gama'; its options: draft, draft_vocabulary, gamma, schedule, ",
+            "sps has no option 'gama'; its options: draft, gamma, schedule, ",
         ),
         ("sps:gama=3", {}, "sps has no option 'gama'"),
         ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
@@ -240,7 +240,7 @@ def test_the_whole_context_can_be_used(draft):
 
 
 def test_padded_vocabularies_are_told_apart_from_different_ones():
-    """What drafting over padding does is in tests/models/test_other_tokenizers.py."""
+    """What drafting over padding does is in tests/models/test_padded_vocabularies.py."""
     target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(tiny.WORDS[:60]))
     build = partial(tiny.build, "llama", vocab_size=65)
     specwb.method("mcsd", target, draft=specwb.load(build(), tokenizer=target.tokenizer))

@@ -349,10 +349,6 @@ def _library_rows(specs, library, target, draft, built, sampling, batch) -> list
     chosen = draft if draft is not None else target.draft
     assisted = any(s.startswith("hf_assisted") for s in specs) or (library and batch == 1)
     draft = draft_of(built.values())
-    ways = (getattr(method.drafter, "draft_vocabulary", "same") for method in built.values())
-    if any(way != "same" for way in ways):
-        draft = None  # of another tokenizer: no draft model of the library's plain assistance
-        assisted = any(s.startswith("hf_assisted") for s in specs)
     if assisted and chosen is not None:
         draft = draft_model(target, chosen)
     rows = {}

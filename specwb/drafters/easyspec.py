@@ -30,7 +30,7 @@ from specwb.models.place import Place
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 from specwb.noise import Noise
-from specwb.options import DraftVocabulary, MethodError, Option, ranges
+from specwb.options import MethodError, Option, ranges
 from specwb.tree import Limits, Tree
 
 
@@ -144,14 +144,12 @@ class WideEasy(EasyDrafter):
         return reranked(self, state, nodes, self.width)  # which are all of them
 
 
-def deep_draft(
-    target: Target, draft: Target | str | None = None, vocabulary: str = "same"
-) -> Target:
+def deep_draft(target: Target, draft: Target | str | None = None) -> Target:
     """The draft model that is given or named; by default the target's deep draft model, or else its
-    usual one. ``vocabulary`` is how its tokens become the target's."""
+    usual one."""
     deep = target.own_head("deep")
     chosen = str(deep) if draft is None and deep is not None else draft
-    return draft_model(target, chosen, vocabulary)
+    return draft_model(target, chosen)
 
 
 KINDS = {**EXECUTIONS, RankGroups.name: RankGroups}
@@ -166,7 +164,6 @@ class Options:
             kind="a folder, hub id or model",
         ),
     ] = None
-    draft_vocabulary: DraftVocabulary = "same"
     n: Annotated[
         int, Option("layers whose attentions run in parallel; 1: an unchanged draft model", low=1)
     ] = 4
@@ -205,7 +202,7 @@ def easyspec(target: Target, options: Options) -> Drafter:
     """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft
     model that runs the attentions of ``n`` layers in parallel."""
     key, width, tree, draw = "easyspec", options.width, options.tree, options.draw
-    model = deep_draft(target, options.draft, options.draft_vocabulary)
+    model = deep_draft(target, options.draft)
     if width > 1 and (tree is not None or draw != "without"):
         ways = "width makes a tree of its own, of point masses"
         raise MethodError(f"{key}: {ways}; leave tree and draw out, or width")

@@ -18,7 +18,6 @@ from specwb.models.cache import KVCache
 from specwb.models.load import check_pair
 from specwb.models.place import Place
 from specwb.models.target import Target, prefill
-from specwb.models.vocabulary import Shared
 from specwb.models.words import spread
 from specwb.noise import DRAFT, Noise
 from specwb.options import MethodError
@@ -408,7 +407,6 @@ class LevelDrafter(Levels):
         super().__init__(shape, draw, length, sure)
         self.draft, self.backbone, self.vocabulary = draft, draft.backbone, draft.vocabulary
         self.words = draft.words
-        self.draft_vocabulary = "shared" if isinstance(draft.backbone, Shared) else "same"
 
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)

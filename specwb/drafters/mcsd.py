@@ -9,14 +9,13 @@ from specwb.drafters.base import Drafter, Entry, Forward, Preset
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable, static
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, DraftVocabulary, Option
+from specwb.options import DraftModel, Option
 from specwb.tree import Tree
 
 
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
-    draft_vocabulary: DraftVocabulary = "same"
     tree: Annotated[Tree, Option("the draft tree")] = (4, 2, 2)  # type: ignore[assignment]
     draw: Annotated[
         str,
@@ -32,7 +31,7 @@ class Options:
 
 def mcsd(target: Target, options: Options) -> Drafter:
     """Multi-candidate speculative decoding: a tree of tokens from a small draft model."""
-    model = draft_model(target, options.draft, options.draft_vocabulary)
+    model = draft_model(target, options.draft)
     tree = drawable("mcsd", options.tree, model.drafts, options.draw, empty=True)
     return LevelDrafter(model, tree, options.draw)
 

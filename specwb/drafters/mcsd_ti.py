@@ -18,7 +18,7 @@ from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, DraftVocabulary, MethodError, Option, spell
+from specwb.options import DraftModel, MethodError, Option, spell
 from specwb.probability import Sampling, draw_without_replacement
 from specwb.tree import Tree
 
@@ -85,7 +85,6 @@ CHILDREN = tuple(draw for draw in DRAWS if draw != "coupled")
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
-    draft_vocabulary: DraftVocabulary = "same"
     tree: Annotated[
         Tree | None,
         Option(
@@ -142,7 +141,7 @@ def mcsd_ti(target: Target, options: Options) -> Drafter:
     if options.stop == "none" and options.threshold != Options.threshold:
         raise MethodError(f"{key}: threshold has no effect with stop=none")
     default = LARGEST if roots == 1 else Tree.chain(LARGEST.D)
-    model = draft_model(target, options.draft, options.draft_vocabulary)
+    model = draft_model(target, options.draft)
     tree = drawable(key, options.tree or default, model.drafts)
     if roots > 1:
         tree = _below_roots(key, tree, roots, target.vocabulary, draw)

@@ -8,12 +8,10 @@ from typing import Annotated
 from specwb.drafters.base import Drafter, Entry, Forward, Preset
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter, static
-from specwb.drafters.round_trip import RoundTrip
 from specwb.drafters.stopping import Drafted
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.models.vocabulary import WAYS
-from specwb.options import DraftModel, MethodError, Option
+from specwb.options import DraftModel, Option
 from specwb.tree import Tree
 
 LONGEST = 20  # draft tokens that schedule=heuristic goes up to, unless it begins with more
@@ -55,15 +53,6 @@ class ScheduledChain(LevelDrafter):
 @dataclass(frozen=True)
 class Options:
     draft: DraftModel = None
-    draft_vocabulary: Annotated[
-        str,
-        Option(
-            "for a draft model with another tokenizer: shared, draft among the tokens that both "
-            "have; text, tokenize the draft model's continuation again with the target's "
-            "tokenizer",
-            choices=WAYS,
-        ),
-    ] = "same"
     gamma: Annotated[
         int, Option("draft tokens per step; with schedule=heuristic, in the first step", low=1)
     ] = 4
@@ -86,23 +75,14 @@ class Options:
 
 def sps(target: Target, options: Options) -> Drafter:
     """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
-    model = draft_model(target, options.draft, options.draft_vocabulary)
+    model = draft_model(target, options.draft)
     gamma, schedule = options.gamma, options.schedule
-    if options.draft_vocabulary == "text":
-        if schedule != "constant" or options.confidence:
-            raise MethodError(
-                "sps: with draft_vocabulary=text the draft has a constant length; leave schedule "
-                "and confidence out"
-            )
-        return RoundTrip(model, gamma)
     if schedule == "constant" and not options.confidence:
         return LevelDrafter(model, Tree.chain(gamma))
     return ScheduledChain(model, gamma, schedule, options.confidence, max(LONGEST, gamma))
 
 
 def work(options: Options) -> list[Forward]:
-    if options.draft_vocabulary == "text":
-        raise MethodError("sps: what a draft model reads anew as text follows from the text alone")
     most = options.gamma
     if options.schedule == "heuristic":
         most = max(LONGEST, most)

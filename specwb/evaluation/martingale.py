@@ -177,11 +177,10 @@ def martingale(
 
 
 def _draft_model(method: Method, target: Target) -> Target | None:
-    """The model that the method drafts with, if its tokens are the target's."""
+    """The model that the method drafts with, if its rows are the target's."""
     draft = getattr(method.drafter, "draft", None)
-    if not isinstance(draft, Target) or draft.vocabulary != target.vocabulary:
-        return None
-    return draft if getattr(method.drafter, "draft_vocabulary", "same") == "same" else None
+    is_one = isinstance(draft, Target) and draft.vocabulary == target.vocabulary
+    return draft if is_one else None
 
 
 def _distributions(model: Target, ids: Tensor, start: int, sampling: Sampling) -> Tensor:

@@ -43,7 +43,7 @@ from specwb.models.placement import (
 )
 from specwb.models.ranks import Ranks, load_parted
 from specwb.models.target import Target
-from specwb.models.vocabulary import check_shared, check_tokenizers, fitted, is_padding, shared
+from specwb.models.vocabulary import fitted, is_padding
 from specwb.options import MethodError
 from specwb.templates import check_template, use_template
 
@@ -494,17 +494,13 @@ def check_pair(target: Target, draft: Target) -> None:
         raise LoadError(
             f"tokenizer mismatch: {token!r} is id {a.get(token)} for target {target.name!r} and "
             f"{b.get(token)} for draft {draft.name!r}; "
-            "use a draft trained with the target's tokenizer, or sps or mcsd with "
-            "draft_vocabulary=shared"
+            "use a draft trained with the target's tokenizer"
         )
 
 
-def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Target:
+def draft_model(target: Target, draft: object) -> Target:
     """The draft model that was given or named, or the target's own: read once a target, checked,
-    and in the terms of the target's vocabulary.
-
-    ``vocabulary``: how its tokens become the target's, one of
-    :data:`specwb.models.vocabulary.WAYS`; of ``text`` it is the draft model as it is."""
+    and in the terms of the target's vocabulary, which may have more or fewer rows of padding."""
     chosen: object = draft if draft is not None else target.draft
     if chosen is None:
         way_out = "name one with draft= (--draft on the command line)"
@@ -513,29 +509,12 @@ def draft_model(target: Target, draft: object, vocabulary: str = "same") -> Targ
     def read() -> Target:
         if is_borrowed(chosen):
             return borrowed(cast(Any, chosen), target)
-        settings: dict[str, Any] = {"dtype": target.dtype, "device": target.device}
-        if vocabulary == "shared" and isinstance(chosen, str | Path):
-            where, file, _ = _files(chosen, None)
-            settings["tokenizer"] = _tokenizer(where, str(chosen), file)
-            check_shared(target, settings["tokenizer"], str(chosen))  # before weights are read
-        return load(cast(Any, chosen), **settings)
+        return load(cast(Any, chosen), dtype=target.dtype, device=target.device)
 
     model = target.loaded("draft", chosen, read) if isinstance(chosen, str | Path) else read()
-    if vocabulary != "same" and model.words is not None:
-        raise MethodError(
-            f"draft_vocabulary={vocabulary}: {model.name!r} has the target's tokens; leave it out"
-        )
-    if vocabulary == "same":
-        check_pair(target, model)
-        same = model.vocabulary == target.vocabulary
-        return model if same else fitted(model, target.vocabulary)
-    check_device(target, model)
-    if vocabulary == "shared":
-        if not isinstance(chosen, str | Path):
-            return shared(model, target)
-        return target.loaded("shared", chosen, lambda: shared(model, target))
-    check_tokenizers(target, model.tokenizer, model.name)
-    return model
+    check_pair(target, model)
+    same = model.vocabulary == target.vocabulary
+    return model if same else fitted(model, target.vocabulary)
 
 
 def _place(source: str | Path) -> str | Path:

@@ -91,7 +91,7 @@ def test_methods_says_all_about_one(monkeypatch, capsys):
     rows = [line.split("│") for line in out.splitlines() if line.startswith("│ ")]
     options = {row[1].strip(): row[2].strip() for row in rows if row[1].strip()}
     assert options == {
-        **{"draft": "", "draft_vocabulary": "same", "tree": "4-2-2"},
+        **{"draft": "", "tree": "4-2-2"},
         **{"draw": "without", "rule": ""},
     }
     assert out.rstrip().endswith("year={2024}}")

@@ -22,7 +22,6 @@ from specwb.models import (
     products,
     smol,
     target,
-    vocabulary,
     words,
 )
 from specwb.models.backbone import Backbone, Stack
@@ -355,12 +354,6 @@ def eight_bits_as_four(patch):
 def offload_is_the_main_device(patch):
     """A map that begins with an offload to the CPU has it as the device that computes."""
     patch.edit(placement.main_device, "not in OFFLOADED", '!= "disk"')
-
-
-@killed_by("models/test_other_tokenizers.py: in_many_pieces")
-def pieces_weighed_by_all_of_them(patch):
-    """A token's last four pieces are divided by the number of all its pieces."""
-    patch.edit(vocabulary.shared, "1 / min(len(whole), PIECES)", "1 / len(whole)")
 
 
 # ---------------------------------------------------------------------- what is measured or counted

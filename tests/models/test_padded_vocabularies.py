@@ -1,0 +1,107 @@
+"""Draft models of the target's tokens with more rows that no token has, or fewer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from scipy import stats
+
+import specwb
+
+TOKENS, SMALL, LARGE = 11, 12, 16
+PROMPTS = [[3, 1, 4, 1, 5, 9], [2], [7, 1, 8]]
+every_pair = pytest.mark.parametrize(
+    "rows", [(LARGE, SMALL), (SMALL, LARGE)], ids=["fewer", "more"]
+)
+
+
+class Known(SimpleNamespace):
+    """A tokenizer of so many tokens."""
+
+    eos_token_id = None
+
+    def get_vocab(self) -> dict[str, int]:
+        return {f"t{i}": i for i in range(self.tokens)}
+
+
+def padded(target_rows: int, draft_rows: int) -> tuple[specwb.Target, specwb.Target]:
+    """Two models that agree often: the rows they share are the same but for a disturbance."""
+    large = tiny.build("llama", seed=2, vocab_size=LARGE, dtype=tiny.EXACT)
+    small = tiny.build("llama", seed=2, vocab_size=SMALL, dtype=tiny.EXACT)
+    state = large.state_dict()
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        state[name] = state[name][:SMALL].clone()
+    small.load_state_dict(state)
+    models, known = {SMALL: tiny.perturbed(small, 0.02), LARGE: large}, Known(tokens=TOKENS)
+    target, draft = (specwb.load(models[n], tokenizer=known) for n in (target_rows, draft_rows))
+    return target, draft
+
+
+@every_pair
+def test_with_other_rows_text_is_the_target_s_and_drafts_are_accepted(rows):
+    target, draft = padded(*rows)
+    methods = [specwb.method(s, target, draft=draft) for s in ("sps:gamma=3", "mcsd:tree=2-2")]
+    target.tokenizer = None  # it cannot decode
+    plain = specwb.decode(target, PROMPTS, "ar", max_new_tokens=20)
+    for method in methods:
+        out = specwb.decode(target, PROMPTS, method, max_new_tokens=20)
+        assert out.tokens == plain.tokens
+        assert out.mean_tokens_per_step > 1.3
+
+
+def check_sampled(
+    target: specwb.Target, method: specwb.Method, prompt: list[int], count: int
+) -> None:
+    """A chi-square test of the first two tokens against the target's distribution of them."""
+    with torch.no_grad():
+        first = target.model(torch.tensor([prompt])).logits[0, -1]
+        texts = torch.tensor([[*prompt, token] for token in range(len(first))])
+        second = target.model(texts).logits[:, -1]
+    wanted = first.softmax(-1)[:, None] * second.softmax(-1) * count
+    how = {"max_new_tokens": 2, "temperature": 1.0, "seed": list(range(count))}
+    out = specwb.decode(target, [prompt] * count, method, **how)
+    assert out.mean_tokens_per_step > 1.1
+    counts = torch.zeros_like(wanted)
+    counts.index_put_(tuple(torch.tensor(out.tokens).T), torch.ones(count).to(counts), True)
+    often = wanted > 5
+    observed, expected = counts[often].tolist(), wanted[often].tolist()
+    if rare := float(wanted[~often].sum()):
+        observed, expected = [*observed, float(counts[~often].sum())], [*expected, rare]
+    assert len(expected) >= 11
+    assert stats.chisquare(observed, expected).pvalue > 1e-4
+
+
+@every_pair
+@pytest.mark.parametrize("spec", ["sps:gamma=2", "mcsd:tree=3-1,draw=with"])
+def test_with_other_rows_sampled_text_has_the_target_s_distribution(rows, spec):
+    """Of the first two tokens, the target's rows of padding among them."""
+    target, draft = padded(*rows)
+    method = specwb.method(spec, target, draft=draft)
+    target.tokenizer = None
+    check_sampled(target, method, [3, 1, 4], 4096)
+
+
+def test_rows_that_a_token_has_are_no_padding():
+    target, draft = padded(LARGE, SMALL)
+    target.tokenizer = draft.tokenizer = Known(tokens=SMALL + 1)
+    for word in ("more than unused rows", "more than unused rows", "without a tokenizer"):
+        with pytest.raises(specwb.LoadError, match=word):
+            specwb.method("sps", target, draft=draft)
+        target.tokenizer, draft.tokenizer = None, target.tokenizer
+
+
+@every_pair
+def test_with_other_rows_in_generate_of_the_library(rows):
+    """With the model's own tokenizer; without one the message says what to give."""
+    target, draft = padded(*rows)
+    ids = torch.tensor(PROMPTS[:1])
+    right = target.model.generate(ids, max_new_tokens=20, do_sample=False)
+    custom = specwb.hf("sps:gamma=3", draft=draft.model, tokenizer=draft.tokenizer)
+    text = target.model.generate(ids, max_new_tokens=20, custom_generate=custom)
+    assert text.tolist() == right.tolist()
+    custom = specwb.hf("sps", draft=draft.model)
+    with pytest.raises(specwb.LoadError, match="without a tokenizer"):
+        target.model.generate(ids, max_new_tokens=20, custom_generate=custom)
