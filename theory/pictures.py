@@ -112,7 +112,7 @@ def speedup() -> Figure:
         best = analysis.best_gamma(0.8, c)
         left.plot(best, analysis.speedup(0.8, best, c), "o", color=colour)
     left.axhline(1, color=INK, linewidth=0.6)
-    left.set(xlabel="draft tokens per step γ", ylabel="speedup S", ylim=(0, None))
+    left.set(xlabel="draft tokens per step γ", ylabel="speedup σ", ylim=(0, None))
     left.set_title("α = 0.8, v = 1: the best γ is marked")
     left.legend(loc="lower left", ncols=3)
     rows, balance = np.unique(np.geomspace(1, 256, 60).astype(int)), 64
@@ -125,7 +125,7 @@ def speedup() -> Figure:
     right.axhline(1, color=INK, linewidth=0.6)
     right.axvline(balance, color=INK, linewidth=0.6)
     right.text(balance * 1.08, 0.05, "n*", color=INK)
-    right.set(xscale="log", xlabel="rows B", ylabel="speedup S", ylim=(0, None))
+    right.set(xscale="log", xlabel="rows B", ylabel="speedup σ", ylim=(0, None))
     right.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
     right.set_title("A batch uses up the free arithmetic")
     right.legend(loc="upper right")
@@ -332,7 +332,7 @@ def growth() -> Figure:
     right.annotate(
         f"best: {nodes[best]} nodes", (nodes[best], speed[best]), (14, speed[best] + 0.02)
     )
-    right.set(xlabel="nodes n", ylabel="speedup S(n)")
+    right.set(xlabel="nodes n", ylabel="speedup σ(n)")
     for axes, title in ((left, "A node pays while its value is above"), (right, "Speedup")):
         axes.set_title(title)
     return figure

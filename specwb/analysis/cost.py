@@ -48,7 +48,7 @@ def expected_tokens(alpha: Any, gamma: int) -> Any:
 
 
 def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
-    """Tokens per second over plain decoding's are ``S = tau / (gamma c + v)``.
+    """Tokens per second over plain decoding's are ``sigma = tau / (gamma c + v)``.
 
     Args:
         c: Time of one draft step over the time of one target step.
@@ -56,7 +56,7 @@ def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
             has v = 1, which is true where reading the weights takes all the time (a GPU at batch 1)
             and false where arithmetic does (a CPU, a large batch).
     Returns:
-        S; drafting is faster where S > 1.
+        sigma; drafting is faster where sigma > 1.
     Raises:
         ValueError: A number c < 0 or v <= 0, or as :func:`expected_tokens`.
     Source: Leviathan et al. 2023, theorem 3.8. Differs from the paper in: v.
@@ -70,8 +70,8 @@ def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
     """The gamma in 0..most with the largest :func:`speedup`, the smallest of equals.
 
     A result of 0 means that drafting does not pay. With v = 1, c > 0 and alpha < 1 the speedup
-    rises, then falls, so the first gamma with ``alpha^(gamma+1) <= c S(gamma)`` is the best one,
-    and drafting pays iff alpha > c.
+    rises, then falls, so the first gamma with ``alpha^(gamma+1) <= c sigma(gamma)`` is the best
+    one, and drafting pays iff alpha > c.
 
     Args:
         alpha: Acceptance rate, a number, as in :func:`speedup`.

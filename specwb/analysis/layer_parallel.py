@@ -72,10 +72,10 @@ def largest_stage_speedup(depth: int, rounds: int, layers: int, calibrate: bool 
 def implied_share(
     speedup: Any, depth: int, rounds: int, layers: int, calibrate: bool = True
 ) -> Any:
-    """A measured :func:`stage_speedup` S implies attention's share of a layer's time.
+    """A measured :func:`stage_speedup` sigma implies attention's share of a layer's time.
 
-    The share is ``(1 - r) / (1 - R / L)`` with ``r = (D / S - 1) / (D - 1)``, without calibration
-    ``r = 1 / S``.
+    The share is ``(1 - r) / (1 - R / L)`` with ``r = (D / sigma - 1) / (D - 1)``, without
+    calibration ``r = 1 / sigma``.
 
     Raises:
         ValueError: No share gives this speedup, or every one does (R = L, or a calibrated depth
@@ -97,13 +97,13 @@ def implied_share(
 
 
 def break_even(stage: Any, depth: int, c: Any, v: Any = 1) -> Any:
-    """A stage speedup S brings nothing where tau drops by ``1 - (D c / S + v) / (D c + v)``.
+    """A stage speedup sigma is lost where tau drops by ``1 - (D c / sigma + v) / (D c + v)``.
 
     The drop is relative: it is the largest fraction of the tokens per decoding step that may be
-    lost. The speed itself is :func:`specwb.analysis.speedup` with c / S for c.
+    lost. The speed itself is :func:`specwb.analysis.speedup` with c / sigma for c.
 
     Args:
-        stage: S > 0.
+        stage: sigma > 0.
         c: Time of an exact draft step over a plain target step.
         v: Time of the target's pass over a plain step.
     """

@@ -143,10 +143,10 @@ def best_stopping(sure: Sure, gamma: int, price: Price) -> Best:
     """The stopping rule with the largest speedup, of all that know the history of their step.
 
     Every step is an independent draw from ``sure`` (theorem 12.4.3). With ``F(s) = max over rules
-    of E[tokens] - s E[time]``, convex and falling in s, the largest speedup S* is the root of F.
-    Backward induction gives a rule that attains F(s); s is then set to that rule's own speedup,
-    repeatedly, which reaches S* in finitely many steps (Dinkelbach). If going on and stopping are
-    equally good, the rule stops.
+    of E[tokens] - s E[time]``, convex and falling in s, the largest speedup sigma* is the root of
+    F. Backward induction gives a rule that attains F(s); s is then set to that rule's own speedup,
+    repeatedly, which reaches sigma* in finitely many steps (Dinkelbach). If going on and stopping
+    are equally good, the rule stops.
     """
     speed = stopped(sure, gamma, lambda _: False, price).speedup  # plain decoding: 1
     while True:

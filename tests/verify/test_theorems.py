@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from specwb.analysis import kseq_rate, kseq_rho
+from specwb.flow import Scheme
 from specwb.noise import _uniform
 from specwb.probability import inverse_cdf
+from specwb.verify import RRS, Rejection, RRSw, distribution_of
 from specwb.verify import exact as E
 from specwb.verify.instances import pairs
 from specwb.verify.mutants import MUTANTS, squared_q
@@ -98,6 +100,62 @@ def test_rows_that_do_not_sum_to_one() -> None:
         assert E.tv(out, p) <= abs(1 - scale)
         off += out != p
     assert off > 20
+
+
+@pytest.mark.parametrize(
+    ("base", "scheme"),
+    [(RRSw, Scheme.WITHOUT_REPLACEMENT), (RRSw, Scheme.IID), (RRS, Scheme.IID)],
+)
+def test_rows_that_do_not_sum_to_one_with_several_candidates(base, scheme) -> None:
+    """Theorem 1.5.3 for k candidates, of the rules that decode."""
+    scale = [1.0, 1.0]
+
+    class Scaled(base):
+        def node(self, p, q, tokens, ok, u):
+            return super().node(scale[0] * p, scale[1] * q, tokens, ok, u)
+
+    rng, above = random.Random(12), 0
+    for i in range(20):
+        k = rng.choice([1, 2, 3])
+        p, q = random_distribution(rng, 4), random_distribution(rng, 4)
+        scale[:] = rng.uniform(0.7, 1.4), rng.uniform(0.7, 1.4)
+        if i % 2:  # RRS alone is off, by the later candidates
+            scale[0] = scale[1]
+        ratio = scale[0] / scale[1]
+        found = distribution_of(Scaled, p, q, (-1, *[0] * k), scheme)
+        output = [sum(share for text, share in found.items() if text[0] == x) for x in range(4)]
+        residual = [max(ratio * a - b, 0) for a, b in zip(p, q, strict=True)]
+        rejected = 1 - sum(min(ratio * a, b) for a, b in zip(p, q, strict=True))
+        off = sum(abs(a - b) for a, b in zip(output, p, strict=True)) / 2
+        bound = abs(1 - ratio)
+        above += off > bound + 1e-9
+        if base is RRSw and sum(residual):
+            after = E.norm(residual)
+            expected = [a + (1 - ratio) * (b - a) for a, b in zip(p, after, strict=True)]
+            assert output == pytest.approx(expected, abs=1e-9)
+        for _ in range(k - 1 if base is RRS else 0):
+            # the next candidate against what is left, now of mass 1
+            bound += rejected * abs(1 - 1 / scale[1])
+            if not sum(residual):
+                break
+            target = E.norm(residual)
+            passed = sum(min(a, scale[1] * b) for a, b in zip(target, q, strict=True)) / scale[1]
+            rejected *= 1 - passed
+            residual = [max(a - scale[1] * b, 0) for a, b in zip(target, q, strict=True)]
+        assert off <= bound + 1e-9
+    assert (above > 0) is (base is RRS)
+
+
+def test_rows_that_do_not_sum_to_one_given_the_candidate() -> None:
+    """Theorem 1.5.3's instance: off by 1/4 after a candidate of probability 1e-6."""
+    eps = 1e-6
+    p = torch.tensor([[0.5, 0.5, 0]], dtype=torch.float64)
+    q = torch.tensor([[0.5, 0.5 - eps, eps]], dtype=torch.float64)
+    last, ok = torch.tensor([[2]]), torch.tensor([[True]])
+    for scale, expected in ((1, [0, 1, 0]), (1 + eps, [1 / 4, 3 / 4, 0])):
+        choice, residual = Rejection().node(scale * p, q, last, ok, torch.full((1, 1), 0.5))
+        assert choice.item() == -1
+        assert (residual / residual.sum())[0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_logits_that_are_off() -> None:

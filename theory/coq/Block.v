@@ -1,9 +1,10 @@
 (* Theorem 7.1: block verification of a chain is lossless.
-   E k h w t is the probability that, given the drafted path h with weight w, verification ends at
-   its last token or below and the text goes on with t, k further tokens having been drafted. It is
-   w times the target's probability of t, and at the root w = 1. In the definition a child is left
-   with 1 minus its weight: that this is the probability of ending above it is kept_with_its_weight,
-   where verification ends at the last token i with u_i < h_i. *)
+   One recursion over what the code does: draft a path, test its tokens from the last one up, keep
+   the path to the first that passes, draw the bonus token behind it. above k h w is the probability
+   that, the path h being drafted with weight w and k tokens behind it, neither h nor one of them
+   passes; runs k h w t is the probability that one does, and that the text behind h begins with t.
+   The weight of a path is the probability that it is kept (kept_with_its_weight), and from the
+   root, w = 1, the text is the target's (from_the_root). *)
 Require Import Reals Lra Lia List.
 Require Import Sums.
 Import ListNotations.
@@ -22,14 +23,19 @@ Fixpoint target (h t : list nat) : R :=
 Definition weight h w x := Rmin 1 (w * p h x / q h x).
 Definition left_ h w y := pos (w * p h y - q h y).
 Definition Z h w := sum n (left_ h w).
-Definition stop h w := Z h w / (Z h w + 1 - w).
-Definition bonus h w y := left_ h w y / Z h w.
-Fixpoint E (k : nat) (h : list nat) (w : R) (t : list nat) : R :=
+Definition passes h w := if Req_EM_T (Z h w + 1 - w) 0 then 1 else Z h w / (Z h w + 1 - w).
+Fixpoint above (k : nat) (h : list nat) (w : R) : R :=
+  match k with
+  | O => 1 - w
+  | S k => sum n (fun x => q h x * above k (x :: h) (weight h w x)) * (1 - passes h w)
+  end.
+Fixpoint runs (k : nat) (h : list nat) (w : R) (t : list nat) : R :=
   match k, t with
   | O, [y] => w * p h y
   | S k, y :: t =>
-      q h y * E k (y :: h) (weight h w y) t
-      + sum n (fun x => q h x * (1 - weight h w x)) * (stop h w * bonus h w y * target (y :: h) t)
+      q h y * runs k (y :: h) (weight h w y) t
+      + sum n (fun x => q h x * above k (x :: h) (weight h w x)) * passes h w
+        * (left_ h w y / Z h w) * target (y :: h) t
   | _, _ => 0
   end.
 
@@ -63,59 +69,49 @@ Proof.
     apply sum_ext; intros. unfold left_. rewrite split. ring. rewrite sum_scal, p1. ring. }
   lra.
 Qed.
-Lemma residual h w y : 0 <= w <= 1 -> (y < n)%nat ->
-  (Z h w + 1 - w) * (stop h w * bonus h w y) = left_ h w y.
+Theorem kept_with_its_weight : forall k h w, 0 <= w <= 1 -> above k h w = 1 - w.
 Proof.
-  intros Hw Hy. unfold stop, bonus.
+  induction k; simpl; intros h w Hw; auto.
+  assert (E : sum n (fun x => q h x * above k (x :: h) (weight h w x))
+              = sum n (fun x => q h x * (1 - weight h w x))).
+  { apply sum_ext; intros x _. destruct (Req_dec (q h x) 0) as [e|e]; [rewrite e; ring|].
+    rewrite IHk; auto. apply weight_in; auto; lra. }
+  rewrite E, ended_above by lra.
   assert (0 <= Z h w) by (apply sum_ge0; intros; apply pos_ge).
-  destruct (Req_dec (Z h w) 0) as [e|e].
-  - assert (left_ h w y = 0) by (apply (sum_zero n (left_ h w)); auto; intros; apply pos_ge).
-    rewrite H0, e. unfold Rdiv. ring.
-  - field. split; lra.
+  unfold passes. destruct (Req_EM_T (Z h w + 1 - w) 0); [lra|]. field. auto.
 Qed.
-
 Theorem block_verification_is_lossless : forall k h w t,
-  0 <= w <= 1 -> length t = S k -> (forall y, In y t -> (y < n)%nat) -> E k h w t = w * target h t.
+  0 <= w <= 1 -> length t = S k -> (forall y, In y t -> (y < n)%nat) ->
+  runs k h w t = w * target h t.
 Proof.
   induction k; intros h w t Hw Hl Ht; destruct t as [|y t]; simpl in Hl; try discriminate.
   - destruct t; [|discriminate]. simpl. ring.
-  - assert (Hy : (y < n)%nat) by (apply Ht; left; auto).
-    simpl. rewrite ended_above by lra.
-    assert (A : q h y * E k (y :: h) (weight h w y) t
-                = q h y * weight h w y * target (y :: h) t).
-    { destruct (Req_dec (q h y) 0) as [e|e]; [rewrite e; ring|].
+  - assert (Hy : (y < n)%nat) by (apply Ht; left; auto). simpl.
+    assert (A : sum n (fun x => q h x * above k (x :: h) (weight h w x)) = Z h w + 1 - w).
+    { rewrite <- ended_above by lra. apply sum_ext; intros x _.
+      destruct (Req_dec (q h x) 0) as [e|e]; [rewrite e; ring|].
+      rewrite kept_with_its_weight; [reflexivity|apply weight_in; auto; lra]. }
+    rewrite A.
+    assert (B : q h y * runs k (y :: h) (weight h w y) t
+                = Rmin (w * p h y) (q h y) * target (y :: h) t).
+    { rewrite <- weighed by lra.
+      destruct (Req_dec (q h y) 0) as [e|e]; [rewrite e; ring|].
       rewrite IHk; [ring|apply weight_in; auto; lra|lia|intros; apply Ht; right; auto]. }
-    rewrite A, weighed by lra. pose proof (residual h w y Hw Hy).
-    pose proof (split (w * p h y) (q h y)).
-    unfold left_ in H.
-    transitivity ((Rmin (w * p h y) (q h y)
-                   + (Z h w + 1 - w) * (stop h w * bonus h w y)) * target (y :: h) t); [ring|].
-    rewrite H, H0. ring.
+    rewrite B.
+    assert (0 <= Z h w) by (apply sum_ge0; intros; apply pos_ge).
+    assert (C : (Z h w + 1 - w) * passes h w * (left_ h w y / Z h w) = left_ h w y).
+    { unfold passes. destruct (Req_dec (Z h w) 0) as [e|e].
+      - assert (left_ h w y = 0) by (apply (sum_zero n (left_ h w)); auto; intros; apply pos_ge).
+        rewrite H0. unfold Rdiv. ring.
+      - destruct (Req_EM_T (Z h w + 1 - w) 0); [exfalso; lra|]. field. split; auto. }
+    rewrite C. unfold left_ in *. pose proof (split (w * p h y) (q h y)).
+    transitivity ((Rmin (w * p h y) (q h y) + pos (w * p h y - q h y)) * target (y :: h) t);
+      [ring|]. rewrite H0. ring.
 Qed.
 Theorem from_the_root : forall k t,
-  length t = S k -> (forall y, In y t -> (y < n)%nat) -> E k [] 1 t = target [] t.
-Proof. intros. rewrite block_verification_is_lossless; auto; lra. Qed.
-(* The probability of ending at the last token of h or below: below, or else u_i < h_i. *)
-Definition stops h w := if Req_EM_T (Z h w + 1 - w) 0 then 1 else Z h w / (Z h w + 1 - w).
-Fixpoint at_least (k : nat) (h : list nat) (w : R) : R :=
-  match k with
-  | O => w
-  | S k => let a := sum n (fun x => q h x * at_least k (x :: h) (weight h w x)) in
-           a + (1 - a) * stops h w
-  end.
-Theorem kept_with_its_weight : forall k h w, 0 <= w <= 1 -> at_least k h w = w.
+  length t = S k -> (forall y, In y t -> (y < n)%nat) ->
+  runs k [] 1 t = target [] t /\ above k [] 1 = 0.
 Proof.
-  induction k; intros h w Hw; simpl; auto.
-  assert (E1 : sum n (fun x => q h x * at_least k (x :: h) (weight h w x))
-               = sum n (fun x => q h x * weight h w x)).
-  { apply sum_ext; intros x _. destruct (Req_dec (q h x) 0) as [e|e]; [rewrite e; ring|].
-    rewrite IHk; auto. apply weight_in; auto; lra. }
-  rewrite E1. pose proof (ended_above h w ltac:(lra)) as A.
-  assert (B : sum n (fun x => q h x * (1 - weight h w x))
-              + sum n (fun x => q h x * weight h w x) = 1).
-  { rewrite <- sum_plus. transitivity (sum n (q h)); [|apply q1]. apply sum_ext; intros; ring. }
-  replace (sum n (fun x => q h x * weight h w x)) with (w - Z h w) by lra.
-  assert (0 <= Z h w) by (apply sum_ge0; intros; apply pos_ge).
-  unfold stops. destruct (Req_EM_T (Z h w + 1 - w) 0); [lra|]. field. auto.
+  intros. rewrite block_verification_is_lossless, kept_with_its_weight by (auto; lra). split; ring.
 Qed.
 End Block.
