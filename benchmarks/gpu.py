@@ -40,7 +40,6 @@ PARTS = {
     "verify": ["verify.py", *CUDA],
     "graphs": ["graphs.py"],
     "attention": ["attention.py"],
-    "predicted": ["predicted.py", *CUDA],
     "masks": ["masks.py", *CUDA],
     "easyspec": [*SPECWB, "reproduce", "easyspec", *CUDA, "--seconds", "400"],
     "papers": [*SPECWB, "reproduce", "all", *CUDA, "--quick"],

@@ -19,7 +19,7 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 OLDEST = (8, 0)
-ROOM = 12  # GiB that every part except benchmarks/predicted.py may take
+ROOM = 12  # GiB that every part may take
 # NVIDIA, CUDA compatibility: the first driver on Linux for every major version of CUDA
 DRIVERS = {11: 450, 12: 525, 13: 580}
 

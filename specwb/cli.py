@@ -23,7 +23,6 @@ from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
 from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
-from specwb.commands.predict import predict
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
     Commands,
@@ -384,7 +383,6 @@ app.command()(compare)
 app.command()(trace)
 app.command("methods")(list_methods)
 app.command()(tune)
-app.command()(predict)
 app.command()(verify)
 app.command()(certify)
 app.command()(check)

@@ -25,7 +25,7 @@ from specwb.drafters import (
     pld,
     sps,
 )
-from specwb.drafters.base import Drafter, Entry, Forward
+from specwb.drafters.base import Drafter, Entry
 from specwb.flow import Exactness, RuleMismatch, Scheme
 from specwb.graphs import Arena
 from specwb.models.checkpoint import HeadError
@@ -68,17 +68,6 @@ class Method:
     exactness: Exactness
     arenas: dict[tuple, Arena] = field(default_factory=dict, compare=False, repr=False)
     options: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def forwards(self) -> list[Forward]:
-        """The forward passes of a step, see :class:`specwb.drafters.base.Entry`; the tree, size of
-        a block and exit layer that its options leave open are those of its head."""
-        entry, own = METHODS[self.key.partition(":")[0]], vars(self.drafter)
-        names = {"tree", "k", "exit"} & set(entry.options) & set(own)
-        if "nodes" not in entry.options:  # the tree is no head's; under several roots it has them
-            names = set()
-        left = {name: own[name] for name in names if self.options.get(name) is None}
-        return entry.forwards({**self.options, **left})
 
     def rule_for(self, sampling: Sampling) -> Rule:
         """The rule under these sampling settings: the greedy walk at T = 0, otherwise the rule that

@@ -110,7 +110,6 @@ THINNED = {
     "test_dials.py": 14,
     "test_explorers.py": 6,
     "test_word_drafts.py": 6,
-    "test_forwards.py": 3,
     "test_refused_settings.py": 5,
 }
 FEW = 4  # cases that are never thinned

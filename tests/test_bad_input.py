@@ -234,11 +234,6 @@ LINES = {
         ["train", "medusa", "--recipe", "r.toml"],
         "r.toml",
     ),
-    "card nested": (
-        text("g.toml", "a=" + "[" * 50_000),
-        ["predict", "sps", "--gpu", "g.toml"],
-        "g.toml",
-    ),
 }
 
 

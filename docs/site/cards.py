@@ -28,11 +28,7 @@ def page(sections: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:
 
 def tone(verdict: str) -> str:
     """The colour of a verdict: yes, no, open or none."""
-    if verdict.startswith("contradicted") or "not as" in verdict:
-        return "no"
-    if verdict.startswith("reproduced") or re.search(r"\bas (published|predicted)", verdict):
-        return "yes"
-    return "open" if verdict == "inconclusive" else "none"
+    return {"reproduced": "yes", "contradicted": "no", "inconclusive": "open"}.get(verdict, "none")
 
 
 def _card(row: Sequence[str]) -> str:

@@ -8,9 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from specwb.cost import Setting, card, ledger, seconds, shape, step
-from specwb.cost.cards import SIZES
-from specwb.cost.shapes import tables
 from specwb.course import calibration, recording, stored
 from specwb.course.measure import origin
 from specwb.drafters.base import Entry
@@ -19,10 +16,16 @@ from specwb.palette import VOCABULARY
 from specwb.scope.pages import inside_script, section
 
 SCRIPT = Path(__file__).with_name("front.js")
-PAIRS = (("8b", "1b"), ("7b", "68m"))
-"""Target and draft of a preset, names of data/predict/shapes.toml."""
-CARDS = {"3090": "RTX 3090", "h100": "H100"}
-CONTEXT = 512
+BALANCE = 989e12 / 3350e9
+"""Operations a byte of an H100's data sheet: bf16 without sparsity over the memory's bandwidth."""
+PUBLISHED = {
+    "eagle": (3.57, 2.03),
+    "eagle2": (4.35, 2.19),
+    "medusa": (2.32, 1.44),
+    "pld": (1.73, 1.64),
+}
+"""Method -> tokens per step and speedup of Vicuna 7B on an RTX 3090, from Spec-Bench's leaderboard
+(2025-04-22): all tasks, greedy, fp16, batch 1."""
 
 GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
@@ -58,65 +61,33 @@ def machines() -> list[dict[str, Any]]:
     how the target's time grows with the number of tokens."""
     model, measured = calibration(), stored("tune-lab-cpu")
     arguments = measured["arguments"]
-    found: list[dict[str, Any]] = [
+    return [
         {
             "name": "two-core CPU: a 9.3M model, 1.2M draft",
             "about": f"Measured: {origin(measured)}, {arguments['target']}.",
             "c": round(model.c, 3),
             "seconds": sorted(model.target.items()),
-        }
+        },
+        {
+            "name": "H100, by its data sheet: 8B model, 1B draft",
+            "about": f"A pass takes as long as reading the weights up to {BALANCE:.0f} tokens, and"
+            " from there on as long as the arithmetic; c is the ratio of the weights. No device"
+            " does quite as well.",
+            "c": round(1.24 / 8.03, 3),  # Llama's weights, in billions
+            "balance": BALANCE,
+        },
     ]
-    setting = Setting(1, CONTEXT, SIZES["bf16"])
-    for name, title in CARDS.items():
-        machine = card(name).typical("bf16")
-        for target, draft in PAIRS:
-            plain, *drafting = (
-                float(seconds(step(spec, shape(target), own, setting, sampled=True), machine))
-                for spec, own in (
-                    ("ar", None),
-                    ("sps:gamma=4", shape(draft)),
-                    ("sps:gamma=5", shape(draft)),
-                )
-            )
-            found.append(
-                {
-                    "name": f"{title}: a {target.upper()} model, {draft.upper()} draft",
-                    "about": "Predicted from the machine card and the models' shapes (specwb"
-                    f" predict): texts of {CONTEXT} tokens, bf16. Not measured.",
-                    "c": round((drafting[1] - drafting[0]) / plain, 3),
-                    "balance": machine.peak / machine.bandwidth,
-                }
-            )
-    return found
-
-
-def needed() -> dict[str, float]:
-    """Method -> tokens per step from which on it is faster than plain decoding on an H100."""
-    found: dict[str, float] = {}
-    for machine, spec, told in ledger.pending():
-        if machine == "h100":
-            found.setdefault(spec.partition(":")[0], told.needed)
-    return found
-
-
-def published() -> dict[str, dict[str, Any]]:
-    """Method -> its row of Spec-Bench on an RTX 3090."""
-    rows = tables("published")["spec_bench"]["rows"]
-    return {row["method"].partition(":")[0]: row for row in rows if row["card"] == "3090"}
 
 
 def methods() -> str:
     """The map: which methods make use of what one has."""
     parts = []
-    wanted, shown = needed(), published()
     listed = {need for _, needs, _ in GROUPS for need in needs}
     if missing := sorted({entry.needs for entry in METHODS.values()} - listed):
         raise ValueError(f"docs/site/front.py, GROUPS: nobody has {missing[0]!r}")
     for title, needs, when in GROUPS:
         cards = [
-            _method(entry, wanted.get(key), shown.get(key))
-            for key, entry in METHODS.items()
-            if entry.needs in needs and key != "ar"
+            _method(entry) for key, entry in METHODS.items() if entry.needs in needs and key != "ar"
         ]
         parts.append(
             f"<section><h3>{escape(title)}</h3><p>{escape(when)}</p>"
@@ -125,16 +96,15 @@ def methods() -> str:
     return "\n".join(parts)
 
 
-def _method(entry: Entry, needed: float | None, row: dict[str, Any] | None) -> str:
+def _method(entry: Entry) -> str:
     about = " ".join(entry.about.replace("``", "").split())
     first = re.sub(r"(\.) [A-Z].*", r"\1", about)
     facts = []
     if entry.needs.startswith("a draft model and"):
         facts.append(f"needs {entry.needs}")
-    if needed is not None:
-        facts.append(f"faster from {needed:.2f} tokens per step on (H100, predicted)")
-    if row is not None:
-        facts.append(f"published: {row['speedup']:.2f}x with {row['tau']:.2f} tokens per step")
+    if entry.key in PUBLISHED:
+        tau, speedup = PUBLISHED[entry.key]
+        facts.append(f"published: {speedup:.2f}x with {tau:.2f} tokens per step")
     return (
         f"<div><a href='docs/methods.html#{entry.key.replace('_', '-')}'><code>{entry.key}</code>"
         f"</a> <small>{escape(entry.paper)}</small><p>{escape(first)}</p>"
@@ -167,10 +137,9 @@ space plays.</p>
             raw(explorer("mountSpeed", machines())),
             "\n## Which method when\n",
             raw(chart),
-            "\nPublished numbers are Spec-Bench's, of Vicuna 7B on an RTX 3090, greedy; where the"
-            " predictions come from says [predicting speed](docs/predict.md). All methods with"
-            " their options: [methods](docs/methods.md); each under the microscope: [gallery]"
-            "(gallery/index.md).\n",
+            "\nPublished numbers are Spec-Bench's, of Vicuna 7B on an RTX 3090, greedy."
+            " All methods with their options: [methods](docs/methods.md); each under the"
+            " microscope: [gallery](gallery/index.md).\n",
             "\n## Where to go next\n",
             "- **Learn:** [the course](notebooks/lessons/1_one_speculative_step.ipynb), lessons of"
             " fifty minutes, begins with one speculative step.\n"

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from specwb.blocks import BlockTree
 from specwb.cost.calibrate import AcceptanceTally, count_acceptance, step_seconds
 from specwb.cost.model import CostModel, Predicts, seconds_at
-from specwb.methods import METHODS, Method
+from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.target import Target
 from specwb.tree import Tree
@@ -73,9 +74,12 @@ class HeadCost(Predicts):
 
 def work(kind: str, tree: Tree, k: int = 1) -> tuple[int, int, int]:
     """What a, b and c are multiplied by: 1, the passes, and the pairs fed below the text."""
-    block = {"k": k} if kind == "falcon" else {}
-    *passes, _ = METHODS[kind].forwards({"tree": tree, **block})
-    return 1, len(passes), sum(one.tokens for one in passes[1:] if one.stop is None)
+    if kind == "medusa":
+        return 1, tree.D, 0
+    if kind == "eagle":
+        return 1, tree.D, sum(stop - start for start, stop in tree.levels[1:-1])
+    passes = BlockTree(tree, k, None).passes
+    return 1, len(passes), k * sum(len(one.blocks) for one in passes[1:])
 
 
 def calibrate_head(

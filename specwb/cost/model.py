@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from specwb.analysis import expected_rounds, tree_reach
-from specwb.drafters.level import static
+from specwb.drafters.level import LevelDrafter
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.tree import Tree
 
@@ -194,9 +194,10 @@ class CostModel(Predicts):
         return [self.chain[d] if k == 1 else self.top[k][d] for d, k in enumerate(tree.widths)]
 
     def round_seconds(self, tree: Tree) -> float:
-        *passes, scored = static(tree)
-        drafting = sum(seconds_at(self.draft, one.tokens) for one in passes)
-        return seconds_at(self.target, scored.tokens) + drafting + len(passes) * self.rest
+        # the first pass processes the text's last tokens, each of the others a level
+        widths = [LevelDrafter.window, *(stop - start for start, stop in tree.levels[1:-1])]
+        drafting = sum(seconds_at(self.draft, width) for width in widths[: tree.D])
+        return seconds_at(self.target, tree.n) + drafting + tree.D * self.rest
 
 
 def at_length(contexts: dict[int, dict[int, float]], length: float) -> dict[int, float]:

@@ -1,14 +1,9 @@
-"""Seconds of a step as those of the forward passes that its method states.
-
-Those of drafting from an early exit (Kangaroo) and of layers side by side (EasySpec) are measured
-here, or priced by measured parts; :mod:`specwb.cost.model` does it for draft models,
-:mod:`specwb.cost.head_cost` for trained heads, :mod:`specwb.cost.steps` by shapes.
-"""
+"""What a step costs that drafts from an early exit (Kangaroo), measured."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,29 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specwb.analysis.layer_parallel import step_time
 from specwb.bench.measure import seconds_of
 from specwb.cost.calibrate import step_seconds
 from specwb.cost.model import seconds_at
-from specwb.drafters.base import Forward
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.errors import ArgumentError
-from specwb.methods import METHODS, Method
+from specwb.methods import Method
 from specwb.methods import method as make_method
-from specwb.models.fuzzy import grouping
 from specwb.models.place import Place
 from specwb.models.target import Target
 from specwb.probability import Sampling
-
-
-def layered(one: Forward, layers: int, parts: Mapping[str, float]) -> float:
-    """Returns the time of a pass of a draft model whose groups of layers run side by side.
-
-    Attentions of a group take the time of one, MLPs follow each other; the head is left out
-    (:func:`specwb.analysis.step_time` with a device for every attention).
-    """
-    groups = grouping(layers, one.group or 1)
-    return step_time(groups, parts["attention"], parts["mlp"], devices=one.group or 1)
 
 
 @dataclass(frozen=True)
@@ -73,13 +55,7 @@ class ExitCost:
         That is ``1 + D (r + a)`` plain steps: scoring several tokens is taken to be as cheap as
         scoring one.
         """
-        seconds = {
-            ("target", 0): self.shallow,
-            ("head", 0): self.adapter,
-            ("target", 1): self.plain - self.shallow,  # the layers behind the exit
-        }
-        passes = METHODS["kangaroo"].forwards({"gamma": drafted, "exit": 1})
-        return sum(seconds[one.model, one.start] for one in passes)
+        return self.plain + drafted * (self.shallow + self.adapter)
 
 
 def exit_cost(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specwb.drafters.base import Drafter, Entry, Forward
+from specwb.drafters.base import Drafter, Entry
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -37,8 +37,4 @@ def ar(target: Target, options: Options) -> Drafter:
     return Autoregressive()
 
 
-def work(options: Options) -> list[Forward]:
-    return [Forward("target", 1)]
-
-
-ENTRY = Entry("ar", ar, Options, paper="plain decoding, the reference", work=work)
+ENTRY = Entry("ar", ar, Options, paper="plain decoding, the reference")

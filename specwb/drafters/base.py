@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 from specwb.errors import ArgumentError
 from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.noise import Noise
-from specwb.options import MethodError, Option, options_of
+from specwb.options import Option, options_of
 from specwb.probability import Sampling
 from specwb.tree import Limits, Tree
 
@@ -177,49 +177,6 @@ class Drafter:
 
 
 @dataclass(frozen=True)
-class Forward:
-    """One forward pass of a decoding step, for every row.
-
-    Attributes:
-        model: ``target``, ``draft`` (a draft or diffusion model) or ``head``.
-        tokens: tokens per row that its layers process.
-        outputs: how many of them go through the output layer; None: all.
-        start, stop: its layers are ``start..stop-1``; None: up to the last.
-        group: number of attentions that run in parallel (EasySpec); 0: the layers in order.
-        children: for the pass that scores the draft, the candidates per node by level.
-    """
-
-    model: str
-    tokens: int
-    outputs: int | None = None
-    start: int = 0
-    stop: int | None = None
-    group: int = 0
-    children: tuple[int, ...] = ()
-
-
-def scoring(tree: Tree, start: int = 0) -> Forward:
-    """The target's pass over a tree, from layer ``start`` on."""
-    return Forward("target", tree.n, start=start, children=tuple(tree.widths))
-
-
-def level_passes(model: str, widths: Sequence[int], window: int, group: int = 0) -> list[Forward]:
-    """The passes of a drafter that drafts the levels of ``widths`` nodes one by one: the first
-    processes the last ``window`` tokens of the text and gives the root's output, each of the others
-    a level; the last level is drafted but not processed. ``group`` is that of all passes but the
-    first."""
-    return [
-        Forward(model, width if d else window, width, group=group if d else 0)
-        for d, width in enumerate(widths[:-1])
-    ]
-
-
-def level_widths(tree: Tree) -> list[int]:
-    """The numbers of nodes of the levels 0, 1, .. of a static tree."""
-    return [stop - start for start, stop in tree.levels]
-
-
-@dataclass(frozen=True)
 class Preset:
     """Published settings of a method (``rule`` is its verification rule), and their source."""
 
@@ -245,12 +202,6 @@ class Entry:
         bibtex: its BibTeX entry.
         head: the kind of the target's own trained head that is used by default, "" for none.
         presets: name -> settings of a paper or its code, selected by ``preset=NAME``.
-        work: the forward passes of a step in order, ``work(options) -> [Forward, ..]``, the last
-            one the target's pass that scores the draft. For a method that may stop early they are
-            those of its longest draft; they have the fixed shapes of batches and recorded steps.
-            None if they are not stated.
-        priced: options whose effect on the time of a step is described by ``work``, so that
-            ``specwb predict`` accepts them.
     """
 
     key: str
@@ -262,19 +213,6 @@ class Entry:
     bibtex: str = ""
     head: str = ""
     presets: Mapping[str, Preset] = field(default_factory=dict)
-    work: Callable[[Any], list[Forward]] | None = None
-    priced: tuple[str, ...] = ()
-
-    def forwards(self, values: Mapping[str, Any]) -> list[Forward]:
-        """The passes of a step with these options, with defaults for the missing ones.
-
-        Raises:
-            MethodError: a value is not what its option expects, or the passes do not follow from
-                the options.
-        """
-        if self.work is None or self.settings is None:
-            raise MethodError(f"{self.key} does not state the forward passes of a step")
-        return self.work(self.settings(**self.check(values)))
 
     @cached_property
     def options(self) -> dict[str, Option]:

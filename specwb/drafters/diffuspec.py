@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from specwb.diffuspec.ngram import SMOOTHINGS, NGram
 from specwb.diffuspec.proxy import CacheProxy, NGramError, OnlineNGram, Proxy, Uniform
-from specwb.drafters.base import Drafter, Entry, Forward, Preset, scoring
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
 from specwb.drafters.heads import check_place, same_sizes, trained_head
 from specwb.drafters.length import Adaptive, Length
@@ -19,7 +19,7 @@ from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.path import KIND, PathScorer, load_path
 from specwb.models.target import Target
 from specwb.options import MethodError, Option, spell
-from specwb.tree import MOST, Tree
+from specwb.tree import MOST
 
 GROWTH = f"[0, {MOST}]"
 """What ``delta`` may be."""
@@ -294,28 +294,12 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
     return target.loaded(("ngram", order, smoothing), place, make).with_smoothing(smoothing)
 
 
-def work(options: Options) -> list[Forward]:
-    """All of ``k`` (or ``k_max``) places in every denoising step. The first one processes up to k +
-    1 new tokens of the text and k - 1 masks, since the last place of the text predicts the first
-    token. A model whose text attends to its masks computes the text again in each."""
-    if options.chunk or options.tree or options.paths > 1:
-        raise MethodError("diffuspec: the passes of a step are those of one chain and no chunks")
-    k = options.k or options.k_max
-    later = [Forward("draft", k)] * (options.steps - 1)
-    return [Forward("draft", 2 * k, k), *later, scoring(Tree.chain(k))]
-
-
 ENTRY = Entry(
     "diffuspec",
     diffuspec,
     Options,
     paper="Li et al. 2025, arXiv 2510.02358",
     needs="a diffusion model",
-    work=work,
-    priced=(
-        *("k", "k_min", "k_max", "delta", "rho", "share", "steps"),
-        *("top", "mass", "beams", "lam", "ngram", "order", "smoothing"),
-    ),
     head="diffusion",
     presets={
         "published": Preset(

@@ -11,11 +11,7 @@ from torch import Tensor
 from specwb.drafters.base import (
     Drafter,
     Entry,
-    Forward,
     Preset,
-    level_passes,
-    level_widths,
-    scoring,
 )
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import DRAWS, Levels, drawable
@@ -164,19 +160,12 @@ def eagle(target: Target, options: Options) -> Drafter:
     return EagleDrafter(head, tree, options.draw)
 
 
-def work(options: Options) -> list[Forward]:
-    tree = options.tree if isinstance(options.tree, Tree) else EAGLE_TREE
-    return [*level_passes("head", level_widths(tree), tree.D + 1), scoring(tree)]
-
-
 ENTRY = Entry(
     "eagle",
     eagle,
     Options,
     paper="Li et al. 2024, arXiv 2401.15077",
     needs="a trained head",
-    work=work,
-    priced=("tree", "draw"),
     head="eagle",
     presets={"published": Preset({"tree": "published"}, "the code's tree of 25 candidates")},
     bibtex="""@inproceedings{li2024eagle,

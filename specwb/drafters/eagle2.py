@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset, level_passes
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import trained_head
@@ -66,13 +66,6 @@ def eagle2(target: Target, options: Options) -> Drafter:
     return dynamic("eagle2", "eagle", target, options)
 
 
-def work(options: Options) -> list[Forward]:
-    depth, top, nodes = options.depth, options.top, options.nodes
-    children = (top,) * min(depth, nodes - 1)
-    passes = level_passes("head", [1, *[top] * depth], depth + 1)
-    return [*passes, Forward("target", nodes, children=children)]
-
-
 def dynamic(key: str, kind: str, target: Target, options: Options) -> DynamicEagle:
     """The drafter of the method ``key`` with a head of this kind."""
     head: EagleHead = trained_head(kind, target, options.head, load_eagle, EagleHead)
@@ -92,8 +85,6 @@ ENTRY = Entry(
     Options,
     paper="Li et al. 2024, arXiv 2406.16858",
     needs="a trained head",
-    work=work,
-    priced=("nodes", "depth", "top"),
     head="eagle",
     presets={
         "published": Preset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.drafters.eagle2 import Options, dynamic, work
+from specwb.drafters.eagle2 import Options, dynamic
 from specwb.models.eagle import Eagle3Head
 from specwb.models.target import Target
 from specwb.options import MethodError
@@ -24,8 +24,6 @@ ENTRY = Entry(
     Options,
     paper="Li et al. 2025, arXiv 2503.01840",
     needs="a trained head",
-    work=work,
-    priced=("nodes", "depth", "top"),
     head="eagle3",
     presets={
         "published": Preset(

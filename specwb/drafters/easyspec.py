@@ -3,7 +3,7 @@ every step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -12,11 +12,7 @@ from torch import Tensor
 from specwb.drafters.base import (
     Drafter,
     Entry,
-    Forward,
     Preset,
-    level_passes,
-    level_widths,
-    scoring,
 )
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
@@ -239,28 +235,12 @@ def _groups(model: Target, options: Options) -> Groups:
     return groups
 
 
-def work(options: Options) -> list[Forward]:
-    """The first pass is exact; ``group`` is ``n`` whatever ``groups`` is."""
-    tree = options.tree or Tree.chain(options.gamma)
-    nodes, score = level_widths(tree), scoring(tree)
-    if options.width > 1:
-        nodes = [1, *[options.width] * options.gamma]
-        score = Forward("target", sum(nodes), children=(options.width,) * options.gamma)
-    window = len(nodes) if options.calibrate else 2
-    passes = level_passes("draft", nodes, window, options.n)
-    if not options.calibrate:
-        passes = [replace(one, group=options.n) for one in passes]
-    return [*passes, score]
-
-
 ENTRY = Entry(
     "easyspec",
     easyspec,
     Options,
     paper="Wu et al. 2025, arXiv 2502.02493",
     needs="a deep draft model",
-    work=work,
-    priced=("gamma", "n", "width", "calibrate", "draw"),
     head="deep",
     presets={"published": Preset({"n": 4}, "groups of 4, drafts of 5 tokens")},
     bibtex="""@inproceedings{wu2025easyspec,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specwb.blocks import PUBLISHED, BlockTree, Pass
-from specwb.drafters.base import Drafter, Entry, Forward, Preset, by_name, scoring
+from specwb.drafters.base import Drafter, Entry, Preset, by_name
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import Levels, drawable
@@ -348,28 +348,12 @@ def falcon_head(
     return model
 
 
-def work(options: Options) -> list[Forward]:
-    """For a head with blocks of two tokens if the size is not named."""
-    tree = options.tree if isinstance(options.tree, Tree) else PUBLISHED[options.tree or "vicuna"]
-    blocks = BlockTree(tree, options.k or 2, options.passes)
-    k, window = blocks.k, tree.D + blocks.k
-    return [
-        *(
-            Forward("head", k * len(one.blocks) if b else window, one.levels * len(one.blocks))
-            for b, one in enumerate(blocks.passes)
-        ),
-        scoring(tree),
-    ]
-
-
 ENTRY = Entry(
     "falcon",
     falcon,
     Options,
     paper="Gao et al. 2024, arXiv 2412.12639",
     needs="a trained head",
-    work=work,
-    priced=("tree", "k", "passes", "draw"),
     head="falcon",
     presets={
         "published": Preset({"tree": "vicuna"}, "figure 5: the tree of Vicuna"),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 
-from specwb.drafters.base import Drafter, Entry, Forward
+from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
     Beams,
     Level,
@@ -122,21 +122,11 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
         raise MethodError(f"{key}: {error}") from error
 
 
-def work(options: Options) -> list[Forward]:
-    """For a head with blocks of two tokens if the size is not named."""
-    k, top = options.k or 2, options.top
-    made = k * min(options.beams, top**k)
-    passes = [Forward("head", (options.passes + 1) * k, k)]
-    passes += [Forward("head", made)] * (options.passes - 1)
-    return [*passes, Forward("target", options.nodes, children=(top,) * (k * options.passes))]
-
-
 ENTRY = Entry(
     "falcon_dynamic",
     falcon_dynamic,
     Options,
     paper="Gao et al. 2024, arXiv 2412.12639",
     needs="a trained head",
-    work=work,
     head="falcon",
 )

@@ -12,11 +12,7 @@ from torch import Tensor
 from specwb.drafters.base import (
     Drafter,
     Entry,
-    Forward,
     Preset,
-    level_passes,
-    level_widths,
-    scoring,
 )
 from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, grown_limits, taken
 from specwb.drafters.heads import trained_head
@@ -308,26 +304,12 @@ def _static_tree(key: str, size: int, options: Options) -> Tree:
     return tree
 
 
-def work(options: Options) -> list[Forward]:
-    """The target's first layers run over every node before its adapter does, including the last
-    level. They follow from a named exit layer and a static tree only."""
-    if options.exit is None or options.tree is True:
-        raise MethodError("kangaroo: the passes of a step are those of a named exit and no beams")
-    tree = options.tree or Tree.chain(options.gamma)
-    shallow = [Forward("target", width, 0, stop=options.exit) for width in level_widths(tree)]
-    adapter = level_passes("head", level_widths(tree), 2)
-    passes = [one for pair in zip(shallow, adapter, strict=False) for one in pair]
-    return [*passes, shallow[-1], scoring(tree, options.exit)]
-
-
 ENTRY = Entry(
     "kangaroo",
     kangaroo,
     Options,
     paper="Liu et al. 2024, arXiv 2404.18911",
     needs="a trained adapter",
-    work=work,
-    priced=("gamma", "exit", "eta", "stop"),
     head="kangaroo",
     presets={
         "published": Preset({"gamma": 6, "eta": 0.6}, "the paper's chain"),

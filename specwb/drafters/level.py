@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Forward, by_name, level_passes, level_widths, scoring
+from specwb.drafters.base import Drafter, by_name
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
 from specwb.flow import Draft, Scheme, Scores, State, Verdict
@@ -378,11 +378,6 @@ def drawable(
         example = "give a tree such as 4-1-1, which is four paths of three tokens"
         raise MethodError(f"{key}: draw=coupled couples whole paths; {example}")
     return tree
-
-
-def static(tree: Tree) -> list[Forward]:
-    """The passes of a step in which :class:`LevelDrafter` drafts this tree."""
-    return [*level_passes("draft", level_widths(tree), LevelDrafter.window), scoring(tree)]
 
 
 class LevelDrafter(Levels):

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.flow import Draft, Scores, State, Verdict
 from specwb.models.target import Target
 from specwb.noise import Noise, philox
@@ -194,19 +194,11 @@ def lookahead(target: Target, options: Options) -> Drafter:
     return Lookahead(options.window, options.level, options.guesses, options.prompt)
 
 
-def work(options: Options) -> list[Forward]:
-    depth = options.level - 1
-    nodes = depth * (options.window + options.guesses)
-    return [Forward("target", nodes, children=(options.guesses, *[1] * (depth - 1)))]
-
-
 ENTRY = Entry(
     "lookahead",
     lookahead,
     Options,
     paper="Fu et al. 2024, arXiv 2402.02057",
-    work=work,
-    priced=("window", "level", "guesses", "prompt"),
     presets={
         "published": Preset(
             {"window": 15, "level": 5, "guesses": 15}, "the code's script for MT-bench, 7B"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset
-from specwb.drafters.level import DRAWS, LevelDrafter, drawable, static
+from specwb.drafters.base import Drafter, Entry, Preset
+from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.models.load import draft_model
 from specwb.models.target import Target
 from specwb.options import DraftModel, Option
@@ -36,18 +36,12 @@ def mcsd(target: Target, options: Options) -> Drafter:
     return LevelDrafter(model, tree, options.draw)
 
 
-def work(options: Options) -> list[Forward]:
-    return static(options.tree)
-
-
 ENTRY = Entry(
     "mcsd",
     mcsd,
     Options,
     paper="Yang et al. 2024, arXiv 2401.06706",
     needs="a draft model",
-    work=work,
-    priced=("tree", "draw"),
     presets={
         "published": Preset({"tree": (4, 2, 2, 1), "draw": "without"}, "the code's default tree"),
         "spectr": Preset(

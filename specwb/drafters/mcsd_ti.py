@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset, chain
+from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
-from specwb.drafters.level import DRAWS, Drafted, LevelDrafter, drawable, static
+from specwb.drafters.level import DRAWS, Drafted, LevelDrafter, drawable
 from specwb.drafters.stopping import Confidence, Decision, Entropy, Top
 from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
@@ -190,14 +190,6 @@ def decision_model(key: str, target: Target, draft: Target, head: object = None)
     return load_decision(str(place), target, draft)
 
 
-def work(options: Options) -> list[Forward]:
-    tree = options.tree or LARGEST
-    if options.roots > 1:
-        below = options.tree or Tree.chain(LARGEST.D)
-        tree = Tree.branching(options.roots, *below.widths)
-    return static(tree)
-
-
 STATIC = {"roots": 2, "tree": (4, 4, 1, 1), "stop": "none", "lossy": True}
 """The published static tree."""
 ENTRY = Entry(
@@ -206,8 +198,6 @@ ENTRY = Entry(
     Options,
     paper="Lu et al. 2024, arXiv 2409.10644",
     needs="a draft model and a decision model",
-    work=work,
-    priced=("tree", "stop", "threshold", "draw", "roots", "lossy"),
     head="decision",
     presets={
         "published": Preset(

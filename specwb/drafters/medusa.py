@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset, scoring
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import drawable
 from specwb.flow import Draft, State
@@ -127,20 +127,12 @@ def medusa(target: Target, options: Options) -> Drafter:
     return MedusaDrafter(heads, tree)
 
 
-def work(options: Options) -> list[Forward]:
-    """A pass of one head, which has no layers."""
-    tree = options.tree if isinstance(options.tree, Tree) else MEDUSA_TREE
-    return [*[Forward("head", 1, stop=0)] * tree.D, scoring(tree)]
-
-
 ENTRY = Entry(
     "medusa",
     medusa,
     Options,
     paper="Cai et al. 2024, arXiv 2401.10774",
     needs="trained heads",
-    work=work,
-    priced=("tree",),
     head="medusa",
     presets={
         "published": Preset(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset, chain, scoring
+from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
@@ -105,17 +105,11 @@ def pld(target: Target, options: Options) -> Drafter:
     return PromptLookup(options.gamma, options.ngram)
 
 
-def work(options: Options) -> list[Forward]:
-    return [scoring(Tree.chain(options.gamma))]
-
-
 ENTRY = Entry(
     "pld",
     pld,
     Options,
     paper="Saxena 2023",
-    work=work,
-    priced=("gamma", "ngram"),
     presets={"published": Preset({"gamma": 10, "ngram": 3}, "the code and Spec-Bench's script")},
     bibtex="""@misc{saxena2023prompt,
   title={Prompt Lookup Decoding}, author={Saxena, Apoorv}, year={2023}, \

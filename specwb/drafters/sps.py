@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.drafters.base import Drafter, Entry, Forward, Preset
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.length import Heuristic, Length
-from specwb.drafters.level import LevelDrafter, static
+from specwb.drafters.level import LevelDrafter
 from specwb.drafters.stopping import Drafted
 from specwb.models.load import draft_model
 from specwb.models.target import Target
@@ -82,21 +82,12 @@ def sps(target: Target, options: Options) -> Drafter:
     return ScheduledChain(model, gamma, schedule, options.confidence, max(LONGEST, gamma))
 
 
-def work(options: Options) -> list[Forward]:
-    most = options.gamma
-    if options.schedule == "heuristic":
-        most = max(LONGEST, most)
-    return static(Tree.chain(most))
-
-
 ENTRY = Entry(
     "sps",
     sps,
     Options,
     paper="Leviathan et al. 2023; Chen et al. 2023",
     needs="a draft model",
-    work=work,
-    priced=("gamma",),
     presets={
         "spec_bench": Preset(
             {"gamma": 5, "schedule": "heuristic"},

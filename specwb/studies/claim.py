@@ -13,8 +13,6 @@ from specwb.studies import grid
 
 LACKING = "not in the paper"
 """The place of a comparison that the paper lacks."""
-ROUNDED = 0.005
-"""How far a number with two digits may be off."""
 Values = Callable[[dict[str, Any], Any, str], list[float]]
 """Gives a figure of a cell for every prompt, from (cells, cell, what)."""
 
@@ -130,16 +128,9 @@ class Claim:
         even: it is judged that neither is larger.
         least: the ratio is claimed to be above this.
         over: two cells; the ratio is then that of the first two over the ratio of these.
-        tau: of a speed, the ratio of tokens a step in the paper, where it states them. What is left
-            of the paper's ratio are costs: of drafting and of verifying.
-        costs: where the paper states several pairs of speed and tokens (of tasks, of targets), the
-            ratio of the cost of a step that each of them implies.
-        error: how far each of the paper's numbers may be off by rounding or reading.
         differs: why the two are not comparable: "hardware", "models", "training budget" or
             "definition", and what differs.
         theorem: which theorem contradicts it, whatever is measured.
-        there: of a speed, what the cost model prices for the paper's two settings, where these are
-            not those of the cells: spec, and levels drafted on average or None.
         foregone: why the outcome is known beforehand; such a claim is not counted.
         headline: whether it stands in the paper's abstract.
     """
@@ -154,12 +145,8 @@ class Claim:
     even: bool = False
     least: float = 1.0
     over: tuple[grid.Setting, grid.Setting] | None = None
-    tau: float | None = None
-    costs: tuple[float, ...] = ()
-    error: float = ROUNDED
     differs: str = ""
     theorem: str = ""
-    there: tuple[tuple[str, float | None], ...] = ()
     foregone: str = ""
     headline: bool = False
 
@@ -183,7 +170,8 @@ class Claim:
         """Whether the sides differ in how a head was trained."""
         return len({frozenset(c.variant for c in settings(side)) for side in self.sides}) > 1
 
-    def measurement(self, restated: bool) -> tuple[Any, ...]:
+    @property
+    def measurement(self) -> tuple[Any, ...]:
         """Name what is measured, the same of claims that are about one measurement."""
-        what = "tau" if restated or self.what == "accepted" else self.what
+        what = "tau" if self.what == "accepted" else self.what
         return (what, *(tuple(cell.key for cell in settings(side)) for side in self.sides))

@@ -1,7 +1,7 @@
 """Ratios of means over prompts, and how sure one is of them.
 
-The unit that is repeated is a prompt; pairs of one prompt stay together. What else is uncertain
-(the training runs of a head, the cost that a paper's numbers imply) is a further :class:`Part`.
+The unit that is repeated is a prompt; pairs of one prompt stay together. The spread of a
+head's training runs is a further :class:`Part`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Estimate:
         return exp(min(self.error * float(quantiles.sum()), 50.0))
 
 
-def estimate(data: np.ndarray, factor: float = 1.0, more: Sequence[Part] = ()) -> Estimate:
+def estimate(data: np.ndarray, more: Sequence[Part] = ()) -> Estimate:
     """Estimate the ratio of means of two or four series over the same prompts.
 
     The interval is that of the percentiles of resampled prompts. With ``more`` it is Student's, of
@@ -71,12 +71,10 @@ def estimate(data: np.ndarray, factor: float = 1.0, more: Sequence[Part] = ()) -
 
     Args:
         data: the series, ``[2,n]`` or ``[4,n]``.
-        factor: that the ratio is multiplied by.
         more: parts of the error beside that of the prompts.
     """
     n = data.shape[1]
     ratio, samples = resample(data)
-    ratio, samples = factor * ratio, factor * samples
     low, high = np.nan, np.nan
     if not np.isnan(samples).all():
         with np.errstate(invalid="ignore"):  # samples may be infinite

@@ -13,10 +13,8 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from typing import Any
 
-from specwb.cost.ledger import pairs, ratio_error, summaries
 from specwb.studies import PLACES, study_of
 from specwb.studies.claim import Claim
 from specwb.studies.pictures import can_picture, picture_of
@@ -138,40 +136,13 @@ def claimed(study: Study, document: Document) -> set[str]:
     return found
 
 
-def step_cost(v: Mapping[str, Any], document: Document) -> str:
-    """Write what a step costs in plain steps: in the paper by its two numbers, and here.
-
-    A speedup S at tau tokens a step implies the cost tau / S of a step. That is the cost of
-    drafting and of verifying: were verification as cheap as a plain step, drafting would take
-    what is more than 1.
-    """
-    if "restated" not in v:
-        return ""
-    cost = v["restated"]["cost"]
-    there = f"step: {cost:.2f} (draft {max(cost - 1, 0):.2f} if verify 1)"
-    rows = {r["cell"]: r for r in document["rows"]}
-    first, plain = rows.get(v["first"]), rows.get(v["second"])
-    if not first or not plain or None in (first["ms_per_round"], plain["ms_per_round"]):
-        return there  # not measured, or tokens only
-    ms = plain["ms_per_round"]
-    here = f"here {first['ms_per_round'] / ms:.2f}"
-    if parts := first.get("parts"):
-        draft = parts.get("draft", 0) + parts.get("search", 0)
-        here += f" (draft {draft / ms:.2f}, verify {parts.get('verify', 0) / ms:.2f})"
-    return f"{there}; {here}"
-
-
-def claim_rows(
-    verdicts: Sequence[Mapping[str, Any]], document: Document, claimed: bool = True
-) -> Rows:
+def claim_rows(verdicts: Sequence[Mapping[str, Any]], claimed: bool = True) -> Rows:
     """Make the page's rows of claims, or of what is not ``claimed``, see :data:`HEADER`."""
     rows: Rows = []
     for v in verdicts:
         if (v["verdict"] != "not claimed") != claimed:
             continue
         ours = effects(dict(v))
-        if v.get("headline") and (cost := step_cost(v, document)):
-            ours += f"; {cost}"
         why = f" ({v['why']})" if v["why"] else ""
         left_out = f"; {uncounted(dict(v))}" if uncounted(dict(v)) else ""
         paper = "" if v["paper"] is None else f"{v['paper']:.2f}"
@@ -218,8 +189,8 @@ def sections(
             f"{(document.get('commit') or '?')[:10]}, {document['arguments']['device']}; "
             f"{extent(document)}."
         )
-        out.append((title, text, HEADER, claim_rows(verdicts, document)))
-        own = claim_rows(verdicts, document, claimed=False)
+        out.append((title, text, HEADER, claim_rows(verdicts)))
+        own = claim_rows(verdicts, claimed=False)
         out.append((f"{title}: {len(own)} {NOT_CLAIMED}", "", HEADER, own))
 
     for name in PLACES:
@@ -235,7 +206,7 @@ def sections(
             continue
         document = documents[name]
         verdicts = _verdicts(document)
-        headlines += claim_rows([v for v in verdicts if v.get("headline")], document)
+        headlines += claim_rows([v for v in verdicts if v.get("headline")])
         used = claimed(study_of(name), document)
         for place in dict.fromkeys(entry.place for entry in numbers):
             here = [entry for entry in numbers if entry.place == place]
@@ -297,54 +268,8 @@ def sections(
             ("paper", "table", "what", "file"),
             wanted,
         ),
-        ("Predicted speeds", PREDICTIONS, PREDICTION_HEADER, _predictions()),
         ("Methods of the papers that are not here", "", ("method", "verdict"), missing),
     ]
-
-
-PREDICTIONS = (
-    "How far the cost model (specwb predict) is off on published speeds, whose tokens a step are "
-    "published too. Nothing in it was fitted to a row. Only the widths of intervals are made of "
-    "rows, and those of a report of all other reports' rows. A ratio of two speeds has an error of "
-    "its own, from pairs of rows of one report and target. It grows with the distance of the costs "
-    "of their steps, at a rate whose one constant was chosen on all pairs; it is shown for equal "
-    "costs and for one that is twice the other. Every row: specwb predict --ledger."
-)
-PREDICTION_HEADER = (
-    "report",
-    "rows",
-    "median error",
-    "inside the interval",
-    "90 % factor over plain decoding",
-    "of two settings",
-    "of two methods",
-    "pairs inside",
-)
-
-
-def _predictions() -> Rows:
-    """The errors of predicted speeds by report, and the factors that its claims are judged with."""
-    return [
-        (
-            one.group,
-            str(one.rows),
-            f"{one.error:.0%}",
-            f"{one.inside} of {one.rows}",
-            f"{one.factor:.2f}",
-            *(
-                ", ".join(f"{exp(ratio_error(one.report, same, d)):.2f}" for d in (0.0, log(2)))
-                for same in (True, False)
-            ),
-            _inside(one.report),
-        )
-        for one in summaries()
-    ]
-
-
-def _inside(report: str) -> str:
-    """Count the pairs of a report, of all for "", that lie in their intervals."""
-    own = [pair.inside for pair in pairs() if report in (pair.report, "")]
-    return f"{sum(own)} of {len(own)}" if own else ""
 
 
 def _verdicts(document: Document) -> list[dict[str, Any]]:

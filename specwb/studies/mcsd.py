@@ -15,14 +15,12 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from specwb.cost.shapes import PredictionError
 from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.layout import LAYOUTS
 from specwb.models.target import Target
 from specwb.studies import grid
 from specwb.studies.claim import LACKING, Claim, Pooled
-from specwb.studies.clock import Clock
 from specwb.studies.curves import Curve, Figures, Point
 from specwb.studies.grid import cell_record, values
 from specwb.studies.study import (
@@ -182,13 +180,11 @@ def _typed(every_cell: Sequence[Cell]) -> Iterator[Claim]:
     """The claims of the main table, where somebody has typed it, with the published tree."""
     for tree in (cell for cell in every_cell if cell == Cell(cell.temperature, TREES[4])):
         chain, t = replace(tree, tree=(1,) * len(tree.tree)), tree.temperature
-        tau, speed = (
-            typed_ratio("mcsd", "MCSD", "SpS", what, temperature=t) for what in ("tau", "speedup")
-        )
-        for what, number in (("tau", tau), ("speedup", speed)):
+        for what in ("tau", "speedup"):
+            number = typed_ratio("mcsd", "MCSD", "SpS", what, temperature=t)
             if number is not None:
                 text = f"MCSD over SpS, T = {t:g}: {what}"
-                yield Claim(text, "table speed", what, tree, chain, number, tau=tau)
+                yield Claim(text, "table speed", what, tree, chain, number)
 
 
 def _claims(every_cell: Sequence[Cell]) -> Iterator[Claim]:
@@ -404,18 +400,8 @@ def _trees(document: Document) -> Iterator[Curve]:
             yield Curve(what, f"T = {t:g}", what, points)
 
 
-def priced(cell: Cell) -> str:
-    """What the cost model prices in place of a cell."""
-    if cell.layout != "tree":
-        raise PredictionError("what a batch of paths costs is not predicted")
-    return cell.spec.replace(",rule=naive", "")
-
-
 STUDY = Study(
     name="mcsd",
-    clock=Clock(
-        "7b", "a100", "68m", taken="taken, as the paper states several pairs", priced=priced
-    ),
     figures=FIGURES,
     cells=cells,
     claims=claims,

@@ -26,7 +26,6 @@ from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.studies import grid
 from specwb.studies.claim import Bars, Claim, Values, again
-from specwb.studies.clock import Clock
 from specwb.studies.curves import Picture
 from specwb.studies.store import GRID_FIELDS
 from specwb.studies.verdicts import (
@@ -136,7 +135,6 @@ class Study:
         head: the kind of head of the ablation.
         figures: the paper's figures that are drawn with ours, by name.
         machine: the kind of device that the paper's speeds are of.
-        clock: the paper's machine and models, on which speeds are predicted.
         bars: what the paper's drafters accept, which ours are held against.
         rounds: decoding steps of each prompt and cell, 0 where there are no cells.
         most: new tokens that there is room for behind a prompt, None for all that may be drafted.
@@ -169,7 +167,6 @@ class Study:
     head: str = ""
     figures: Mapping[str, Picture] = field(default_factory=dict)
     machine: str = "cuda"
-    clock: Clock | None = None
     bars: Callable[[], Bars] = dict
     rounds: int = 10
     most: int | None = None
@@ -209,7 +206,6 @@ class Study:
             self.claims(document),
             self.values,
             self.machine,
-            self.clock,
             self.bars() if self.is_paper else {},
         )
         runs = (ablation or {}).get("runs", 1)

@@ -10,25 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import hypot, inf, log
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from specwb.cost.shapes import PredictionError
 from specwb.studies import grid
-from specwb.studies.claim import LACKING, Bars, Claim, Tuned, Values, again, series
-from specwb.studies.clock import UNPRICED, Clock
+from specwb.studies.claim import LACKING, Bars, Claim, Values, again, series
 from specwb.studies.intervals import Estimate, Part, bootstrap, estimate, spread
 
 VERDICTS = (
     "reproduced",
-    "tokens as published",
-    "as predicted",
     "contradicted",
-    "tokens not as published",
-    "not as predicted",
     "inconclusive",
     "not comparable",
     "not claimed",
@@ -45,8 +38,6 @@ EVEN = 1.05
 ALPHA, POWER = 0.05, 0.8
 """The probability that an interval of a paper misses, and of seeing an effect of the size
 ``seen``."""
-PREDICTED = 0.1
-"""The probability that an interval of a prediction misses."""
 SPEEDS = ("speedup", "pace", "draft")
 """Figures that depend on the machine."""
 
@@ -62,23 +53,6 @@ INTERVALS = (
 MEANINGS = {
     "reproduced": "the joint interval lies above what is claimed.",
     "contradicted": "it lies below, or a theorem that is named excludes the claim.",
-    "tokens as published": (
-        "a speed of other hardware, of which the paper states the tokens a step too and at least "
-        "half of its effect is in them: our tokens over the cost of a step that the paper's two "
-        "numbers imply are above what is claimed (not as published: below). The error of that cost "
-        "is the spread of the paper's rows where it has several, and of rounding or reading; what "
-        "else may be wrong with it is not known. It says nothing of speeds on this machine."
-    ),
-    "as predicted": (
-        "another speed of other hardware, predicted from our tokens and from the time of a step on "
-        "the paper's machine and shapes (specwb predict). The paper's ratio lies in the "
-        f"{1 - PREDICTED:.0%} interval, whose error is that of predictions of all other papers' "
-        "rows, the interval lies above 1, and at least half of the effect is predicted (not as "
-        "predicted: the paper's ratio lies outside, or the interval below 1). An interval that has "
-        "both the paper's ratio and 1 in it is inconclusive: the prediction agrees and shows no "
-        "effect. Where our drafter is below the bar, the tokens are the paper's, and the verdict "
-        "says nothing of our drafter."
-    ),
     "inconclusive": (
         f"none of these, or nothing varies; always with fewer than {ENOUGH} prompts. Detectable is "
         f"the smallest true ratio that is found to be above 1 with probability {POWER:.0%}. Every "
@@ -87,8 +61,8 @@ MEANINGS = {
     "not comparable": (
         f"with its reason. Drafter: ours accepts less than {BAR:g} times the draft tokens a step "
         "that the paper states for the same setting; of all papers, such a drafter decides "
-        "nothing. A head's training cannot be judged by one run of a small budget; speeds without "
-        "a prediction are of other hardware."
+        "nothing. A head's training cannot be judged by one run of a small budget, nor a speed of "
+        "other hardware by one of this machine."
     ),
 }
 """What each verdict says."""
@@ -112,7 +86,6 @@ def judge(
     claims: Sequence[Claim],
     values: Values,
     machine: str = "cuda",
-    clock: Clock | None = None,
     bars: Bars | None = None,
 ) -> dict[bool, list[dict[str, Any]]]:
     """Measure all claims of a paper and give their verdicts by :data:`RULE`.
@@ -123,13 +96,11 @@ def judge(
         claims: the claims.
         values: gives a figure of a cell for every prompt, from (cells, cell, what).
         machine: the kind of device that the paper's speeds are of.
-        clock: predicts speeds on the paper's machine.
         bars: what the paper's drafters accept.
     Returns:
         The verdicts of both documents, see :func:`effect`, with ``verdict`` and ``why``; ``joint``,
-        the interval that the verdict is about; ``seen``; ``restated`` or ``predicted``, what a
-        speed is judged by; ``repeats``, the claim whose measurement it is too. A claim is left out
-        where a cell was not measured.
+        the interval that the verdict is about; ``seen``; ``repeats``, the claim whose measurement
+        it is too. A claim is left out where a cell was not measured.
     """
     found: list[Found] = []
     for claim in claims:
@@ -137,54 +108,27 @@ def judge(
         if document is not None and (measured := effect(document, claim, values)):
             v, estimated = measured
             other = document.get("kind", "cpu") != machine
-            weak = weakness(document, claim, v, values, bars or {})
-            unpriced = ""
-            if claim.differs or claim.theorem or claim.table == LACKING:
-                pass
-            elif not weak and (restated := restate(document, claim, values, other)) is not None:
-                cost, estimated = restated
-                v["restated"] = {**_shown(estimated), "cost": round(cost, 4)}
-            elif other and clock and claim.what in SPEEDS and (not weak or claim.tau is not None):
-                try:
-                    estimated = predict(document, claim, values, clock, bool(weak))
-                    low, high = estimated.within(PREDICTED)
-                    v["predicted"] = {
-                        **_shown(replace(estimated, low=low, high=high)),
-                        "place": clock.place,
-                        "tokens": f"the paper's ({weak})" if weak else "ours",
-                    }
-                except UNPRICED as error:
-                    unpriced = str(error)
-            v["why"] = reason(claim, v, other, weak, unpriced)
+            v["why"] = reason(claim, v, other, weakness(document, claim, v, values, bars or {}))
             found.append((claim, v, estimated))
     judged = [one for one in found if _judged(*one[:2])]
     counted: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for claim, v, _ in sorted(judged, key=lambda one: "restated" in one[1]):  # as measured first
-        first = counted.setdefault(_measurement(claim, v), v)
+    for claim, v, _ in judged:
+        first = counted.setdefault(claim.measurement, v)
         if first is not v:
             v["repeats"] = first["claim"]
-    family = {_measurement(c, v) for c, v, e in judged if _tested(v, e)}
+    family = {c.measurement for c, v, e in judged if _tested(v, e)}
     alpha = ALPHA / max(len(family), 1)
     for claim, v, estimated in found:
         level = alpha if _judged(claim, v) and _tested(v, estimated) else ALPHA
         v["joint"] = v["seen"] = None
         if estimated.varies:
-            is_predicted = "predicted" in v
-            level = PREDICTED if is_predicted else level
             v["joint"] = [_number(x) for x in estimated.within(level)]
-            v["seen"] = None if is_predicted else round(estimated.seen(level, POWER), 4)
+            v["seen"] = round(estimated.seen(level, POWER), 4)
         v["verdict"], v["why"] = decide(claim, v)
     out: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for claim, v, _ in found:
         out[claim.ablation].append(v)
     return out
-
-
-def _measurement(claim: Claim, v: dict[str, Any]) -> tuple[Any, ...]:
-    """Name what is judged, the same of claims that are about one measurement."""
-    if "predicted" in v:  # the same prediction is one measurement, of whichever cells
-        return ("predicted", *v["predicted"].values())
-    return claim.measurement("restated" in v)
 
 
 def _judged(claim: Claim, v: dict[str, Any]) -> bool:
@@ -194,7 +138,7 @@ def _judged(claim: Claim, v: dict[str, Any]) -> bool:
 
 def _tested(v: dict[str, Any], estimated: Estimate) -> bool:
     """Whether a verdict other than inconclusive can be given by the joint interval."""
-    return estimated.varies and v["prompts"] >= ENOUGH and "predicted" not in v
+    return estimated.varies and v["prompts"] >= ENOUGH
 
 
 def effect(
@@ -216,7 +160,7 @@ def effect(
         counted = replace(claim, what="tau", over=None)
         if claim.what not in SPEEDS or not (tokens := effect(document, counted, values)):
             return None
-        # tokens without times: a speed that can only be predicted
+        # tokens without times
         return {
             **tokens[0],
             "of": claim.what,
@@ -281,78 +225,6 @@ def run_parts(every: np.ndarray) -> list[Part]:
     return [spread(np.log(side)) for side in means.T]
 
 
-def restate(
-    document: dict[str, Any], claim: Claim, values: Values, other: bool
-) -> tuple[float, Estimate] | None:
-    """Restate a speed of other hardware through tokens a step.
-
-    With a paper's ratio S of speeds and T of tokens a step, the ratio of the cost of a step there
-    is T / S. Ours over it is what the speeds would be there with the tokens here. It is left out
-    where less than half of ``log S`` is in the tokens, and where one of the two settings was tuned
-    here or the claim is that two are even: the paper's cost is then of other settings than ours.
-    """
-    if claim.even or any(isinstance(side, Tuned) for side in claim.sides[:2]):
-        return None
-    if not other or claim.what != "speedup" or claim.paper is None or claim.tau is None:
-        return None
-    if claim.paper == 1 or log(claim.tau) / log(claim.paper) < 0.5:
-        return None
-    cost = claim.tau / claim.paper
-    # two speeds and two numbers of tokens, none below 1, each anywhere within the error
-    more = [Part(4 * claim.error**2 / 3)]
-    if len(claim.costs) > 1:
-        more.append(spread(np.log(claim.costs)))
-    tokens = replace(claim, what="tau", over=None)
-    figures = [series(side, document["cells"], "tau", values) for side in tokens.sides]
-    n = min(map(len, figures))
-    return cost, estimate(np.array([xs[:n] for xs in figures]), 1 / cost, more)
-
-
-def predict(
-    document: dict[str, Any], claim: Claim, values: Values, clock: Clock, published: bool
-) -> Estimate:
-    """Predict a ratio of speeds on the paper's machine.
-
-    The error is that of the tokens here, of rounding or reading in the paper, and the cost model's.
-    """
-    if claim.over:
-        raise PredictionError("a ratio of ratios is not predicted: it has two errors of costs")
-    cells = claim.cells[0], claim.cells[-1]
-    one, other = (clock.priced(cell) for cell in cells)
-
-    def error(cost: float) -> float:
-        """The prediction's own, of two settings whose costs of a step have this ratio."""
-        if cost <= 0:
-            raise PredictionError("what takes no time has no ratio of costs")
-        return hypot(clock.error(one, other, abs(log(cost))) / Z, claim.error)
-
-    if not published:
-        on_clock = clock.values(values)
-
-        def figures(what: str) -> np.ndarray:
-            found = [series(side, document["cells"], what, on_clock) for side in claim.sides]
-            n = min(map(len, found))
-            return np.array([xs[:n] for xs in found])
-
-        first, second = figures("pace" if claim.what == "speedup" else claim.what).mean(1)
-        alone = error(first / second if second else 0)
-        tokens = estimate(figures(claim.what), more=[Part(alone**2)])
-        # without tokens that vary the error is the prediction's alone
-        return tokens if tokens.varies else Estimate(tokens.ratio, *WIDE, alone, inf)
-    there = claim.there or tuple((spec, None) for spec in (one, other))
-    one_step, other_step = (
-        clock.mean_seconds(spec, cell.temperature > 0, levels)
-        for (spec, levels), cell in zip(there, cells, strict=True)
-    )
-    assert claim.tau is not None
-    return Estimate(claim.tau * other_step / one_step, *WIDE, error(other_step / one_step), inf)
-
-
-WIDE = (0.0, inf)
-Z = 1.6449
-"""Half the width of a normal distribution's 90 % interval, in standard errors."""
-
-
 def weakness(
     document: dict[str, Any], claim: Claim, v: dict[str, Any], values: Values, bars: Bars
 ) -> str:
@@ -370,17 +242,13 @@ def weakness(
     return ""
 
 
-def reason(claim: Claim, v: dict[str, Any], other: bool, weak: str = "", unpriced: str = "") -> str:
+def reason(claim: Claim, v: dict[str, Any], other: bool, weak: str = "") -> str:
     """Why a claim is not comparable, "" where it is."""
     if claim.table == LACKING or claim.theorem:
         return ""
-    if claim.differs or "predicted" in v or "restated" in v:
+    if claim.differs:
         return claim.differs
-    if weak:
-        return weak
-    if other and claim.what in SPEEDS:
-        return f"hardware: {unpriced}" if unpriced else "hardware"
-    return ""
+    return "hardware" if other and claim.what in SPEEDS else weak
 
 
 def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
@@ -393,25 +261,17 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
         return "contradicted", claim.theorem
     if v["prompts"] < ENOUGH:
         return "inconclusive", f"fewer than {ENOUGH} prompts"
-    if "predicted" in v:
-        return _against(claim, v["predicted"])
-    numbers = v.get("restated", v)
-    if None in (numbers["ratio"], numbers["low"], numbers["high"]):
+    if None in (v["ratio"], v["low"], v["high"]):
         return "inconclusive", "a mean is 0"
     if v["joint"] is None:
         return "inconclusive", "no spread was measured"
     low, high = v["joint"]
-    alone = numbers["low"], numbers["high"]
-    restated = "restated" in v
-    yes, no = ("tokens as published", "tokens not as published") if restated else BOTH
-    here = ""
-    if restated and v["ratio"] is not None:
-        here = f"the speed on this machine: {_of(v)} x{v['ratio']:.2f}"
+    alone = v["low"], v["high"]
     if claim.even:
         if low > 1 / EVEN and high < EVEN:
-            return yes, here
+            return "reproduced", ""
         if low > EVEN or high < 1 / EVEN:
-            return no, "; ".join(filter(None, ("not even", here)))
+            return "contradicted", "not even"
         clear = alone[0] > EVEN or alone[1] < 1 / EVEN
         clear |= alone[0] > 1 / EVEN and alone[1] < EVEN
         return "inconclusive", CHANCE if clear else ""
@@ -419,48 +279,15 @@ def decide(claim: Claim, v: dict[str, Any]) -> tuple[str, str]:
     if claim.paper is not None and not claim.sign and claim.least == 1:
         enough = max(1.0, claim.paper**0.5)
     if low > enough:
-        return yes, here
+        return "reproduced", ""
     if high < enough:
         text = "the effect is less than half the paper's"
         if high < claim.least:
             text = "the other one is larger" if claim.least == 1 else "below the bound"
-        return no, "; ".join(filter(None, (text, here)))
+        return "contradicted", text
     if low > claim.least:
         return "inconclusive", "the effect is there, its size is open"
     return "inconclusive", CHANCE if alone[0] > enough or alone[1] < enough else ""
-
-
-BOTH = VERDICTS[0], VERDICTS[3]
-HOLDS_NONE = "the prediction agrees, but its interval has 1 in it too"
-"""Why a prediction is inconclusive that agrees and shows no effect."""
-HOLDS_MORE = "the prediction agrees, but its interval is wider than even"
-"""The same of two settings that are claimed to be even."""
-
-
-def _against(claim: Claim, predicted: dict[str, Any]) -> tuple[str, str]:
-    """Compare a claim about speeds with what is predicted of it."""
-    ratio, low, high = (predicted[name] for name in ("ratio", "low", "high"))
-    yes, no, open_ = "as predicted", "not as predicted", "inconclusive"
-    tokens = predicted["tokens"]
-    whose = "" if tokens == "ours" else f"tokens: {tokens}"
-
-    def given(verdict: str, why: str = "") -> tuple[str, str]:
-        return verdict, "; ".join(filter(None, (why, whose)))
-
-    if claim.even:
-        if low > EVEN or high < 1 / EVEN:
-            return given(no, "not even")
-        if not 1 / EVEN < ratio < EVEN:
-            return given(open_)
-        return given(yes) if low > 1 / EVEN and high < EVEN else given(open_, HOLDS_MORE)
-    paper = None if claim.sign else claim.paper
-    if high < 1:
-        return given(no, "the other one is faster")
-    if paper is not None and not low <= paper <= high:
-        return given(no, "the paper's ratio lies outside")
-    if ratio > max(1.0, (paper or 1) ** 0.5):
-        return given(yes) if low > 1 else given(open_, HOLDS_NONE)
-    return given(open_, "less than half of the effect is predicted")
 
 
 CHANCE = "it may be chance among so many claims"
@@ -490,12 +317,8 @@ def span(numbers: dict[str, Any]) -> str:
 
 
 def effects(v: dict[str, Any]) -> str:
-    """Write what was measured, what it is restated to, and the joint interval."""
+    """Write what was measured, and its joint interval."""
     parts = [f"{_of(v)} {span(v)}" if v["ratio"] is not None else f"{_of(v)} not timed"]
-    if predicted := v.get("predicted"):
-        return f"{parts[0]}; predicted of {predicted['place']} {span(predicted)}"
-    if "restated" in v:
-        parts.append(f"with the paper's cost of a step {span(v['restated'])}")
     if joint := v.get("joint"):
         low, high = (f"{x:.2f}" if x is not None else "-" for x in joint)
         parts.append(f"joint {low}-{high}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from itertools import takewhile
 from time import perf_counter
 from types import NoneType
@@ -17,7 +16,6 @@ from plotly.graph_objects import Figure
 
 from specwb import figures
 from specwb.bench.prompts import load_prompts
-from specwb.cost import card, forecast_of, shape
 from specwb.decoding import rounds
 from specwb.errors import ArgumentError, SpecwbError
 from specwb.flow import Exactness
@@ -39,17 +37,10 @@ TEXTS, FEW, PROMPT, TOKENS, SHOWN = 12, 4, 32, 32, 16
 """Texts, those decoded before the others, tokens of a prompt, of a text, under the microscope."""
 LARGEST = 256  # nodes of a tree
 KEPT = 5  # settings in the figure
-CONTEXT = 512  # tokens of text, for predictions
 LEVELS, MOST = 5, 8  # of a tree that sliders shape, and children of a node
 DEFAULT, BY_LEVEL, USUAL = "default", "by level", "usual"
-COMMON = ("temperature", "text", "machine")
+COMMON = ("temperature", "text")
 TYPICAL = ("typical epsilon", "typical delta")
-HERE = "this machine, measured"
-MACHINES = {
-    "H100, 8B target, 1B draft": ("h100", "8b", "1b"),
-    "RTX 3090, 7B target, 68M draft": ("3090", "7b", "68m"),
-}
-"""Name -> machine card, shapes of the target and of a draft model."""
 # decodings by settings, of every target that has been looked at
 _KNOWN: WeakKeyDictionary[Target, dict[Any, Any]] = WeakKeyDictionary()
 
@@ -96,12 +87,11 @@ def dial(option: Option, reach: Sequence[Any] = ()) -> Control | None:
 
 class Dials(Explorer):
     """Move a method's options, and see one of its steps under the microscope, tau with its interval
-    over short texts, and the speedup on a machine.
+    over short texts, and the speedup on this machine.
 
     The controls are made from the method's ``Options``, with their ranges and help. The first few
     texts are decoded at once, the others while the kernel has nothing else to do; decodings of
-    settings that were seen before are known. A predicted speedup is that of ``specwb predict`` with
-    this tau, for models of the size named; a measured one is over plain decoding of the same texts.
+    settings that were seen before are known. The speedup is over plain decoding of the same texts.
 
     Args:
         spec: a method, with or without options, such as ``"eagle2:nodes=20"``.
@@ -110,7 +100,7 @@ class Dials(Explorer):
         options: of the method. Models and files, which have no control, are given here.
     Attributes:
         tau: tokens per step with its 95 % interval, over the texts decoded so far.
-        speedup: on the chosen machine, with its interval; None where it is not predicted.
+        speedup: measured, with its 95 % interval.
     Raises:
         ValueError: there is no such method, or its options cannot be used.
     """
@@ -121,7 +111,6 @@ class Dials(Explorer):
     options: Mapping[str, Any] = field(default_factory=dict)
     temperature: Any = Control(0.0, high=1.5, step=0.1)
     text: Any = Control(of=lambda self: self._names)
-    machine: Any = Control(of=[*MACHINES, HERE], wide=True)
 
     def prepare(self) -> None:
         given = dict(self.options)
@@ -136,8 +125,7 @@ class Dials(Explorer):
             raise ArgumentError("texts must be two at least, for an interval of tau")
         shown = [str(ids) if words is None else words.decode(ids) for ids in self._ids[:FEW]]
         self._names = [(" ".join(text.split())[:36], n) for n, text in enumerate(shown)]
-        # settings -> tau, measured speedup, and how a card's is predicted
-        self._tried: dict[str, tuple[Interval, Interval, Callable[..., Interval]]] = {}
+        self._tried: dict[str, tuple[Interval, Interval]] = {}  # settings -> tau, speedup
         self._work: Iterator[None] = iter(())
         self._task: Any = None
         # of texts with the same models, and a method that was not registered anew
@@ -259,43 +247,29 @@ class Dials(Explorer):
                     known[key] = _counted(self.target, ids, one, how)
                 runs.append(known[key])
             if n in (FEW, len(self._ids)):
-                self._show(tried, at, built, np.array(runs).reshape(n, 2, 3))
+                self._show(tried, at, built, np.array(runs).reshape(n, 2, 2))
             yield
 
     def _show(self, tried: str, at: dict[str, Any], built: Method, runs: np.ndarray) -> None:
         """Draw tau and speedup; ``runs``: by text, of this method and of plain decoding."""
-        steps, drafted, seconds = runs[:, 0].T
+        steps, seconds = runs[:, 0].T
         self.tau = bootstrap(np.array([[TOKENS] * len(runs), steps]))
-        real = bootstrap(np.array([runs[:, 1, 2], seconds]))
+        self.speedup = bootstrap(np.array([runs[:, 1, 1], seconds]))
         self._tried.pop(tried, None)
-        mean, how = float(drafted.sum() / steps.sum()), {"temperature": at["temperature"]}
-        how |= {"tau": self.tau[0], "context": CONTEXT}
-        self._tried[tried] = self.tau, real, partial(_predicted, built, mean, how)
+        self._tried[tried] = self.tau, self.speedup
         self._tried = dict(list(self._tried.items())[-KEPT:])
-        machine, why, speeds = at["machine"], "", {}
-        for name, (_, real, predicted) in self._tried.items():
-            try:
-                speeds[name] = real if machine == HERE else predicted(*MACHINES[machine])
-            except SpecwbError as error:
-                why = str(error) if name == tried else why
-        self.speedup = speeds.get(tried)
-        taus = {name: tau for name, (tau, _, _) in self._tried.items()}
-        measured = " (measured)" if machine == HERE else " (predicted, with this tau)"
-        self._figures[1].figure = figures.tried(taus, speeds, f"speedup{measured}")
+        taus = {name: tau for name, (tau, _) in self._tried.items()}
+        speeds = {name: speedup for name, (_, speedup) in self._tried.items()}
+        self._figures[1].figure = figures.tried(taus, speeds, "speedup (measured)")
         lost = "" if built.exactness is Exactness.LOSSLESS else ", LOSSY"
         greedy = ""
         if at["rule"] != USUAL and Sampling(at["temperature"]).greedy:
             greedy = "; at T = 0 all rules are greedy"
+        # a time is different in every run: the speedup is in the figure alone
         self.summary = (
             f"{tried}{lost}: tau {_words(self.tau)} tokens per step, {self.target.name} on "
+            f"{len(runs)} texts{greedy}. Measured speedup in the figure."
         )
-        self.summary += f"{len(runs)} texts{greedy}. {machine}: "
-        if machine == HERE:  # a time is different in every run: it is in the figure alone
-            self.summary += "measured speedup in the figure"
-        elif self.speedup is None:
-            self.summary += f"no speedup predicted, {why}"
-        else:
-            self.summary += f"predicted speedup {_words(self.speedup)} with this tau"
         more = f" .. {len(self._ids) - len(runs)} more texts" if len(runs) < len(self._ids) else ""
         self._say(self.summary + more)
 
@@ -303,18 +277,11 @@ class Dials(Explorer):
 def _counted(
     target: Target, ids: list[int], method: Method, how: dict[str, Any]
 ) -> tuple[float, ...]:
-    """Steps of a text, draft tokens, and seconds."""
-    drafted, steps, begin = 0, 0, perf_counter()
-    for step in rounds(target, [ids], method, max_new_tokens=TOKENS, **how):
-        drafted, steps = drafted + step.draft.tree.n - 1, steps + 1
-    return steps, drafted, perf_counter() - begin
-
-
-def _predicted(
-    built: Method, drafted: float, how: dict[str, Any], gpu: str, target: str, draft: str
-) -> Interval:
-    told = forecast_of(built, shape(target), card(gpu), shape(draft), drafted, **how)
-    return told.speedup, *told.speedup_interval  # type: ignore[misc, return-value]
+    """Steps of a text, and seconds."""
+    steps, begin = 0, perf_counter()
+    for _ in rounds(target, [ids], method, max_new_tokens=TOKENS, **how):
+        steps += 1
+    return steps, perf_counter() - begin
 
 
 def _words(interval: Interval) -> str:
@@ -330,7 +297,7 @@ def dials(
         specwb.dials("sps:gamma=6", specwb.load("lab"), temperature=1.0)
 
     The arguments are those of :class:`specwb.widgets.Dials`; ``options`` of the method, and where
-    ``temperature``, ``text`` (its number) and ``machine`` stand at first, are given by name.
+    ``temperature`` and ``text`` (its number) stand at first, are given by name.
 
     Raises:
         ValueError: there is no such method, or its options cannot be used.

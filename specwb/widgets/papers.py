@@ -15,15 +15,15 @@ from specwb.errors import ArgumentError
 from specwb.studies import ledger, run, study_of
 from specwb.studies.pictures import draw
 from specwb.studies.study import Document
-from specwb.studies.verdicts import ALPHA, POWER, PREDICTED
+from specwb.studies.verdicts import ALPHA, POWER
 from specwb.widgets.display import show
 
 SHOWN = 8  # rows of a ledger that are not folded away
 COLUMNS = (
-    f"Intervals hold at {1 - ALPHA:.0%} over prompts, those of predictions at {1 - PREDICTED:.0%}; "
-    "the joint ones hold for all claims of the paper at once, and where there is one, the "
-    "verdict is about it. Detectable: the smallest true ratio that so many prompts show to be "
-    f"above 1 with probability {POWER:.0%}. Cells are settings, and a claim compares two."
+    f"Intervals hold at {1 - ALPHA:.0%} over prompts; the joint ones hold for all claims of the "
+    "paper at once, and the verdict is about them. Detectable: the smallest true ratio that so "
+    f"many prompts show to be above 1 with probability {POWER:.0%}. Cells are settings, and a "
+    "claim compares two."
 )
 
 

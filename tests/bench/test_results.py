@@ -108,7 +108,5 @@ def test_nothing_else_is_called_speedup(name):
         shown |= {title.text for title in draw(picture, document).layout.annotations}
     assert grid.SHOWN["speedup"] in shown
     assert "speedup" not in shown
-    texts = study.summary(document) + [
-        row[2] for row in ledger.claim_rows(document["verdicts"], document)
-    ]
+    texts = study.summary(document) + [row[2] for row in ledger.claim_rows(document["verdicts"])]
     assert not any(re.search(r"\bspeedup x\d", text) for text in texts)

@@ -1,4 +1,4 @@
-"""What dry runs counted, as it is kept in ``budget.json`` and printed in docs/gpu.md."""
+"""What dry runs counted, as it is kept in ``counted.json`` and printed in docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FILE, PAGE = HERE / "budget.json", HERE.parents[1] / "docs" / "gpu.md"
+FILE, PAGE = HERE / "counted.json", HERE.parents[1] / "docs" / "gpu.md"
 BEGIN, END = "<!-- dry run: begin -->", "<!-- dry run: end -->"
 Kept = dict[str, dict]
 
@@ -21,19 +21,20 @@ def name_of(row: dict) -> str:
     return " ".join(word for word in words if word)
 
 
-def cost(row: dict) -> int:
-    """Kernels and copies of a step: nodes of its graphs, and what is launched beside them."""
-    return row["nodes"] + row["launches"]
-
-
-def kept(rows: list[dict]) -> dict:
-    """What is kept of a part: budgets of steps, and other documents whole."""
-    steps = [row for row in rows if "nodes" in row]
-    out: dict = {"cases": len(rows), "budget": {name_of(row): cost(row) for row in steps}}
-    if any(row.get("case", "").startswith("ar") and "replays" in row for row in steps):
-        out["steps"] = {name_of(row): [row["replays"], row["reads"], row["gemms"]] for row in steps}
-    if exchanged := {name_of(row): row["collectives"] for row in steps if row.get("collectives")}:
-        out["collectives"] = exchanged
+def kept(part: str, rows: list[dict]) -> dict:
+    """What is kept of a part: graphs and host reads of recorded steps of the large models,
+    exchanges of ranks, and other documents whole."""
+    out: dict = {"cases": len(rows)}
+    recorded = {name_of(row): row for row in rows if row.get("mode") == "graph"}
+    if part == "large bf16":
+        out["steps"] = {
+            row["case"]: [row["replays"], row["reads"]]
+            for row in recorded.values()
+            if row["T"] == 1
+        }
+    exchanged = {name: row.get("collectives") for name, row in recorded.items()}
+    if any(exchanged.values()):
+        out["collectives"] = {name: count for name, count in exchanged.items() if count}
     if others := [row for row in rows if "chosen" in row or "weights" in row]:
         out["rows"] = others
     return out
@@ -53,42 +54,25 @@ def write(content: Kept) -> None:
 
 def printed(content: Kept) -> str:
     """The tables, in Markdown."""
-    parts = [_steps(content.get("large bf16", {})), _memory(content.get("memory", {}))]
-    parts += [_ranks(content.get("ranks", {})), _attention(content)]
+    parts = [_steps(content["large bf16"]["steps"]), _memory(content["memory"])]
+    parts += [_ranks(content["ranks"]["collectives"]), _attention(content)]
     ran = {part: own["cases"] for part, own in content.items()}
     said = ", ".join(f"{count} of {part}" for part, count in sorted(ran.items()))
     return "\n" + "\n".join(part for part in parts if part) + f"\nCases run: {said}.\n\n"
 
 
 def _steps(part: dict) -> str:
-    budget, details = part.get("budget", {}), part.get("steps", {})
-    names = dict.fromkeys(name.split()[0] for name in budget)
-    if not names:
-        return ""
-    columns = [(mode, t) for mode in ("graph", "stopped", "eager") for t in (0, 1)]
-    titles = {"graph": "recorded", "stopped": "stopped at once", "eager": "eager"}
-    lines = ["| method, 8B bf16 | " + " | ".join(f"{titles[m]}, T = {t}" for m, t in columns)]
-    lines[0] += " | graphs | reads |"
-    lines.append("|---|" + "--:|" * (len(columns) + 2))
-    for name in names:
-        cells = [budget.get(f"{name} {mode} T={t}", "") for mode, t in columns]
-        replays, reads, _ = details.get(f"{name} graph T=1", ["", "", ""])
-        lines.append("| " + " | ".join(map(str, [f"`{name}`", *cells, replays, reads])) + " |")
-    return "\n".join(lines) + "\n"
+    lines = [f"| `{name}` | {graphs} | {reads} |" for name, (graphs, reads) in part.items()]
+    return "\n".join(["| method, 8B bf16 | graphs | reads |", "|---|--:|--:|", *lines]) + "\n"
 
 
-def _ranks(part: dict) -> str:
-    budget, exchanged = part.get("budget", {}), part.get("collectives", {})
-    names = [name for name in budget if "rank 0 graph" in name]
-    if not names:
-        return ""
-    head = ["easyspec on two ranks, tiny", "recorded, rank 0", "rank 1", "collectives"]
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|"]
-    for name in names:
-        case = name.replace(", rank 0 graph", "")
-        other = budget[name.replace("rank 0", "rank 1")]
-        lines.append(f"| {case} | {budget[name]} | {other} | {exchanged[name]} |")
-    return "\n".join(lines) + "\n"
+def _ranks(exchanged: dict[str, int]) -> str:
+    lines = [
+        f"| {name.replace(', rank 0 graph', '')} | {count} |"
+        for name, count in exchanged.items()
+        if "rank 0 graph" in name
+    ]
+    return "\n".join(["| easyspec on two ranks, tiny | collectives |", "|---|--:|", *lines]) + "\n"
 
 
 def _memory(part: dict) -> str:

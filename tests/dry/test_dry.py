@@ -25,18 +25,15 @@ STEP = {
     "reads": 1,
     "violations": 0,
 }
-BUDGET = {"sps:gamma=4 graph T=1": 700}
 
 
-def test_a_step_within_its_budget_has_no_faults():
-    assert run.faults("steps fp32", [STEP], BUDGET) == []
+def test_a_step_as_it_must_be_has_no_faults():
+    assert run.faults([STEP]) == []
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"nodes": 701}, "701 kernels a step, the budget is 700"),
-        ({"case": "new"}, "the budget is 0"),
         ({"replays": 2}, "2 replays, at most 1"),
         ({"replays": 0}, "no graph is replayed"),
         ({"reads": 2}, "2 reads, at most 1"),
@@ -47,7 +44,7 @@ def test_a_step_within_its_budget_has_no_faults():
     ],
 )
 def test_every_fault_of_a_step_is_said(change, said):
-    (fault,) = run.faults("steps fp32", [{**STEP, **change}], BUDGET)
+    (fault,) = run.faults([{**STEP, **change}])
     assert said in fault
 
 
@@ -67,7 +64,7 @@ def test_where_the_host_finds_the_draft_it_may_copy_it():
 
 def test_an_operation_that_a_driver_refuses_must_be_refused():
     row = {"operation": "nonzero", "wanted": False, "accepted": True}
-    assert run.faults("calibrate", [row], None) == ["nonzero: accepted is True, not False"]
+    assert run.faults([row]) == ["nonzero: accepted is True, not False"]
 
 
 def test_the_page_prints_what_was_kept():
@@ -108,4 +105,4 @@ def test_the_runtime_tells_good_operations_from_bad_ones():
         pytest.skip(str(missing))
     rows = run.run("calibrate", environment, 300)
     assert len(rows) > 20
-    assert run.faults("calibrate", rows, None) == []
+    assert run.faults(rows) == []

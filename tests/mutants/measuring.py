@@ -18,12 +18,8 @@ from specwb.bench import (
 )
 from specwb.bench import results as figures
 from specwb.bench import store as run_store
-from specwb.cost import calibrate, cards, head_cost, settings, shapes, tune, work
-from specwb.cost import ledger as predicted
+from specwb.cost import calibrate, head_cost, settings, tune
 from specwb.cost import model as cost
-from specwb.cost.forecast import _fits, from_card
-from specwb.drafters import eagle
-from specwb.drafters import kangaroo as early
 from specwb.evaluation import (
     acceptance,
     alarm,
@@ -47,7 +43,6 @@ from specwb.studies import (
     falcon,
     grid,
     intervals,
-    ledger,
     mcsd,
     run,
     store,
@@ -431,28 +426,10 @@ def claims_judged_one_by_one(patch):
     patch.edit(verdicts.judge, "ALPHA / max(len(family), 1)", "ALPHA")
 
 
-@killed_by("test_verdicts.py: restated_through_tokens")
-def cost_of_a_step_upside_down(patch):
-    """Our tokens are multiplied by the cost of a step that they are to be divided by."""
-    patch.edit(verdicts.restate, "xs in figures]), 1 / cost, more)", "xs in figures]), cost, more)")
-
-
 @killed_by("test_verdicts.py: drafter_below_the_bar_decides")
 def drafters_as_good_as_half_are_not_enough(patch):
     """A drafter must accept all that the paper's does."""
     patch.edit(verdicts.weakness, "BAR * bar.paper", "bar.paper")
-
-
-@killed_by("test_verdicts.py: predicted_from_tokens_on_the_papers_clock")
-def predicted_without_the_models_error(patch):
-    """The interval of a predicted speed has the error of the tokens alone."""
-    patch.edit(verdicts.predict, "clock.error(one, other, abs(log(cost))) / Z", "1e-9")
-
-
-@killed_by("test_verdicts.py: of_its_distance_of_costs")
-def predicted_as_if_costs_were_equal(patch):
-    """The error of a predicted ratio does not grow with the distance of the two costs."""
-    patch.edit(verdicts.predict, "abs(log(cost))", "0.0")
 
 
 @killed_by("test_verdicts.py: stand_with_their_results")
@@ -465,15 +442,6 @@ def verdicts_of_the_other_heads(patch):
 def curve_upside_down(patch):
     """A figure draws the second cell over the first."""
     patch.edit(curves.over, "for cell in (first, second)", "for cell in (second, first)")
-
-
-@killed_by("test_ledger.py: what_a_step_costs")
-def draft_cost_in_own_steps(patch):
-    """What drafting costs is given in steps of the method, not in plain ones."""
-    patch.edit(ledger.step_cost, 'ms = plain["ms_per_round"]', 'ms = first["ms_per_round"]')
-
-
-# ------------------------------------------------------------------------------------------- sweeps
 
 
 @killed_by("sweeps/test_run.py: of_the_same_machine")
@@ -572,70 +540,3 @@ def seconds_of_one_step(patch):
     patch.edit(
         stored.shipped_turns, 'found["mean"][i] * len(accepted) / 1e3', 'found["mean"][i] / 1e3'
     )
-
-
-# -------------------------------------------------------------------------------------- predictions
-
-
-@killed_by("test_forecast.py: numbers_of_four_bytes")
-def single_precision_as_fast_as_half(patch):
-    """Products of float32 are predicted at the speed of 16 bits."""
-    patch.edit(cards.Card._machine, 'peak=single if dtype == "fp32" else half', "peak=half")
-
-
-@killed_by("test_forecast.py: rows_of_a_batch")
-def tokens_of_one_row(patch):
-    """The tokens a second of a batch are those of one of its rows."""
-    patch.edit(from_card, "batch * tau / steps}", "tau / steps}")
-
-
-@killed_by("test_forecast.py: memory_by_hand")
-def cache_without_values(patch):
-    """The memory of a cache is that of its keys."""
-    patch.edit(_fits, "target.cached", "target.cached / 2")
-
-
-@killed_by("test_published_rows.py: fitted_to_its_report")
-def interval_fitted_to_its_own_report(patch):
-    """A published row is judged by an interval that its own report's errors are in."""
-    patch.edit(predicted.rows, "model_error(row.report)", "model_error()")
-
-
-@killed_by("test_forwards.py: that_are_stated")
-def last_level_not_through_the_first_layers(patch):
-    """Kangaroo states no pass of the target's first layers over the last level."""
-    patch.edit(early.work, "[*passes, shallow[-1], scoring", "[*passes, scoring")
-
-
-@killed_by("test_published_rows.py: are_the_published_ones")
-def error_over_the_prediction(patch):
-    """A prediction's error is relative to itself, not to what was published."""
-    patch.edit(
-        predicted.Row.error.fget,
-        "self.predicted / self.published - 1\n",
-        "1 - self.published / self.predicted\n",
-    )
-
-
-@killed_by("test_steps.py: shapes_from_a_config")
-def tied_head_counted_twice(patch):
-    """A head that is the embedding is counted as weights of its own."""
-    patch.edit(shapes.Shape.parameters.fget, "(1 if self.tied else 2)", "2")
-
-
-@killed_by("test_steps.py: eagle_reads")
-def eagle_fed_one_pair(patch):
-    """EAGLE's first pass is charged for one pair, not for all that were accepted before."""
-    patch.edit(eagle.work, "level_widths(tree), tree.D + 1)", "level_widths(tree), 1)")
-
-
-@killed_by("test_steps.py: exchange_by_hand")
-def whole_tensor_through_the_link(patch):
-    """Devices exchange their whole tensors once, not the ring's parts there and back."""
-    patch.edit(work.exchange, "2.0 * (devices - 1) / devices * tokens", "1.0 * tokens")
-
-
-@killed_by("test_steps.py: attention_by_hand")
-def values_not_read(patch):
-    """Attention reads the keys of the context and not the values."""
-    patch.edit(work.attention, "2.0 * keys * shape.head_dim", "1.0 * keys * shape.head_dim")

@@ -1,4 +1,4 @@
-"""Every method's options on sliders: what is shown is what decoding and predicting say."""
+"""Every method's options on sliders: what is shown is what decoding says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import pytest
 import tiny
-from drawn import numbers, shown
+from drawn import shown
 from explorers import deep
 
 import specwb
 from specwb import Tree
-from specwb.cost import card, forecast, shape
 from specwb.drafters.base import Drafter
 from specwb.methods import METHODS
 from specwb.options import Option, options_of
@@ -24,7 +23,7 @@ pytest.importorskip("anywidget")
 
 from specwb.widgets import Dials, Microscope
 from specwb.widgets import dials as module
-from specwb.widgets.dials import BY_LEVEL, HERE, dial
+from specwb.widgets.dials import BY_LEVEL, dial
 
 FILES = ("draft", "head", "groups", "ngram", "score")  # models and files have no control
 TEXTS, TOKENS = [[1, 2, 3], [5, 9], [7, 8, 9, 10]], 10
@@ -86,7 +85,7 @@ def test_every_method_has_its_options_as_controls(key):
     assert view.tau[0] == pytest.approx(out.mean_tokens_per_step)
 
 
-def test_a_moved_slider_moves_the_tree_tau_and_the_predicted_speedup():
+def test_a_moved_slider_moves_the_tree_and_tau():
     view = room("eagle2:nodes=4,depth=2,top=2")
     before, drawn = scope(view).traces[0], shown(view)
     view["nodes"].value = 8
@@ -95,32 +94,14 @@ def test_a_moved_slider_moves_the_tree_tau_and_the_predicted_speedup():
     assert len(before["rounds"][0]["parents"]) == 4
     spec = "eagle2:nodes=8,depth=3,top=3"
     assert view.summary.startswith(f"{spec}, T = 0: tau {view.tau[0]:.2f} ")
-    how = {"tau": view.tau[0], "context": module.CONTEXT, "temperature": 0.0}
-    told = forecast(spec, shape("8b"), card("h100"), **how)
-    assert view.speedup == (told.speedup, *told.speedup_interval)
     rows = shown(view)["layout"]["yaxis"]["categoryarray"]
     assert rows[0].replace("<br>", "") == f"{spec}, T = 0"
     assert len(rows) == 3  # eight nodes on two levels of two are none
     assert shown(view) != drawn
-    view.machine.value = "RTX 3090, 7B target, 68M draft"
-    told = forecast(spec, shape("7b"), card("3090"), **how)
-    assert numbers(view)[-3:] == [f"{x:.2f}" for x in (told.speedup, *told.speedup_interval)]
-    view.machine.value = HERE
-    assert view.speedup[0] > 0
-    assert "measured" in view.summary
+    assert 0 < view.speedup[1] <= view.speedup[0] <= view.speedup[2]
 
 
-def test_early_ends_are_priced_by_what_was_drafted():
-    view = room("sps:gamma=4", draft=tiny.draft("llama", 0.5))
-    always = view.speedup[0] / view.tau[0]
-    view["confidence"].value = 0.9
-    assert view.speedup[0] / view.tau[0] > always  # drafts fewer tokens
-
-
-def test_what_cannot_be_predicted_or_built_says_why():
-    view = room("falcon_dynamic:nodes=4,passes=1,top=2,beams=2")
-    assert view.speedup is None
-    assert "no speedup predicted, falcon_dynamic is not predicted" in view.summary
+def test_what_cannot_be_built_says_why():
     view = room("mcsd:tree=2-1")
     trace = scope(view).traces[0]
     view["rule"].value = "block"

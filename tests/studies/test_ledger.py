@@ -58,20 +58,6 @@ def test_entries_by_hand():
     assert shapes["mcsd_ti/table shapes/2-1-1-1-1/rate"] == 69.5
 
 
-def test_what_a_step_costs_by_the_papers_two_numbers_and_here():
-    v = {"restated": {"cost": 1.4}, "first": "a", "second": "T=0 ar"}
-    rows = [
-        {"cell": "a", "ms_per_round": 6.0, "parts": {"draft": 2.0, "search": 1.0, "verify": 2.5}},
-        {"cell": "T=0 ar", "ms_per_round": 2.0},
-    ]
-    assert ledger.step_cost(v, {"rows": rows}) == (
-        "step: 1.40 (draft 0.40 if verify 1); here 3.00 (draft 1.50, verify 1.25)"
-    )
-    assert ledger.step_cost({}, {"rows": rows}) == ""
-    rows[0]["ms_per_round"] = None  # tokens only
-    assert ledger.step_cost(v, {"rows": rows}) == "step: 1.40 (draft 0.40 if verify 1)"
-
-
 def test_a_number_is_in_a_claim_where_the_claim_is_made_from_it():
     own, _ = shipped(study_of("falcon"))
     used = ledger.claimed(study_of("falcon"), own)

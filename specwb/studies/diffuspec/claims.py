@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import Any
 
-from specwb.studies.claim import LACKING, ROUNDED, Bar, Bars, Claim
+from specwb.studies.claim import LACKING, Bar, Bars, Claim
 from specwb.studies.diffuspec.cells import (
     ARGMAX,
     FIXED,
@@ -27,6 +26,8 @@ from specwb.studies.diffuspec.cells import (
 from specwb.studies.grid import Cell
 from specwb.studies.study import Document, Row, published
 
+ROUNDED = 0.005
+"""How far a number with two digits may be off."""
 LONGEST = {"SPS": 4}
 """Draft tokens of a step here, of methods that draft a fixed number."""
 RATCHET = (
@@ -50,22 +51,20 @@ def bars() -> Bars:
 def _headlines() -> Iterator[Claim]:
     """The abstract's "up to 3x", which is the mean over tasks."""
     r, both = rows_of(1, "method")["DiffuSpec"], (diffuspec(LONG), Cell("ar"))
-    text, numbers = "DiffuSpec over plain decoding, mean over tasks", {"tau": r["mat"]}
-    yield Claim(text, "abstract", "speedup", *both, r["speedup"], **numbers, headline=True)
+    text = "DiffuSpec over plain decoding, mean over tasks"
+    yield Claim(text, "abstract", "speedup", *both, r["speedup"], headline=True)
 
 
-def _ratios(a: Row, b: Row, what: str) -> dict[str, Any]:
-    """The paper's ratios of two rows, for a claim on ``what``."""
-    mat = a["mat"] / b["mat"]
-    return (
-        {"paper": a["speedup"] / b["speedup"], "tau": mat} if what == "speedup" else {"paper": mat}
-    )
+def _ratio(a: Row, b: Row, what: str) -> float:
+    """The paper's ratio of two rows, for a claim on ``what``."""
+    column = "speedup" if what == "speedup" else "mat"
+    return a[column] / b[column]
 
 
 def _compared(text: str, cells: tuple[Cell, Cell], rows: tuple[Row, Row]) -> Iterator[Claim]:
     """Claims of table 2 on tokens a step and on speed, with the ratios of two of its rows."""
     for what in ("tau", "speedup"):
-        yield Claim(f"{text}: {what}", "table 2", what, *cells, **_ratios(*rows, what))
+        yield Claim(f"{text}: {what}", "table 2", what, *cells, _ratio(*rows, what))
 
 
 def _ablations() -> Iterator[Claim]:
@@ -90,9 +89,9 @@ def _lengths() -> Iterator[Claim]:
     five = rows_of(5, "k")
     for k in SIZES[LONG]:
         for what, column in (("tau", "mat"), ("speedup", "speedup")):
-            numbers = _ratios(five["adl"], five[k], what)
+            number = _ratio(five["adl"], five[k], what)
             constant = five[20][column] / five[k][column]
-            is_false = constant + ROUNDED < numbers["paper"] ** 0.5  # two digits are rounded
+            is_false = constant + ROUNDED < number**0.5  # two digits are rounded
             is_known = k >= 50 and what == "speedup"
             yield Claim(
                 f"ADL of {NAMES[LONG]} over k = {k}: {what}",
@@ -100,7 +99,7 @@ def _lengths() -> Iterator[Claim]:
                 what,
                 diffuspec(LONG),
                 diffuspec(f"k={k}"),
-                **numbers,
+                number,
                 theorem=RATCHET if is_false else "",
                 foregone="a draft of so many more tokens costs more" if is_known else "",
             )
@@ -118,8 +117,8 @@ def _methods() -> Iterator[Claim]:
             differs = f"definition: {other} drafts more there than the {LONGEST[other]} here"
         texts = {"speedup": f"{name} is faster than {other}", "tau": f"{name} over {other}: tau"}
         for what, text in texts.items():
-            numbers, both = _ratios(ours, theirs, what), (diffuspec(LONG), Cell(key))
-            yield Claim(text, "table 1", what, *both, **numbers, differs=differs)
+            number, both = _ratio(ours, theirs, what), (diffuspec(LONG), Cell(key))
+            yield Claim(text, "table 1", what, *both, number, differs=differs)
 
 
 def _sweep_claims() -> Iterator[Claim]:
@@ -134,16 +133,16 @@ def _sweep_claims() -> Iterator[Claim]:
         best, best_row = rows[usual]
         for value, (cell, r) in rows.items():
             if best_row["speedup"] - r["speedup"] > 2 * error + 1e-9:
-                text, numbers = f"{name} = {usual} is faster than {value}", {"error": error}
-                numbers |= _ratios(best_row, r, "speedup")
+                text = f"{name} = {usual} is faster than {value}"
+                number = _ratio(best_row, r, "speedup")
                 known = "every denoising step is a pass" if name == "steps" else ""
                 both = best, cell
-                yield Claim(text, "figure 7", "speedup", *both, **numbers, foregone=known)
+                yield Claim(text, "figure 7", "speedup", *both, number, foregone=known)
             if abs(best_row["mat"] - r["mat"]) > 2 * error + 1e-9:
                 pair = [(best_row["mat"], usual, best, best_row), (r["mat"], value, cell, r)]
                 (_, x, a, of_a), (_, y, b, of_b) = sorted(pair, key=lambda one: -one[0])
                 text = f"{name} = {x} over {y}: tau"
-                yield Claim(text, "figure 7", "tau", a, b, **_ratios(of_a, of_b, "tau"))
+                yield Claim(text, "figure 7", "tau", a, b, _ratio(of_a, of_b, "tau"))
 
 
 def _other_claims() -> Iterator[Claim]:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from specwb.studies import grid
-from specwb.studies.clock import Clock
 from specwb.studies.diffuspec.cells import (
     ARGMAX,
     BLOCKS,
@@ -256,14 +255,8 @@ def notes(document: Document) -> list[str]:
     return [*out, *grid.fastest(document["rows"], "diffuspec", "DiffuSpec"), f"{trained}."]
 
 
-def priced(cell: Cell) -> str:
-    """What the cost model prices: ADL drafts ``k_min`` tokens (theorem 11.6)."""
-    return cell.spec.replace(LONG, f"k={published('diffuspec')['constants']['k_min']}")
-
-
 STUDY = Study(
     name="diffuspec",
-    clock=Clock("32b", "a100", "dream-7b", report="DiffuSpec", priced=priced),
     bars=bars,
     cells=cells,
     claims=claims,

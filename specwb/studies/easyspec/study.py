@@ -15,13 +15,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from specwb.analysis.layer_parallel import attention_rounds
-from specwb.cost.passes import layered
-from specwb.methods import METHODS
+from specwb.analysis.layer_parallel import attention_rounds, stage_speedup, step_time
 from specwb.models.fuzzy import grouping, listed
 from specwb.options import ranges
 from specwb.studies import grid
-from specwb.studies.clock import Clock
 from specwb.studies.easyspec import cells
 from specwb.studies.easyspec.cells import DEPTH, DRIFT, TEMPERATURE, WIDTHS, N, easy, ns_of, plain
 from specwb.studies.easyspec.claims import NEAR, STATED, claims, cosines_judged
@@ -121,17 +118,18 @@ def _stage_lines(stages: dict[str, Any]) -> Lines:
 def _time_lines(times: dict[str, Any], layers: int) -> Lines:
     """Measured times beside what the passes of a step take by them."""
     lines = []
-    *drafting, _ = METHODS["easyspec"].forwards({"gamma": DEPTH, "n": N})
     for tokens, ms in times.items():
         share = ms["attention"] / (ms["attention"] + ms["mlp"])
-        passes = [layered(one, layers, ms) for one in drafting]
+        one, group = (
+            step_time(grouping(layers, n), ms["attention"], ms["mlp"], devices=n) for n in (1, N)
+        )
         lines.append(
             {
                 "tokens": tokens,
                 **{name: f"{value:.3f}" for name, value in ms.items()},
                 "share": f"{share:.0%}",
-                "fuzzy/exact": f"{passes[-1] / passes[0]:.2f}",
-                "stage": f"{DEPTH * passes[0] / sum(passes):.2f}x",
+                "fuzzy/exact": f"{group / one:.2f}",
+                "stage": f"{stage_speedup(group / one, DEPTH):.2f}x",
                 "measured": f"{ms['fused'] / ms['plain']:.2f}",
             }
         )
@@ -200,7 +198,6 @@ def _width_notes(rows: Sequence[dict[str, Any]], layers: int) -> list[str]:
 
 STUDY = Study(
     name="easyspec",
-    clock=Clock("70b", "a100", "8b", 8, "EasySpec"),
     cells=cells.cells,
     claims=claims,
     tables=tables,

@@ -14,7 +14,6 @@ differ.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
@@ -22,7 +21,6 @@ from typing import Any
 
 from specwb.evaluation import exits
 from specwb.studies import grid
-from specwb.studies.clock import Clock
 from specwb.studies.grid import Cell, values
 from specwb.studies.kangaroo import cells, claims
 from specwb.studies.kangaroo.cells import ABLATION_ETAS, ETAS, EXITS, GAMMAS, PARTS, USUAL, chain
@@ -252,22 +250,8 @@ def _prediction_note(name: str, predicted: Sequence[Mapping[str, Any]]) -> list[
     ]
 
 
-def shorter(spec: str, n: int) -> str | None:
-    """A chain with ``n`` draft tokens, of a method that stops where it is unsure."""
-    stops = spec.startswith("kangaroo:gamma=") and "eta=0," not in f"{spec},"
-    return re.sub(r"gamma=\d+", f"gamma={n}", spec) if stops else None
-
-
 STUDY = Study(
     name="kangaroo",
-    clock=Clock(
-        "7b",
-        "v100",
-        "68m",
-        report="Kangaroo",
-        taken="taken, as the paper does not state its machine",
-        shorter=shorter,
-    ),
     bars=claims.bars,
     cells=cells.own_cells,
     claims=claims.claims,

@@ -13,16 +13,12 @@ sides of a comparison have one output.
 
 from __future__ import annotations
 
-import re
 from statistics import fmean
 from typing import Any
 
 from scipy import stats
 
-from specwb.methods import read_spec
-from specwb.options import spell
 from specwb.studies import grid
-from specwb.studies.clock import Clock
 from specwb.studies.grid import Cell, error_of
 from specwb.studies.mcsd_ti import cells, claims
 from specwb.studies.mcsd_ti.cells import (
@@ -191,31 +187,8 @@ def notes(document: Document) -> list[str]:
     return out
 
 
-def priced(cell: Cell) -> str:
-    """What the cost model prices in place of a cell: rules cost alike."""
-    entry, _, options = read_spec(cell.spec, None, {})
-    text = ",".join(f"{name}={spell(value)}" for name, value in options.items())
-    return f"{entry.key}:{text}"
-
-
-def shorter(spec: str, n: int) -> str | None:
-    """The first ``n`` levels below the roots, of a tree that the decision model stops."""
-    found = re.fullmatch(r"(mcsd_ti:.*?tree=)([\d-]+)(.*)", spec)
-    if not found or "stop=none" in spec:
-        return None
-    return f"{found[1]}{'-'.join(found[2].split('-')[:n])}{found[3]}"
-
-
 STUDY = Study(
     name="mcsd_ti",
-    clock=Clock(
-        "7b",
-        "a100",
-        "68m",
-        taken="taken, as the paper does not state its machine",
-        priced=priced,
-        shorter=shorter,
-    ),
     bars=claims.bars,
     cells=cells.cells,
     claims=claims.claims,
