@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,16 +37,16 @@ def tune(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json; "
-            "its calibration is used again.",
+            help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json.",
             writable=True,
         ),
     ] = None,
 ) -> None:
-    """Predict the speedup of chains and trees, measure it, and name the best.
+    """Measure costs and acceptance, choose trees by them, and find the fastest method.
 
-    Predictions are made from measured costs and acceptance.
+    Chains, trees and all other methods are measured side by side.
     """
+    from specwb.bench import machine, report
     from specwb.bench.prompts import load_prompts
     from specwb.cost import tune as tuning
     from specwb.files import check_path
@@ -53,8 +55,9 @@ def tune(
         check_path(out, "--out")
     questions = load_prompts(prompts)
     model = loaded(target, device, dtype, loading, threads=threads, stored=True)
-    path = out or tuning.default_path(model, temperature)
-    with progress("tuning") as report:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")
+    path = out or Path(f"build/tune/{name}-{model.device.type}-T{temperature:g}.json")
+    with progress("tuning") as tells:
         result = tuning.tune(
             model,
             questions,
@@ -65,11 +68,11 @@ def tune(
             seconds=seconds or None,
             seed=seed,
             path=path,
-            progress=report,
+            progress=tells,
             command=command_line(),
         )
     screen = wide()
-    screen.print(compact(tuning.cells(result), ("setting",), screen))
+    screen.print(compact(_cells(result), ("setting",), screen))
     screen.print()
     given = {  # value and default
         "--target": (target, "lab"),
@@ -82,10 +85,47 @@ def tune(
     }
     options = [x for name, (one, usual) in given.items() if one not in (None, usual)
                for x in (name, one)]  # fmt: skip
-    *notes, command = tuning.notes(result, options)
+    best = result["best"]
+    arguments, counts = result["arguments"], result["prompts"]
+    notes = [
+        f"{arguments['device']}; target {arguments['target']}; "
+        f"draft {arguments['draft'] or 'none'}; {arguments['dtype']}, temperature {temperature:g}",
+        f"calibrated on {counts['calibrated']} prompts, measured on {counts['measured']} others, "
+        f"{max_new_tokens} new tokens",
+        *report.left_out(result["left_out"]),
+    ]
+    if "reference" in result:
+        notes += [*machine.notes(result["machine"]), report.over(result)]
+        over = result["reference"]["method"]
+        notes.append(
+            f"fastest: {best['method']}, {best['speedup']:.2f}x over {over}"
+            if best["method"] != "ar"
+            else f"nothing is faster than {over}"
+        )
     for note in notes:
         tell(screen, note)
+    methods = " ".join(dict.fromkeys(["ar", best["method"]]))
+    command = shlex.join(["specwb", "compare", "--methods", methods, *options])
     for line in (command, f"kept in {path}"):  # these are copied, so they are never broken
         whole(screen, line)
     if result["interrupted"]:
         raise typer.Exit(130)
+
+
+def _cells(result: dict[str, Any]) -> list[dict[str, str]]:
+    """The table as it is printed: one row a setting, column -> text."""
+    columns = {
+        "tau predicted": "tau_predicted",
+        "tau": "tau_measured",
+        "over ar predicted": "predicted",
+        "over ar": "measured",
+    }
+    if "reference" in result:
+        columns[f"speedup over {result['reference']['method']}"] = "speedup"
+    return [
+        {
+            "setting": row["method"],
+            **{name: f"{row[key]:.2f}" if key in row else "-" for name, key in columns.items()},
+        }
+        for row in result["rows"]
+    ]

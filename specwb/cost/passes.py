@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from specwb.bench.measure import seconds_of
-from specwb.cost.calibrate import step_seconds
-from specwb.cost.model import seconds_at
+from specwb.cost.calibrate import seconds_at, step_seconds, step_times
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.errors import ArgumentError
-from specwb.methods import Method
 from specwb.methods import method as make_method
 from specwb.models.place import Place
 from specwb.models.target import Target
@@ -68,7 +66,7 @@ def exit_cost(
     repeats: int = 3,
 ) -> ExitCost:
     """Measure the :class:`ExitCost` of a Kangaroo chain: medians of ``count`` steps in each of
-    ``repeats`` turns, behind the prompt or 128 times token 1."""
+    ``repeats`` turns, after the prompt or 128 times token 1."""
     ids = list(prompt) if prompt is not None else [1] * 128
     if not depths or min(depths) < 1:
         raise ArgumentError(f"depths must be integers >= 1, got {list(depths)}")
@@ -80,22 +78,14 @@ def exit_cost(
     }
     drafter = chains[depths[0]].drafter
     assert isinstance(drafter, KangarooDrafter)
-    plain = make_method("ar", target)
-
-    def step(method: Method, depth: int = 0, graphs: bool | None = None) -> float:
-        limit = (count + 1) * (depth + 1)
-        return step_seconds(target, ids, method, count, max_new_tokens=limit, graphs=graphs)[1]
-
-    turns = []
-    for _ in range(repeats):
-        plain_step = step(plain)
-        rounds = [step(chain, depth) for depth, chain in chains.items()]
-        # The parts are never recorded as graphs, so they are compared with an eager plain step.
-        eager = plain_step if target.device.type == "cpu" else step(plain, graphs=False)
-        parts = _part_seconds(target, drafter, ids, count)
-        turns.append([plain_step, *(part * plain_step / eager for part in parts), *rounds])
-    plain_step, shallow, adapter, *rounds = (median(times) for times in zip(*turns, strict=True))
-    return ExitCost(plain_step, shallow, adapter, dict(zip(chains, rounds, strict=True)))
+    chains[0] = make_method("ar", target)
+    steps = step_times(target, chains, ids, count, repeats)
+    plain = steps.pop(0)
+    # The parts are never recorded as graphs, so they are compared with an eager plain step.
+    eager = step_seconds(target, ids, chains[0], count, graphs=False)
+    parts = [_part_seconds(target, drafter, ids, count) for _ in range(repeats)]
+    shallow, adapter = (median(times) * plain / eager for times in zip(*parts, strict=True))
+    return ExitCost(plain, shallow, adapter, steps)
 
 
 @torch.inference_mode()

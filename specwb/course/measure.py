@@ -15,7 +15,7 @@ from specwb.errors import SpecwbError
 from specwb.extras import require
 
 if TYPE_CHECKING:
-    from specwb.cost.model import CostModel
+    from specwb.cost.calibrate import CostModel
 
 REPEATS = 5
 SHIPPED, HERE = "shipped, measured in calm", "this machine, now"
@@ -57,15 +57,12 @@ def calibration(name: str = "tune-lab-cpu") -> CostModel:
     Raises:
         MeasuredError: there is none of that name, or it was not calibrated.
     """
-    from specwb.cost.model import CostModel, in_order
+    from specwb.cost.calibrate import CostModel
 
     document = stored(name)
     if "calibrated" not in document:
         raise MeasuredError(f"{name} is no result of specwb tune")
-    saved = dict(document["calibrated"])
-    for side in ("target", "draft"):  # a model refuses times that are not
-        saved[side] = in_order({int(n): seconds for n, seconds in saved[side].items()})
-    return CostModel.from_json(saved)
+    return CostModel.from_json(document["calibrated"])
 
 
 TEXTS = 12  # how many of the lab family's prompts lesson 10 looks behind

@@ -18,8 +18,7 @@ from specwb.bench import (
 )
 from specwb.bench import results as figures
 from specwb.bench import store as run_store
-from specwb.cost import calibrate, head_cost, settings, tune
-from specwb.cost import model as cost
+from specwb.cost import calibrate, tune
 from specwb.evaluation import (
     acceptance,
     alarm,
@@ -141,7 +140,7 @@ def prompts_category_by_category(patch):
     patch.edit(prompts._in_turn, "for row in zip_longest(*groups)", "for row in groups")
 
 
-# -------------------------------------------------------- calibration, cost models and settings
+# ------------------------------------------------------------------------- calibration and tuning
 
 
 @killed_by("test_cost_model.py: prompt_is_in_the_first")
@@ -153,49 +152,17 @@ def prompt_timed_as_a_step(patch):
 @killed_by("test_cost_model.py: rates_reproduce_tau")
 def cut_steps_counted_in_rates(patch):
     """Acceptance counts the last step of a row too, which the limit may have cut."""
-    patch.edit(calibrate.AcceptanceTally.add, "if bool(step.state.done[0]):", "if False:")
+    patch.edit(calibrate.accepted_by_rank, "if bool(step.state.done[0]):", "if False:")
 
 
-@killed_by("test_cost_model.py: middle_of_a_decoding")
-def length_at_the_end_of_a_decoding(patch):
-    """Times are taken for the length of text at the end of a decoding, not in its middle."""
-    patch.edit(calibrate._typical_length, "max_new_tokens / 2", "max_new_tokens")
-
-
-@killed_by("test_cost_model.py: middle_of_a_decoding")
-def times_of_the_short_text(patch):
-    """Forwards cost at any length of text what they cost behind the short one."""
-    patch.edit(cost.at_length, "np.interp(length, lengths", "np.interp(lengths[0], lengths")
-
-
-@killed_by("test_tune.py: fit_of_drafting")
-def head_fitted_at_another_length(patch):
-    """The target's part of a measured step is taken at the typical length of text, not at its
-    own."""
-    patch.edit(head_cost._fit, "scale = seconds[0] / target[1]", "scale = 1.0")
-
-
-@killed_by("test_tune.py: best_top_tree")
-def top_tree_chosen_by_other_draws(patch):
-    """The best tree of top tokens is the one that is best for draws without replacement."""
-    patch.edit(settings._tree_settings, "tokens, top=True)", "tokens)")
-
-
-@killed_by("test_tune.py: predictions_are_judged")
-def predictions_judged_over_the_reference(patch):
-    """What was predicted over this engine's plain decoding is judged by the speedup over the
-    faster one."""
+@killed_by("test_tune.py: without_a_run")
+def measured_over_the_fastest(patch):
+    """What is measured over this engine's plain decoding is measured over the fastest method."""
     patch.edit(
         tune._add_measurements,
-        'tokens_per_second / speeds["ar"]',
-        "tokens_per_second / speeds[over]",
+        'frame.tokens_per_second["ar"]',
+        "frame.tokens_per_second.max()",
     )
-
-
-@killed_by("test_tune.py: calibration_of_other_arguments")
-def any_calibration_resumed(patch):
-    """The calibration in the file is used whatever it was made with."""
-    patch.edit(tune.tune, 'bool(saved) and saved["arguments"] == arguments', "bool(saved)")
 
 
 @killed_by("test_exits.py: lower_threshold")
