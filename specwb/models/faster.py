@@ -3,7 +3,8 @@
 Whether it is depends on the processor (instructions for bfloat16 products, the width of its memory)
 and on the model, so it is measured, once for every shape of a model, and kept beside the choices of
 :mod:`specwb.models.products`. Asked about are only checkpoints whose matrices are stored in
-bfloat16, or in a GGUF file of fewer bits: others are never rounded unasked. Models that a
+bfloat16, or in a GGUF file as coarsely
+(:func:`specwb.models.gguf.is_coarse`): others are never rounded unasked. Models that a
 processor's caches hold stay in float32.
 """
 

@@ -190,7 +190,7 @@ def card_of(where: Path) -> dict[str, Any]:
     measured.
     """
     card = table(where / "card.json", LoadError)
-    for key in ("sha256", "target_sha256", "draft_sha256"):
+    for key in ("sha256", "target_sha256", "draft_sha256", "gguf_sha256"):
         if not isinstance(card.get(key), str | None):
             raise LoadError(
                 f"{where / 'card.json'}: {key} must be a checksum in hexadecimal digits, "

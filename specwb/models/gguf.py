@@ -1,23 +1,46 @@
 """Models in single GGUF files, with their tokenizer and chat template, as llama.cpp has them.
 
-The transformers library reads them, with the package ``gguf``. It dequantises the weights, so that
-a model takes what it takes unquantised, and runs as from any other file. Here it is only seen to
-that what cannot be read is named before weights are.
+The transformers library reads them, with the package ``gguf``, and dequantises the weights, so a
+model takes what it takes unquantised. For a file of half a gigabyte this lasts minutes. So it is
+done once for every content (sha256): what the library read is written into the user's cache as an
+ordinary folder, and loaded from there ever after.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import torch
+from filelock import FileLock
 
 from specwb.extras import require
-from specwb.files import foreign, home
+from specwb.files import foreign, home, table, whole_folder
+from specwb.models.architectures import check_causal
 from specwb.models.folder import LoadError, first_three
+from specwb.models.memory import check_weights_fit, free_bytes, gib, parameters
+from specwb.models.products import cache_folder
+from specwb.models.reading import quiet, tokenizer, weights
+
+logger = logging.getLogger("specwb")
 
 SUFFIX = ".gguf"
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 """What one of several files of a model is called; its group is how many there are."""
+PRECISE = {"F16", "F32", "F64"}
+"""Types of matrices that bfloat16 would round. In the others a weight is one of at most 256 steps
+of its block, so its error is already that of bfloat16's eight bits or larger."""
+CARD = "card.json"
+TOKENIZER_BYTES = 2**26  # room on the disk for what is no weight
 
 
 def split(source: Any, file: str | None) -> tuple[Any, str | None]:
@@ -41,21 +64,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
 
 
-PRECISE = ("F16", "F32", "F64", "Q8_0", "Q8_1", "Q8_K")
-"""Types of weights with more than bfloat16's eight bits of precision, or as many."""
-
-
-def is_in_few_bits(path: Path) -> bool:
-    """Whether all matrices of a GGUF file have fewer bits of precision than bfloat16, or are in
-    it."""
-    from gguf import GGUFReader
-
-    return not any(
-        len(tensor.shape) > 1 and tensor.tensor_type.name in PRECISE
-        for tensor in GGUFReader(path).tensors
-    )
-
-
 def config_of(folder: Path, file: str, name: str) -> Any:
     """The library's config of the model in a GGUF file."""
     require("a GGUF file", "gguf", "gguf")
@@ -74,3 +82,133 @@ def config_of(folder: Path, file: str, name: str) -> Any:
     wrong = "is damaged, cut off or no GGUF file, or of an architecture that transformers lacks"
     with foreign(f"{name}: {path} {wrong}", LoadError):
         return AutoConfig.from_pretrained(folder, gguf_file=file, trust_remote_code=False)
+
+
+def is_coarse(card: Mapping[str, Any]) -> bool:
+    """Whether a folder's card says that it was made from a GGUF file none of whose matrices
+    bfloat16 would round (:data:`PRECISE`)."""
+    kinds = card.get("matrices")
+    return isinstance(kinds, list) and bool(kinds) and PRECISE.isdisjoint(map(str, kinds))
+
+
+def cached(sha256: str, dtype: torch.dtype = torch.float32) -> Path | None:
+    """The folder that was made from the GGUF file of this checksum, in float32 or ``dtype``, or
+    None."""
+    places = [_place(sha256, kind) for kind in (torch.float32, dtype)]
+    return next((place for place in places if place.exists()), None)
+
+
+def converted(
+    name: str,
+    sha256: str,
+    fetch: Callable[[Path], Path],
+    dtype: torch.dtype | str = "auto",
+) -> Path:
+    """The folder in the user's cache with a GGUF file's model and tokenizer, made when first asked
+    for.
+
+    Args:
+        name: what messages call the model.
+        sha256: of the file.
+        fetch: returns the file; it is given a folder that it may use, and called only where the
+            file was not converted before.
+        dtype: the number type that is wanted. The folder is in float32, from which any other is
+            cast, or in ``dtype`` where the memory has no room for float32.
+    Raises:
+        LoadError: the file cannot be read, the cache has no room or cannot be written, or the
+            folder there is damaged.
+        MemoryShortage: the model does not fit into memory.
+    """
+    wanted = dtype if isinstance(dtype, torch.dtype) else torch.float32
+    place = cached(sha256, wanted)
+    if place is None:
+        require("a GGUF file", "gguf", "gguf")
+        cache = _place(sha256, wanted).parent
+        with foreign(f"{name}: {cache} cannot be written", LoadError):
+            cache.mkdir(parents=True, exist_ok=True)
+            with (
+                FileLock(cache / f"{sha256[:16]}.lock"),
+                tempfile.TemporaryDirectory(dir=cache, prefix="fetched-") as scratch,
+            ):
+                place = cached(sha256, wanted)  # made by another process meanwhile
+                if place is None:
+                    place = _convert(name, sha256, fetch(Path(scratch)), wanted)
+    marks = table(place / CARD, LoadError).get("files")
+    marks = marks if isinstance(marks, dict) else {CARD: "a table of the files"}
+    if changed := [file for file, mark in marks.items() if _mark(place / file) != mark]:
+        raise LoadError(
+            f"{name}: {place}, which was made from the GGUF file, is damaged (see "
+            f"{first_three(changed)}); delete it, and it is made again"
+        )
+    return place
+
+
+def _place(sha256: str, dtype: torch.dtype) -> Path:
+    return cache_folder() / "gguf" / f"{sha256[:16]}-{str(dtype).removeprefix('torch.')}"
+
+
+def _mark(path: Path) -> str:
+    """The size and a hash of the beginning of a file, "" where there is none: all of a table, and
+    the header of a file of weights."""
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        return f"{path.stat().st_size} {hashlib.sha256(file.read(2**20)).hexdigest()[:16]}"
+
+
+def _convert(name: str, sha256: str, file: Path, dtype: torch.dtype) -> Path:
+    config = config_of(file.parent, file.name, name)
+    check_causal(config)
+    numbers, memory = parameters(config), torch.device("cpu")
+    if 4 * numbers <= free_bytes(memory):
+        dtype = torch.float32
+    check_weights_fit(None, config, dtype, memory, name)
+    place = _place(sha256, dtype)
+    for left in place.parent.glob(f"{place.name}.*.part"):  # of a process that was killed
+        shutil.rmtree(left)
+    size, free = numbers * dtype.itemsize, shutil.disk_usage(place.parent).free
+    if free < size + TOKENIZER_BYTES:
+        raise LoadError(
+            f"{name}: {place.parent} has {gib(free)} free, the model takes {gib(size)}; "
+            "SPECWB_CACHE names another folder"
+        )
+    logger.warning("%s: writing its weights to %s once, %s", name, place, gib(size))
+    with whole_folder(place) as made, quiet(), _bar_on_terminals():
+        model = weights(file.parent, config, dtype, name, None, {"gguf_file": file.name})
+        # its weights are ordinary ones now
+        vars(model.config).pop("quantization_config", None)
+        model.is_quantized, model.hf_quantizer = False, None
+        model.save_pretrained(made)
+        try:
+            tokenizer(file.parent, name, file.name).save_pretrained(made)
+        except LoadError as error:  # tokenizer= may give another
+            logger.warning("%s", error)
+        matrices = _matrices(file)
+        if matrices in (["F16"], ["BF16"]):  # what dtype="auto" is on CUDA
+            settings = table(made / "config.json", LoadError)
+            settings["dtype"] = {"F16": "float16", "BF16": "bfloat16"}[matrices[0]]
+            (made / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
+        card = {
+            "source": file.name,
+            "gguf_sha256": sha256,
+            "matrices": matrices,
+            "files": {path.name: _mark(path) for path in sorted(made.iterdir())},
+        }
+        (made / CARD).write_text(json.dumps(card, indent=1) + "\n")
+    return place
+
+
+def _bar_on_terminals() -> Any:
+    """Keeps the library's bar out of pipes and logs; its own switches do not reach it."""
+    from tqdm.auto import tqdm
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    return patch.object(reader, "tqdm", partial(tqdm, disable=None), create=True)
+
+
+def _matrices(file: Path) -> list[str]:
+    """The number types of a file's matrices."""
+    from gguf import GGUFReader
+
+    tensors = GGUFReader(file).tensors
+    return sorted({t.tensor_type.name for t in tensors if len(t.shape) > 1})

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from specwb.files import first_line, foreign, table
-from specwb.models import gguf, smol
-from specwb.models.architectures import UnsupportedModel, check_causal, text_config
+from specwb.files import foreign, table, weights_hash
+from specwb.models import gguf, reading, smol
+from specwb.models.architectures import check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
 from specwb.models.faster import chosen
 from specwb.models.folder import (
@@ -41,7 +39,7 @@ from specwb.models.placement import (
     resolve_device,
     resolve_dtype,
 )
-from specwb.models.ranks import Ranks, load_parted
+from specwb.models.ranks import Ranks
 from specwb.models.target import Target
 from specwb.models.vocabulary import fitted, is_padding
 from specwb.options import MethodError
@@ -50,9 +48,6 @@ from specwb.templates import check_template, use_template
 logger = logging.getLogger("specwb")
 ATTENTIONS = ("eager", "sdpa")
 """The library's that take a mask of four dimensions."""
-HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
-"""Weights that a target may have too many: constants that older files repeat, and heads that are
-read as heads."""
 LAB = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}
 """The shipped models' names and their folders."""
 SIZES = (
@@ -104,9 +99,9 @@ def load(
             ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a ``.gguf`` file, or a loaded model.
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is the checkpoint's own dtype on CUDA. On a CPU it is float32, but for
-            checkpoints in bfloat16 and GGUF files where bfloat16 was measured to be faster here,
-            which a line says (:mod:`specwb.models.faster`). The lab is float32 on either. A loaded
-            model keeps its own unless one is named.
+            checkpoints in bfloat16 and coarser GGUF files where bfloat16 was measured to be faster
+            here, which a line says (:mod:`specwb.models.faster`). The lab is float32 on either. A
+            loaded model keeps its own unless one is named.
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.
@@ -189,20 +184,21 @@ def load(
         on = main_device(places)
     hub = Hub(revision, token, cache_dir, local_files_only)
     folder, file, fetched = _files(source, gguf_file, hub)
-    if file is not None and ranks is not None:
-        raise LoadError(f"{name}: the model in a GGUF file cannot be parted among ranks")
-    config = _config(folder, name, file)
+    # what the hub's files are kept in is called by the commit
+    commit = folder.name if fetched and re.fullmatch("[0-9a-f]{40}", folder.name) else None
+    if file is not None:
+        wanted = dtype if dtype == "auto" else resolve_dtype(dtype, on)
+        folder = _converted(folder / file, name, wanted)
+    config = _config(folder, name)
     quantised = check_quantised(config, asked, name)
     stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
     kind = "auto" if stored else resolve_dtype(dtype, on)
     if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
         spread = places is not None and (isinstance(places, str) or len(places) > 1)
-        place = folder if file is None else None
-        check_weights_fit(place, config, kind, on, name, spread)
+        check_weights_fit(folder, config, kind, on, name, spread)
     if quantised and places is None:
         places = {"": on}  # such weights are made on their device and cannot be moved
     how: dict[str, Any] = {
-        "gguf_file": file,
         "device_map": places,
         "max_memory": max_memory,
         "offload_folder": None if offload_folder is None else str(offload_folder),
@@ -210,24 +206,23 @@ def load(
         "attn_implementation": attn_implementation,
     }
     how = {key: value for key, value in how.items() if value is not None}
-    model = _weights(folder, config, kind, name, ranks, how)
+    model = reading.weights(folder, config, kind, name, ranks, how)
     if tokenizer is None:
-        tokenizer = _tokenizer(folder, name, file)
+        tokenizer = reading.tokenizer(folder, name)
     use_template(tokenizer, template)
-    beside = None if fetched else folder.parent
-    if lab == "target" or name == smol.NAME:
+    card = card_of(folder)
+    # of weights that were made from a GGUF file: their own bytes depend on the library's version
+    sha256 = card.get("gguf_sha256")
+    beside = None if fetched or sha256 is not None else folder.parent
+    if lab == "target" or sha256 == smol.SHA256:
         beside = data_dir() / ("lab" if lab else smol.NAME)
     draft = "lab-draft" if lab == "target" else None
     if places is None:
         model = model.to(on)
-    if dtype == "auto" and kind is torch.float32 and not (lab or places or ranks):
-        few = is_in_bfloat16(folder) if file is None else gguf.is_in_few_bits(folder / file)
-        if few or name == smol.NAME:
-            model = chosen(model.eval(), name, cast_weights, generic)
-    if file is None:
-        target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
-    else:
-        target = Target(model.eval(), tokenizer, name, generic=generic)
+    may_round = dtype == "auto" and kind is torch.float32 and not (lab or places or ranks)
+    if may_round and (gguf.is_coarse(card) or is_in_bfloat16(folder)):
+        model = chosen(model.eval(), name, cast_weights, generic)
+    target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
     _tell_unused(target)
     if attn_implementation is not None and not target.backbone.whole:
         logger.warning(
@@ -236,13 +231,10 @@ def load(
             name,
             attn_implementation,
         )
-    # what the hub's files are kept in is called by the commit
-    is_commit = fetched and re.fullmatch("[0-9a-f]{40}", folder.name)
-    target.revision = folder.name if is_commit else None
-    if file is None and (sha256 := check_weights(folder, card_of(folder))) is not None:
+    target.revision = commit
+    sha256 = check_weights(folder, card) or sha256
+    if sha256 is not None:
         target.sha256 = sha256
-    if name == smol.NAME:  # what its folder's bytes are, the library's version decides
-        target.sha256 = smol.SHA256
     if target.draft is None and (own := target.own_head("draft")) is not None:
         target.draft = str(own)
     target.agreed = None if ranks is None else ranks.agreed
@@ -286,99 +278,19 @@ def _files(
     return folder, file, fetched
 
 
-def _tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
-    from transformers import AutoTokenizer
-
-    of_file = {} if gguf_file is None else {"gguf_file": gguf_file}
-    place = folder / (gguf_file or "")
-    with foreign(f"{name}: no tokenizer could be loaded from {place}", LoadError):
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **of_file)
-
-
-def _weights(
-    folder: Path,
-    config: Any,
-    dtype: torch.dtype | str,
-    name: str,
-    ranks: Ranks | None,
-    how: dict[str, Any],
-) -> Any:
-    """The library's model with a folder's weights, all of which it must have and describe."""
-    from transformers import AutoModelForCausalLM
-
-    settings: dict[str, Any] = {
-        "dtype": dtype,
-        "output_loading_info": True,
-        "trust_remote_code": False,
-        "ignore_mismatched_sizes": True,  # the report names them; its own error does not
-        **how,
-    }
-    if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
-        settings["experts_implementation"] = "eager"
-    loaded: Any
-    try:
-        with _quiet():
-            if ranks is not None:
-                loaded = load_parted(folder, config, ranks, **settings)
-            else:
-                loaded = AutoModelForCausalLM.from_pretrained(folder, **settings)
-    except Exception as error:
-        if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
-            raise
-        why = first_line(error)
-        if isinstance(error, KeyError):  # the library looks a setting's value up in a table
-            says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
-            if says:
-                why = f"config.json says {' and '.join(says)}, which the library does not know"
-        raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
-    model, report = loaded
-    surplus = [
-        key for key in map(str, report.get("unexpected_keys", ())) if not HARMLESS.search(key)
-    ]
-    problems = []
-    if report.get("missing_keys"):
-        problems.append(f"missing keys: {first_three(report['missing_keys'])}")
-    shapes = [
-        f"{key} is {list(stored)} in the file, the config asks for {list(wanted)}"
-        for key, stored, wanted in report.get("mismatched_keys", ())
-    ]
-    if shapes:
-        problems.append(first_three(shapes))
-    if surplus:
-        problems.append(f"weights that it does not describe: {first_three(surplus)}")
-    if problems:
-        raise LoadError(
-            f"{name}: checkpoint does not fit its config ({'; '.join(problems)}); "
-            "fetch both again, or put config.json right"
-        )
-    return model
+def _converted(file: Path, name: str, dtype: torch.dtype | str) -> Path:
+    """The folder that a GGUF file was converted into."""
+    if not file.is_file():
+        gguf.config_of(file.parent, file.name, name)  # which says what there is
+    with foreign(f"{name}: {file} cannot be read", LoadError):
+        sha256 = weights_hash(file)
+    return gguf.converted(name, sha256, lambda _: file, dtype)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The library's own messages and bars are left out."""
-    from transformers.utils import logging
-
-    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
-    """The library's config of a folder that has weights, or of a GGUF file in it, of a model that
-    can be a target."""
+def _config(folder: Path, name: str) -> Any:
+    """The library's config of a folder that has weights, of a model that can be a target."""
     from transformers import AutoConfig
 
-    if gguf_file is not None:
-        config = gguf.config_of(folder, gguf_file, name)
-        check_causal(config)
-        return config
     if not (folder / "config.json").exists():
         hint = "it holds no model"
         if files := gguf.names(folder):
@@ -405,12 +317,6 @@ def _config(folder: Path, name: str, gguf_file: str | None = None) -> Any:
                 f"{count} tensors"
             )
     return config
-
-
-def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:
-    """The names under which a value stands in a table, or in a table of it."""
-    inner = [key for x in settings.values() if isinstance(x, dict) for key in _keys_of(x, value)]
-    return [key for key, x in settings.items() if x == value] + inner
 
 
 def _check_settings(folder: Path, name: str) -> None:

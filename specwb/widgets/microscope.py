@@ -118,7 +118,7 @@ class Microscope(anywidget.AnyWidget):
 def microscope(
     what: Target | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     prompt: str | None = None,
-    method: str = "mcsd",
+    method: str | None = None,
     **settings: Any,
 ) -> Microscope:
     """A decoding under the microscope::
@@ -129,7 +129,8 @@ def microscope(
     Args:
         what: a target, or one or several traces.
         prompt: with a target: the text in the prompt box.
-        method: with a target: what it is decoded with at first.
+        method: with a target: what it is decoded with at first; default mcsd, or pld where the
+            target has no draft model.
         settings: with a target: ``temperature``, ``seed``, ``max_new_tokens``, ``options`` (of the
             method, such as ``tree=4-2-2``).
     Raises:
@@ -146,6 +147,8 @@ def microscope(
     known = [name for name in SETTINGS if name not in ("prompt", "method")]
     if unknown := [name for name in settings if name not in known]:
         raise ArgumentError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
+    if method is None:
+        method = "pld" if what.draft is None else "mcsd"
     widget = Microscope(target=what)
     widget.record(prompt, method=method, **settings)
     if widget.note:

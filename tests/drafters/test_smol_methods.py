@@ -11,12 +11,12 @@ from specwb.bench.prompts import load_prompts
 from specwb.bench.ties import same_texts
 from specwb.methods import that_run
 from specwb.models import smol
-from specwb.models.products import cache_folder
+from specwb.models.gguf import cached
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (cache_folder() / "smol-1" / smol.COMPLETE).is_file(),
+        cached(smol.SHA256) is None,
         reason="SmolLM2-135M is not cached; python -m specwb.models.smol fetches it (93 MB)",
     ),
 ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +18,9 @@ from typer.testing import CliRunner
 
 import specwb
 from specwb.cli import app
+from specwb.files import weights_hash
 from specwb.models import gguf as module
-from specwb.models.load import load
-from specwb.models.memory import MemoryShortage
+from specwb.models import load as loading
 
 if importlib.util.find_spec("gguf") is None:
     pytest.skip("gguf comes with the extra gguf", allow_module_level=True)
@@ -45,9 +48,12 @@ NAMES = {
 """The parts of a weight's name in the library, and in a GGUF file."""
 
 
-def write(path: Path, model: Any, architecture: str = "qwen2", words: bool = True) -> Path:
-    """Writes a Qwen2 model as a GGUF file, in float32; ``words``: with tokenizer and chat
-    template."""
+def write(
+    path: Path, model: Any, architecture: str = "qwen2", words: bool = True, kind: str = "F32"
+) -> Path:
+    """Writes a Qwen2 model as a GGUF file; ``words``: with tokenizer and chat template; ``kind``:
+    the number type of its matrices."""
+    as_stored = gguf.GGMLQuantizationType[kind]
     out, config = gguf.GGUFWriter(path, architecture), model.config
     out.add_block_count(config.num_hidden_layers)
     out.add_context_length(config.max_position_embeddings)
@@ -69,12 +75,25 @@ def write(path: Path, model: Any, architecture: str = "qwen2", words: bool = Tru
     for name, weight in model.state_dict().items():
         for theirs, ours in NAMES.items():
             name = re.sub(rf"\b{re.escape(theirs)}\b", ours, name)
-        out.add_tensor(name, weight.numpy())
+        if weight.ndim > 1:
+            data = gguf.quants.quantize(weight.numpy(), as_stored)
+            out.add_tensor(name, data, raw_dtype=as_stored)
+        else:
+            out.add_tensor(name, weight.numpy())
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory) -> Iterator[Path]:
+    """A user's cache of this module's own."""
+    place = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECWB_CACHE", str(place))
+        yield place / "gguf"
 
 
 @pytest.fixture(scope="module")
@@ -113,31 +132,127 @@ def test_a_file_is_a_draft_model(file):
     assert again.tokens == out.tokens
 
 
-def test_its_numbers_take_the_memory_of_the_number_type_they_get(model, file, monkeypatch):
-    numbers = sum(weight.numel() for weight in model.parameters())
-    monkeypatch.setattr("specwb.models.memory.free_bytes", lambda device: 4 * numbers - 1)
-    with pytest.raises(MemoryShortage, match="does not fit"):
-        load(file, dtype="float32")
-    assert load(file, dtype="bfloat16").model.dtype is torch.bfloat16
-
-
 @pytest.mark.parametrize(
-    ("tensors", "few"),
-    [
-        ({"matrix": "Q4_1", "norm": "F32"}, True),
-        ({"matrix": "BF16", "norm": "F32"}, True),
-        ({"matrix": "Q4_1", "other matrix": "F16", "norm": "F32"}, False),
-        ({"matrix": "F32", "norm": "F32"}, False),
-    ],
-    ids=["quantised", "bfloat16", "one precise", "precise"],
+    ("kind", "coarse"),
+    [("Q4_1", True), ("Q8_0", True), ("BF16", True), ("F16", False), ("F32", False)],
 )
-def test_a_file_is_in_few_bits_where_all_of_its_matrices_are(tensors, few, monkeypatch):
-    every = [
-        SimpleNamespace(shape=[8] * (1 + (name != "norm")), tensor_type=SimpleNamespace(name=kind))
-        for name, kind in tensors.items()
-    ]
-    monkeypatch.setattr(gguf, "GGUFReader", lambda path: SimpleNamespace(tensors=every))
-    assert module.is_in_few_bits(Path("m.gguf")) is few
+def test_matrices_that_bfloat16_would_not_round_are_timed_in_it(
+    kind, coarse, model, tmp_path, monkeypatch
+):
+    """Q8_0 too: it is what files of four bits have where rows are no multiple of 256."""
+    asked = []
+    monkeypatch.setattr(loading, "chosen", lambda model, *_: asked.append(1) or model)
+    path = write(tmp_path / "m.gguf", model, kind=kind)
+    target = specwb.load(path, device="cpu")
+    assert bool(asked) is coarse
+    assert target.dtype is torch.float32
+    stored = target.model.state_dict()
+    precision = {"Q4_1": 0.1, "Q8_0": 0.01, "BF16": 0.01, "F16": 1e-3, "F32": 0.0}[kind]
+    for name, weight in model.state_dict().items():
+        assert float((stored[name] - weight).abs().max()) <= precision * float(weight.abs().max())
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.suffix != ".lock")
+
+
+def test_a_file_is_converted_once_for_its_content(model, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path / "cache"))
+    first = write(tmp_path / "a.gguf", model, kind="Q8_0")
+    for path in (first, shutil.copy(first, tmp_path / "b.gguf"), first):
+        target = specwb.load(path, device="cpu")
+        assert target.sha256 == weights_hash(first)
+        assert target.name == str(path)
+    assert caplog.text.count("writing its weights") == 1
+    (place,) = folders(tmp_path / "cache" / "gguf")
+    assert place == f"{target.sha256[:16]}-float32"
+    # further starts need neither the library's reader nor the file's package
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda p: None if p == "gguf" else find(p))
+    half = specwb.load(first, device="cpu", dtype="bfloat16")
+    assert half.dtype is torch.bfloat16
+    assert folders(tmp_path / "cache" / "gguf") == [place]
+
+
+def test_a_damaged_copy_is_named(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path))
+    path = write(tmp_path / "a.gguf", model)
+    place = Path(specwb.load(path).folder)
+    for file in sorted(place.iterdir()):
+        content = file.read_bytes()
+        for damage in (content[:-1], b"\0" + content[1:], None):
+            file.unlink() if damage is None else file.write_bytes(damage)
+            if file.name == "card.json" and damage == content[:-1]:
+                continue  # its last byte is a line's end
+            refused(str(place), path)
+        file.write_bytes(content)
+    shutil.rmtree(place)
+    assert specwb.load(path).folder == place
+
+
+def test_a_conversion_that_fails_leaves_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path / "cache"))
+    path = write(tmp_path / "a.gguf", model)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+        refused("1.0 MiB free, the model takes", path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_matrices", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            specwb.load(path)
+    cache = tmp_path / "cache" / "gguf"
+    assert folders(cache) == []
+    sha256 = weights_hash(path)
+    (cache / f"{sha256[:16]}-float32.1-abc.part").mkdir()  # of a process that was killed
+    specwb.load(path)
+    assert folders(cache) == [f"{sha256[:16]}-float32"]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path / "file"))
+    refused("cannot be written", path)
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_model_without_room_in_float32_is_converted_in_the_type_that_is_asked_for(
+    model, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path / "cache"))
+    path = write(tmp_path / "a.gguf", model)
+    numbers = sum(weight.numel() for weight in model.parameters())
+    with monkeypatch.context() as patch:
+        patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=3 * numbers))
+        refused("does not fit", path)
+        target = specwb.load(path, dtype="bfloat16")
+    assert target.folder.name.endswith("-bfloat16")
+    assert specwb.load(path, dtype="bfloat16").folder == target.folder
+    assert specwb.load(path).folder.name.endswith("-float32")
+
+
+def _load(path: Path, queue: Any) -> None:
+    queue.put(str(specwb.load(path, device="cpu").folder))
+
+
+def test_two_processes_convert_it_once(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path))
+    path, convert, calls = write(tmp_path / "a.gguf", model), module._convert, tmp_path / "calls"
+
+    def counted(*arguments: Any) -> Path:
+        with open(calls, "a") as log:
+            log.write("x")
+        return convert(*arguments)
+
+    monkeypatch.setattr(module, "_convert", counted)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    both = [context.Process(target=_load, args=(path, queue)) for _ in range(2)]
+    for process in both:
+        process.start()
+    assert len({queue.get(timeout=120) for _ in both}) == 1
+    for process in both:
+        process.join()
+    assert calls.read_text() == "x"
 
 
 def test_the_command_line(file):
@@ -172,7 +287,7 @@ def test_what_cannot_be_read_is_one_line(model, file, tmp_path):
         refused(f"{cut} is damaged", cut)
     refused("rwkv6", write(tmp_path / "other.gguf", model, architecture="rwkv6"))
     part = tmp_path / "big-00001-of-00003.gguf"
-    part.write_bytes(content)
+    part.write_bytes(content + b"\0")  # another content than one that was converted
     refused("3 parts", part)
 
 
@@ -186,7 +301,8 @@ def test_a_file_without_a_tokenizer(model, tmp_path):
         assert torch.allclose(target.model(ids).logits, model(ids).logits, atol=1e-5)
 
 
-def test_the_package_is_an_extra(file, monkeypatch):
+def test_the_package_is_an_extra(file, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECWB_CACHE", str(tmp_path))
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda p: None if p == "gguf" else find(p))
     with pytest.raises(specwb.SpecwbError, match=r"GGUF file needs gguf, .* extra 'gguf' brings"):

@@ -151,7 +151,7 @@ def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
 )
 @pytest.mark.skipif(torch.cuda.device_count() > 3, reason="this machine has the device")
 def test_what_cannot_be_is_refused_before_weights_are_read(folder, monkeypatch, how, word):
-    monkeypatch.setattr("specwb.models.load._weights", None)
+    monkeypatch.setattr("specwb.models.reading.weights", None)
     with pytest.raises(LoadError, match=word):
         specwb.load(folder, **how)
 
@@ -189,7 +189,7 @@ def test_quantised_weights_without_their_library(folder, tmp_path, monkeypatch, 
     place = Path(shutil.copytree(folder, tmp_path / "m"))
     table = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**table, "quantization_config": config}))
-    monkeypatch.setattr("specwb.models.load._weights", None)
+    monkeypatch.setattr("specwb.models.reading.weights", None)
     with pytest.raises(LoadError, match=f"quantised by {config.get('quant_method')}"):
         specwb.load(place)
 
@@ -233,7 +233,7 @@ def test_weights_that_do_not_fit_are_not_read(folder, monkeypatch):
     needed = sum(weight.numel() * 4 for weight in kept.values())
     specwb.load(folder, device="cpu")
     free(monkeypatch, needed - 1)
-    monkeypatch.setattr("specwb.models.load._weights", None)
+    monkeypatch.setattr("specwb.models.reading.weights", None)
     with pytest.raises(MemoryShortage, match=re.escape(f"{gib(needed)}, cpu has")):
         specwb.load(folder, device="cpu")
 

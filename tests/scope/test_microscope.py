@@ -66,6 +66,18 @@ def test_other_messages_change_nothing():
     assert (shown.serial, shown.note) == (0, "")
 
 
+@pytest.mark.parametrize(("draft", "key"), [(None, "pld"), ("lab-draft", "mcsd")])
+def test_it_begins_with_a_method_that_runs(draft, key, monkeypatch):
+    model = target()
+    model.draft = draft
+    monkeypatch.setattr(
+        "specwb.models.load.load",
+        lambda *_, **__: specwb.Target(model.model, model.tokenizer, name="draft"),
+    )
+    shown = specwb.microscope(model, "w1 w2", max_new_tokens=4)
+    assert shown.live["settings"]["method"] == shown.traces[0]["method"]["key"] == key
+
+
 def test_settings_are_known():
     with pytest.raises(ValueError, match="settings are options, temperature"):
         specwb.microscope(target(), "w1", "pld", heat=1)

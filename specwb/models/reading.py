@@ -1,0 +1,114 @@
+"""The library's model and tokenizer, read from a folder or from a GGUF file in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specwb.files import first_line, foreign
+from specwb.models.architectures import UnsupportedModel
+from specwb.models.folder import LoadError, first_three
+from specwb.models.ranks import Ranks, load_parted
+
+HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
+"""Weights that a target may have too many: constants that older files repeat, and heads that are
+read as heads."""
+
+
+def weights(
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype | str,
+    name: str,
+    ranks: Ranks | None,
+    how: dict[str, Any],
+) -> Any:
+    """The library's model with a folder's weights, all of which it must have and describe."""
+    from transformers import AutoModelForCausalLM
+
+    settings: dict[str, Any] = {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "trust_remote_code": False,
+        "ignore_mismatched_sizes": True,  # the report names them; its own error does not
+        **how,
+    }
+    if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
+        settings["experts_implementation"] = "eager"
+    loaded: Any
+    try:
+        with quiet():
+            if ranks is not None:
+                loaded = load_parted(folder, config, ranks, **settings)
+            else:
+                loaded = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    except Exception as error:
+        if isinstance(error, UnsupportedModel) or (ranks is not None and ranks.gone(error)):
+            raise
+        why = first_line(error)
+        if isinstance(error, KeyError):  # the library looks a setting's value up in a table
+            says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
+            if says:
+                why = f"config.json says {' and '.join(says)}, which the library does not know"
+        raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
+    model, report = loaded
+    surplus = [
+        key for key in map(str, report.get("unexpected_keys", ())) if not HARMLESS.search(key)
+    ]
+    problems = []
+    if report.get("missing_keys"):
+        problems.append(f"missing keys: {first_three(report['missing_keys'])}")
+    shapes = [
+        f"{key} is {list(stored)} in the file, the config asks for {list(wanted)}"
+        for key, stored, wanted in report.get("mismatched_keys", ())
+    ]
+    if shapes:
+        problems.append(first_three(shapes))
+    if surplus:
+        problems.append(f"weights that it does not describe: {first_three(surplus)}")
+    if problems:
+        raise LoadError(
+            f"{name}: checkpoint does not fit its config ({'; '.join(problems)}); "
+            "fetch both again, or put config.json right"
+        )
+    return model
+
+
+def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:
+    """The names under which a value stands in a table, or in a table of it."""
+    inner = [key for x in settings.values() if isinstance(x, dict) for key in _keys_of(x, value)]
+    return [key for key, x in settings.items() if x == value] + inner
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The library's own messages and bars are left out."""
+    from transformers.utils import logging
+
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
+    from transformers import AutoTokenizer
+
+    of_file = {} if gguf_file is None else {"gguf_file": gguf_file}
+    place = folder / (gguf_file or "")
+    with foreign(f"{name}: no tokenizer could be loaded from {place}", LoadError):
+        read = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **of_file)
+    # of some architectures the library makes one where no file of a tokenizer lies there
+    if len(read) <= len(read.all_special_ids):
+        raise LoadError(f"{name}: no tokenizer could be loaded from {place}: no words lie there")
+    return read
