@@ -130,9 +130,9 @@ def load(
     Raises:
         TemplateError: an unknown template, or no tokenizer to put it on.
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
-            that the config does not describe or that ``card.json`` beside them does not name, an
-            unknown dtype, or CUDA asked for without one; a map of devices that cannot be; a
-            quantisation whose library is not here.
+            that the config does not describe or that ``card.json`` beside them does not name, a
+            tokenizer with words that the model has no rows for, an unknown dtype, or CUDA asked for
+            without one; a map of devices that cannot be; a quantisation whose library is not here.
         MissingExtra: a GGUF file, and the package that reads it is not installed.
         MemoryShortage: the weights do not fit; nothing of them was read.
         UnsupportedModel: an architecture that cannot be run right.
@@ -174,6 +174,7 @@ def load(
         model = source if device == "auto" else source.to(on)
         use_template(tokenizer, template)
         target = Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
+        reading.check_words(tokenizer, target.vocabulary, target.name)
         _tell_unused(target)
         return target
     name = str(source)
@@ -206,10 +207,11 @@ def load(
         "attn_implementation": attn_implementation,
     }
     how = {key: value for key, value in how.items() if value is not None}
-    model = reading.weights(folder, config, kind, name, ranks, how)
     if tokenizer is None:
         tokenizer = reading.tokenizer(folder, name)
+    reading.check_words(tokenizer, text_config(config).vocab_size, f"{name} ({folder})")
     use_template(tokenizer, template)
+    model = reading.weights(folder, config, kind, name, ranks, how)
     card = card_of(folder)
     # of weights that were made from a GGUF file: their own bytes depend on the library's version
     sha256 = card.get("gguf_sha256")

@@ -108,7 +108,12 @@ def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
         wrong = values[ids.index(None)]
         raise PromptError(f"{name}: token ids are integers, got {type(wrong).__name__} {wrong!r}")
     if min(ids) < 0 or max(ids) >= target.vocabulary:  # type: ignore[type-var,operator]
-        raise PromptError(f"{name} has token ids outside 0..{target.vocabulary - 1}")
+        beyond = next(x for x in ids if not 0 <= x < target.vocabulary)  # type: ignore[operator]
+        message = f"{name} has token ids outside 0..{target.vocabulary - 1}, such as {beyond}"
+        words = {} if target.tokenizer is None else target.tokenizer.get_vocab()
+        if word := next((word for word, i in words.items() if i == beyond), None):
+            message += f" ({word!r} of its tokenizer, for which the model has no row)"
+        raise PromptError(message)
     return ids  # type: ignore[return-value]
 
 

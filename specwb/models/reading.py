@@ -112,3 +112,22 @@ def tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
     if len(read) <= len(read.all_special_ids):
         raise LoadError(f"{name}: no tokenizer could be loaded from {place}: no words lie there")
     return read
+
+
+def check_words(tokenizer: Any, rows: int, name: str) -> None:
+    """Checks that a model of ``rows`` tokens has one for every word of its tokenizer; rows without
+    a word are usual.
+
+    Added tokens alone may have none: Gemma 3's tokenizer is shared with models that see images, and
+    its last token is one that the others lack. A prompt that has such a token is refused.
+    """
+    if tokenizer is None:
+        return
+    beyond = {word: i for word, i in tokenizer.get_vocab().items() if i >= rows}
+    if beyond and (words := beyond.keys() - tokenizer.get_added_vocab().keys()):
+        last = max(words, key=beyond.__getitem__)
+        raise LoadError(
+            f"{name}: its tokenizer has ids up to {beyond[last]} (for {last!r}), its embedding has "
+            f"{rows} rows: the tokenizer is another model's; put the right one there, or give it "
+            "with tokenizer="
+        )

@@ -243,6 +243,35 @@ def test_cards_of_another_form(tmp_path, card):
 # ----------------------------------------------------------------------------- places and the hub
 
 
+def test_the_tokenizer_of_another_model(folder):
+    """Its ids would be another text's: it is refused by its ids, wherever it comes from."""
+    other = tiny.tokenizer([f"x{i}" for i in range(tiny.VOCABULARY + 9)])
+    numbers = "ids up to 72 .*'x72'.* 64 rows"
+    for given in (folder, tiny.build("llama", seed=1)):
+        with pytest.raises(LoadError, match=numbers):
+            specwb.load(given, tokenizer=other)
+    other.save_pretrained(folder)
+    message = refused(specwb.load, folder)
+    assert re.search(rf"{re.escape(str(folder))}.*{numbers}.*tokenizer=", message)
+    right = tiny.tokenizer(WORDS)
+    assert specwb.load(folder, tokenizer=right).tokenizer is right
+    for words in (WORDS, WORDS[:50]):  # rows without a word are usual
+        tiny.tokenizer(words).save_pretrained(folder)
+        assert specwb.decode(specwb.load(folder), "w3 w4", "ar", max_new_tokens=3).tokens
+
+
+def test_added_tokens_may_have_no_row(folder):
+    """As the last of Gemma 3's tokenizer where the model sees no images: a text reaches it by its
+    name alone."""
+    words = tiny.tokenizer(WORDS)
+    words.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    words.save_pretrained(folder)
+    target = specwb.load(folder)
+    assert len(specwb.decode(target, "w3 w4", "ar", max_new_tokens=3).tokens[0]) == 3
+    with pytest.raises(specwb.PromptError, match=r"outside 0\.\.63, such as 64 \('<image>' of"):
+        specwb.decode(target, "w3 <image> w4", "ar", max_new_tokens=3)
+
+
 def test_the_users_own_folder(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     assert specwb.load("~/m").folder == folder
