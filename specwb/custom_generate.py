@@ -25,11 +25,15 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-from transformers.generation import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerateDecoderOnlyOutput,
+    MaxLengthCriteria,
+)
 
 from specwb.decoding import rounds
 from specwb.errors import SpecwbError
-from specwb.flow import State
+from specwb.flow import Scores, State, Step
 from specwb.methods import Method, read_spec
 from specwb.methods import method as make_method
 from specwb.models.architectures import UnsupportedModel
@@ -73,8 +77,11 @@ def hf(
     The model's weights are wrapped once, whatever number of calls and instances uses them, and
     again when they have changed. Batches are left-padded as always.
     Everything ``generate`` prepares is obeyed: sampling settings (the library's default top_k = 50
-    too), logits processors, stopping criteria, ``num_return_sequences``, a streamer,
-    ``return_dict_in_generate``.
+    too), logits processors, stopping criteria (without scores), ``num_return_sequences``, a
+    streamer, ``return_dict_in_generate`` with ``output_scores`` and ``output_logits``: one
+    ``[rows, V]`` for every new token, float32. Where a row has stopped before the others they are 0
+    at ``pad_token_id`` and -inf elsewhere: padding is certain, and adds nothing to the sums of
+    ``compute_transition_scores``.
 
     Logits processors are applied to every visited node's own path, with the row's padding in front
     as the library would have it, so that a history-dependent one changes p and never what p means.
@@ -199,6 +206,10 @@ class _CustomGenerate:
         if not _is_plain_sampling(processors, settings):
             rescore = Processors(processors, input_ids, starts, ends, limit)
 
+        tables = {}
+        if settings.return_dict_in_generate:
+            asked = {"scores": settings.output_scores, "logits": settings.output_logits}
+            tables = {name: _Table(name, len(input_ids)) for name, on in asked.items() if on}
         target, method = self._for(model)
         steps = rounds(
             target,
@@ -211,22 +222,25 @@ class _CustomGenerate:
             seed=torch.default_generator if settings.do_sample else 0,
             eos=ends,
             rescore=rescore,
+            trace=bool(tables),
         )
         text = _Text(input_ids, criteria, streamer, pad)
         own_stops = (EosTokenCriteria, MaxLengthCriteria)  # the engine obeys these itself
         by_column = streamer is not None or any(type(c) not in own_stops for c in criteria)
         for step in steps:
             state = typing.cast(State, step.state)
+            for table in tables.values():
+                table.take(step)
             if by_column and text.follow(state):
                 break
         if streamer is not None:
             streamer.end()
-        sequences: Any = text.ids if by_column else text.complete(state)
+        if not by_column:
+            text.complete(state)
         if not settings.return_dict_in_generate:
-            return sequences
-        from transformers.generation import GenerateDecoderOnlyOutput
-
-        return GenerateDecoderOnlyOutput(sequences=sequences)
+            return text.ids
+        found: dict[str, Any] = {name: table.columns(text) for name, table in tables.items()}
+        return GenerateDecoderOnlyOutput(**{"sequences": text.ids, **found})
 
     def _for(self, model: nn.Module) -> tuple[Target, Method]:
         """The target and the method for a model, built anew where either has changed."""
@@ -339,12 +353,7 @@ def _check(settings, model_kwargs: dict, assistant, synced) -> None:
         reason = "the weights must be on one device"
         raise UnsupportedGeneration(f"synced_gpus is not supported by specwb.hf: {reason}")
     if settings.return_dict_in_generate:
-        for name in (
-            "output_scores",
-            "output_logits",
-            "output_attentions",
-            "output_hidden_states",
-        ):
+        for name in ("output_attentions", "output_hidden_states"):
             if getattr(settings, name, None):
                 reason = "decoding steps of several tokens have no such tuple"
                 message = f"{name}=True is not supported by specwb.hf: {reason}"
@@ -393,7 +402,8 @@ def _count_from_zero(positions: Tensor, inside: Tensor) -> bool:
 class _Text:
     """The text as ``generate`` would have it: it grows by one column for all rows together, and the
     stopping criteria are asked after each. The streamer is given every column; rows that have
-    stopped go on with ``pad``, or as they are where it is None."""
+    stopped go on with ``pad``, or as they are where it is None. ``padded [B, columns]`` says of the
+    new columns where they do so with ``pad``."""
 
     def __init__(
         self, input_ids: Tensor, criteria: StoppingCriteriaList, streamer, pad: Tensor | None
@@ -401,6 +411,7 @@ class _Text:
         self.ids, self.criteria, self.streamer, self.pad = input_ids, criteria, streamer, pad
         self.width = input_ids.shape[1]
         self.open = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        self.padded = self.open[:, None][:, :0]
 
     def follow(self, state: State) -> bool:
         """Takes the columns that all rows have reached; returns whether every row has stopped."""
@@ -410,25 +421,28 @@ class _Text:
             awaited = self.open if self.pad is not None else torch.ones_like(self.open)
             if bool((awaited & (counts <= column)).any()):
                 break
-            token = new[:, column]
-            if self.pad is not None:
-                token = torch.where(self.open, token, self.pad.to(token))
-            self.ids = torch.cat([self.ids, token[:, None]], 1)
+            self._append(new[:, column, None], ~self.open[:, None])
             self.open = self.open & ~self.criteria(self.ids, None)
             if self.streamer is not None:
-                self.streamer.put(token.cpu())
+                self.streamer.put(self.ids[:, -1].cpu())
         if self.pad is not None:
             with torch.inference_mode():
                 state.done |= ~self.open.to(state.done.device)
         return not bool(self.open.any())
 
-    def complete(self, state: State) -> Tensor:
-        """The finished text, where only the end of text and the limit stop a row."""
+    def complete(self, state: State) -> None:
+        """Takes the finished text, where only the end of text and the limit stop a row."""
         counts, new = self._new_tokens(state)
-        if self.pad is not None:
-            beyond = torch.arange(new.shape[1], device=new.device) >= counts[:, None]
-            new = torch.where(beyond, self.pad.to(new), new)
-        return torch.cat([self.ids, new], 1)
+        self._append(new, torch.arange(new.shape[1], device=new.device) >= counts[:, None])
+
+    def _append(self, new: Tensor, stopped: Tensor) -> None:
+        """Appends columns ``[B, n]``, padded where their rows have ``stopped``."""
+        if self.pad is None:
+            stopped = torch.zeros_like(stopped)
+        else:
+            new = torch.where(stopped, self.pad.to(new), new)
+        self.ids = torch.cat([self.ids, new], 1)
+        self.padded = torch.cat([self.padded, stopped], 1)
 
     def _new_tokens(self, state: State) -> tuple[Tensor, Tensor]:
         """How many new tokens every row has, ``[B]``, and the tokens, ``[B, longest]``."""
@@ -436,3 +450,33 @@ class _Text:
         index = torch.arange(int(counts.max()), device=counts.device)
         tokens = state.tokens.gather(1, state.start[:, None] + index)
         return counts.to(self.ids.device), tokens.to(self.ids.device)
+
+
+class _Table:
+    """The ``scores`` or ``logits`` of ``generate``: of each new token the row ``[V]`` that it was
+    taken from, after the processors or the target's own. Padding counts as certain: its row is 0 at
+    ``pad`` and -inf elsewhere."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        self.of_target = name == "logits"
+        self.rows: list[list[Tensor]] = [[] for _ in range(rows)]
+
+    def take(self, step: Step) -> None:
+        """Takes the rows of a step's tokens: token j follows node j of the accepted path."""
+        scores = typing.cast(Scores, step.scores)
+        paths, counts = step.verdict.path.tolist(), step.verdict.count.tolist()
+        for i, (path, count) in enumerate(zip(paths, counts, strict=True)):
+            for node in path[: max(count, 0)]:
+                row = scores.logits[i, node] if self.of_target else scores.at(i, node)
+                # a copy, since a view would keep the scores of the whole draft
+                self.rows[i].append(row.to(torch.float32, copy=True))
+
+    def columns(self, text: _Text) -> tuple[Tensor, ...]:
+        """One ``[B, V]`` for each new column."""
+        certain = torch.full_like(self.rows[0][0], -torch.inf)
+        if text.pad is not None:
+            certain[text.pad] = 0.0
+        return tuple(
+            torch.stack([certain if padded else row[j] for row, padded in zip(self.rows, column)])
+            for j, column in enumerate(text.padded.T.tolist())
+        )

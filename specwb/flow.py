@@ -293,6 +293,10 @@ class Scores:
     sampling: Sampling
     features: Tensor | None = None
 
+    def at(self, i: int, node: int) -> Tensor:
+        """``[V]``: the logits of one row at a node after temperature, top-k and top-p."""
+        return self.sampling.warped(self.logits[i, node])
+
     def p(self, node: Tensor) -> Tensor:
         """``[B]`` node indices -> ``[B,V]`` probabilities after temperature, top-k and top-p."""
         row = torch.arange(len(node), device=node.device)

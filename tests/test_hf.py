@@ -22,10 +22,13 @@ from transformers import (
     BloomForCausalLM,
     MaxLengthCriteria,
     MaxTimeCriteria,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
     StopStringCriteria,
+    TemperatureLogitsWarper,
     TopKLogitsWarper,
+    TopPLogitsWarper,
     WatermarkingConfig,
 )
 
@@ -240,7 +243,6 @@ class StopAfter(StoppingCriteria):
         self.tokens, self.together = torch.tensor(tokens), together
 
     def __call__(self, input_ids, scores, **_):
-        assert scores is None
         stop = torch.isin(input_ids[:, -1], self.tokens)
         return stop.any().expand(len(stop)) if self.together else stop
 
@@ -341,6 +343,91 @@ def test_a_streamer_is_called_as_the_library_does(settings):
         )
         assert got.got == wanted.got
         assert len(got.got) > 5
+
+
+# ------------------------------------------------------------------------------- scores and logits
+
+
+TABLES = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+OUTPUTS: dict[str, dict] = {
+    **{name: SETTINGS[name] for name in ("plain", "one eos", "one token", "many")},
+    "padded behind a criterion": {"stopping_criteria": [StopAfter(31, 2, 62)], "eos_token_id": 60},
+    "going on behind a criterion": {"stopping_criteria": [StopAfter(31, 2, 62)]},
+}
+
+
+def own_columns(sequences: Tensor, width: int, settings: dict) -> Tensor:
+    """Returns ``[B, new]``, False where a row is padded."""
+    new = sequences[:, width:]
+    stops = [31, 2, 62] if "stopping_criteria" in settings else []
+    ends = settings.get("eos_token_id", [])
+    stops += ends if isinstance(ends, list) else [ends]
+    if not ends:
+        return torch.ones_like(new, dtype=torch.bool)
+    stopped = torch.isin(new, torch.tensor(stops)).int().cumsum(1)
+    return torch.cat([torch.zeros_like(stopped[:, :1]), stopped[:, :-1]], 1) == 0
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@cases([*DIFFERENT, *(case for case in FIRST if case[0] == "mcsd_ti")])
+@pytest.mark.parametrize("inputs", [batch([1, 2, 3]), RAGGED], ids=["one", "three"])
+def test_scores_and_logits_are_the_librarys(key, options, name, inputs):
+    model, settings = model_of(LLAMA), {"max_new_tokens": NEW, "pad_token_id": PAD, **OUTPUTS[name]}
+    right = model.generate(**inputs, **settings, **TABLES)
+    got = model.generate(
+        **inputs, **settings, **TABLES, custom_generate=custom_for(key, options, LLAMA)
+    )
+    assert got.sequences.tolist() == right.sequences.tolist()
+    own = own_columns(right.sequences, inputs["input_ids"].shape[1], settings)
+    assert bool(own.all()) == (
+        len(own) == 1 or name not in ("one eos", "padded behind a criterion")
+    )
+    for theirs, ours in ((right.scores, got.scores), (right.logits, got.logits)):
+        assert [x.shape for x in ours] == [x.shape for x in theirs]
+        assert {x.dtype for x in ours} == {torch.float32}
+        expected, found = torch.stack(theirs, 1), torch.stack(ours, 1)
+        torch.testing.assert_close(found[own], expected[own], atol=2e-5, rtol=1e-5)
+        padding = found[~own].softmax(-1)
+        assert bool((padding[:, PAD] == 1).all())
+    sums = model.compute_transition_scores(got.sequences, got.scores, normalize_logits=True)
+    assert bool((sums[~own] == 0).all())
+
+
+# settings, and the processors that the library makes of them
+WARPED: dict[str, tuple[dict, list]] = {
+    "plain": ({"top_k": 0}, []),
+    "filters": (
+        {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
+        [TemperatureLogitsWarper(0.7), TopKLogitsWarper(9), TopPLogitsWarper(0.9)],
+    ),
+    "history": (
+        {"no_repeat_ngram_size": 1, "temperature": 0.7, "top_k": 0},
+        [NoRepeatNGramLogitsProcessor(1), TemperatureLogitsWarper(0.7)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARPED)
+@pytest.mark.parametrize("spec", ["ar", "sps:gamma=3", "mcsd:tree=3-2-1,rule=traversal", "pld"])
+def test_sampled_scores_are_what_was_sampled_from(spec, name):
+    """The library's forward over the text that came out, and its processors, give them again."""
+    model, (settings, processors) = model_of(LLAMA), WARPED[name]
+    draft = {"draft": LLAMA.draft} if spec.startswith(("sps", "mcsd")) else {}
+    settings = {"do_sample": True, "max_new_tokens": 8, "pad_token_id": PAD, **settings}
+    torch.manual_seed(1)
+    out = model.generate(**RAGGED, **settings, **TABLES, custom_generate=specwb.hf(spec, **draft))
+    width, text = RAGGED["input_ids"].shape[1], out.sequences
+    mask = torch.cat([RAGGED["attention_mask"], torch.ones_like(text[:, width:])], 1)
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    with torch.no_grad():
+        logits = model(text, attention_mask=mask, position_ids=positions).logits.float()
+    for j, (scores, raw) in enumerate(zip(out.scores, out.logits, strict=True)):
+        expected = logits[:, width - 1 + j]
+        torch.testing.assert_close(raw, expected, atol=2e-5, rtol=1e-5)
+        for processor in processors:
+            expected = processor(text[:, : width + j], expected.clone())
+        torch.testing.assert_close(scores, expected, atol=5e-5, rtol=1e-5)
+        assert bool(scores.gather(1, text[:, width + j, None]).isfinite().all())
 
 
 # --------------------------------------------------------------------------------------- processors
@@ -792,8 +879,6 @@ def of_a_mask_longer_than_the_prompt() -> dict:
         ("'beam_sample' is not supported", {"num_beams": 2, "do_sample": True}),
         ("'contrastive_search' is not supported", {"penalty_alpha": 0.6, "top_k": 4}),
         ("'assisted_generation' is not supported", {"prompt_lookup_num_tokens": 3}),
-        ("output_scores=True", {"return_dict_in_generate": True, "output_scores": True}),
-        ("output_logits=True", {"return_dict_in_generate": True, "output_logits": True}),
         ("output_attentions=True", {"return_dict_in_generate": True, "output_attentions": True}),
         (
             "output_hidden_states=True",
