@@ -28,10 +28,10 @@ from specwb.commands.shared import (
     Commands,
     check_outputs,
     command_line,
-    compact,
     errors,
     loaded,
     progress,
+    table,
     tell,
     whole,
     wide,
@@ -348,11 +348,11 @@ def compare(
     out = errors if piped else wide()
     speeds, columns, times = report.captions(frame.attrs)
     tell(out, speeds)
-    out.print(compact(report.cells(frame), ("method", "same text"), out))
+    out.print(table(report.cells(frame), ("method", "same text"), out))
     tell(out, columns)
     if shares := report.times(frame):
         tell(out, f"\n{times}")
-        out.print(compact(shares, ("method",), out))
+        out.print(table(shares, ("method",), out))
     out.print()
     for note in report.notes(frame.attrs):
         tell(out, note)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from specwb.drafters.base import Entry, Preset
+from specwb.drafters.level import DRAWS
+from specwb.flow import Exactness
 from specwb.methods import METHODS
 from specwb.options import REQUIRED, Option, spell
+from specwb.verify import RULES
 
 HEADER = ("option", "default", "must be", "what it does")
 RULE = Option(
@@ -64,6 +69,31 @@ def methods_markdown() -> str:
     ]
     parts = [INTRODUCTION, _table(listed)]
     return "\n".join([*parts, *map(_section, METHODS.values())])
+
+
+def catalogue() -> str:
+    """Everything that ``specwb methods`` prints, as JSON. It is kept in ``data/methods.json``, so
+    that a list of methods is read and not imported, which takes seconds."""
+    methods = {
+        entry.key: {
+            "exact": entry.exactness.value,
+            "needs": entry.needs,
+            "paper": entry.paper,
+            "about": entry.about,
+            "options": [dict(zip(HEADER, row, strict=True)) for row in option_rows(entry)],
+            "presets": [
+                f"preset={name}: {spelled(preset)}; {preset.source}"
+                for name, preset in entry.presets.items()
+            ],
+            "bibtex": entry.bibtex,
+        }
+        for entry in METHODS.values()
+    }
+    rules = [
+        name + " (LOSSY)" * (rule.exactness is Exactness.LOSSY) for name, rule in RULES.items()
+    ]
+    content = {"methods": methods, "rules": rules, "draws": DRAWS}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def _section(entry: Entry) -> str:

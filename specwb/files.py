@@ -28,6 +28,12 @@ from typing import Any
 from specwb.errors import ArgumentError, SpecwbError
 
 
+def data_dir() -> Path:
+    """The project's data folder: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).resolve().parent
+    return package / "_data" if (package / "_data").exists() else package.parent / "data"
+
+
 class DataError(SpecwbError, ValueError):
     """A data file is missing, unreachable or not the file its checksum names."""
 

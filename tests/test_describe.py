@@ -11,7 +11,8 @@ import pytest
 import tiny
 
 import specwb
-from specwb.describe import methods_markdown, option_rows
+from specwb.describe import catalogue, methods_markdown, option_rows
+from specwb.files import data_dir
 from specwb.options import Option
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -21,6 +22,12 @@ WRITE = "python -c 'import specwb.describe as d; print(d.methods_markdown(), end
 def test_the_page_is_the_registrys():
     text = PAGE.read_text("utf-8")
     assert text == methods_markdown(), f"write it anew: {WRITE} > docs/methods.md"
+
+
+def test_what_the_command_reads_is_the_registrys():
+    write = WRITE.replace("methods_markdown", "catalogue")
+    path = data_dir() / "methods.json"
+    assert path.read_text("utf-8") == catalogue(), f"write it anew: {write} > data/methods.json"
 
 
 def test_the_page_has_every_method_and_option():

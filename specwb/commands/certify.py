@@ -64,7 +64,8 @@ def certify(
                     "described in": one.source,
                 }
             )
-        screen.print(table(rows, ("verifier", "drafts", "verdict", "what it does", "described in")))
+        words = ("verifier", "drafts", "verdict", "what it does", "described in")
+        screen.print(table(rows, words, screen))
         return
     if verifier is None:
         raise ValueError("a verifier is needed, package.module:function or a rule; or --known")

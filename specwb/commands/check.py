@@ -74,7 +74,9 @@ def check(
     screen = wide()
     if controls:
         results = checking.controls(model, ids, draft=draft, **settings)
-        screen.print(table([_cells(row) for row in results], ("rule", "method", "what is wrong")))
+        screen.print(
+            table([_cells(row) for row in results], ("rule", "method", "what is wrong"), screen)
+        )
         sees = max(row["joint"].sees for row in results)
         texts = results[0]["joint"].texts
         whole(

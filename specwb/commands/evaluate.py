@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import check_outputs, compact, errors, loaded, progress, tell, wide
+from specwb.commands.shared import check_outputs, errors, loaded, progress, table, tell, wide
 
 USUAL = ("sps", "eagle", "pld")
 """The methods where none are named."""
@@ -129,7 +129,7 @@ def evaluate(
         }
         for row in frame.to_dict("records")
     ]
-    console.print(compact(rows, ("method", "subtask"), console))
+    console.print(table(rows, ("method", "subtask"), console))
     for note in [
         *report.left_out(left_out),
         *_notes(answers, questions, settings, out, model.dtype),

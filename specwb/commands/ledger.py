@@ -171,7 +171,7 @@ def _plan(seconds: float, model: Target, draft: str | None) -> dict[str, float]:
         {"paper": name, "cells": str(n), "seconds": f"{shares[name]:.0f}"}
         for name, n in cells.items()
     ]
-    errors.print(table(rows, ("paper",)))
+    errors.print(table(rows, ("paper",), errors))
     tell(
         errors,
         f"About {seconds / 60:.0f} minutes in all, or longer where two prompts per cell take "

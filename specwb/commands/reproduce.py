@@ -316,7 +316,7 @@ def print_tables(tables: Tables) -> None:
     for title, rows in tables:
         screen.print(title, highlight=False, markup=False)
         if rows:
-            screen.print(table(rows, WORDS))
+            screen.print(table(rows, WORDS, screen))
 
 
 def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:

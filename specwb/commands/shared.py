@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -75,53 +76,66 @@ def _memory(word: str, value: str) -> dict[Any, Any]:
         raise ValueError(f"--load {word}: max_memory is a table such as {wanted}") from error
 
 
-def table(rows: list[dict[str, str]], words: tuple[str, ...]) -> Table:
-    """Make a table of rows, column -> text; the columns in ``words`` are aligned left."""
-    table = Table(header_style="bold")
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name in words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row.values()))  # [csgd] is a name, no markup
-    return table
-
-
 NAME = 18
 """Columns of a terminal that a table's first column has, where its texts are so long."""
+PROSE = 24
+"""A longer text in a column of words may be broken into lines."""
+LEAST = 20
+"""Columns of a terminal that such texts need to be read."""
 
 
-def compact(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) -> Table:
-    """Make a table as :func:`table` does that is no wider than it must be.
+def table(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) -> Table:
+    """Make a table of rows, column -> text, that is no wider than it must be.
 
-    It has no lines, and the words of a header are one below the other. Where the console is too
-    narrow, the last columns are left out by name; what is left is whole, but for the first column,
+    It has no lines, and the words of a header over figures are one below the other. Columns in
+    ``words`` are aligned left. On a narrow console long texts are broken; where they would have
+    less than :data:`LEAST` columns, the cells of a row stand one below the other. Of figures the
+    last columns are left out by name instead: what is left is whole, but for the first column,
     which folds.
     """
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    headers = {name: name.split() for name in rows[0]}
+    headers = {name: [name] if name in words else name.split() for name in rows[0]}
     widths = {
         name: max(map(len, [*header, *(row[name] for row in rows)]))
         for name, header in headers.items()
     }
     first, *others = headers
+    prose = [name for name in others if name in words and widths[name] > PROSE]
     room = console.width - min(widths[first], NAME)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    if prose and room < sum(2 + (LEAST if name in prose else widths[name]) for name in others):
+        return _stacked(rows, table)
     shown = [first]
     for name in others:
-        room -= widths[name] + 2
+        room -= 2 + (LEAST if name in prose else widths[name])
         if room < 0:
             break
         shown.append(name)
     height = max(len(headers[name]) for name in shown)
-    for i, name in enumerate(shown):
+    for name in shown:
         header = headers[name]
         lines = "\n".join([""] * (height - len(header)) + [escape(word) for word in header])
         justify: Literal["left", "right"] = "left" if name in words else "right"
-        table.add_column(lines, justify=justify, overflow="fold", no_wrap=i > 0)
+        folds = name == first or name in prose
+        table.add_column(lines, justify=justify, overflow="fold", no_wrap=not folds)
     for row in rows:
-        table.add_row(*(escape(row[name]) for name in shown))
+        table.add_row(*(escape(row[name]) for name in shown))  # [csgd] is a name, no markup
     if len(shown) < len(headers):
         missing = ", ".join(others[len(shown) - 1 :])
         table.caption = escape(f"too narrow for: {missing}")
         table.caption_justify, table.caption_style = "left", ""
+    return table
+
+
+def _stacked(rows: list[dict[str, str]], table: Table) -> Table:
+    """The rows one after another, each with its cells one below the other."""
+    table.show_header = False
+    table.add_column(overflow="fold")
+    for row in rows:
+        (first, name), *others = row.items()
+        table.add_row(f"[bold]{escape(name or first)}[/bold]")
+        for column, text in others:
+            if text:
+                table.add_row(Padding(escape(f"{column}: {text}"), (0, 0, 0, 2)))
     return table
 
 

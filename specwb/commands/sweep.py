@@ -203,7 +203,8 @@ def results(
         wide_rows = pd.DataFrame(rows).pivot(index=down, columns=across, values=next(iter(shown)))
         wide_rows.columns = [f"{across} {x}" for x in wide_rows.columns]
         rows = wide_rows.fillna("").reset_index().to_dict("records")
-    wide().print(table(rows, tuple(columns)))
+    screen = wide()
+    screen.print(table(rows, tuple(columns), screen))
     if found.disturbed.any():
         errors.print(f"{int(found.disturbed.sum())} runs were disturbed by other programs")
     if plot is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import command_line, compact, loaded, progress, tell, whole, wide
+from specwb.commands.shared import command_line, loaded, progress, table, tell, whole, wide
 
 
 def tune(
@@ -72,7 +72,7 @@ def tune(
             command=command_line(),
         )
     screen = wide()
-    screen.print(compact(_cells(result), ("setting",), screen))
+    screen.print(table(_cells(result), ("setting",), screen))
     screen.print()
     given = {  # value and default
         "--target": (target, "lab"),

@@ -34,9 +34,9 @@ def verify(
         report = suite.run(full, moved, rules)
     screen = wide()
     if rows := suite.cells(report):
-        screen.print(table(rows, ("rule", "sampling schemes", "verdict")))
+        screen.print(table(rows, ("rule", "sampling schemes", "verdict"), screen))
     if rows := suite.wrong_cells(report):
-        screen.print(table(rows, ("wrong rule", "of", "what is wrong")))
+        screen.print(table(rows, ("wrong rule", "of", "what is wrong"), screen))
     for note in suite.notes(report):
         whole(screen, note)
     if report.interrupted:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from specwb.files import foreign, table, weights_hash
+from specwb.files import data_dir, foreign, table, weights_hash
 from specwb.models import gguf, reading, smol
 from specwb.models.architectures import check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
@@ -61,12 +61,6 @@ SIZES = (
     "max_position_embeddings",
 )
 """Settings of a config that are counts."""
-
-
-def data_dir() -> Path:
-    """The project's data folder: beside the package in a checkout, inside it in a wheel."""
-    package = Path(__file__).resolve().parents[1]
-    return package / "_data" if (package / "_data").exists() else package.parent / "data"
 
 
 def load(
