@@ -74,7 +74,7 @@ def generate(
         str, typer.Argument(help="Text to continue; - reads it from standard input.")
     ],
     method: opt.METHOD = "sps",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    max_new_tokens: opt.MAX_NEW_TOKENS = 128,
     temperature: opt.TEMPERATURE = 0.0,
     top_k: opt.TOP_K = 0,
     top_p: opt.TOP_P = 1.0,
@@ -85,18 +85,22 @@ def generate(
     dtype: opt.DTYPE = "auto",
     loading: opt.LOAD = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="The prompt is a user's turn: apply the chat template.")
+        bool,
+        typer.Option("--chat", help="Apply the chat template: the prompt is a user's message."),
     ] = False,
     system: Annotated[
-        str | None, typer.Option(help="With --chat: the system's message before the first turn.")
+        str | None, typer.Option(help="System message of a chat; needs --chat.")
     ] = None,
     template: opt.TEMPLATE = None,
     stop: opt.STOP = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Then measure against plain decoding.")
+        bool,
+        typer.Option(
+            "--baseline", help="Also measure the speedup over plain decoding, after the text."
+        ),
     ] = False,
 ) -> None:
-    """Stream a text as it is decoded, draft tokens apart from bonus tokens.
+    """Print a text as it is decoded, accepted draft tokens in another colour than bonus tokens.
 
     Standard output gets the text and nothing else.
     """
@@ -223,36 +227,38 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Specs such as 'sps:gamma=3 mcsd hf_assisted:gamma=3' or medusa,eagle; "
-            "default: every method this target can run."
+            help="Methods with their options, such as 'sps:gamma=3 mcsd hf_assisted:gamma=3' "
+            "or medusa,eagle; default: every method that this target can run."
         ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Settings by name, such as published, for the methods that have them (specwb "
-            "methods NAME says which these are); the others stay as they are."
+            help="Preset of settings, such as published, for the methods that have it (specwb "
+            "methods NAME lists them); other methods keep their settings."
         ),
     ] = None,
     prompts: Annotated[
         str,
         typer.Option(
-            help="lab, chat, tune, spec_bench, mt_bench, humaneval, gsm8k, a part of one "
-            "(spec_bench/rag) or a .jsonl file in their formats."
+            help="Prompts: lab, chat, edit, tune, spec_bench, mt_bench, humaneval, gsm8k, a "
+            "part of one (spec_bench/rag) or a .jsonl file in one of their formats."
         ),
     ] = "lab",
     temperature: opt.TEMPERATURE = 0.0,
     top_k: opt.TOP_K = 0,
     top_p: opt.TOP_P = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 1,
+    max_new_tokens: opt.MAX_NEW_TOKENS = 64,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Number of prompts that are decoded together.")
+    ] = 1,
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
     also_plain: Annotated[
         list[str] | None,
         typer.Option(
-            help="A number type in which plain decoding is measured too, as what speedups are "
-            "over; the weights are loaded once more. May be repeated."
+            help="Number type in which plain decoding is measured too, as a reference for "
+            "speedups; the weights are loaded once more. May be repeated."
         ),
     ] = None,
     loading: opt.LOAD = None,
@@ -260,27 +266,29 @@ def compare(
     draft: opt.DRAFT = None,
     seed: opt.SEED = 0,
     seconds: Annotated[
-        float, typer.Option(min=0, help="About how long to measure; 0 = all prompts.")
+        float, typer.Option(min=0, help="Time to measure, approximately; 0 measures all prompts.")
     ] = 120.0,
     threads: opt.THREADS = None,
     json_file: Annotated[
         Path | None,
         typer.Option(
             "--json",
-            help="Also write all results and texts here; - is standard output.",
+            help="File for all results and texts; - is standard output.",
             writable=True,
         ),
     ] = None,
     csv_file: Annotated[
         Path | None,
         typer.Option(
-            "--csv", help="Also write the rows here; - is standard output.", writable=True
+            "--csv", help="File for the table as CSV; - is standard output.", writable=True
         ),
     ] = None,
     markdown_file: Annotated[
         Path | None,
         typer.Option(
-            "--markdown", help="Also write the table here; - is standard output.", writable=True
+            "--markdown",
+            help="File for the table as Markdown; - is standard output.",
+            writable=True,
         ),
     ] = None,
 ) -> None:

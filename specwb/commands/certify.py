@@ -13,27 +13,35 @@ def certify(
     verifier: Annotated[
         str | None,
         typer.Argument(
-            help="A function (p, q, drafts) -> tokens, package.module:function; or a rule, rrsw."
+            help="Function (p, q, drafts) -> tokens, as package.module:function, or a rule "
+            "such as rrsw."
         ),
     ] = None,
     draw: Annotated[
         str,
-        typer.Option(help="How drafts are drawn: chain; or candidates with, without, top."),
+        typer.Option(
+            help="Sampling scheme of the drafts: chain; of candidates with, without or top."
+        ),
     ] = "chain",
     logits: Annotated[
-        bool, typer.Option("--logits", help="It takes logits, and temperature=.")
+        bool,
+        typer.Option(
+            "--logits", help="Pass logits and temperature= to the function, not probabilities."
+        ),
     ] = False,
     like: Annotated[
         str | None,
         typer.Option(
-            help="It has the signature of transformers, flashinfer, vllm, sglang, tensorrt_llm,"
-            " eagle, medusa, recurrent_drafter or mcsd."
+            help="Signature of the function: that of transformers, flashinfer, vllm, sglang, "
+            "tensorrt_llm, eagle, medusa, recurrent_drafter or mcsd."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long it may take.", min=0.1)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=0.1)] = 60.0,
     known: Annotated[
         bool,
-        typer.Option("--known", help="The verdicts on verifiers as engines have shipped them."),
+        typer.Option(
+            "--known", help="Print the verdicts on verifiers as engines have shipped them."
+        ),
     ] = False,
 ) -> None:
     """Compute whether a verifier keeps the target's distribution, exactly, on small instances.

@@ -15,38 +15,49 @@ PROMPTS = 4
 
 def check(
     method: Annotated[
-        str, typer.Argument(help="A method with its options, such as mcsd:tree=4-2-2.")
+        str, typer.Argument(help="Method with its options, such as mcsd:tree=4-2-2.")
     ] = "sps",
     rule: Annotated[
-        str | None, typer.Option(help="A rule, or one of your own: package.module:Rule.")
+        str | None,
+        typer.Option(help="Verification rule: a name, or package.module:Rule for your own."),
     ] = None,
     controls: Annotated[
         bool,
         typer.Option(
             "--controls",
-            help="Check wrong rules instead: the test must find them; its power is printed.",
+            help="Check wrong rules instead, which must be found, and print the power against "
+            "each.",
         ),
     ] = False,
     rows: Annotated[
         int,
         typer.Option(
-            min=1, help="Texts of three tokens; four times as many see deviations half as large."
+            min=1,
+            help="Number of texts of three tokens; four times as many show deviations half as "
+            "large.",
         ),
     ] = 1024,
-    temperature: Annotated[float, typer.Option(help="Of the sampled parts, above 0.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 1.0,
     top_k: Annotated[
         int,
-        typer.Option(min=0, help="Tokens that can follow each other; 0 all of a tiny vocabulary."),
+        typer.Option(
+            min=0, help="Number of tokens to sample from; 0 takes all of a tiny vocabulary."
+        ),
     ] = 3,
     prompts: Annotated[
-        str, typer.Option(help=f"As for compare; its {PROMPTS} shortest are used.")
+        str,
+        typer.Option(
+            help=f"Prompt set or .jsonl file, as for specwb compare; its {PROMPTS} shortest "
+            "prompts are used."
+        ),
     ] = "lab",
     seed: opt.SEED = 0,
     target: opt.TARGET = "lab",
     draft: opt.DRAFT = None,
     device: opt.DEVICE = "auto",
     dtype: Annotated[
-        str, typer.Option(help="float32 unless you want to see what rounding does.")
+        str,
+        typer.Option(help="Number type; float32 unless you want to see the effect of rounding."),
     ] = "float32",
 ) -> None:
     """Compare a method's texts with the target's own distribution.

@@ -21,32 +21,38 @@ def evaluate(
     bench: Annotated[
         str,
         typer.Option(
-            help="spec_bench, mt_bench, humaneval, gsm8k, lab, a part (spec_bench/rag) or a .jsonl "
-            "file in their formats."
+            help="Benchmark: spec_bench, mt_bench, humaneval, gsm8k, lab, a part of one "
+            "(spec_bench/rag) or a .jsonl file in one of their formats."
         ),
     ] = "lab",
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Specs such as 'sps:gamma=3 mcsd' or medusa,eagle; default: those of "
+            help="Methods with their options, such as 'sps:gamma=3 mcsd' or medusa,eagle; "
+            "default: those of "
             f"{','.join(USUAL)} that this target can run."
         ),
     ] = None,
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of the answers; the same command goes on with them.", writable=True
+            help="Folder of the answers; the same command continues with them.", writable=True
         ),
     ] = Path("build/evaluate"),
     first: Annotated[
-        int, typer.Option(min=0, help="Questions, a fair mix of the subtasks; 0 = all.")
+        int,
+        typer.Option(
+            min=0, help="Number of questions, a balanced mix of the subtasks; 0 takes all."
+        ),
     ] = 0,
     max_new_tokens: Annotated[
-        int, typer.Option(min=0, help="For every turn; 0 = 1024, or half of a smaller context.")
+        int,
+        typer.Option(
+            min=0,
+            help="Largest number of new tokens of a turn; 0: 1024, or half of a smaller context.",
+        ),
     ] = 0,
-    turns: Annotated[
-        int, typer.Option(min=1, help="Turns of a question that are put, at most.")
-    ] = 8,
+    turns: Annotated[int, typer.Option(min=1, help="Largest number of turns of a question.")] = 8,
     temperature: opt.TEMPERATURE = 0.0,
     top_k: opt.TOP_K = 0,
     top_p: opt.TOP_P = 1.0,
@@ -60,12 +66,12 @@ def evaluate(
     seed: opt.SEED = 0,
     threads: opt.THREADS = None,
     csv: Annotated[
-        Path | None, typer.Option(help="Also write all figures here.", writable=True)
+        Path | None, typer.Option(help="File for all figures as CSV.", writable=True)
     ] = None,
     vllm: Annotated[
         Path | None,
         typer.Option(
-            help="Also write every method's speculative counters, as vLLM names them.",
+            help="File for every method's speculative counters, under vLLM's names.",
             writable=True,
         ),
     ] = None,

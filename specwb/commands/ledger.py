@@ -33,7 +33,7 @@ def reproduce_all(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of the results, one file a paper, and of the page.", writable=True
+            help="Folder for the results, one file per paper, and for the page.", writable=True
         ),
     ] = Path("build/reproduce"),
     shipped: Annotated[
@@ -43,18 +43,19 @@ def reproduce_all(
         bool,
         typer.Option(
             "--quick",
-            help=f"Only {QUICK} decoding steps of each prompt and cell, and {MINUTES:g} minutes.",
+            help=f"Take {QUICK} decoding steps of each prompt and cell, and {MINUTES:g} minutes "
+            "in all.",
         ),
     ] = False,
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="About how long to measure in all, divided among the papers by their cells; at "
-            "least two prompts per cell are measured.",
+            help="Time to measure in all, approximately, divided among the papers by their "
+            "cells; at least two prompts per cell are measured.",
         ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="About how long to measure each paper in all.")
+        float | None, typer.Option(help="Time to measure for each paper, approximately.")
     ] = None,
     prompts: opt.LIKE_COMPARE = "lab",
     target: opt.TARGET = "lab",

@@ -7,39 +7,65 @@ from typing import Annotated
 
 import typer
 
-TARGET = Annotated[str, typer.Option(help="lab, smol, a folder, a hub id or a .gguf file.")]
-DRAFT = Annotated[str | None, typer.Option(help="Draft model; default the target's own.")]
-METHOD = Annotated[str, typer.Option(help="A method with its options, such as mcsd:tree=4-2-2.")]
-TEMPERATURE = Annotated[float, typer.Option(help="0, or less than 1e-4, is greedy.")]
-TOP_K = Annotated[int, typer.Option(min=0, help="0 is off.")]
-TOP_P = Annotated[float, typer.Option(help="1 is off.")]
-STOP = Annotated[
-    list[str] | None, typer.Option(help="A text that ends an answer; may be repeated.")
+TARGET = Annotated[
+    str, typer.Option(help="Target model: lab, smol, a folder, a hub id or a .gguf file.")
 ]
-DEVICE = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
-DTYPE = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+DRAFT = Annotated[
+    str | None, typer.Option(help="Draft model, named like the target; default: the target's own.")
+]
+METHOD = Annotated[str, typer.Option(help="Method with its options, such as mcsd:tree=4-2-2.")]
+TEMPERATURE = Annotated[
+    float, typer.Option(help="Sampling temperature; 0, or less than 1e-4, is greedy.")
+]
+TOP_K = Annotated[
+    int, typer.Option(min=0, help="Number of most probable tokens to sample from; 0 takes all.")
+]
+TOP_P = Annotated[
+    float,
+    typer.Option(help="Total probability of the most probable tokens to sample from; 1 takes all."),
+]
+STOP = Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")]
+DEVICE = Annotated[str, typer.Option(help="Device of the models: auto, cpu or cuda.")]
+DTYPE = Annotated[
+    str, typer.Option(help="Number type of the models: auto, float32, bfloat16 or float16.")
+]
 LOAD = Annotated[
     list[str] | None,
     typer.Option(
         "--load",
-        help="How the target is loaded: an argument of specwb.load, such as device_map=auto or "
+        help="Argument of specwb.load for the target, such as device_map=auto or "
         "quantization_config=4bit; may be repeated.",
     ),
 ]
 TEMPLATE = Annotated[
     str | None,
-    typer.Option(help="Chat template instead of the tokenizer's: vicuna or llama-2."),
+    typer.Option(help="Chat template in place of the tokenizer's: vicuna or llama-2."),
 ]
 BUDGET = Annotated[
-    str, typer.Option(help="cpu, gpu or smoke; steps and batch are in data/lab/recipe.toml.")
+    str,
+    typer.Option(
+        help="Amount of training: cpu, gpu or smoke; data/lab/recipe.toml has their steps and "
+        "batches."
+    ),
 ]
-LIKE_COMPARE = Annotated[str, typer.Option(help="As for compare.")]
-SEED = Annotated[int, typer.Option(min=0, max=2**62)]
+LIKE_COMPARE = Annotated[
+    str, typer.Option(help="Prompt set or .jsonl file, as for specwb compare.")
+]
+SEED = Annotated[int, typer.Option(min=0, max=2**62, help="Seed of all draws.")]
+MAX_NEW_TOKENS = Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")]
 THREADS = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads to compute with; default what torch takes.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of CPU threads; default: torch's own, or one where others hold the CPUs.",
+    ),
 ]
 RESULTS = Annotated[
     Path,
-    typer.Option(help="Results; a run with the same arguments goes on from them.", writable=True),
+    typer.Option(
+        help="File of the results; a run with the same arguments continues from it.", writable=True
+    ),
 ]
-RESTART = Annotated[bool, typer.Option("--restart", help="Replace the results that are there.")]
+RESTART = Annotated[
+    bool, typer.Option("--restart", help="Replace stored results instead of continuing from them.")
+]

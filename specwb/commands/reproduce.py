@@ -16,6 +16,7 @@ from specwb.commands.shared import (
     loaded,
     progress,
     table,
+    tell,
     whole,
     wide,
 )
@@ -31,8 +32,9 @@ reproduce = Commands(
 FIGURE = Annotated[
     str | None,
     typer.Option(
-        help="Draw this figure of the paper (all: every one) with ours from stored results, as a "
-        "page and a picture, or as --out FILE.png, .svg, .pdf or .html; measure nothing."
+        help="Figure of the paper to draw (all: every one) with our values from stored "
+        "results, as a page and a picture, or as --out FILE.png, .svg, .pdf or .html; "
+        "nothing is measured."
     ),
 ]
 SHIPPED = Annotated[
@@ -49,42 +51,44 @@ TRAIN = Annotated[
 ]
 HEADS = Annotated[
     Path,
-    typer.Option(
-        help="Where --train keeps its heads; those that are finished stay.", writable=True
-    ),
+    typer.Option(help="Folder for the heads of --train; finished ones are kept.", writable=True),
 ]
-RUNS = Annotated[int, typer.Option(min=1, help="Training runs of every head that --train makes.")]
+RUNS = Annotated[
+    int, typer.Option(min=1, help="Number of training runs of every head, with --train.")
+]
 HEAD = Annotated[
-    str | None, typer.Option(help="Folder of a trained head; default the target's own.")
+    str | None, typer.Option(help="Folder of a trained head; default: the target's own.")
 ]
 TOKENS = Annotated[
     bool,
     typer.Option(
         "--tokens",
-        help="Count tokens and record no times, for a busy machine; --out may then hold results "
-        "of another one, whose times stay.",
+        help="Count tokens and record no times, for a busy machine; --out may then hold "
+        "results of another machine, whose times are kept.",
     ),
 ]
-POSITIONS = Annotated[int, typer.Option(min=1, help="How many, of each prompt and temperature.")]
+POSITIONS = Annotated[
+    int, typer.Option(min=1, help="Number of positions per prompt and temperature.")
+]
 LENGTH = Annotated[
-    int, typer.Option(min=1, help="Length of the texts that positions are taken from.")
+    int, typer.Option(min=1, help="Number of tokens of the texts that positions are taken from.")
 ]
 DIFFUSION = Annotated[
     str | None,
     typer.Option(
-        "--diffusion", help="Folder or hub id of a diffusion model; default the target's own."
+        "--diffusion", help="Folder or hub id of a diffusion model; default: the target's own."
     ),
 ]
-TEMPERATURES = Annotated[str, typer.Option(help="Comma-separated.")]
+TEMPERATURES = Annotated[str, typer.Option(help="Temperatures, separated by commas.")]
 SECONDS = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="About how long to measure in all, but at least two prompts per cell; default every "
-        "prompt.",
+        help="Time to measure in all, approximately, but at least two prompts per cell; "
+        "default: every prompt.",
     ),
 ]
-ROUNDS = Annotated[int, typer.Option(min=2, help="Decoding steps of each prompt and cell.")]
+ROUNDS = Annotated[int, typer.Option(min=2, help="Number of decoding steps per prompt and cell.")]
 WORDS = (
     "tree",
     "text",
@@ -307,7 +311,7 @@ def _show(study: Any, document: dict[str, Any], *more: str) -> None:
     """Print the tables of a study's results, its verdicts and notes."""
     print_tables(study.printed(document))
     for note in [*study.summary(document), *more]:
-        whole(wide(), note)
+        tell(wide(), note)
 
 
 def print_tables(tables: Tables) -> None:
@@ -317,6 +321,7 @@ def print_tables(tables: Tables) -> None:
         screen.print(title, highlight=False, markup=False)
         if rows:
             screen.print(table(rows, WORDS, screen))
+            screen.print()
 
 
 def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:

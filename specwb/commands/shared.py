@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -82,52 +82,62 @@ PROSE = 24
 """A longer text in a column of words may be broken into lines."""
 LEAST = 20
 """Columns of a terminal that such texts need to be read."""
+HEADER = 8
+"""A header over figures of this length or more has a line for each word."""
 
 
-def table(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) -> Table:
+def table(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) -> Group:
     """Make a table of rows, column -> text, that is no wider than it must be.
 
-    It has no lines, and the words of a header over figures are one below the other. Columns in
-    ``words`` are aligned left. On a narrow console long texts are broken; where they would have
-    less than :data:`LEAST` columns, the cells of a row stand one below the other. Of figures the
-    last columns are left out by name instead: what is left is whole, but for the first column,
-    which folds.
+    It has no lines, and the words of a long header over figures are one below the other. Columns in
+    ``words`` are aligned left, and long texts in them are broken on a narrow console. Columns for
+    which there is no room follow in a further table with the first column again; where most of them
+    are long texts, the cells of a row stand one below the other instead.
     """
-    headers = {name: [name] if name in words else name.split() for name in rows[0]}
+    headers = {
+        name: [name] if name in words or len(name) < HEADER else name.split() for name in rows[0]
+    }
     widths = {
         name: max(map(len, [*header, *(row[name] for row in rows)]))
         for name, header in headers.items()
     }
     first, *others = headers
     prose = [name for name in others if name in words and widths[name] > PROSE]
-    room = console.width - min(widths[first], NAME)
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    if prose and room < sum(2 + (LEAST if name in prose else widths[name]) for name in others):
-        return _stacked(rows, table)
-    shown = [first]
+    needs = {name: 2 + (LEAST if name in prose else widths[name]) for name in others}
+    width = console.width - min(widths[first], NAME)
+    if 2 * len(prose) > len(others) and sum(needs.values()) > width:
+        return Group(_stacked(rows))
+    parts: list[list[str]] = [[first]]
+    room = width
     for name in others:
-        room -= 2 + (LEAST if name in prose else widths[name])
-        if room < 0:
-            break
-        shown.append(name)
-    height = max(len(headers[name]) for name in shown)
-    for name in shown:
-        header = headers[name]
-        lines = "\n".join([""] * (height - len(header)) + [escape(word) for word in header])
-        justify: Literal["left", "right"] = "left" if name in words else "right"
-        folds = name == first or name in prose
-        table.add_column(lines, justify=justify, overflow="fold", no_wrap=not folds)
-    for row in rows:
-        table.add_row(*(escape(row[name]) for name in shown))  # [csgd] is a name, no markup
-    if len(shown) < len(headers):
-        missing = ", ".join(others[len(shown) - 1 :])
-        table.caption = escape(f"too narrow for: {missing}")
-        table.caption_justify, table.caption_style = "left", ""
-    return table
+        if needs[name] > room and len(parts[-1]) > 1:
+            parts.append([first])
+            room = width
+        parts[-1].append(name)
+        room -= needs[name]
+    tables: list[Any] = []
+    for part in parts:
+        tables += ["", _plain()] if tables else [_plain()]
+        height = max(len(headers[name]) for name in part)
+        for name in part:
+            header = headers[name]
+            lines = "\n".join([""] * (height - len(header)) + [escape(word) for word in header])
+            justify: Literal["left", "right"] = "left" if name in words else "right"
+            folds = name == first or name in prose
+            tables[-1].add_column(lines, justify=justify, overflow="fold", no_wrap=not folds)
+        for row in rows:
+            tables[-1].add_row(*(escape(row[name]) for name in part))  # [csgd] is a name, no markup
+    return Group(*tables)
 
 
-def _stacked(rows: list[dict[str, str]], table: Table) -> Table:
+def _plain() -> Table:
+    """A table without lines."""
+    return Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+
+
+def _stacked(rows: list[dict[str, str]]) -> Table:
     """The rows one after another, each with its cells one below the other."""
+    table = _plain()
     table.show_header = False
     table.add_column(overflow="fold")
     for row in rows:

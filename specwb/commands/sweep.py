@@ -49,20 +49,24 @@ def grid_of(paper: str) -> str:
 def sweep(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(help="A sweep as TOML, see docs/sweeps.md.")
+        Path | None,
+        typer.Argument(help="File that describes the sweep in TOML, see docs/sweeps.md."),
     ] = None,
     paper: Annotated[
         str,
         typer.Option(
-            help="Print the grid of this paper's study as such a file, to edit; measure nothing."
+            help="Paper whose settings are printed as such a file, to edit; nothing is measured."
         ),
     ] = "",
     out: Annotated[
         Path,
-        typer.Option(help="The store; what is in it is not measured again.", writable=True),
+        typer.Option(
+            help="Store of the runs; runs that it has are not measured again.", writable=True
+        ),
     ] = STORE,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes at once; more than one note no times.")
+        int,
+        typer.Option(min=1, help="Number of processes; with more than one no times are recorded."),
     ] = 1,
     timed: Annotated[
         bool, typer.Option("--timed", help="Note times although several processes decode at once.")
@@ -114,45 +118,50 @@ def sweep(
 
 def results(
     store: Annotated[
-        Path, typer.Argument(help="A store that specwb sweep wrote.", writable=True)
+        Path, typer.Argument(help="Store that specwb sweep wrote.", writable=True)
     ] = STORE,
     by: Annotated[
-        str, typer.Option(help="Parameters with commas; one row for each combination.")
+        str, typer.Option(help="Parameters, separated by commas; each combination has a row.")
     ] = "method",
     value: Annotated[
         str,
         typer.Option(
-            help="tau, accepted, drafted (a step), tokens_per_second, speedup, cost (of a step in "
-            "plain ones) or identical."
+            help="Figure to show: tau, accepted, drafted (per step), tokens_per_second, "
+            "speedup, cost (of a step, in plain ones) or identical."
         ),
     ] = "tau",
     where: Annotated[
-        list[str] | None, typer.Option(help="name=value, only these runs; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Condition name=value on the runs that are counted; may be repeated."),
     ] = None,
     over: Annotated[
         str,
-        typer.Option(help="name=value with commas: differences to this combination, paired."),
+        typer.Option(
+            help="Combination, as name=value with commas, to which paired differences are shown."
+        ),
     ] = "",
     cost: Annotated[
         str,
         typer.Option(
-            help="drafted or cost: the value against this column, and the front that nothing beats."
+            help="Column (drafted or cost) to show the value against, with the front that "
+            "nothing beats."
         ),
     ] = "",
     pivot: Annotated[
-        bool, typer.Option("--pivot", help="The last parameter of --by across, the others down.")
+        bool,
+        typer.Option("--pivot", help="Show the last parameter of --by across and the others down."),
     ] = False,
     csv: Annotated[
-        Path | None, typer.Option(help="Write one row a run to this file.", writable=True)
+        Path | None, typer.Option(help="File for one row per run, as CSV.", writable=True)
     ] = None,
     parquet: Annotated[
-        Path | None, typer.Option(help="The same, as Parquet.", writable=True)
+        Path | None, typer.Option(help="File for one row per run, as Parquet.", writable=True)
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="An HTML page: a curve over one parameter, a heat map over two, with --cost the "
-            "value against it.",
+            help="HTML page with a curve over one parameter, a heat map over two, or with "
+            "--cost the value against the cost.",
             writable=True,
         ),
     ] = None,

@@ -20,13 +20,18 @@ def trace(
     ],
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = PROMPT,
     html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page that plays it here.", writable=True)
+        Path | None,
+        typer.Option("--html", help="Page to write that plays the recordings.", writable=True),
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the trace here; of several a list.", writable=True),
+        typer.Option(
+            "--json",
+            help="File to write the traces to: one trace, or a list of several.",
+            writable=True,
+        ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 24,
+    max_new_tokens: opt.MAX_NEW_TOKENS = 24,
     temperature: opt.TEMPERATURE = 1.0,
     top_k: opt.TOP_K = 0,
     top_p: opt.TOP_P = 1.0,

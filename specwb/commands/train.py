@@ -21,14 +21,17 @@ def train_lab(
     budget: opt.BUDGET = "cpu",
     out: Annotated[
         Path,
-        typer.Option(help="Family folder; an interrupted run in it goes on.", writable=True),
+        typer.Option(
+            help="Folder of the family; an interrupted run in it continues.", writable=True
+        ),
     ] = Path("build/lab"),
     device: opt.DEVICE = "auto",
     continue_: Annotated[
         bool, typer.Option("--continue", help="Start from the shipped weights.")
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**31, help="Default: the recipe's.")
+        int | None,
+        typer.Option(min=0, max=2**31, help="Seed of the training; default: the recipe's."),
     ] = None,
 ) -> None:
     """Rebuild the lab family from text; stop and restart it at any moment."""
@@ -61,52 +64,67 @@ def _add_command(kind: str) -> None:
         out: Annotated[
             Path | None,
             typer.Option(
-                help="Head folder; an interrupted run in it goes on. Default build/heads/KIND.",
+                help="Folder of the result, where an interrupted run continues; default: "
+                "build/heads/KIND.",
                 writable=True,
             ),
         ] = None,
         budget: opt.BUDGET = "cpu",
-        steps: Annotated[int | None, typer.Option(min=1, help="Instead of the budget's.")] = None,
+        steps: Annotated[
+            int | None,
+            typer.Option(min=1, help="Number of training steps, in place of the budget's."),
+        ] = None,
         rows: Annotated[
-            int | None, typer.Option(min=1, help="Rows a step, instead of the budget's.")
+            int | None,
+            typer.Option(min=1, help="Number of rows per step, in place of the budget's."),
         ] = None,
         length: Annotated[
-            int | None, typer.Option(min=16, help="Tokens a row, instead of the budget's.")
+            int | None,
+            typer.Option(min=16, help="Number of tokens per row, in place of the budget's."),
         ] = None,
         options: Annotated[
             str,
             typer.Option(
                 "--set",
-                help="Settings, name=value with commas: the head's own, such as heads=5 (medusa), "
-                "k=3 (falcon) or exit=3 (kangaroo), and loss=lk, optimiser=adamw, lr=1e-4, ..",
+                help="Settings as name=value with commas: the head's own, such as heads=5 "
+                "(medusa), k=3 (falcon) or exit=3 (kangaroo), and loss=lk, "
+                "optimiser=adamw, lr=1e-4, ..",
             ),
         ] = "",
         recipe: Annotated[
             str | None,
             typer.Option(
-                help="A published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, mcsd_ti) "
-                "or a .toml file; --set goes before it."
+                help="Published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, "
+                "mcsd_ti) or a .toml file; --set overrides it."
             ),
         ] = None,
         text: Annotated[
-            str, typer.Option(help="generated: mostly text the target writes; read: training text.")
+            str,
+            typer.Option(
+                help="Text to train on: generated (mostly written by the target) or read (the "
+                "corpus)."
+            ),
         ] = "generated",
         generated: Annotated[
             Path,
-            typer.Option(help="Where the target's own text is kept, for all heads.", writable=True),
+            typer.Option(
+                help="Folder for the target's own text, which all heads share.", writable=True
+            ),
         ] = Path("build/generated"),
         corpus: Annotated[
             Path | None,
             typer.Option(
-                help="A .txt file, or a .jsonl file with a text field or conversations a line; "
-                "default the lab's text."
+                help="Corpus: a .txt file, or a .jsonl file with a text or a conversation per "
+                "line; default: the lab's text."
             ),
         ] = None,
         device: opt.DEVICE = "auto",
-        seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
+        seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
         seeds: Annotated[
             int,
-            typer.Option(min=1, help="Train with so many seeds from --seed on, in OUT/seed-0, .."),
+            typer.Option(
+                min=1, help="Number of seeds, from --seed on; each trains one in OUT/seed-0, .."
+            ),
         ] = 1,
     ) -> None:
         from specwb.training.fit import say
@@ -157,20 +175,26 @@ for _kind in (*_LAB, "draft", "path"):
 @train.command("heads")
 def train_several(
     corpus: Annotated[
-        Path, typer.Option(help="Conversations of the target, such as train talks writes.")
+        Path, typer.Option(help="Conversations of the target, such as specwb train talks writes.")
     ],
     target: opt.TARGET = "smol",
     out: Annotated[
         Path,
-        typer.Option(help="Folder of all heads; an interrupted run in it goes on.", writable=True),
+        typer.Option(
+            help="Folder of all heads; an interrupted run in it continues.", writable=True
+        ),
     ] = Path("build/heads"),
     recipe: Annotated[
-        Path | None, typer.Option(help="A .toml file with the heads; default data/smol's.")
+        Path | None, typer.Option(help="Recipe (.toml) that lists the heads; default: data/smol's.")
     ] = None,
-    only: Annotated[str, typer.Option(help="Some of them, with commas.")] = "",
-    steps: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None,
+    only: Annotated[
+        str, typer.Option(help="Heads to train, separated by commas; default: all of the recipe.")
+    ] = "",
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of training steps, in place of the recipe's.")
+    ] = None,
     device: opt.DEVICE = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**31)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
 ) -> None:
     """Train several heads of a target, which runs once a step for all of them."""
     from specwb.training.fit import say
@@ -186,29 +210,36 @@ def train_talks(
     target: opt.TARGET = "smol",
     out: Annotated[
         Path,
-        typer.Option(help="The .jsonl file; an interrupted run to it goes on.", writable=True),
+        typer.Option(
+            help="File (.jsonl) for the conversations; an interrupted run continues.", writable=True
+        ),
     ] = Path("build/talks.jsonl"),
-    tokens: Annotated[int, typer.Option(min=1, help="Of answers, in all.")] = 1_500_000,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Total number of tokens of the answers.")
+    ] = 1_500_000,
     requests: Annotated[
         str | None,
         typer.Option(
-            help="A prompt set, or a .jsonl file as for --prompts of compare, whose questions are "
-            "answered; default: the model writes requests too."
+            help="Prompt set or .jsonl file, as for specwb compare, whose questions are "
+            "answered; default: the model writes the requests too."
         ),
     ] = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="Conversations at once; a GPU has room for 1024 and more.")
+        int,
+        typer.Option(
+            min=1, help="Number of conversations written at once; a GPU has room for 1024 and more."
+        ),
     ] = 64,
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**20)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**20, help="Seed of all draws.")] = 0,
 ) -> None:
     """Let a chat model write conversations, requests and answers, to train its heads on."""
     from specwb.training.fit import say
     from specwb.training.talks import write
 
     write(target, out, tokens, given=requests, rows=rows, device=device, dtype=dtype, seed=seed)
-    say(f"they are in {out}; train on them with --corpus {out} --text read")
+    say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
 
 
 @train.command("ngram")
@@ -217,28 +248,45 @@ def train_ngram(
     out: Annotated[
         Path, typer.Option(help="Folder for ngram.npz and card.json.", writable=True)
     ] = Path("build/ngram"),
-    order: Annotated[int, typer.Option(min=1, help="Tokens of the longest n-grams.")] = 3,
+    order: Annotated[int, typer.Option(min=1, help="Number of tokens of the longest n-grams.")] = 3,
     least: Annotated[
         int,
         typer.Option(
-            min=1, help="N-grams of two tokens and more that were seen fewer times are left out."
+            min=1,
+            help="Least number of occurrences of an n-gram of two or more tokens; rarer ones "
+            "are left out.",
         ),
     ] = 2,
     text: Annotated[
-        str, typer.Option(help="read: training text; generated: text the target writes; or both.")
+        str,
+        typer.Option(
+            help="Text to count: read (the corpus), generated (written by the target) or both."
+        ),
     ] = "both",
-    tokens: Annotated[int, typer.Option(min=1, help="How much text the target writes.")] = 900_000,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Number of tokens that the target writes.")
+    ] = 900_000,
     generated: Annotated[
         Path,
-        typer.Option(help="Where the target's own text is kept, for all heads.", writable=True),
+        typer.Option(
+            help="Folder for the target's own text, which all heads share.", writable=True
+        ),
     ] = Path("build/generated"),
     corpus: Annotated[
         Path | None,
-        typer.Option(help="A .txt file or .jsonl with a text field; default the lab's text."),
+        typer.Option(
+            help="Corpus: a .txt file, or a .jsonl file with a text per line; default: the "
+            "lab's text."
+        ),
     ] = None,
     device: opt.DEVICE = "auto",
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31, help="That of a trained head shares its text.")
+        int,
+        typer.Option(
+            min=0,
+            max=2**31,
+            help="Seed; the text of a head that was trained with it is used again.",
+        ),
     ] = 0,
 ) -> None:
     """Count n-grams of a target's tokens, for path search."""

@@ -20,16 +20,23 @@ def tune(
     dtype: opt.DTYPE = "auto",
     loading: opt.LOAD = None,
     temperature: opt.TEMPERATURE = 0.0,
-    nodes: Annotated[int, typer.Option(min=2, help="Of the largest tree, its root included.")] = 32,
+    nodes: Annotated[
+        int, typer.Option(min=2, help="Number of nodes of the largest tree, its root included.")
+    ] = 32,
     prompts: Annotated[
-        str, typer.Option(help="As for compare; one in three calibrates, the others measure.")
+        str,
+        typer.Option(
+            help="Prompt set or .jsonl file, as for specwb compare; a third of it is for "
+            "calibration."
+        ),
     ] = "lab",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    max_new_tokens: opt.MAX_NEW_TOKENS = 64,
     seconds: Annotated[
         float,
         typer.Option(
             min=0,
-            help="About how long to measure, after a few minutes of calibration; 0 = all prompts.",
+            help="Time to measure, approximately, after minutes of calibration; 0 measures all "
+            "prompts.",
         ),
     ] = 150.0,
     seed: opt.SEED = 0,
@@ -37,7 +44,7 @@ def tune(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Default build/tune/TARGET-DEVICE-TTEMPERATURE.json.",
+            help="File for the result; default build/tune/TARGET-DEVICE-TTEMPERATURE.json.",
             writable=True,
         ),
     ] = None,

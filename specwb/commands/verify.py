@@ -14,12 +14,14 @@ def verify(
         bool,
         typer.Option(
             "--full",
-            help="Steps over all ordered trees of up to 6 nodes besides the root, not 5; minutes.",
+            help="Check all ordered trees of up to 6 nodes besides the root instead of 5: minutes.",
         ),
     ] = False,
     rule: Annotated[
         list[str] | None,
-        typer.Option(help="Only this rule, or one of your own, package.module:Rule; repeatable."),
+        typer.Option(
+            help="Rule to check: a name, or package.module:Rule for your own; may be repeated."
+        ),
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", hidden=True, help="It is always done.")] = False,
 ) -> None:

@@ -14,10 +14,12 @@ import sys
 import pytest
 import tiny
 import torch
+import typer
 from terminal import call, refused
 
 import specwb
 from specwb import METHODS
+from specwb.cli import app
 from specwb.models.load import data_dir
 
 WITHOUT_TORCH = """
@@ -50,6 +52,28 @@ def test_help_lists_and_wrong_options_take_no_torch(arguments, code, pattern):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.stdout.splitlines()[-1] == f"{code} []"
     assert re.search(pattern, run.stdout, re.DOTALL)
+
+
+def test_the_help_of_every_option_can_be_read_alone():
+    """It names a thing, or what the option does, and does not go on from the option's name."""
+    helps = {}
+
+    def collect(path, command):
+        for parameter in command.params:
+            helps[f"{path} {parameter.name}"] = getattr(parameter, "help", None) or ""
+        for name, inner in getattr(command, "commands", {}).items():
+            collect(f"{path} {name}", inner)
+
+    collect("specwb", typer.main.get_command(app))
+    assert len(helps) > 150
+    continued = r"(Of|That|How|As|Where|Only|The same|Default|Instead)\b"
+    wrong = {
+        name: text
+        for name, text in helps.items()
+        if len(text.split()) < 3 or not text[0].isupper() or re.match(continued, text)
+    }
+    # those of completion are the library's
+    assert {name: text for name, text in wrong.items() if "completion" not in name} == {}
 
 
 def test_completion_knows_the_commands(monkeypatch, capsys):

