@@ -34,7 +34,7 @@ run: $(STAMP)
 	  $(BIN)/specwb compare --target smol --prompts chat --seconds 240 --methods "$(SMOL)"; \
 	else \
 	  echo "so the lab family is compared, which comes with the project"; $(BIN)/specwb compare; \
-	fi
+	fi && echo "to learn how this works: make lab opens lesson 1, one speculative step"
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow and not thinned"
