@@ -213,7 +213,7 @@ def compare(
 
     built = {key: chosen for key, chosen in built.items() if key in runs}
     timed = by_part if separate else {key: runs[key] for key in built}
-    late = f"no time was left to measure it (seconds = {seconds or 0:g})"
+    late = f"no time was left for a first run (seconds = {seconds or 0:g})"
     left_out |= {name: late for name in everyone if name not in runs}
     over = reference({name: runs[name] for name in plain})
     speeds = {name: summary(runs[name], runs[over])["tokens_per_second"] for name in plain}
@@ -466,12 +466,12 @@ def _jobs(
                 continue
             if progress:
                 fraction = (index + turn / len(names)) / len(groups)
-                text = f"{index * len(rows)} of {total} prompts done, now {name}"
+                text = f"{index * len(rows)} of {total} prompts done"
                 if seconds:
                     left = max(0.0, end - time.monotonic())
                     fraction = max(fraction, 1 - left / seconds)
                     text += f", {left:.0f} s left"
-                progress(fraction, text)
+                progress(fraction, f"{text}, now {name}")
             yield Job(name, methods[name], rows, *how)
         if not index:
             for name in [name for name in names if not runs[name]]:

@@ -345,11 +345,17 @@ def test_a_method_whose_turn_did_not_come_is_left_out_by_name(hours):
     always measured, and each takes two hours, its warm-up included."""
     frame = run(methods=["sps", "pld"], seconds=3600 * 5)
     assert list(frame["method"]) == ["ar", "sps", "pld", "hf_greedy"]
-    why = "no time was left to measure it (seconds = 18000)"
+    why = "no time was left for a first run (seconds = 18000)"
     assert frame.attrs["left_out"] == dict.fromkeys(LIBRARY, why)
     assert set(frame.attrs["accepted_lengths"]) == {"ar", "sps", "pld"}
     assert f"left out: {' '.join(LIBRARY)}: {why}" in report.notes(frame.attrs)
     assert hours[0] == 3600 * 8
+    shown: list[str] = []
+    run(methods=["pld"], library=False, progress=lambda _, text: shown.append(text))
+    assert shown[0] == "0 of 3 prompts done, now ar"
+    assert shown[-2:] == ["2 of 3 prompts done, now pld", "done"]
+    run(methods=["pld"], library=False, seconds=3600, progress=lambda _, text: shown.append(text))
+    assert "0 of 3 prompts done, 0 s left, now pld" in shown
     least = run(methods=["sps", "pld"], seconds=1e-9)
     assert list(least["method"]) == ["ar", "sps", "hf_greedy"]
     assert "plain decoding was measured" not in report.conclusion(least.attrs)
