@@ -28,7 +28,7 @@ class Stream:
     def __init__(self, show: Callable[[str, bool], None]) -> None:
         self.show = show
         self.ids: list[int] = []
-        self.rounds = self.accepted = 0
+        self.rounds = 0
         self.text: Text | None = None
         self.ends: list[tuple[float, int]] = []  # of every step: when, and the tokens until then
         self._shown = ""
@@ -42,7 +42,6 @@ class Stream:
         before, n = len(self.ids), int(count[0])
         self.ids += emitted[0, :n].tolist()
         self.rounds += 1
-        self.accepted += n - 1
         self.ends.append((time.perf_counter(), len(self.ids)))
         self.text.feed(self.ids[len(self.text.sizes) - 1 :])  # where no stop text made the engine
         text = self.text.printed.rstrip(PART)

@@ -191,7 +191,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, target, kind, row):
 @every_kind
 def test_what_is_no_head_at_all(tmp_path, target, kind):
     load, config, weights, name = KINDS[kind]
-    assert "none of" in refused(load, tmp_path, target)
+    assert "has no weights under the names" in refused(load, tmp_path, target)
     assert "does not exist" in refused(load, tmp_path / "nowhere", target)
     for text, word in (('{"a": 1', "is not JSON"), ("[1, 2]", "holds no settings")):
         assert word in refused(load, put(tmp_path / "h", text, weights(), name), target)
