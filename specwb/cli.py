@@ -30,7 +30,6 @@ from specwb.commands.shared import (
     command_line,
     errors,
     loaded,
-    progress,
     table,
     tell,
     whole,
@@ -42,6 +41,7 @@ from specwb.commands.train import train
 from specwb.commands.tune import tune
 from specwb.commands.verify import verify
 from specwb.errors import SpecwbError
+from specwb.progress import progress
 
 app = Commands(
     no_args_is_help=True,

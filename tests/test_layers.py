@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "specwb"
 # docs/architecture.md draws them
 FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks streaming"
-    " stops palette processors",
+    " stops palette processors progress",
     "verify.exact",
     "verify models analysis diffuspec graphs trace",
     "drafters",

@@ -39,13 +39,14 @@ CRAWL = 1.2
 """One thread is chosen where a product takes more than so many times as long with all of them."""
 
 
-def one_step(target: Target) -> Callable[[], float]:
+def one_step(target: Target, rows: int = 1, length: int = 1) -> Callable[[], float]:
     """Make the function that runs the fixed step once and returns its seconds.
 
-    The step is the transformers model's forward over one token, without a cache.
+    The step is the transformers model's forward over one token, or over ``rows x length``, without
+    a cache.
     """
     device = target.device
-    token = torch.zeros(1, 1, dtype=torch.long, device=device)
+    tokens = torch.zeros(rows, length, dtype=torch.long, device=device)
 
     def wait() -> None:
         if device.type == "cuda":
@@ -55,7 +56,7 @@ def one_step(target: Target) -> Callable[[], float]:
         wait()
         began = time.perf_counter()
         with torch.inference_mode():
-            target.model(input_ids=token, use_cache=False)
+            target.model(input_ids=tokens, use_cache=False)
         wait()
         return time.perf_counter() - began
 

@@ -7,10 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import loaded, own_rule, table, whole, wide
+from specwb.commands.shared import errors, loaded, own_rule, table, whole, wide
+from specwb.progress import progress
 
 PROMPTS = 4
 """How many prompts of the set are used."""
+TOKENS = 8
+"""New tokens of all tests for each of ``--rows``: three, seven of a quarter of them, 24 of an
+eighth."""
 
 
 def check(
@@ -68,7 +72,10 @@ def check(
     """
     from specwb import method as make_method
     from specwb.bench.prompts import load_prompts
+    from specwb.bench.work import check_work
     from specwb.evaluation import check as checking
+    from specwb.evaluation.joint import BATCH
+    from specwb.verify.controls import CONTROLS
 
     if controls and rule is not None:
         raise ValueError("--controls checks wrong rules of its own; leave --rule out")
@@ -83,8 +90,14 @@ def check(
         "seed": seed,
     }
     screen = wide()
+    tests = len(CONTROLS) if controls else 1
+    at_once = min(rows, BATCH)
+    passes = tests * rows / at_once * TOKENS
+    about = check_work(model, f"{rows:,} texts", passes, at_once, lower="--rows")
+    whole(errors, about)
     if controls:
-        results = checking.controls(model, ids, draft=draft, **settings)
+        with progress("checking wrong rules"):
+            results = checking.controls(model, ids, draft=draft, **settings)
         screen.print(
             table([_cells(row) for row in results], ("rule", "method", "what is wrong"), screen)
         )
@@ -98,7 +111,8 @@ def check(
         return
     options = {} if draft is None else {"draft": draft}
     built = make_method(method, model, rule=chosen, **options)
-    report = checking.check(model, built, ids, **settings)
+    with progress(f"checking {built.key}"):
+        report = checking.check(model, built, ids, **settings)
     whole(screen, str(report))
     if not report.passed:
         raise typer.Exit(1)

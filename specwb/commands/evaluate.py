@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import check_outputs, errors, loaded, progress, table, tell, wide
+from specwb.commands.shared import check_outputs, errors, loaded, table, tell, wide
+from specwb.progress import progress
 
 USUAL = ("sps", "eagle", "pld")
 """The methods where none are named."""
@@ -110,6 +111,12 @@ def evaluate(
     limit = max_new_tokens or min(1024, model.context // 2)
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)
+    asked = sum(min(turns, len(question.turns)) for question in questions)
+    tell(
+        errors,
+        f"{asked} turns of {len(questions)} questions, each by {len(chosen)} methods and plain "
+        f"decoding, up to {limit} new tokens a turn",
+    )
     try:
         with progress("evaluate", lasting=True) as report_done:
             answers = run(

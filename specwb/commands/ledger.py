@@ -15,11 +15,11 @@ from specwb.commands.shared import (
     errors,
     folder,
     loaded,
-    progress,
     table,
     tell,
     wide,
 )
+from specwb.progress import lines, progress
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -89,23 +89,25 @@ def reproduce_all(
     for path in pages.values():
         check_path(path, "--out")
     documents: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    if minutes is None and quick and seconds is None:
-        minutes = MINUTES
-    questions, model = None, None
-    shares: dict[str, float] = {}
-    if not shipped:
+    stopped = False
+    if shipped:
+        with progress("judging the shipped results") as move:
+            for i, family in enumerate(run.FAMILIES):
+                move(i / len(run.FAMILIES), f"judging the shipped results of {family}")
+                others[family] = run.shipped_reports(family)
+        documents = others.pop(run.FAMILIES[0])
+        left_out = {name: "no results are shipped" for name in PLACES if name not in documents}
+    else:
+        if minutes is None and quick and seconds is None:
+            minutes = MINUTES
         questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
         shares = {} if minutes is None else _plan(60 * minutes, model, draft)
-    stopped = False
-    for name in PLACES:
-        study = study_of(name)
-        if stopped:
-            left_out[name] = "interrupted before it was measured"
-            continue
-        try:
-            if questions is None or model is None:
-                documents[name] = run.shipped_report(study)
+        for name in PLACES:
+            study = study_of(name)
+            if stopped:
+                left_out[name] = "interrupted before it was measured"
                 continue
             settings = run.Settings(
                 out / f"{name}{'-quick' * quick}.json",
@@ -116,22 +118,22 @@ def reproduce_all(
                 restart=restart,
                 command=command_line(),
             )
-            models = run.models_of(study, model, None if study.deep else draft)
-            with progress("reproducing") as report:
-                documents[name], stopped = run.reproduce(
-                    study, models, questions, settings, progress=report
-                )
-        except (SpecwbError, ValueError) as error:
-            left_out[name] = str(error)
-        except KeyboardInterrupt:
-            left_out[name], stopped = "interrupted before its first result", True
-        else:
-            spent = documents[name]["spent"]
-            tell(errors, f"{name}: {spent:.0f} s of measuring{', interrupted' * stopped}")
-    families = run.FAMILIES[1:] if shipped else ()
-    others = {family: run.shipped_reports(family) for family in families}
+            try:
+                models = run.models_of(study, model, None if study.deep else draft)
+                with progress("reproducing") as report:
+                    documents[name], stopped = run.reproduce(
+                        study, models, questions, settings, progress=report
+                    )
+            except (SpecwbError, ValueError) as error:
+                left_out[name] = str(error)
+            except KeyboardInterrupt:
+                left_out[name], stopped = "interrupted before its first result", True
+            else:
+                spent = documents[name]["spent"]
+                tell(errors, f"{name}: {spent:.0f} s of measuring{', interrupted' * stopped}")
     page = ledger.sections(documents, left_out, others)
-    figures = ledger.drawings(documents)
+    with lines(lambda: "drawing the figures"):
+        figures = ledger.drawings(documents)
     for drawn in (one for of_paper in figures.values() for one in of_paper):
         write(drawn.png, out / drawn.file)
     write(ledger.html_page(page, figures), pages["html"])

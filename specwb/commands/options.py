@@ -18,7 +18,10 @@ TEMPERATURE = Annotated[
     float, typer.Option(help="Sampling temperature; 0, or less than 1e-4, is greedy.")
 ]
 TOP_K = Annotated[
-    int, typer.Option(min=0, help="Number of most probable tokens to sample from; 0 takes all.")
+    int,
+    typer.Option(
+        min=0, max=2**31, help="Number of most probable tokens to sample from; 0 takes all."
+    ),
 ]
 TOP_P = Annotated[
     float,

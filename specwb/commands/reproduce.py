@@ -14,12 +14,12 @@ from specwb.commands.shared import (
     alone,
     command_line,
     loaded,
-    progress,
     table,
     tell,
     whole,
     wide,
 )
+from specwb.progress import progress
 
 if TYPE_CHECKING:
     from specwb.studies.study import Tables
@@ -54,7 +54,8 @@ HEADS = Annotated[
     typer.Option(help="Folder for the heads of --train; finished ones are kept.", writable=True),
 ]
 RUNS = Annotated[
-    int, typer.Option(min=1, help="Number of training runs of every head, with --train.")
+    int,
+    typer.Option(min=1, max=100, help="Number of training runs of every head, with --train."),
 ]
 HEAD = Annotated[
     str | None, typer.Option(help="Folder of a trained head; default: the target's own.")
@@ -68,7 +69,8 @@ TOKENS = Annotated[
     ),
 ]
 POSITIONS = Annotated[
-    int, typer.Option(min=1, help="Number of positions per prompt and temperature.")
+    int,
+    typer.Option(min=1, max=4096, help="Number of positions per prompt and temperature."),
 ]
 LENGTH = Annotated[
     int, typer.Option(min=1, help="Number of tokens of the texts that positions are taken from.")

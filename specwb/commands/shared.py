@@ -9,9 +9,7 @@ import os
 import re
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,16 +18,13 @@ import typer
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from specwb.files import check_path, from_json, home
+from specwb.progress import errors, lines
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
-
-# :x: is part of a message such as package:x: and no picture
-errors = Console(stderr=True, emoji=False)
 
 LOADING = (
     "revision",
@@ -157,33 +152,6 @@ def tell(console: Console, note: str) -> None:
 def whole(console: Console, line: str) -> None:
     """Print a line that may be copied, so it is never broken."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-LOG_SECONDS = 30
-"""Between two lines of progress where there is no terminal."""
-
-
-@contextmanager
-def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str], None]]:
-    """Show a bar on a terminal, elsewhere a line now and then; yields what moves it: the share
-    done, and what is done now.
-
-    A ``lasting`` one says how long it will take, and stays when it is full.
-    """
-    last = time.monotonic()
-
-    def move(done: float, text: str) -> None:
-        nonlocal last
-        bar.update(number, completed=min(done, 1.0), description=text)
-        if not errors.is_terminal and time.monotonic() - last > LOG_SECONDS:
-            last = time.monotonic()
-            whole(errors, f"{min(done, 1.0):.0%}: {text}")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    about: dict[str, Any] = {"console": errors, "disable": not errors.is_terminal}
-    with Progress(*columns[: 3 * lasting], transient=not lasting, **about) as bar:
-        number = bar.add_task(task, total=1.0)
-        yield move
 
 
 def check_outputs(files: Mapping[str, Path | None]) -> None:
@@ -349,8 +317,9 @@ def loaded(
     from specwb import load
 
     settings |= load_settings(loading)
-    _use_threads(threads, device, stored)
-    return load(target, device=device, dtype=dtype, **settings)
+    with lines(lambda: f"loading {target}"):
+        _use_threads(threads, device, stored)
+        return load(target, device=device, dtype=dtype, **settings)
 
 
 def _use_threads(threads: int | None, device: str, stored: bool) -> None:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import alone, check_outputs, errors, loaded, progress, table, wide
+from specwb.commands.shared import alone, check_outputs, errors, loaded, table, wide
 from specwb.files import home
+from specwb.progress import progress
 
 STORE = Path("build/sweep.sqlite")
 
@@ -66,7 +67,11 @@ def sweep(
     ] = STORE,
     jobs: Annotated[
         int,
-        typer.Option(min=1, help="Number of processes; with more than one no times are recorded."),
+        typer.Option(
+            min=1,
+            max=256,
+            help="Number of processes; with more than one no times are recorded.",
+        ),
     ] = 1,
     timed: Annotated[
         bool, typer.Option("--timed", help="Note times although several processes decode at once.")

@@ -10,7 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import command_line, loaded, progress, table, tell, whole, wide
+from specwb.commands.shared import command_line, loaded, table, tell, whole, wide
+from specwb.progress import progress
+
+MOST = 512
+"""Nodes of a tree that is looked for in under a minute; the search takes their square."""
 
 
 def tune(
@@ -21,7 +25,10 @@ def tune(
     loading: opt.LOAD = None,
     temperature: opt.TEMPERATURE = 0.0,
     nodes: Annotated[
-        int, typer.Option(min=2, help="Number of nodes of the largest tree, its root included.")
+        int,
+        typer.Option(
+            min=2, max=MOST, help="Number of nodes of the largest tree, its root included."
+        ),
     ] = 32,
     prompts: Annotated[
         str,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import own_rule, progress, table, whole, wide
+from specwb.commands.shared import own_rule, table, whole, wide
+from specwb.progress import progress
 
 
 def verify(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pandas as pd
 
 from specwb.bench.conditions import conditions as conditions_of
 from specwb.bench.conditions import weights
-from specwb.bench.machine import one_step
 from specwb.bench.prompts import Question, fitted
 from specwb.bench.store import Store, digest
+from specwb.bench.work import check_work
 from specwb.inputs import integer, is_many
 from specwb.methods import Method
 from specwb.methods import method as make_method
@@ -22,6 +23,7 @@ from specwb.models.load import load
 from specwb.models.prompts import Prompt
 from specwb.models.target import Target
 from specwb.probability import Sampling
+from specwb.progress import progress as bar
 from specwb.sweeps.heads import Heads, content_hash
 from specwb.sweeps.results import frame
 from specwb.sweeps.space import SHARED, Configuration, Space, SweepError, options_of
@@ -66,7 +68,8 @@ def sweep(
         jobs: processes that decode at once, on one thread each, by joblib's backend in force.
         timed: whether times are noted; default where nothing else is decoded at the same time.
         progress: called with (fraction done, text): before the first run with how many there are
-            and an estimate of their time, see :func:`workload`, and after every run.
+            and an estimate of their time, see :func:`workload`, and after every run. Default a bar
+            or lines on standard error, in a notebook nothing.
         axes: options of the method, and temperature, top_k, top_p, seed, max_new_tokens, rule,
             draft, head: one value, several (a list or range), or a
             :class:`specwb.sweeps.space.Range`. ``train={"loss": ["kl", "lk"], "seed": range(3)}``
@@ -94,14 +97,15 @@ def sweep(
     if progress is not None and not callable(progress):
         raise SweepError(f"progress must be a function, got {progress!r}")
     integer("jobs", jobs, 1, kind=SweepError)
-    rest = jobs, timed, progress
-    if isinstance(store, Store):
-        with store.measuring():
-            return _sweep(target, prompts, space, store, *rest)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "sweep.sqlite" if store is None else store
-        with Store(place) as opened, opened.measuring():
-            return _sweep(target, prompts, space, opened, *rest)
+    with bar("sweep") if progress is None else nullcontext(progress) as move:
+        rest = jobs, timed, move
+        if isinstance(store, Store):
+            with store.measuring():
+                return _sweep(target, prompts, space, store, *rest)
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "sweep.sqlite" if store is None else store
+            with Store(place) as opened, opened.measuring():
+                return _sweep(target, prompts, space, opened, *rest)
 
 
 def _sweep(
@@ -111,7 +115,7 @@ def _sweep(
     store: Store,
     jobs: int,
     timed: bool | None,
-    progress: Progress | None,
+    progress: Progress,
 ) -> pd.DataFrame:
     model = target if isinstance(target, Target) else load(target)
     is_timed = jobs == 1 if timed is None else timed
@@ -127,12 +131,11 @@ def _sweep(
         for task in tasks[i % len(tasks) :] + tasks[: i % len(tasks)]
         if (task.id, item.key) not in done
     ]
-    if progress and work:
+    if work:
         progress(0.0, workload(model, work, jobs))
     for count, run in enumerate(runs(target, model, work, is_timed, jobs)):
         store.add(*run)
-        if progress:
-            progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
+        progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
     ids = {task.id for task in tasks}
     keys = {item.key for item in items}
     results = frame(store)
@@ -140,15 +143,12 @@ def _sweep(
 
 
 def workload(target: Target, work: Sequence[tuple[Task, Item]], jobs: int = 1) -> str:
-    """Says how many runs there are, and how long they take if all are as fast as plain decoding.
-
-    A plain step is timed four times, and the second shortest counts; prompts are left out.
-    """
-    step = one_step(target)
+    """Says how many runs there are, and how long they take if all are as fast as plain decoding;
+    prompts are left out. More than :func:`check_work` allows is refused."""
     tokens = sum(task.configuration["max_new_tokens"] for task, _ in work)
-    minutes = sorted(step() for _ in range(4))[1] * tokens / jobs / 60
-    time = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
-    return f"{len(work)} runs, about {time} at the speed of plain decoding"
+    lower = "first (prompts), max_new_tokens or the number of configurations"
+    what = f"{len(work)} runs at the speed of plain decoding"
+    return check_work(target, what, tokens / jobs, 1, lower=lower)
 
 
 def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:

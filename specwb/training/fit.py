@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -34,10 +33,10 @@ from torch import Tensor, nn
 from specwb.errors import SpecwbError
 from specwb.files import whole_file
 from specwb.models.attention import backends
+from specwb.progress import errors, line, lines
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
 
 T = TypeVar("T")
-console = Console(stderr=True)
 
 
 class TrainingError(SpecwbError, RuntimeError):
@@ -157,14 +156,10 @@ def first_process() -> Iterator[bool]:
     state.wait_for_everyone()
 
 
-def say(line: str) -> None:
+def say(text: str) -> None:
     """Prints a line once, by the first process."""
     if _processes().is_main_process:
-        _print(line)
-
-
-def _print(line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
+        line(text)
 
 
 def training_device(device: torch.device) -> torch.device:
@@ -243,7 +238,9 @@ def fit(*trainings: Training) -> list[Log]:
     first = min(training.done for training in trainings)
     last = max(training.plan.steps for training in trainings)
     try:
-        with _bars() as bars, backends(trainings[0].device):
+        # on a terminal there are bars
+        telling = nullcontext() if errors.is_terminal else lines(trainings[0].progress)
+        with _bars() as bars, telling, backends(trainings[0].device):
             for training in trainings:
                 training.show_in(bars)
                 training.measure_where_due()  # what an interrupt came before
@@ -269,8 +266,8 @@ def _bars() -> Progress:
         TextColumn("{task.fields[acceptance]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=console,
-        disable=not (_processes().is_main_process and console.is_terminal),
+        console=errors,
+        disable=not (_processes().is_main_process and errors.is_terminal),
     )
 
 
@@ -431,17 +428,19 @@ class Training:
         """Moves the progress bar on, and prints a line now and then where there is no terminal."""
         loss, acceptance = f"{self.log.recent_loss:.3f}", self.log.acceptance
         self.bars.update(self.bar, completed=self.done, loss=loss, acceptance=acceptance)
-        if not self.is_first or console.is_terminal or not self._is_due(REPORTS):
-            return
-        seconds_per_step = (time.monotonic() - self.began) / (self.done - self.start)
-        minutes = seconds_per_step * (self.plan.steps - self.done) / 60
-        parts = (
-            f"step {self.done}/{self.plan.steps}",
-            f"loss {loss}",
-            acceptance,
-            f"{minutes:.1f} min left",
-        )
-        _print(f"{self.name}: {', '.join(filter(None, parts))}")
+        if self.is_first and not errors.is_terminal and self._is_due(REPORTS):
+            line(self.progress())
+
+    def progress(self) -> str:
+        """In words how far it is: step, loss, acceptance and the minutes left."""
+        parts = [f"step {self.done}/{self.plan.steps}"]
+        if self.log.loss:
+            parts += [f"loss {self.log.recent_loss:.3f}", self.log.acceptance]
+        if self.done > self.start:
+            seconds_per_step = (time.monotonic() - self.began) / (self.done - self.start)
+            minutes = seconds_per_step * (self.plan.steps - self.done) / 60
+            parts.append(f"{minutes:.1f} min left")
+        return f"{self.name}: {', '.join(filter(None, parts))}"
 
     def stop(self) -> None:
         """Saves after an interrupt, unless a step is half done."""
@@ -450,4 +449,4 @@ class Training:
         else:
             self.save()
             state = f"step {self.done} of {self.plan.steps} is saved"
-        _print(f"{self.name}: stopped, {state}; the same command goes on from there")
+        line(f"{self.name}: stopped, {state}; the same command goes on from there")

@@ -10,17 +10,25 @@ import json
 from pathlib import Path
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from specwb.bench.work import check_work
 from specwb.decoding import decode
 from specwb.methods import method
 from specwb.models.target import Target
+from specwb.progress import progress
 from specwb.training.corpus import Corpus, token_dtype
-from specwb.training.fit import console, first_process, save_rows
+from specwb.training.fit import first_process, save_rows
 
 ROWS = 64  # rows of a block, which are decoded together
 PROMPT = 24  # training tokens that each row starts with
 TEMPERATURES = (1.0, 0.7, 0.0)  # of the blocks in turn; 0 is greedy
+
+
+def check_writing(target: Target, tokens: int, lower: str) -> str:
+    """Estimate how long the target writes, see :func:`specwb.bench.work.check_work`; text that is
+    kept already costs nothing."""
+    what = f"{target.name!r} writes {tokens:,} tokens, {ROWS} rows at a time"
+    return check_work(target, what, tokens / ROWS, ROWS, lower=lower)
 
 
 def generated_text(
@@ -61,11 +69,9 @@ def generated_text(
         rows = np.concatenate([prompts, np.array(output.tokens)], 1)
         save_rows(rows.astype(token_dtype(target.vocabulary)), paths[block])
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with first_process() as is_first:
-        hidden = not (is_first and console.is_terminal)
-        with Progress(*columns, TimeRemainingColumn(), console=console, disable=hidden) as bar:
-            for block, path in enumerate(bar.track(paths, description="target's own text")):
-                if is_first and not path.exists():
-                    write(block)
+    with first_process() as is_first, progress("target's own text", lasting=True) as move:
+        for block, path in enumerate(paths):
+            move(block / len(paths), f"target's own text, {block} of {len(paths)} blocks")
+            if is_first and not path.exists():
+                write(block)
     return np.concatenate([np.load(path) for path in paths]).astype(np.int64)

@@ -39,7 +39,6 @@ from specwb.training.fit import (
     TrainingError,
     autocast,
     compiled,
-    console,
     fit,
     save_text,
     say,
@@ -77,7 +76,7 @@ def build(
         raise TrainingError(f"budget {budget!r} is for some heads only, it has none for {names}")
     seed = plan["seed"] if seed is None else seed
     place = resolve_device(device)
-    console.print("reading the training text")
+    say("reading the training text")
     docs = text.documents(plan["corpus"]["packages"])
     run = _run_facts(plan, seed, docs, start_from)
     try:
@@ -130,7 +129,7 @@ def _make_tokenizer(
                 if path.name.startswith(("tokenizer", "chat_template", "special_tokens")):
                     shutil.copy(path, part / path.name)
         return
-    console.print("training the tokenizer")
+    say("training the tokenizer")
     with whole_folder(folder) as part:
         text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
 
@@ -213,7 +212,7 @@ class _Family:
             card["sha256"] = weights_hash(part)
             (part / "card.json").write_text(json.dumps(card, indent=1) + "\n")
         values = ", ".join(f"{domain} {loss:.3f}" for domain, loss in losses.items())
-        console.print(f"{name}: held-out loss {values}", highlight=False)
+        say(f"{name}: held-out loss {values}")
         return model
 
     def _cure(self, model: Any, before: Any, cure: dict, seed: int, identity: str) -> None:

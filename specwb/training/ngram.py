@@ -18,13 +18,11 @@ import torch
 from specwb.diffuspec.ngram import SMOOTHINGS, NGram
 from specwb.diffuspec.proxy import log_likelihood
 from specwb.files import home, whole_folder
-from specwb.models.load import load
-from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, save_atomically, say, write_errors
-from specwb.training.generate import PROMPT, generated_text
-from specwb.training.reading import training_text
+from specwb.training.generate import PROMPT, check_writing, generated_text
+from specwb.training.reading import trained_on, training_text
 from specwb.training.run import is_finished
 
 SOURCES = ("read", "generated", "both")
@@ -38,7 +36,7 @@ def count_for(
 ) -> Path:
     """Counts the lab's text, or the file ``corpus``, by :func:`count_ngram`; this is what
     ``specwb train ngram`` does."""
-    model = load(target, device=resolve_device(device))
+    model = trained_on(target, device)
     return count_ngram(model, out, lambda: training_text(model, corpus), **how)
 
 
@@ -78,6 +76,8 @@ def count_ngram(
         problem = f"{model.name!r} writes at most {model.context} tokens"
         raise TrainingError(f"{problem}, too few for texts of {length}; count with --text read")
     NGram.count([np.zeros(1)], model.vocabulary, order, least)
+    if source != "read":
+        say(check_writing(model, tokens, "--tokens"))
     data, mixture = text()
     out, generated = home(out), home(generated)
     run = {

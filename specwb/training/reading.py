@@ -7,10 +7,19 @@ from typing import Any
 
 from specwb import files
 from specwb.files import from_json, home
+from specwb.models.load import load
+from specwb.models.placement import resolve_device
 from specwb.models.target import Target
+from specwb.progress import EVERY, lines
 from specwb.training.corpus import Corpus, Document, documents, encode
-from specwb.training.fit import TrainingError, say
+from specwb.training.fit import TrainingError, say, training_device
 from specwb.training.settings import lab_recipe
+
+
+def trained_on(target: str | Path | Target, device: str, dtype: str = "auto") -> Target:
+    """The target of a training, on this process' device; a line says where it takes longer."""
+    with lines(lambda: f"loading {target}"):
+        return load(target, device=training_device(resolve_device(device)), dtype=dtype)
 
 
 def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str, float]]:
@@ -20,13 +29,17 @@ def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str
         raise TrainingError(f"{target.name!r} has no tokenizer to read text with")
     key = _text_key(target.tokenizer, corpus)
     if key not in _READ:
-        say("reading the training text")
-        if corpus is not None:
-            _READ[key] = from_file(corpus, target.tokenizer), {"text": 1.0}
-        else:
-            plan = lab_recipe()["corpus"]
-            _READ[key] = encode(documents(plan["packages"]), target.tokenizer), plan["mixture"]
+        say(READING)
+        with lines(lambda: READING, first=EVERY):
+            if corpus is not None:
+                _READ[key] = from_file(corpus, target.tokenizer), {"text": 1.0}
+            else:
+                plan = lab_recipe()["corpus"]
+                _READ[key] = encode(documents(plan["packages"]), target.tokenizer), plan["mixture"]
     return _READ[key]
+
+
+READING = "reading the training text"
 
 
 _READ: dict[tuple, tuple[Corpus, dict[str, float]]] = {}

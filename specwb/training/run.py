@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.bench.work import check_work
 from specwb.files import home, table, whole_folder
 from specwb.models.checkpoint import round_to_int8
-from specwb.models.load import load
-from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import (
@@ -33,12 +32,11 @@ from specwb.training.fit import (
     process_rows,
     saved_state,
     say,
-    training_device,
     write_errors,
 )
-from specwb.training.generate import PROMPT, generated_text
+from specwb.training.generate import PROMPT, check_writing, generated_text
 from specwb.training.heads import RECIPES, TargetPass, measure, step_loss
-from specwb.training.reading import training_text
+from specwb.training.reading import trained_on, training_text
 from specwb.training.recipe import Moment
 from specwb.training.settings import (
     Objective,
@@ -54,6 +52,7 @@ from specwb.training.settings import (
 TEXTS = ("generated", "read")
 OTHERS = "eagle"  # whose budget kinds have that the lab family has none of
 CURVE = 200  # points of a loss curve, each a mean
+STATES = 8  # hidden states of a token that a training holds at once, at least
 
 
 @dataclass(frozen=True)
@@ -258,8 +257,7 @@ class _Run:
 
     @property
     def tokens(self) -> int:
-        batch = self.settings.batch
-        return self.settings.plan.steps * batch.rows * batch.length
+        return self.settings.tokens
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -293,7 +291,7 @@ class _Run:
             self.target,
             self.data,
             self.generated,
-            tokens=min(batch.generated or self.tokens // 8, self.tokens),
+            tokens=self.settings.tokens_written,
             length=batch.length,
             mixture=self.mixture,
             seed=self.text_seed,
@@ -442,6 +440,28 @@ def checked_settings(
     return checked
 
 
+LOWER = "--steps, --rows or --length (settings steps, rows, length)"
+
+
+def announce(
+    names: str, settings: Sequence[Settings], target: Target, source: str, seeds: int = 1
+) -> None:
+    """Says what heads that are trained together are about to read, and about how long that takes;
+    raises where it is more than :func:`specwb.bench.work.check_work` allows."""
+    longest = max(settings, key=lambda one: one.plan.steps)
+    batch, steps = longest.batch, longest.plan.steps
+    what = f"{names}: {steps:,} steps of {batch.rows:,} rows of {batch.length:,} tokens"
+    if seeds > 1:
+        what += f", {seeds:,} times"
+    # of the rows that are computed at once, a few states of every token
+    at_once = -(-batch.rows // batch.accumulate) * batch.length
+    memory = at_once * target.backbone.config.hidden_size * 4 * STATES
+    sizes = batch.rows, batch.length
+    say(check_work(target, what, steps * seeds, *sizes, lower=LOWER, memory=memory))
+    if source == "generated":
+        say(check_writing(target, longest.tokens_written, LOWER))
+
+
 def _check_text(data: text.Corpus, length: int) -> None:
     for part, streams, row in (
         ("training", data.train, length),
@@ -520,10 +540,13 @@ def train_for(
     the lab's text the file ``corpus`` is read. ``seeds`` heads are trained, with the seeds
     ``seed``, ``seed + 1``, ..; more than one are written to ``out/seed-0`` and so on, with a
     summary beside them."""
+    if out.name in ("", ".."):  # checkpoints are called as the folder is
+        raise TrainingError(f"--out {out} has no name of its own; name a new folder for the head")
     followed = None if recipe is None else read_recipe(recipe, kind, RECIPES[kind].options)
     settings = lab_settings(kind, budget, changes, options, followed)
-    model = load(target, device=training_device(resolve_device(device)))
-    checked_settings(kind, settings, model, source)  # before any text is read
+    model = trained_on(target, device)
+    checked = checked_settings(kind, settings, model, source)  # before any text is read
+    announce(kind, [checked], model, source, seeds)
     data, mixture = training_text(model, corpus)
     folders = [out] if seeds == 1 else [out / f"seed-{seed + i}" for i in range(seeds)]
     for i, folder in enumerate(folders):

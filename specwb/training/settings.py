@@ -88,6 +88,16 @@ class Settings:
         parts = {**asdict(self.plan), **asdict(self.batch), **asdict(self.objective), **self.head}
         return {name: value for name, value in parts.items() if name != "save_seconds"}
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read in all steps."""
+        return self.plan.steps * self.batch.rows * self.batch.length
+
+    @property
+    def tokens_written(self) -> int:
+        """Tokens that the target writes, where its own text is trained on."""
+        return min(self.batch.generated or self.tokens // 8, self.tokens)
+
 
 def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Option]) -> Settings:
     """Sorts a flat table of settings into its parts, and checks them; ``own`` are the head's."""

@@ -18,15 +18,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from specwb.bench.prompts import load_prompts
+from specwb.bench.work import check_work
 from specwb.decoding import decode
-from specwb.files import from_json, home
+from specwb.files import check_path, from_json, home
 from specwb.methods import method
-from specwb.models.load import load
 from specwb.models.target import Target
-from specwb.training.fit import TrainingError, console, save_text, say
+from specwb.progress import progress
+from specwb.training.fit import TrainingError, save_text, say
+from specwb.training.reading import trained_on
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
 QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
@@ -134,18 +134,27 @@ def write(
     they end."""
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))
-    model = load(target, device=device, dtype=dtype)
+    out = home(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    check_path(out, "--out")
+    model = trained_on(target, device, dtype)
     before, behind = frame(model.tokenizer)
+    # of every conversation a request and an answer
+    turns = QUESTION + ANSWER
+    what = f"{tokens:,} tokens of answers, {rows:,} conversations at a time"
+    # of a token's keys and values in all layers at least as much as of one hidden state
+    state = model.backbone.config.hidden_size * model.dtype.itemsize
+    memory = rows * min(turns, model.context) * state
+    limits: dict[str, Any] = {"lower": "--tokens or --rows", "memory": memory}
+    say(check_work(model, what, tokens / rows * turns / ANSWER, rows, **limits))
     made_by = model.fingerprint, str(model.dtype), seed, before, behind
     order = [temperatures(number) for number in range(9)]
     contents = [*made_by, rows, QUESTION, ANSWER, order, TOP_P, SHORT, questions]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key
     lines: list[dict[str, Any]] = []
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=console, disable=not console.is_terminal)
-    with bar:
-        task = bar.add_task("conversations", total=tokens)
+    with progress("conversations", lasting=True) as move:
+        move(0.0, f"0 of {tokens:,} tokens of answers")
         try:
             for number, fresh in enumerate(_blocks(model, folder, questions, seed, rows), start=1):
                 lines += fresh
@@ -153,9 +162,7 @@ def write(
                 if number > 16 and written < number:
                     name = repr(model.name)
                     raise TrainingError(f"{name} writes no requests from its bare template")
-                bar.update(task, completed=min(written, tokens))
-                if not console.is_terminal:
-                    say(f"{written} of {tokens} tokens of answers are written")
+                move(written / tokens, f"{written:,} of {tokens:,} tokens of answers")
                 if written >= tokens:
                     break
         except KeyboardInterrupt:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from specwb.files import home, toml
-from specwb.models.load import data_dir, load
-from specwb.models.placement import resolve_device
+from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.training.card import heads_card
-from specwb.training.fit import TrainingError, save_text, training_device
+from specwb.training.fit import TrainingError, save_text
 from specwb.training.heads import RECIPES
-from specwb.training.reading import training_text
-from specwb.training.run import Head, check_together, train_heads
+from specwb.training.reading import trained_on, training_text
+from specwb.training.run import Head, announce, check_together, train_heads
 from specwb.training.settings import Objective
 from specwb.training.talks import requests
 
@@ -74,8 +73,9 @@ def train_together(
         unused = OBJECTIVE if RECIPES[kind].own_loss else ()
         common = {k: v for k, v in batch.items() if k not in unused}
         wanted.append(Head(kind, out / name, {**common, **own, **changes}, name))
-    model = load(target, device=training_device(resolve_device(device)))
-    check_together(wanted, model, "read")  # before any text is read
+    model = trained_on(target, device)
+    checked = check_together(wanted, model, "read")  # before any text is read
+    announce(", ".join(head.name for head in wanted), checked, model, "read")
     data, mixture = training_text(model, corpus)
     how: dict[str, Any] = {"seed": seed, "source": "read", "note": path.name, "store": store}
     made = train_heads(wanted, model, data, mixture, **how)

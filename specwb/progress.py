@@ -1,0 +1,99 @@
+"""Lines on standard error about work that lasts, so that no command is silent for long.
+
+The first comes ``FIRST`` seconds after the work has begun, and another wherever none was printed
+for ``EVERY`` seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+FIRST, EVERY = 4.0, 30.0
+# :x: is part of a message such as package:x: and no picture
+errors = Console(stderr=True, emoji=False)
+_printed = 0.0  # when the last line was
+
+
+def line(text: str) -> None:
+    """Print a line, which is never broken."""
+    global _printed
+    _printed = time.monotonic()
+    errors.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Write a time in its largest fitting unit, such as ``12 min``."""
+    units = (("years", 365 * 86400), ("days", 86400), ("h", 3600), ("min", 60))
+    for unit, size in units:
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _is_first() -> bool:
+    """Whether this is the first of several processes that train or decode together (torchrun,
+    accelerate), or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def lines(words: Callable[[], str], first: float = FIRST) -> Iterator[None]:
+    """Print what ``words`` returns and the time spent, now and then while the block lasts.
+
+    A thread prints, since the work may be one call of a library.
+    """
+    began, ended = time.monotonic(), threading.Event()
+
+    def run() -> None:
+        due = began + first
+        while not ended.wait(due - time.monotonic()):
+            if _printed + EVERY <= time.monotonic() or _printed < began:
+                line(f"{words()}, {duration(time.monotonic() - began)} so far")
+            due = _printed + EVERY
+
+    thread = threading.Thread(target=run, daemon=True)
+    if _is_first():
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+@contextmanager
+def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str], None]]:
+    """Show a bar on a terminal, elsewhere :func:`lines`; yields what moves it: the share done, and
+    what is done now.
+
+    A ``lasting`` bar says how long it will take, and stays when it is full.
+    """
+    began, share, doing = time.monotonic(), 0.0, task
+
+    def move(done: float, text: str) -> None:
+        nonlocal share, doing
+        share, doing = min(done, 1.0), text
+        bar.update(number, completed=share, description=text)
+
+    def words() -> str:
+        if not share:
+            return doing
+        left = (time.monotonic() - began) * (1 / share - 1)
+        return f"{share:.0%}: {doing}, about {duration(left)} left"
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    hidden = not (errors.is_terminal and _is_first())
+    about: dict[str, Any] = {"console": errors, "disable": hidden}
+    with (
+        nullcontext() if errors.is_terminal else lines(words),
+        Progress(*columns[: 3 * lasting], transient=not lasting, **about) as bar,
+    ):
+        number = bar.add_task(task, total=1.0)
+        yield move
