@@ -208,8 +208,14 @@ def from_json(content: str | bytes) -> Any:
         raise ArgumentError("brackets are nested too deep") from None
 
 
+PICKLE = "it is a pickle with code, or no file of weights; it is not read"
+"""What is said of a file that torch refuses, whose own words advise to run the code."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what a library says."""
+    if "weights_only" in str(error):
+        return PICKLE
     return next(iter(str(error).strip().splitlines()), "")[:200] or type(error).__name__
 
 
@@ -231,6 +237,8 @@ def foreign(what: object, error_type: type[Exception] = DataError) -> Iterator[N
             why = "brackets are nested too deep"
         if isinstance(error, KeyError):
             why = f"no {error}"
+        if "weights_only" in str(error):
+            why = PICKLE
         raise error_type(f"{what}: {why}") from error
 
 

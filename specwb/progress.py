@@ -20,6 +20,7 @@ FIRST, EVERY = 4.0, 30.0
 # :x: is part of a message such as package:x: and no picture
 errors = Console(stderr=True, emoji=False)
 _printed = 0.0  # when the last line was
+_begun = 0.0  # when the last block began that prints lines of its own
 
 
 def line(text: str) -> None:
@@ -45,15 +46,36 @@ def _is_first() -> bool:
 
 
 @contextmanager
-def lines(words: Callable[[], str], first: float = FIRST) -> Iterator[None]:
+def first_line(text: str) -> Iterator[None]:
+    """Print one line after ``FIRST`` seconds of a block, unless one with lines of its own has begun
+    by then: libraries are imported meanwhile."""
+    began = time.monotonic()
+
+    def run() -> None:
+        if _begun < began:
+            line(text)
+
+    timer = threading.Timer(FIRST, run)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def lines(words: Callable[[], str], first: float | None = None) -> Iterator[None]:
     """Print what ``words`` returns and the time spent, now and then while the block lasts.
 
     A thread prints, since the work may be one call of a library.
     """
+    global _begun
     began, ended = time.monotonic(), threading.Event()
+    _begun = began
 
     def run() -> None:
-        due = began + first
+        due = began + (FIRST if first is None else first)
         while not ended.wait(due - time.monotonic()):
             if _printed + EVERY <= time.monotonic() or _printed < began:
                 line(f"{words()}, {duration(time.monotonic() - began)} so far")

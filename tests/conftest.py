@@ -14,11 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from specwb import progress
+
 sys.path.insert(0, str(Path(__file__).parent))  # `import tiny` from any folder of tests
 torch.set_num_threads(int(os.environ.get("SPECWB_TEST_THREADS", "1")))
 # what is measured of products is shared by all processes of a run, and does not go into the
 # user's own cache
 os.environ.setdefault("SPECWB_CACHE", str(Path(__file__).parents[1] / "build" / "cache"))
+
+# a slow machine must not add lines to what a test looks at
+progress.FIRST = progress.EVERY = 3600.0
 
 # by the seconds of their tests (pytest --durations=0); what is not here comes after them
 LONGEST = (

@@ -26,6 +26,7 @@ from specwb.scope import TraceError, page, section
 from specwb.stops import StopError
 from specwb.sweeps import results
 from specwb.sweeps.space import Range, Space, SweepError
+from specwb.templates import TemplateError
 
 TARGET = tiny.target()
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if 'pirate' %}{% endif %}"
@@ -44,6 +45,18 @@ def panicking():
     return tokenizer
 
 
+def endless(template: str) -> Callable[[], object]:
+    """A chat by a template that writes for ever, or too much."""
+
+    def act() -> object:
+        tokenizer = tiny.tokenizer(tiny.WORDS)
+        tokenizer.chat_template = template
+        return chat(tokenizer, [{"role": "user", "content": "w1"}])
+
+    return act
+
+
+NESTED = "".join(f"{{% for {x} in range(99999) %}}" for x in "abc") + "{% endfor %}" * 3
 TALKER, PANICKING = (specwb.load(TARGET.model, tokenizer=make()) for make in (talker, panicking))
 
 
@@ -155,6 +168,18 @@ PYTHON = {
     "options": (lambda: specwb.register("x", print, options=5), MethodError, "must be a dataclass"),
     "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
     "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
+    "template endless": (endless(NESTED), TemplateError, "has not ended after 5,000,000 steps"),
+    "template writes": (
+        endless("{{ 'w1 ' * 10**8 }}"),
+        TemplateError,
+        "chat template writes 300,000,000 letters, more than 4,000,000",
+    ),
+    "template long": (endless("w1 " * 10**7), TemplateError, "template has 30,000,000 letters"),
+    "memory of devices": (
+        lambda: specwb.load("lab", max_memory=5),
+        LoadError,
+        "max_memory must be a table of devices, got 5",
+    ),
     "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
     "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }
@@ -227,6 +252,80 @@ LINES = {
         text("x", ""),
         ["compare", "--csv", "~nobodyx/x"],
         "--csv: ~nobodyx/x cannot be",
+    ),
+    "steps": (
+        text("c.txt", "a b c " * 5000),
+        ["train", "medusa", "--corpus", "c.txt", "--steps", "99999999999", "--text", "read"],
+        "medusa: 99,999,999,999 steps of 16 rows of 256 tokens: about ",
+    ),
+    "rows": (
+        text("c.txt", "a b c " * 5000),
+        ["train", "eagle", "--corpus", "c.txt", "--rows", "999999999", "--steps", "1"],
+        "GiB free; lower --steps, --rows or --length",
+    ),
+    "seeds": (
+        text("c.txt", "a b c " * 5000),
+        ["train", "medusa", "--corpus", "c.txt", "--seeds", "99999999999"],
+        "99,999,999,999 times: about ",
+    ),
+    "heads": (
+        text("r.toml", "[batch]\nsteps=99999999999\nrows=8\nlength=64\n[heads.medusa]"),
+        ["train", "heads", "--target", "lab", "--corpus", "c.txt", "--recipe", "r.toml"],
+        "medusa: 99,999,999,999 steps of 8 rows of 64 tokens: about ",
+    ),
+    "talks": (
+        text("x", ""),
+        ["train", "talks", "--target", "lab", "--rows", "999999999"],
+        "lower --tokens or --rows",
+    ),
+    "talks folder": (
+        lambda folder: (folder / "talks").mkdir(),
+        ["train", "talks", "--out", "talks"],
+        "--out: talks is a folder, give the name of a file",
+    ),
+    "ngram": (
+        text("c.txt", "a b c " * 5000),
+        ["train", "ngram", "--corpus", "c.txt", "--tokens", "99999999999999"],
+        "writes 99,999,999,999,999 tokens, 64 rows at a time: about ",
+    ),
+    "head without a name": (
+        text("x", ""),
+        ["train", "medusa", "--out", "."],
+        "--out . has no name of its own",
+    ),
+    "nodes": (text("x", ""), ["tune", "--nodes", "99999999"], "less than or equal to 512"),
+    "texts": (text("x", ""), ["check", "--rows", "99999999999"], "99,999,999,999 texts: about "),
+    "threads": (text("x", ""), ["tune", "--threads", "99999999"], "less than or equal to 1024"),
+    "top k": (text("x", ""), ["compare", "--top-k", "9" * 20], "less than or equal to 2147483648"),
+    "seconds": (text("x", ""), ["tune", "--seconds", "inf"], "--seconds must be a finite number"),
+    "sweep folder": (
+        lambda folder: [toml("")(folder), (folder / "o").mkdir()],
+        ["sweep", "s.toml", "--out", "o"],
+        "--out: o is a folder, give the name of a file",
+    ),
+    "results folder": (
+        lambda folder: (folder / "o").mkdir(),
+        ["results", "o"],
+        "store o is a folder; give the name of a file",
+    ),
+    "rule that exits": (
+        text("m_exit.py", "import sys\nsys.exit(0)"),
+        ["verify", "--rule", "m_exit:R"],
+        "--rule m_exit:R: cannot import 'm_exit': SystemExit: 0",
+    ),
+    "rule that ends the process": (
+        text("m_end.py", "import os\nos._exit(0)"),
+        ["verify", "--rule", "m_end:R"],
+        "--rule m_end:R: cannot import 'm_end': ImportError: it ends the process (0)",
+    ),
+    "rule that exits later": (
+        text(
+            "m_late.py",
+            "from specwb.verify import RRS\nclass R(RRS):\n"
+            "  def __init__(self): raise SystemExit(0)",
+        ),
+        ["verify", "--rule", "m_late:R"],
+        "code that the command ran ended the process (exit code 0)",
     ),
     "target long": (text("x", ""), ["compare", "--target", "a" * 5000], "File name too long"),
     "recipe nested": (

@@ -78,6 +78,8 @@ class Store:
 
     def __init__(self, path: Path | str, is_new: bool = True, kind: str = "sweep") -> None:
         self.path, self.kind = home(path), kind
+        if self.path.is_dir():
+            raise StoreError(f"store {self.path} is a folder; give the name of a file")
         if not is_new and not self.path.is_file():
             raise StoreError(f"store {self.path} does not exist")
         if not is_new and not self.path.stat().st_size:

@@ -60,6 +60,7 @@ THREADS = Annotated[
     int | None,
     typer.Option(
         min=1,
+        max=1024,
         help="Number of CPU threads; default: torch's own, or one where others hold the CPUs.",
     ),
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
+import math
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from specwb.files import check_path, from_json, home
-from specwb.progress import errors, lines
+from specwb.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -200,7 +203,8 @@ def file_parameters(command: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def careful(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command, after a check that it writes to no file that it reads, and to none twice.
+    """The command, after a check that its numbers are finite, and that it writes to no file that it
+    reads, and to none twice.
 
     Outputs are the paths that are declared ``writable``. Whatever else is said on the command line,
     and names a file, is an input.
@@ -209,6 +213,7 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:
+        _check_finite(given)
         outputs: dict[str, Path] = {}
         inputs: list[tuple[str, str]] = []
         for name, parameter in parameters.items():
@@ -222,7 +227,12 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
                     several = [str(value), *re.findall(r"=([^,;\s]+)", str(value))]
                     inputs += [(parameter.word, one) for one in several]
         check_files(outputs, [one for one in inputs if os.path.exists(os.path.expanduser(one[1]))])
-        return command(**given)
+        try:
+            with first_line("specwb: at work"):
+                return command(**given)
+        except SystemExit as stop:  # ours end by typer.Exit; code 0 would be taken for a verdict
+            problem = f"code that the command ran ended the process (exit code {stop.code})"
+            raise ValueError(problem) from stop
 
     return run
 
@@ -372,11 +382,36 @@ def imported(name: str, option: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)  # an installed command has its own folder there instead
     try:
+        _import_in_child(module)
         found = importlib.import_module(module)
-    except Exception as error:  # whatever a user's module does
+    except (Exception, SystemExit) as error:  # whatever a user's module does
         raise ValueError(
             f"{option} {name}: cannot import {module!r}: {type(error).__name__}: {error}"
         ) from None
     if not attribute or not hasattr(found, attribute):
         raise ValueError(f"{option} {name}: {module!r} has no {attribute!r}")
     return getattr(found, attribute)
+
+
+def _import_in_child(module: str) -> None:
+    """Import a module in a forked process first: one that ends the process, as ``os._exit`` does,
+    would decide the exit code of a check, 0 perhaps."""
+    child = os.fork()
+    if not child:
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)  # the import that counts says what there is to say
+        with contextlib.suppress(BaseException):
+            importlib.import_module(module)
+        os.kill(os.getpid(), signal.SIGKILL)  # an end that no module brings about by itself
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+        raise ImportError(f"it ends the process ({os.waitstatus_to_exitcode(status)})")
+
+
+def _check_finite(given: Mapping[str, Any]) -> None:
+    """Check that no number of a command line is infinite, or none."""
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} must be a finite number, got {value:g}")

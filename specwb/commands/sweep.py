@@ -93,6 +93,8 @@ def sweep(
         return
     if file is None:
         raise ValueError("a sweep needs a FILE, or --paper NAME, which prints one to begin with")
+    if home(out).is_dir():
+        raise ValueError(f"--out: {out} is a folder, give the name of a file")
     plan = spaces.read(file)
     questions = interleave(load_prompts(plan.prompts))[: plan.first]
     model = loaded(plan.target, device, dtype, stored=True)
@@ -180,7 +182,7 @@ def results(
     from specwb.sweeps import results as looking
     from specwb.sweeps.space import SweepError
 
-    if not home(store).is_file():
+    if not home(store).exists():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
     check_outputs({"--csv": csv, "--parquet": parquet, "--plot": plot})
     with Store(store, False) as opened:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from specwb.errors import SpecwbError
 from specwb.files import first_line, foreign, home, table, weights_hash
@@ -40,6 +42,25 @@ class Hub:
     token: str | bool | None = None
     cache_dir: str | Path | None = None
     local_files_only: bool = False
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leaves out the transformers library's own messages and progress bars."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+    from transformers.utils import logging
+
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        # the reader of GGUF files has a bar that no setting turns off
+        with patch.dict(vars(reader), tqdm=lambda tensors, **_: tensors):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def any_key(key: str) -> bool:

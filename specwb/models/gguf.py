@@ -24,12 +24,12 @@ import torch
 from filelock import FileLock
 
 from specwb.extras import require
-from specwb.files import foreign, home, table, whole_folder
+from specwb.files import first_line, foreign, home, table, whole_folder
 from specwb.models.architectures import check_causal
-from specwb.models.folder import LoadError, first_three
+from specwb.models.folder import LoadError, first_three, quiet
 from specwb.models.memory import check_weights_fit, free_bytes, gib, parameters
 from specwb.models.products import cache_folder
-from specwb.models.reading import quiet, tokenizer, weights
+from specwb.models.reading import tokenizer, weights
 
 logger = logging.getLogger("specwb")
 
@@ -80,8 +80,13 @@ def config_of(folder: Path, file: str, name: str) -> Any:
             "them with llama.cpp's llama-gguf-split --merge"
         )
     wrong = "is damaged, cut off or no GGUF file, or of an architecture that transformers lacks"
-    with foreign(f"{name}: {path} {wrong}", LoadError):
-        return AutoConfig.from_pretrained(folder, gguf_file=file, trust_remote_code=False)
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(folder, gguf_file=file, trust_remote_code=False)
+    except Exception as error:
+        # a file whose keys it cannot read the library takes for a config.json
+        why = "" if isinstance(error, OSError) else f": {first_line(error)}"
+        raise LoadError(f"{name}: {path} {wrong}{why}") from error
 
 
 def is_coarse(card: Mapping[str, Any]) -> bool:

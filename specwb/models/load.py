@@ -150,6 +150,8 @@ def load(
         raise LoadError(f"ranks must come from specwb.models.ranks.join, got {ranks!r}")
     if isinstance(tokenizer, str | int | float | bool):
         raise LoadError(f"tokenizer must be a tokenizer of transformers, got {tokenizer!r:.200}")
+    if not isinstance(max_memory, dict | None):
+        raise LoadError(f"max_memory must be a table of devices, got {max_memory!r:.200}")
     check_template(template)
     check_attention(attn_implementation)
     if device_map is not None and (device != "auto" or ranks is not None):
@@ -332,6 +334,10 @@ def _check_settings(folder: Path, name: str) -> None:
                 raise LoadError(
                     f"{name}: config.json says {key}={number!r}; it must be a number > 0"
                 )
+    for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
+        number = config.get(key)
+        if number is not None and not (type(number) in (int, float) and 0 <= number < math.inf):
+            raise LoadError(f"{name}: config.json says {key}={number!r}; it must be a number >= 0")
     vocabulary = config.get("vocab_size")
     for file, settings in (("config.json", config), ("generation_config.json", generation)):
         ids = settings.get("eos_token_id")

@@ -212,10 +212,10 @@ class Choices:
         return self._known[f"{key} {threads}"]
 
     def _notice(self, seconds: float) -> None:
-        """One line in a terminal, when measuring has taken more than a second for the first time;
-        in a notebook nbval would find an output that the stored one lacks."""
+        """One line, when measuring has taken more than a second for the first time; in a notebook
+        nbval would find an output that the stored one lacks."""
         before, self._spent = self._spent, self._spent + seconds
-        if before <= 1.0 < self._spent and sys.stderr.isatty():
+        if before <= 1.0 < self._spent and "ipykernel" not in sys.modules:
             logger.warning(
                 "measuring which way of multiplying is the fastest on this machine, once for every"
                 " shape of a weight and number type; kept in %s",

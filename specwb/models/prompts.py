@@ -12,6 +12,7 @@ from specwb.errors import SpecwbError
 from specwb.files import foreign
 from specwb.inputs import as_int, check_unicode, is_many, to_python
 from specwb.models.target import Target
+from specwb.templates import rendered
 
 
 class Asked(Protocol):
@@ -187,9 +188,9 @@ def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
     continued = messages[-1]["role"] == "assistant"
     # a template is a program of its own: it may raise anything
     with foreign(f"{name}: the chat template cannot be applied", PromptError):
-        text = tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=False,
+        text = rendered(
+            tokenizer,
+            messages,
             add_generation_prompt=not continued,
             continue_final_message=continued,
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import torch
 
 from specwb.files import first_line, foreign
 from specwb.models.architectures import UnsupportedModel
-from specwb.models.folder import LoadError, first_three
+from specwb.models.folder import LoadError, first_three, quiet
 from specwb.models.ranks import Ranks, load_parted
 
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
@@ -85,28 +83,12 @@ def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:
     return [key for key, x in settings.items() if x == value] + inner
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The library's own messages and bars are left out."""
-    from transformers.utils import logging
-
-    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
     from transformers import AutoTokenizer
 
     of_file = {} if gguf_file is None else {"gguf_file": gguf_file}
     place = folder / (gguf_file or "")
-    with foreign(f"{name}: no tokenizer could be loaded from {place}", LoadError):
+    with foreign(f"{name}: no tokenizer could be loaded from {place}", LoadError), quiet():
         read = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **of_file)
     # of some architectures the library makes one where no file of a tokenizer lies there
     if len(read) <= len(read.all_special_ids):

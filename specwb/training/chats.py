@@ -11,6 +11,7 @@ import numpy as np
 
 from specwb import files
 from specwb.errors import ArgumentError
+from specwb.templates import rendered
 from specwb.training import corpus
 
 ROLES = {"human": "user", "gpt": "assistant"}
@@ -51,9 +52,7 @@ def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], l
         if is_assistant and i:
             pieces.insert(0, (messages[:i], True, False))
         for known, asked, counts in pieces:
-            longer = tokenizer.apply_chat_template(
-                known, tokenize=False, add_generation_prompt=asked
-            )
+            longer = rendered(tokenizer, known, add_generation_prompt=asked)
             if not longer.startswith(text):
                 raise ArgumentError("it writes earlier turns otherwise when a turn is added")
             piece = tokenizer.encode(longer[len(text) :], add_special_tokens=False)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specwb.files import weights_hash
+from specwb.models.folder import quiet
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, save_text
@@ -125,9 +126,6 @@ class DeepRecipe(Recipe):
 
 def save_half(model: Any, folder: Path) -> None:
     """Saves a model as fp16 safetensors in shards under 15 MB; in memory it keeps its dtype."""
-    from transformers.utils import logging
-
     half = copy.deepcopy(model).cpu().half()
-    logging.disable_progress_bar()
-    half.save_pretrained(folder, max_shard_size="14MB")
-    logging.enable_progress_bar()
+    with quiet():
+        half.save_pretrained(folder, max_shard_size="14MB")

@@ -545,6 +545,12 @@ def train_for(
     followed = None if recipe is None else read_recipe(recipe, kind, RECIPES[kind].options)
     settings = lab_settings(kind, budget, changes, options, followed)
     model = trained_on(target, device)
+    wanted = parse(kind, options, RECIPES[kind].options).get("vocabulary", 0)
+    if isinstance(wanted, int) and wanted > model.vocabulary:
+        raise TrainingError(
+            f"{kind}: vocabulary={wanted} is more than the {model.vocabulary} tokens of "
+            f"{model.name!r}"
+        )
     checked = checked_settings(kind, settings, model, source)  # before any text is read
     announce(kind, [checked], model, source, seeds)
     data, mixture = training_text(model, corpus)

@@ -129,7 +129,7 @@ def names(own: Mapping[str, Any]) -> str:
 
 def parse(kind: str, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
     settings = {}
-    for item in filter(None, text.split(",")):
+    for item in text.split(",") if text else ():
         name, equals, value = item.partition("=")
         if not equals:
             raise TrainingError(f"{kind}: settings are written name=value; got {item!r}")

@@ -25,6 +25,7 @@ from specwb.files import check_path, from_json, home
 from specwb.methods import method
 from specwb.models.target import Target
 from specwb.progress import progress
+from specwb.templates import rendered
 from specwb.training.fit import TrainingError, save_text, say
 from specwb.training.reading import trained_on
 
@@ -42,7 +43,7 @@ def frame(tokenizer: Any) -> tuple[str, str]:
     if getattr(tokenizer, "chat_template", None) is None:
         raise TrainingError("the target's tokenizer has no chat template to write requests in")
     message = [{"role": "user", "content": MARK}]
-    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    text = rendered(tokenizer, message, add_generation_prompt=True)
     before, found, behind = text.partition(MARK)
     if not found or not tokenizer.encode(behind, add_special_tokens=False):
         raise TrainingError("the chat template does not write a user's words as they are")

@@ -190,7 +190,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
         (["evaluate", "--methods", ""], "--methods is empty; name one method at least"),
         (["check", "--controls", "--rule", "rrs"], "--controls checks wrong rules of its own"),
         (["reproduce", "all", "--minutes", "0"], "--minutes must be > 0, got 0"),
-        (["reproduce", "all", "--seconds", "nan"], "--seconds must be > 0, got nan"),
+        (["reproduce", "all", "--seconds", "nan"], "--seconds must be a finite number, got nan"),
         (["reproduce", "all", "--shipped", "--quick"], "--shipped measures nothing; leave --quick"),
         (["reproduce", "all", "--shipped", "--out", __file__], "is a file, give the name of a"),
         (["nonsense"], "nonsense"),
@@ -235,6 +235,33 @@ def test_compare_names_methods_without_the_preset(monkeypatch, capsys):
     how = ["--methods", "ar eagle2", "--preset", "published"]
     err = call(monkeypatch, capsys, "compare", *how)[2]
     assert err.startswith("without a preset 'published', as they are: ar\n")
+
+
+INTERRUPTED_IMPORT = """
+import builtins, runpy
+usual = builtins.__import__
+
+def importing(name, *rest, **more):
+    if name == "typer":
+        raise KeyboardInterrupt
+    return usual(name, *rest, **more)
+
+builtins.__import__ = importing
+"""
+
+
+STARTS = [
+    "runpy.run_module('specwb.__main__', run_name='__main__')",
+    "import specwb.__main__ as m; m.main()",
+]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_an_interruption_of_the_imports_is_one_line(start):
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT + start], capture_output=True, text=True
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted\n")
 
 
 def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):

@@ -187,12 +187,22 @@ def test_a_tied_head_that_is_stored_once_more(tmp_path):
         ("config", {"eos_token_id": 99999}, "eos_token_id=99999"),
         ("config", {"eos_token_id": []}, "eos_token_id=[]"),
         ("generation_config", {"eos_token_id": [1, -1]}, "eos_token_id=[1, -1]"),
-        ("config", {"rms_norm_eps": "a"}, "rms_norm_eps"),
+        ("config", {"rms_norm_eps": "a"}, "rms_norm_eps='a'; it must be a number >= 0"),
+        ("config", {"rms_norm_eps": -1}, "rms_norm_eps=-1; it must be a number >= 0"),
+        ("config", {"rms_norm_eps": -1e-5}, "rms_norm_eps=-1e-05; it must be a number >= 0"),
     ],
 )
 def test_settings_that_cannot_be(folder, file, settings, word):
     change(folder / f"{file}.json", **settings)
     assert word in refused(specwb.load, folder)
+
+
+def test_weights_that_are_a_pickle_with_code(folder):
+    (folder / WEIGHTS).unlink()
+    torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")
+    line = refused(specwb.load, folder)
+    assert "it is a pickle with code, or no file of weights; it is not read" in line
+    assert "weights_only" not in line
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])

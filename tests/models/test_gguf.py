@@ -285,10 +285,18 @@ def test_what_cannot_be_read_is_one_line(model, file, tmp_path):
     for size in (2, 100, 600, len(content) - 1000):  # in the header, the table and the weights
         cut.write_bytes(content[:size])
         refused(f"{cut} is damaged", cut)
+    for place in (30, 60, 200):  # in the names of the keys
+        cut.write_bytes(content[:place] + b"\xff" * 40 + content[place + 40 :])
+        refused(f"{cut} is damaged, cut off or no GGUF file", cut)
     refused("rwkv6", write(tmp_path / "other.gguf", model, architecture="rwkv6"))
     part = tmp_path / "big-00001-of-00003.gguf"
     part.write_bytes(content + b"\0")  # another content than one that was converted
     refused("3 parts", part)
+
+
+def test_the_librarys_bars_are_silent(file, capfd):
+    specwb.load(file)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_file_without_a_tokenizer(model, tmp_path):

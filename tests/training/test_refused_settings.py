@@ -32,6 +32,8 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("heads=40", "rows of 32 tokens are too short, medusa needs 41"),
         ("vocabulary=8", "medusa: vocabulary is of shared heads; set shared=1"),
         ("shared=2", "medusa: shared must be an integer in 0..1, got 2"),
+        (",,,", "medusa: settings are written name=value; got ''"),
+        ("shared=1,vocabulary=999", "medusa: vocabulary=999 is more than the 64 tokens of"),
         ("heads=true", "medusa: heads must be an integer >= 1, got True"),
     ],
     "falcon": [

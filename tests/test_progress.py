@@ -1,0 +1,79 @@
+"""Lines about work that lasts: when they come, and what they say."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from specwb import progress
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(progress, "FIRST", 0.05)
+    monkeypatch.setattr(progress, "EVERY", 0.2)
+    monkeypatch.setattr(progress, "_printed", 0.0)
+
+
+def printed(capsys) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_the_first_line_comes_soon_and_others_now_and_then(quick, capsys):
+    with progress.progress("measuring") as move:
+        time.sleep(0.15)
+        first = printed(capsys)
+        move(0.25, "pld")
+        time.sleep(0.3)
+    time.sleep(0.3)
+    assert first == ["measuring, 0 s so far"]
+    # a quarter is done, so three times as long is left; nothing comes when the work has ended
+    (line,) = set(printed(capsys))
+    assert line in ("25%: pld, about 1 s left, 0 s so far", "25%: pld, about 2 s left, 0 s so far")
+
+
+def test_a_command_that_imports_for_long_says_so_once(quick, capsys):
+    with progress.first_line("specwb tune: at work"):
+        time.sleep(0.3)
+    with progress.first_line("specwb tune: at work"), progress.lines(lambda: "loading", first=1):
+        time.sleep(0.1)
+    assert printed(capsys) == ["specwb tune: at work"]
+
+
+def test_what_is_quick_says_nothing(quick, capsys):
+    with progress.lines(lambda: "loading", first=0.5):
+        time.sleep(0.1)
+    assert printed(capsys) == []
+
+
+def test_no_line_soon_after_another(quick, monkeypatch, capsys):
+    with progress.lines(lambda: "training"):
+        for step in range(6):
+            progress.line(f"step {step}")
+            time.sleep(0.04)
+    assert "training, 0 s so far" not in printed(capsys)
+
+
+def test_the_first_of_several_processes_prints(quick, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    with progress.progress("training"):
+        time.sleep(0.15)
+    assert printed(capsys) == []
+
+
+DURATIONS = {
+    0.4: "0 s",
+    119: "119 s",
+    120: "2 min",
+    5400: "90 min",
+    7200: "2 h",
+    86400: "24 h",
+    2.6 * 86400: "3 days",
+    1e15: "31,709,792 years",
+}
+
+
+@pytest.mark.parametrize("seconds", DURATIONS)
+def test_a_duration_is_in_its_largest_unit(seconds):
+    assert progress.duration(seconds) == DURATIONS[seconds]
