@@ -68,7 +68,7 @@ def first_line(text: str) -> Iterator[None]:
 def lines(words: Callable[[], str], first: float | None = None) -> Iterator[None]:
     """Print what ``words`` returns and the time spent, now and then while the block lasts.
 
-    A thread prints, since the work may be one call of a library.
+    A thread prints, since the work may be one call of a library. In a notebook nothing is printed.
     """
     global _begun
     began, ended = time.monotonic(), threading.Event()
@@ -82,7 +82,8 @@ def lines(words: Callable[[], str], first: float | None = None) -> Iterator[None
             due = _printed + EVERY
 
     thread = threading.Thread(target=run, daemon=True)
-    if _is_first():
+    # a stored notebook would lack a line that comes on a slow machine only
+    if _is_first() and not errors.is_jupyter:
         thread.start()
     try:
         yield

@@ -168,7 +168,7 @@ PYTHON = {
     "options": (lambda: specwb.register("x", print, options=5), MethodError, "must be a dataclass"),
     "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
     "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
-    "template endless": (endless(NESTED), TemplateError, "has not ended after 5,000,000 steps"),
+    "template endless": (endless(NESTED), TemplateError, "has not ended after 10,000,000 steps"),
     "template writes": (
         endless("{{ 'w1 ' * 10**8 }}"),
         TemplateError,

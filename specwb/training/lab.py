@@ -28,6 +28,7 @@ from specwb.files import home, weights_hash, whole_folder
 from specwb.models.load import data_dir
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
+from specwb.progress import lines
 from specwb.training import corpus as text
 from specwb.training import loops
 from specwb.training.card import model_card, read_card
@@ -87,9 +88,10 @@ def build(
             raise TrainingError(f"{problem}; delete it or choose another --out")
         save_text(run, marker)
         save_text((LAB / "recipe.toml").read_text(), out / "recipe.toml")
-        _make_tokenizer(out / "tokenizer", docs, plan, start_from)
-        tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
-        data = text.encode(docs, tokenizer)
+        with lines(lambda: "preparing the training text"):
+            _make_tokenizer(out / "tokenizer", docs, plan, start_from)
+            tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
+            data = text.encode(docs, tokenizer)
         mixture = plan["corpus"]["mixture"]
         facts = {"sha256": data.sha256, "mixture": mixture, "sources": data.manifest}
         save_text(json.dumps(facts, indent=1) + "\n", out / "corpus.json")

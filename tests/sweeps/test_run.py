@@ -24,6 +24,7 @@ import specwb
 from specwb.bench import conditions
 from specwb.bench import measure as measuring
 from specwb.bench.store import digest
+from specwb.bench.work import WorkError
 from specwb.figures.sweeps import trade
 from specwb.options import parse_value
 from specwb.studies import study_of
@@ -101,6 +102,14 @@ def test_what_is_stored_is_not_measured_again(target, tmp_path, monkeypatch):
     assert len(more) == len(first) + len(PROMPTS)
 
 
+def test_more_than_a_day_is_refused_before_the_first_run(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECWB_HOURS", "1e-12")
+    store = tmp_path / "s.sqlite"
+    with pytest.raises(WorkError, match=r"^9 runs at the .*; lower first \(prompts\), max_new_tok"):
+        specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
+    assert len(frame(store)) == 0
+
+
 def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
     store, seen = tmp_path / "s.sqlite", []
 
@@ -112,7 +121,8 @@ def test_an_interrupt_loses_at_most_the_run_it_was_at(target, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, progress=stop, **SHORT)
     assert len(frame(store)) == 4
-    assert seen[0].startswith("9 runs, about ")  # said before the first of them
+    about = "9 runs at the speed of plain decoding: about "
+    assert seen[0].startswith(about)  # said before the first of them
     assert seen[1] == "1 of 9 runs"
     whole = specwb.sweep(target, PROMPTS, "pld", gamma=[1, 2], store=store, **SHORT)
     assert len(whole) == 3 * len(PROMPTS)
@@ -496,7 +506,7 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
     store = tmp_path / "s.sqlite"
     code, out, err = call(monkeypatch, capsys, "sweep", str(plan), "--out", str(store))
     assert code == 0, err
-    assert "9 runs, about " in err
+    assert "9 runs at the speed of plain decoding: about " in err
     assert "9 runs of 3 configurations are in" in err
     csv, plot = tmp_path / "runs.csv", tmp_path / "p.html"
     code, out, err = call(
