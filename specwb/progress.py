@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-FIRST, EVERY = 4.0, 30.0
+FIRST, EVERY = 3.0, 30.0
 # :x: is part of a message such as package:x: and no picture
 errors = Console(stderr=True, emoji=False)
 _printed = 0.0  # when the last line was

@@ -212,6 +212,11 @@ def ask(key: str, **given: Any) -> Question:
     if unknown := given.keys() - defaults.keys():
         has = f"it has {', '.join(defaults)}" if defaults else "it takes no values"
         raise QuestionError(f"{key} has no {', '.join(unknown)}; {has}")
+    for name, value in given.items():
+        if not isinstance(value, type(defaults[name])):
+            raise QuestionError(
+                f"{key}: {name} must be like {defaults[name]!r}, got {value!r:.200}"
+            )
     facts = {**defaults, **given, "choices": choices}
     for part in (rows.get("facts", ""), code):
         exec(compile(part, f"{key}, facts", "exec"), facts)

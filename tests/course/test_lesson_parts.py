@@ -128,6 +128,8 @@ def test_the_answer_varies_with_what_is_given(file, monkeypatch):
         course.ask("9.seeded", sed=2)
     with pytest.raises(QuestionError, match="which has no seed; it takes no values"):
         course.ask("9.which", seed=2)
+    with pytest.raises(QuestionError, match=r"9\.seeded: seed must be like \d, got 'x'"):
+        course.ask("9.seeded", seed="x")
 
 
 @pytest.mark.parametrize(
