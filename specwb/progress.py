@@ -98,17 +98,20 @@ def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str]
 
     A ``lasting`` bar says how long it will take, and stays when it is full.
     """
-    began, share, doing = time.monotonic(), 0.0, task
+    share, doing = 0.0, task
+    start: tuple[float, float] | None = None  # time and share, some of which an earlier call did
 
     def move(done: float, text: str) -> None:
-        nonlocal share, doing
+        nonlocal share, doing, start
         share, doing = min(done, 1.0), text
+        start = start or (time.monotonic(), share)
         bar.update(number, completed=share, description=text)
 
     def words() -> str:
-        if not share:
+        began, before = start or (0.0, share)
+        if share <= before:
             return doing
-        left = (time.monotonic() - began) * (1 / share - 1)
+        left = (time.monotonic() - began) * (1 - share) / (share - before)
         return f"{share:.0%}: {doing}, about {duration(left)} left"
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())

@@ -22,15 +22,16 @@ def printed(capsys) -> list[str]:
 
 def test_the_first_line_comes_soon_and_others_now_and_then(quick, capsys):
     with progress.progress("measuring") as move:
+        move(0.5, "ar")  # which an earlier run did
         time.sleep(0.15)
         first = printed(capsys)
-        move(0.25, "pld")
+        move(0.6, "pld")
         time.sleep(0.3)
     time.sleep(0.3)
-    assert first == ["measuring, 0 s so far"]
-    # a quarter is done, so three times as long is left; nothing comes when the work has ended
+    assert first == ["ar, 0 s so far"]
+    # a tenth took some .3 s, and four times as much is left; nothing comes when the work has ended
     (line,) = set(printed(capsys))
-    assert line in ("25%: pld, about 1 s left, 0 s so far", "25%: pld, about 2 s left, 0 s so far")
+    assert line in ("60%: pld, about 1 s left, 0 s so far", "60%: pld, about 2 s left, 0 s so far")
 
 
 def test_a_command_that_imports_for_long_says_so_once(quick, capsys):

@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,21 +19,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
 from specwb.files import whole_file
 from specwb.models.attention import backends
-from specwb.progress import errors, line, lines
+from specwb.progress import duration, errors, line, progress
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
 
 T = TypeVar("T")
@@ -238,16 +230,16 @@ def fit(*trainings: Training) -> list[Log]:
     first = min(training.done for training in trainings)
     last = max(training.plan.steps for training in trainings)
     try:
-        # on a terminal there are bars
-        telling = nullcontext() if errors.is_terminal else lines(trainings[0].progress)
-        with _bars() as bars, telling, backends(trainings[0].device):
+        with progress("training", lasting=True) as move, backends(trainings[0].device):
             for training in trainings:
-                training.show_in(bars)
+                training.began = time.monotonic()
                 training.measure_where_due()  # what an interrupt came before
+                move(first / last, training.state())
             for step in range(first, last):
                 for training in trainings:
                     if training.done == step < training.plan.steps:
                         training.advance()
+                        move((step + 1) / last, training.state())
     except KeyboardInterrupt:
         for training in trainings:
             training.stop()
@@ -255,20 +247,6 @@ def fit(*trainings: Training) -> list[Log]:
     for training in trainings:
         training.finish()
     return [training.log for training in trainings]
-
-
-def _bars() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-        TextColumn("{task.fields[acceptance]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        disable=not (_processes().is_main_process and errors.is_terminal),
-    )
 
 
 class Training:
@@ -309,6 +287,7 @@ class Training:
         self.is_parallel = processes.num_processes > 1
         self.log = Log()
         self.start = self.done = 0  # steps, when this call began and now
+        self.began = 0.0  # time of this call
         self.is_updating = False
         self.unread: list[Tensor] = []  # losses of the last step, where an interrupt came before
         self.last_save = time.monotonic()
@@ -338,17 +317,6 @@ class Training:
             "optimisers": [o.state_dict() for o in self.optimisers],
         }
         save_atomically(partial(dump, content), self.checkpoint)
-
-    def show_in(self, bars: Progress) -> None:
-        """Shows progress by a bar of its own, or by lines where there is no terminal."""
-        self.bars, self.began = bars, time.monotonic()
-        self.bar = bars.add_task(
-            self.name,
-            total=self.plan.steps,
-            completed=self.start,
-            loss="-",
-            acceptance=self.log.acceptance,
-        )
 
     def advance(self) -> None:
         """Takes the next step; measures, reports and saves where that is due."""
@@ -425,21 +393,16 @@ class Training:
         return is_due or (last and self.done == self.plan.steps)
 
     def _report(self) -> None:
-        """Moves the progress bar on, and prints a line now and then where there is no terminal."""
-        loss, acceptance = f"{self.log.recent_loss:.3f}", self.log.acceptance
-        self.bars.update(self.bar, completed=self.done, loss=loss, acceptance=acceptance)
-        if self.is_first and not errors.is_terminal and self._is_due(REPORTS):
-            line(self.progress())
+        """Prints a line now and then where there is no terminal."""
+        if not self.is_first or errors.is_terminal or not self._is_due(REPORTS):
+            return
+        seconds = (time.monotonic() - self.began) / (self.done - self.start)
+        line(f"{self.state()}, {duration(seconds * (self.plan.steps - self.done))} left")
 
-    def progress(self) -> str:
-        """In words how far it is: step, loss, acceptance and the minutes left."""
-        parts = [f"step {self.done}/{self.plan.steps}"]
-        if self.log.loss:
-            parts += [f"loss {self.log.recent_loss:.3f}", self.log.acceptance]
-        if self.done > self.start:
-            seconds_per_step = (time.monotonic() - self.began) / (self.done - self.start)
-            minutes = seconds_per_step * (self.plan.steps - self.done) / 60
-            parts.append(f"{minutes:.1f} min left")
+    def state(self) -> str:
+        """In words how far it is: step, loss and acceptance."""
+        loss = f"loss {self.log.recent_loss:.3f}" if self.log.loss else ""
+        parts = (f"step {self.done}/{self.plan.steps}", loss, self.log.acceptance)
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
     def stop(self) -> None:
