@@ -14,12 +14,12 @@ from typer.main import get_command
 from specwb.cli import app
 from specwb.methods import METHODS
 from specwb.models import smol
-from specwb.models.products import cache_folder
+from specwb.models.gguf import cached
 from specwb.verify import RULES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-HAS_SMOL = (cache_folder() / "smol-1" / smol.COMPLETE).is_file()
+HAS_SMOL = cached(smol.SHA256) is not None
 
 
 def programs(page: Path) -> list[str]:

@@ -266,9 +266,7 @@ def _tell_unused(target: Target) -> None:
         )
 
 
-def _files(
-    source: str | Path, gguf_file: str | None, hub: Hub | None = None
-) -> tuple[Path, str | None, bool]:
+def _files(source: str | Path, gguf_file: str | None, hub: Hub) -> tuple[Path, str | None, bool]:
     """The folder that a model lies in, the name of the GGUF file that it is there, or None, and
     whether the folder is the hub's."""
     place, file = gguf.split(_place(source), gguf_file)

@@ -85,7 +85,7 @@ def test_a_gguf_file_of_float32_is_never_rounded_unasked(tmp_path, monkeypatch):
     file = write(tmp_path / "m.gguf", tiny.build("qwen2", seed=3))
     assert specwb.load(file, device="cpu").dtype == torch.float32
     assert not asked
-    monkeypatch.setattr(gguf, "PRECISE", ())  # as if these were types of few bits
+    monkeypatch.setattr(gguf, "PRECISE", set())  # as if these were types of few bits
     assert specwb.load(file, device="cpu").dtype == torch.bfloat16
     assert len(asked) == 1
 

@@ -152,6 +152,12 @@ def test_matrices_that_bfloat16_would_not_round_are_timed_in_it(
         assert float((stored[name] - weight).abs().max()) <= precision * float(weight.abs().max())
 
 
+def test_one_precise_matrix_keeps_a_file_in_float32():
+    assert module.is_coarse({"matrices": ["BF16", "Q4_K", "Q6_K"]})
+    for precise in ({"matrices": ["F16", "Q4_K"]}, {"matrices": []}, {}):
+        assert not module.is_coarse(precise)
+
+
 def folders(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if path.suffix != ".lock")
 
