@@ -32,7 +32,7 @@ FILES = {
 }
 
 
-class _Imports(ast.NodeVisitor):
+class Imports(ast.NodeVisitor):
     """Modules of the package that a file imports, anywhere in it; those for annotations only are
     left out."""
 
@@ -57,8 +57,8 @@ class _Imports(ast.NodeVisitor):
             self.modules.add(module)
 
 
-def imports(path: Path) -> _Imports:
-    found = _Imports()
+def imports(path: Path) -> Imports:
+    found = Imports()
     found.visit(ast.parse(path.read_text(encoding="utf-8")))
     return found
 
