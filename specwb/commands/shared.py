@@ -230,8 +230,11 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with first_line("specwb: at work"):
                 return command(**given)
-        except SystemExit as stop:  # ours end by typer.Exit; code 0 would be taken for a verdict
-            problem = f"code that the command ran ended the process (exit code {stop.code})"
+        except SystemExit as stop:
+            if stop.code:
+                raise
+            # ours end by typer.Exit: this would be taken for a verdict
+            problem = "code that the command ran ended the process (exit code 0)"
             raise ValueError(problem) from stop
 
     return run

@@ -213,7 +213,7 @@ def test_a_reader_that_goes_away_is_no_error():
     command = [sys.executable, "-m", "specwb.cli", "methods"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         run.stdout.close()
-        assert run.stderr.read() == b""
+        assert run.stderr.read() in (b"", b"specwb: at work\n")  # on a slow machine
     assert run.returncode == 1
 
 
