@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from specwb.trace import explain
     from specwb.tree import Tree
     from specwb.verify import RULES, NodeRule, Rule
-    from specwb.verify.certify import certify
+    from specwb.certificate.certify import certify
     from specwb.widgets.dials import dials
     from specwb.widgets.microscope import microscope
 
@@ -91,7 +91,7 @@ _PLACES = {
     "trace": ("explain",),
     "tree": ("Tree",),
     "verify": ("RULES", "NodeRule", "Rule"),
-    "verify.certify": ("certify",),
+    "certificate.certify": ("certify",),
     "widgets.dials": ("dials",),
     "widgets.microscope": ("microscope",),
 }

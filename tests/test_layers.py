@@ -13,7 +13,7 @@ FLOORS = (
     "errors extras files inputs options templates tree mask noise probability flow blocks streaming"
     " stops palette processors progress",
     "verify.exact",
-    "verify models analysis diffuspec graphs trace",
+    "verify certificate models analysis diffuspec graphs trace",
     "drafters",
     "methods describe engine decoding",
     "custom_generate figures scope",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import imported, table, whole, wide
+from specwb.commands.shared import table, whole, wide
 
 
 def certify(
@@ -49,9 +51,9 @@ def certify(
     Its random numbers are not sampled: every way in which they can come out is followed. A verifier
     that is biased is shown with a text and its two probabilities.
     """
-    from specwb.verify.certify import LOSSLESS
-    from specwb.verify.certify import certify as certified
-    from specwb.verify.verifiers import ADAPTERS, VERIFIERS
+    from specwb.certificate.certify import LOSSLESS
+    from specwb.certificate.certify import certify as certified
+    from specwb.certificate.known import VERIFIERS
 
     screen = wide()
     if known:
@@ -59,7 +61,7 @@ def certify(
             raise ValueError("--known goes alone: leave the verifier out")
         rows = []
         for name, one in VERIFIERS.items():
-            result = certified(one.verify, one.draw, logits=one.logits)
+            result = certified(f"{one.verify.__module__}:{name}", one.draw, logits=one.logits)
             tv = f"{result.tv:.3f}" if result.worst else ""
             rows.append(
                 {
@@ -77,14 +79,9 @@ def certify(
         return
     if verifier is None:
         raise ValueError("a verifier is needed, package.module:function or a rule; or --known")
-    function = imported(verifier, "verifier") if ":" in verifier else verifier
-    if like is not None:
-        if like not in ADAPTERS:
-            raise ValueError(f"--like must be one of {', '.join(ADAPTERS)}, got {like!r}")
-        if not callable(function):
-            raise ValueError(f"--like is for functions, package.module:function, got {verifier!r}")
-        function = ADAPTERS[like](function)
-    result = certified(function, draw, logits=logits, seconds=seconds)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # an installed command has its own folder there instead
+    result = certified(verifier, draw, logits=logits, like=like, seconds=seconds)
     whole(screen, repr(result))
     for case in result.instances:
         whole(screen, f"  {case}: TV {case.tv:.3g}")

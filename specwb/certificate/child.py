@@ -1,0 +1,258 @@
+"""The processes that functions under test run in.
+
+A function that is named, ``package.module:function``, is imported by a *fresh* interpreter, in
+which everything is intercepted before. That interpreter has imported torch and numpy and nothing of
+the user's; it stays, and every certificate is a fork of it. A function that is handed over as an
+object runs in a fork of the present process, in which everything is intercepted afterwards.
+
+In both cases the parent process is left as it was, whatever the function does, and a time limit
+kills the child and what it has started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from specwb.certificate.adapters import ADAPTERS
+from specwb.certificate.instances import Instance
+from specwb.certificate.measure import Finding, measured
+from specwb.certificate.symbols import NoCertificate
+from specwb.errors import ArgumentError
+
+_TICK = 0.2  # seconds between two looks at whether the child has died
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked of a child: the verifier or its name, and the instances."""
+
+    verifier: Any
+    cases: Sequence[Instance]
+    draw: str
+    logits: bool
+    like: str | None
+    seconds: float
+    # of the process that asks
+    path: list[str] = field(default_factory=lambda: list(sys.path))
+    folder: str = field(default_factory=os.getcwd)
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+def run(job: Job) -> Finding:
+    """Measure a verifier in a child process.
+
+    Raises:
+        ArgumentError: its name cannot be imported, or there is no fork on this system.
+    """
+    if not hasattr(os, "fork"):
+        raise ArgumentError("certificates need os.fork, which this system does not have")
+    if isinstance(job.verifier, str):
+        return _Interpreter.ask(job)
+
+    def work() -> Finding:
+        from specwb.certificate import interception
+
+        if held := interception.install():
+            raise NoCertificate(
+                f"{held[0]} is held where it cannot be intercepted: name the function"
+            )
+        return _measure(job, job.verifier)
+
+    return forked(work, job.seconds)
+
+
+def _measure(job: Job, verifier: Any) -> Finding:
+    import torch
+
+    torch.set_num_threads(1)  # OpenMP's threads do not outlive a fork
+    if job.like is not None:
+        verifier = ADAPTERS[job.like](verifier)
+    return measured(verifier, job.cases, job.draw, job.logits)
+
+
+def forked(work: Callable[[], Any], seconds: float, watched: int | None = None) -> Any:
+    """Do work in a fork of this process and return its result, or a :class:`Finding` that says why
+    there is none. ``watched`` is a file descriptor on whose end everything ends."""
+    read, write = os.pipe()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child has not
+        child = os.fork()
+    if child == 0:
+        _work(work, write, [read] if watched is None else [read, watched])
+    os.close(write)
+    data, end, status = b"", time.monotonic() + seconds, None
+    try:
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                return Finding(reason=f"it ran longer than {seconds:g} s")
+            looked = [read] if watched is None else [read, watched]
+            ready, _, _ = select.select(looked, [], [], min(left, _TICK))
+            if watched in ready:
+                raise EOFError
+            if read in ready:
+                chunk = os.read(read, 1 << 16)
+                data += chunk
+                size = int.from_bytes(data[:8], "little")
+                if len(data) >= 8 + size > 8:
+                    break
+                if chunk:
+                    continue
+            # a process that the child has started may hold the pipe open
+            if status is None:
+                done, code = os.waitpid(child, os.WNOHANG)
+                status = code if done else None
+            if status is not None and read not in ready:
+                break
+            if read in ready and status is None:
+                _, status = os.waitpid(child, 0)
+            if status is not None:
+                break
+    finally:
+        os.close(read)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+        if status is None:
+            os.waitpid(child, 0)
+    if len(data) > 8:
+        result = pickle.loads(data[8:])
+        if isinstance(result, ArgumentError):
+            raise result
+        return result
+    code = os.waitstatus_to_exitcode(status or 0)
+    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return Finding(reason=f"it ended the process it ran in ({how})")
+
+
+def _work(work: Callable[[], Any], write: int, others: list[int]) -> NoReturn:
+    """The child's whole life."""
+    code = 1
+    try:
+        os.setsid()
+        for one in others:
+            os.close(one)
+        try:
+            result = work()
+        except NoCertificate as error:
+            result = Finding(reason=str(error))
+        except ArgumentError as error:
+            result = error
+        except BaseException as error:
+            result = Finding(reason=f"{type(error).__name__}: {str(error)[:200]}")
+        data = pickle.dumps(result)
+        data = len(data).to_bytes(8, "little") + data
+        while data:
+            data = data[os.write(write, data) :]
+        code = 0
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+class _Interpreter:
+    """The fresh interpreter, one for a process."""
+
+    of_process: ClassVar[dict[int, _Interpreter]] = {}
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        call = f"from specwb.certificate.child import serve; serve({theirs.fileno()})"
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", call],
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for its parent
+        )
+        theirs.close()
+        self.line = Connection(ours.detach())
+        atexit.register(self.close)
+
+    @classmethod
+    def ask(cls, job: Job) -> Finding:
+        one = cls.of_process.get(os.getpid())
+        if one is None:
+            one = cls.of_process[os.getpid()] = cls()
+        try:
+            one.line.send(job)
+            result = one.line.recv()
+        except BaseException as error:
+            one.close()
+            if isinstance(error, EOFError | OSError):
+                raise RuntimeError("the interpreter for certificates has ended") from error
+            raise
+        if isinstance(result, ArgumentError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        self.of_process.pop(os.getpid(), None)
+        self.line.close()
+        self.process.wait()
+        atexit.unregister(self.close)
+
+
+def serve(descriptor: int) -> None:
+    """The fresh interpreter's life: it intercepts everything and forks for every job."""
+    from specwb.certificate import interception
+
+    interception.install()
+    line = Connection(descriptor)
+    while True:
+        try:
+            job = line.recv()
+            try:
+                line.send(forked(partial(_named, job), job.seconds, descriptor))
+            except ArgumentError as error:
+                line.send(error)
+        except EOFError:
+            return
+
+
+def _named(job: Job) -> Finding:
+    from specwb.certificate import interception
+
+    os.environ.clear()
+    os.environ.update(job.environment)
+    os.chdir(job.folder)
+    sys.path[:] = job.path
+    importlib.invalidate_caches()
+    name, _, attribute = job.verifier.partition(":")
+    try:
+        found: Any = importlib.import_module(name)
+    except Exception as error:  # whatever a user's module does
+        raise ArgumentError(
+            f"{job.verifier}: cannot import {name!r}: {type(error).__name__}: {error}"
+        ) from None
+    except SystemExit as error:
+        raise NoCertificate(f"importing {name!r} ended the program: sys.exit({error})") from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ArgumentError(f"{job.verifier}: {name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ArgumentError(f"{job.verifier} is no function")
+    interception.know()
+    return _measure(job, found)
