@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from specwb import verify as verify
     from specwb import widgets as widgets
     from specwb.bench.compare import compare
+    from specwb.certificate.certify import certify
     from specwb.custom_generate import UnsupportedGeneration, hf
     from specwb.decoding import Output, decode, rounds
     from specwb.drafters.base import Drafter
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from specwb.trace import explain
     from specwb.tree import Tree
     from specwb.verify import RULES, NodeRule, Rule
-    from specwb.certificate.certify import certify
     from specwb.widgets.dials import dials
     from specwb.widgets.microscope import microscope
 

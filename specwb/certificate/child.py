@@ -25,8 +25,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
