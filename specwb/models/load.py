@@ -205,7 +205,7 @@ def load(
     how = {key: value for key, value in how.items() if value is not None}
     if tokenizer is None:
         tokenizer = reading.tokenizer(folder, name)
-    reading.check_words(tokenizer, text_config(config).vocab_size, f"{name} ({folder})")
+    reading.check_words(tokenizer, text_config(config).vocab_size, str(folder))
     use_template(tokenizer, template)
     model = reading.weights(folder, config, kind, name, ranks, how)
     card = card_of(folder)
