@@ -96,7 +96,7 @@ def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str]
     """Show a bar on a terminal, elsewhere :func:`lines`; yields what moves it: the share done, and
     what is done now.
 
-    A ``lasting`` bar says how long it will take, and stays when it is full.
+    A ``lasting`` one says how long it will take, and its bar stays when it is full.
     """
     share, doing = 0.0, task
     start: tuple[float, float] | None = None  # time and share, some of which an earlier call did
@@ -112,7 +112,7 @@ def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str]
         if share <= before:
             return doing
         left = (time.monotonic() - began) * (1 - share) / (share - before)
-        return f"{share:.0%}: {doing}, about {duration(left)} left"
+        return f"{share:.0%}: {doing}" + (f", about {duration(left)} left" if lasting else "")
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     hidden = not (errors.is_terminal and _is_first())

@@ -21,7 +21,7 @@ def printed(capsys) -> list[str]:
 
 
 def test_the_first_line_comes_soon_and_others_now_and_then(quick, capsys):
-    with progress.progress("measuring") as move:
+    with progress.progress("measuring", lasting=True) as move:
         move(0.5, "ar")  # which an earlier run did
         time.sleep(0.15)
         first = printed(capsys)

@@ -120,7 +120,7 @@ def reproduce_all(
             )
             try:
                 models = run.models_of(study, model, None if study.deep else draft)
-                with progress("reproducing") as report:
+                with progress("reproducing", lasting=True) as report:
                     documents[name], stopped = run.reproduce(
                         study, models, questions, settings, progress=report
                     )

@@ -302,7 +302,7 @@ def _reproduce(
         out, prompts, rounds, seconds, seed, restart, not tokens_only, own, command_line()
     )
     models = run.models_of(study, model, draft, head)
-    with progress("reproducing") as report:
+    with progress("reproducing", lasting=True) as report:
         document, interrupted = run.reproduce(study, models, questions, settings, training, report)
     _show(study, document, f"kept in {out}")
     if interrupted:

@@ -71,7 +71,7 @@ def tune(
     model = loaded(target, device, dtype, loading, threads=threads, stored=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")
     path = out or Path(f"build/tune/{name}-{model.device.type}-T{temperature:g}.json")
-    with progress("tuning") as tells:
+    with progress("tuning", lasting=True) as tells:
         result = tuning.tune(
             model,
             questions,

@@ -97,7 +97,7 @@ def sweep(
     if progress is not None and not callable(progress):
         raise SweepError(f"progress must be a function, got {progress!r}")
     integer("jobs", jobs, 1, kind=SweepError)
-    with bar("sweep") if progress is None else nullcontext(progress) as move:
+    with bar("sweep", lasting=True) if progress is None else nullcontext(progress) as move:
         rest = jobs, timed, move
         if isinstance(store, Store):
             with store.measuring():
