@@ -13,8 +13,7 @@ their sum:
 - arrows: other rooms that it imports, also inside functions and for annotations only, and how many
   of these lie above it in FLOORS of tests/test_layers.py.
 
-Then the options of the command line, of the methods and of the recipes of heads. With folders, one
-row for each, such as ``python scripts/size.py tests``.
+Then the options of commands, methods and recipes of heads. With folders: one row for each.
 """
 
 from __future__ import annotations
