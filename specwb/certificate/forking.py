@@ -197,8 +197,12 @@ class Forking(TorchFunctionMode):
             return symbols[0].call(name, args, kwargs, func)
         if filled is None or is_symbol(filled):
             return run.refuse(f"{name} of random numbers")
-        found = symbols[0].call(name, args, kwargs, getattr(Tensor, name[:-1]))
-        return self._fill(filled, found, False) if is_symbol(found) else found
+        found = symbols[0].call(name[:-1], args, kwargs, getattr(Tensor, name[:-1]))
+        if not is_symbol(found):
+            return run.refuse(f"{name} of random numbers")
+        if found.like.shape != filled.shape:
+            return run.refuse(f"{name} of random numbers of another shape")
+        return self._fill(filled, found, False)
 
     def _drawn(self, name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What a function draws, after the real one has been called."""

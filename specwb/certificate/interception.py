@@ -283,6 +283,7 @@ def install() -> list[str]:
         (_thread, True, "start_new_thread start_new"),
         (time, False, "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns"),
         (time, False, "process_time process_time_ns thread_time thread_time_ns localtime gmtime"),
+        (time, False, "ctime asctime strftime clock_gettime clock_gettime_ns"),
     ):
         for name in names.split():
             if old := getattr(module, name, None):

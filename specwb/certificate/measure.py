@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,7 @@ def measured(
 
     done: list[Instance] = []
     tv = 0.0
+    kept = _numbers(verifier)
     for case in cases:
         try:
             found, runs = texts(case)
@@ -62,7 +65,42 @@ def measured(
                 return Finding(own, tuple(done), worst)
         except NoCertificate as error:
             return Finding(tv, tuple(done), None, str(error))
+    if changed := [x for x, value in _numbers(verifier).items() if kept.get(x, value) != value]:
+        reason = f"it keeps state: {', '.join(changed[:3])} changes from call to call"
+        return Finding(tv, tuple(done), None, reason)
     return Finding(tv, tuple(done))
+
+
+def _numbers(function: Any, seen: set[int] | None = None, at: str = "") -> dict[str, Any]:
+    """The numbers that a function may count with: in its module, its closure, lists there and
+    attributes of objects."""
+    seen = set() if seen is None else seen
+    if id(function) in seen:
+        return {}
+    seen.add(id(function))
+    if isinstance(function, int | float | complex | str):
+        return {at: function}
+    if isinstance(function, partial):
+        return _numbers([function.func, *function.args, *function.keywords.values()], seen, at)
+    if isinstance(function, MethodType):
+        return _numbers([function.__self__, function.__func__], seen, at)
+    parts: dict[str, Any] = {}
+    if isinstance(function, FunctionType):
+        module = function.__module__ or ""
+        if module.partition(".")[0] in ("torch", "numpy", "specwb"):
+            return {}
+        names = function.__code__.co_names
+        parts |= {x: function.__globals__[x] for x in names if x in function.__globals__}
+        free = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        parts |= {x: cell.cell_contents for x, cell in free if cell != CellType()}
+    elif isinstance(function, list | tuple) and len(function) <= 64:
+        parts = {f"{at}[{i}]": x for i, x in enumerate(function)}
+    elif type(function).__module__.partition(".")[0] not in ("torch", "numpy", "builtins"):
+        parts = {f"{at}.{x}": y for x, y in getattr(function, "__dict__", {}).items()}
+    found: dict[str, Any] = {}
+    for name, value in parts.items():
+        found |= _numbers(value, seen, name)
+    return found
 
 
 def compared(case: Instance, texts: Texts) -> tuple[float, Worst]:

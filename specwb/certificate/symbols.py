@@ -151,6 +151,7 @@ _MOVES |= {"transpose", "getitem", "select", "narrow", "index_select", "gather",
 _MOVES |= {"view_as", "t"}
 _SAME = {"float", "double", "cpu", "contiguous", "clone", "detach", "item", "to", "type", "type_as"}
 _SAME |= {"numpy", "astype", "copy", "tolist"}
+_PROPERTIES = {"shape", "ndim", "size", "device", "dtype", "is_cuda", "requires_grad", "layout"}
 _FACTS = {"size", "dim", "numel", "stride", "is_floating_point"}
 _CLAMPS = {"clamp_min", "clamp", "clip"}
 _JOINS = {"stack", "cat", "concat", "concatenate"}
@@ -204,12 +205,9 @@ class Symbol:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in ("shape", "ndim", "device", "dtype", "is_cuda", "requires_grad", "size"):
-            found = getattr(self.like, name)
-            if name != "size" or not isinstance(self.like, Tensor):
-                return found
-        if name == "data":
-            return self.run.refuse(f"data of {self.name}")
+        found = getattr(self.like, name)
+        if not callable(found):
+            return found if name in _PROPERTIES else self.run.refuse(f"{name} of {self.name}")
         return lambda *args, **kwargs: self.call(
             name, (self, *args), kwargs, lambda like, *a, **k: getattr(like, name)(*a, **k)
         )
@@ -246,7 +244,8 @@ class Symbol:
         if self.memory.get("over"):
             return self.run.refuse("a tensor that was filled with other random numbers since")
         unknown = set(kwargs) - _KEYWORDS.get(name, set())
-        if name not in _KNOWN or unknown or type(self) is Symbol:
+        in_place = asked.endswith("_") and not asked.endswith("__")
+        if name not in _KNOWN or unknown or in_place or type(self) is Symbol:
             extra = "".join(f" with {x}=" for x in sorted(unknown)) if name in _KNOWN else ""
             return self.run.refuse(f"{asked} of {self.name}{extra}")
         # what is computed here is nobody's draw, and warns of nobody's numbers
@@ -461,7 +460,8 @@ class Uniform(Symbol):
         if name in ("argmin", "argmax") and self.logged and self.is_plain:
             # the first of E/p, or the last of log(u)/p
             sign = self.scale < 0 if name == "argmin" else self.scale > 0
-            if bool(sign.all() and ((self.shift >= 0) & (self.shift <= SMALLEST)).all()):
+            small = (self.shift >= 0) & (self.shift <= SMALLEST * self.scale.abs())
+            if bool(sign.all() and small.all()):
                 return _winners(self.run, self.ids, 1 / self.scale.abs(), args, kwargs)
         return super().special(name, args, kwargs)
 
@@ -493,7 +493,7 @@ class Uniform(Symbol):
         rows = limits.double().expand(*self.ids.shape[:-1], limits.shape[-1])
         rows = rows.reshape(-1, limits.shape[-1])
         each = self.ids.reshape(len(rows), -1).shape[1] if self.ids.ndim else 1
-        if each > 1 and bool((rows.diff(dim=-1) < 0).any()):
+        if bool(rows.isnan().any()) or (each > 1 and bool((rows.diff(dim=-1) < 0).any())):
             return self.run.refuse("searchsorted in a row that is not sorted")
         out = []
         for i in range(self.ids.numel()):

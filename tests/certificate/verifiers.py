@@ -475,7 +475,26 @@ entry("hidden", NOTHING)(token_rejection(_in_a_thread), "thread")
 entry("hidden", LOSSLESS)(token_rejection(lambda: torch.ops.aten.rand([1])[0]), "aten")
 entry("hidden", NOTHING)(wrong_if(lambda: _compiled(0.1)), "torchscript")
 entry("hidden", NOTHING)(_counted(3, lambda calls, n: calls % n == 0), "every_third_call")
-entry("hidden", LOSSLESS)(_counted(50_000, lambda calls, n: calls > n), "after_50000_calls")
+entry("hidden", NOTHING)(_counted(50_000, lambda calls, n: calls > n), "after_50000_calls")
+
+
+class Congruential:
+    """A generator of one's own, whose state is a number of Python's."""
+
+    def __init__(self):
+        self.state = 1
+
+    def rarely(self):
+        self.state = (self.state * 1103515245 + 12345) % 2**31
+        return self.state % 100_000 == 0
+
+
+entry("hidden", NOTHING)(wrong_if(Congruential().rarely), "congruential_generator")
+entry("hidden", NOTHING)(wrong_if(lambda: random.random().imag == 0), "imaginary_part")
+entry("biased", NOTHING)(
+    by(lambda row: int(((torch.empty_like(row).exponential_() * 1e-6 + 1e-6) / row).argmin())),
+    "race_with_a_large_constant",
+)
 
 
 @entry("hidden", NOTHING)
@@ -908,7 +927,7 @@ def one_noise_for_rows(p, q, drafts):
 entry("lossless")(filled(one_by_one), "filled_one_by_one")
 entry("lossless")(filled(seen_before(list)), "listed_before")
 entry("lossless")(filled(seen_before(lambda u: u.view(-1))), "viewed_before")
-entry("lossless")(filled(lambda u: u.uniform_().uniform_()), "filled_twice")
+entry("lossless")(filled(lambda u: (u.uniform_(), u.uniform_(), u)[2]), "filled_twice")
 entry("lossless")(row_by_row, "noise_row_by_row")
 entry("lossless", NOTHING)(filled(seen_before(lambda u: u.numpy())), "read_by_numpy")
 entry("lossless", NOTHING)(filled(lambda u: u.uniform_().data), "data_of_uniforms")
@@ -936,9 +955,9 @@ USED = {
 }
 for _name, _draw in USED.items():
     entry("hidden", NOTHING)(token_rejection(_draw), _name)
-entry("biased")(token_rejection(lambda: torch.rand(()).to(torch.int64)), "to_int64")
+entry("biased", NOTHING)(token_rejection(lambda: torch.rand(()).to(torch.int64)), "to_int64")
 entry("biased")(token_rejection(lambda: torch.rand(()) * 0.0), "times_zero")
-entry("biased")(filled(scaled), "halved_in_place")
+entry("biased", NOTHING)(filled(scaled), "halved_in_place")
 entry("biased", NOTHING)(token_rejection(lambda: torch.rand(()).clamp_min(0.5)), "clamped")
 
 
