@@ -34,9 +34,13 @@ from specwb.certificate.adapters import ADAPTERS
 from specwb.certificate.instances import Instance
 from specwb.certificate.measure import Finding, measured
 from specwb.certificate.symbols import NoCertificate
-from specwb.errors import ArgumentError
+from specwb.errors import ArgumentError, SpecwbError
 
 _TICK = 0.2  # seconds between two looks at whether the child has died
+
+
+class Ended(SpecwbError, RuntimeError):
+    """A process at the other end of a line has ended."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def forked(work: Callable[[], Any], seconds: float, watched: int | None = None) 
             looked = [read] if watched is None else [read, watched]
             ready, _, _ = select.select(looked, [], [], min(left, _TICK))
             if watched in ready:
-                raise EOFError
+                raise Ended("the process that asked has ended")
             if read in ready:
                 chunk = os.read(read, 1 << 16)
                 data += chunk
@@ -201,7 +205,7 @@ class _Interpreter:
         except BaseException as error:
             one.close()
             if isinstance(error, EOFError | OSError):
-                raise RuntimeError("the interpreter for certificates has ended") from error
+                raise Ended("the interpreter for certificates has ended") from error
             raise
         if isinstance(result, ArgumentError):
             raise result
@@ -227,7 +231,7 @@ def serve(descriptor: int) -> None:
                 line.send(forked(partial(_named, job), job.seconds, descriptor))
             except ArgumentError as error:
                 line.send(error)
-        except EOFError:
+        except (EOFError, Ended):
             return
 
 
