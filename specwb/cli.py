@@ -26,7 +26,6 @@ from specwb.commands.methods import list_methods
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
     Commands,
-    check_outputs,
     command_line,
     errors,
     loaded,
@@ -41,6 +40,7 @@ from specwb.commands.train import train
 from specwb.commands.tune import tune
 from specwb.commands.verify import verify
 from specwb.errors import SpecwbError
+from specwb.files import FILE, first_line
 from specwb.progress import progress
 
 app = Commands(
@@ -52,6 +52,8 @@ app = Commands(
 # The numbers are of the 256-colour palette, near the colours of the figures.
 DRAFT_STYLE: dict[str, Any] = {"fg": 36}  # green
 BONUS_STYLE: dict[str, Any] = {"fg": 32, "underline": True}  # blue; some do not see the colour
+LONGEST = 2**26
+"""Characters of a prompt from standard input, which may have no end."""
 
 
 def show_version(wanted: bool) -> None:
@@ -218,9 +220,14 @@ def standard_input() -> str:
     if sys.stdin.isatty():
         errors.print("the prompt, then Ctrl-D on a line of its own:", highlight=False)
     try:
-        return sys.stdin.read().removesuffix("\n")
+        text = sys.stdin.read(LONGEST + 1)
     except UnicodeDecodeError as error:
         raise ValueError(f"standard input is not UTF-8 text: {error.reason}") from error
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"standard input has more than {LONGEST} characters; no context is so long"
+        )
+    return text.removesuffix("\n")
 
 
 def compare(
@@ -271,25 +278,18 @@ def compare(
     threads: opt.THREADS = None,
     json_file: Annotated[
         Path | None,
-        typer.Option(
-            "--json",
-            help="File for all results and texts; - is standard output.",
-            writable=True,
-        ),
+        typer.Option("--json", help="File for all results and texts; - is standard output."),
+        FILE,
     ] = None,
     csv_file: Annotated[
         Path | None,
-        typer.Option(
-            "--csv", help="File for the table as CSV; - is standard output.", writable=True
-        ),
+        typer.Option("--csv", help="File for the table as CSV; - is standard output."),
+        FILE,
     ] = None,
     markdown_file: Annotated[
         Path | None,
-        typer.Option(
-            "--markdown",
-            help="File for the table as Markdown; - is standard output.",
-            writable=True,
-        ),
+        typer.Option("--markdown", help="File for the table as Markdown; - is standard output."),
+        FILE,
     ] = None,
 ) -> None:
     """Decode the same prompts with every method and with the transformers library; print a table.
@@ -315,7 +315,6 @@ def compare(
         raise ValueError(
             f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
         )
-    check_outputs(files)
     chosen = None if methods is None else specs(methods)
     if chosen == []:
         raise ValueError("--methods is empty; leave it out for every method")
@@ -377,8 +376,8 @@ def compare(
         "--csv": lambda: report.csv(frame),
         "--markdown": lambda: report.markdown(frame),
     }
-    wanted = {path: forms[option] for option, path in files.items() if path and option not in piped}
-    write_all(wanted)
+    wanted = [(option, path) for option, path in files.items() if path and option not in piped]
+    write_all({path: forms[option]() for option, path in wanted})
     for option in piped:  # the last: its reader may have gone
         typer.echo(forms[option](), nl=False)
     if frame.attrs["interrupted"]:
@@ -425,8 +424,12 @@ def main() -> None:
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")):
             fail(error.format_message() if hasattr(error, "format_message") else str(error))
-        if not isinstance(error, (SpecwbError, ValueError, OSError)) and not out_of_memory(error):
-            raise
+        if isinstance(error, RecursionError):
+            fail(f"something is nested too deep: {error}")
+        if not isinstance(error, (SpecwbError, ValueError, OSError)):
+            if not out_of_memory(error):
+                raise
+            fail(f"there is not enough memory for that: {first_line(error)}")
         if isinstance(error, OSError) and error.filename and error.strerror:
             fail(f"{error.filename}: {error.strerror}")
         fail(str(error))
@@ -444,10 +447,14 @@ def fail(message: str) -> NoReturn:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether a device ran out of memory."""
+    """Return whether the machine or a device ran out of memory."""
+    if isinstance(error, MemoryError):
+        return True
     import torch  # not before: it takes seconds, and a wrong option needs none of it
 
-    return isinstance(error, torch.OutOfMemoryError)
+    # torch has no class of its own for a CPU's memory
+    on_cpu = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return on_cpu or isinstance(error, torch.OutOfMemoryError)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,21 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from math import isinf
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from specwb.errors import ArgumentError, SpecwbError
 
@@ -200,16 +205,75 @@ def home(path: str | Path) -> Path:
 
 
 def from_json(content: str | bytes) -> Any:
-    """The value of a JSON text; ValueError where it is not JSON, not UTF-8, or nested deeper than
-    the parser goes."""
+    """The value of a JSON text; ValueError where it is not JSON, not UTF-8, nested deeper than the
+    parser goes, or has a number that no float holds."""
     try:
-        return json.loads(content)
+        return json.loads(content, parse_int=_integer, parse_float=_number)
     except RecursionError:
         raise ArgumentError("brackets are nested too deep") from None
 
 
 PICKLE = "it is a pickle with code, or no file of weights; it is not read"
 """What is said of a file that torch refuses, whose own words advise to run the code."""
+
+
+@cache
+def _check(schema: str) -> Callable[[Any], Any]:
+    import fastjsonschema
+
+    return fastjsonschema.compile(json.loads(schema), use_default=False)
+
+
+def _integer(digits: str) -> int:
+    _number(digits)
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    if isinf(value):
+        raise ArgumentError(f"the number {digits[:20]}.. is too large")
+    return value
+
+
+OBJECT: Mapping[str, Any] = {"type": "object"}
+"""The schema of any JSON object."""
+
+
+def document(
+    path: Path,
+    schema: Mapping[str, Any] = OBJECT,
+    error_type: type[Exception] = DataError,
+    advice: str = "correct it, or make it anew",
+) -> Any:
+    """The value in a JSON file that this package wrote: every file of ours is read back here.
+
+    Args:
+        path: the file.
+        schema: the JSON schema (draft 7) of the value.
+        error_type: of the error that is raised.
+        advice: how to go on; the end of the message.
+    Raises:
+        error_type: the file cannot be read or holds something else, in one line with the file, the
+            place in it and what is expected there.
+    """
+    from fastjsonschema import JsonSchemaValueException
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise error_type(f"{path}: {error.strerror}; {advice}") from error
+    try:
+        value = from_json(content)
+    except ValueError as error:
+        raise error_type(f"{path} is not JSON ({error}); {advice}") from error
+    try:
+        _check(json.dumps(schema))(value)
+    except JsonSchemaValueException as error:
+        place = str(error.name).removeprefix("data").lstrip(".") or "it"
+        fault = f"{place}{str(error.message).removeprefix(str(error.name))}"[:300]
+        raise error_type(f"{path} is damaged or another file: {fault}; {advice}") from error
+    return value
 
 
 def first_line(error: BaseException) -> str:
@@ -259,15 +323,7 @@ def table(path: Path, error_type: type[ValueError] = DataError) -> dict[str, Any
         return {}
     if not path.is_file():
         raise error_type(f"{path} is no file but a folder, a pipe or a device")
-    try:
-        content = from_json(path.read_bytes())
-    except ValueError as error:
-        message = f"{path} is not JSON ({error}); fetch it again, or correct it"
-        raise error_type(message) from error
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise error_type(f"{path} holds no settings: it must be a JSON object, not {kind}")
-    return content
+    return document(path, OBJECT, error_type, "fetch it again, or correct it")
 
 
 def _part_name(path: Path) -> Path:
@@ -277,64 +333,299 @@ def _part_name(path: Path) -> Path:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a file to write, which takes ``path``'s place when the writing has ended: whoever
-    opens ``path`` sees the old content or all of the new.
+def _writing(path: Path) -> Iterator[None]:
+    """Raises what keeps ``path`` from being written as a WriteError that names it."""
+    try:
+        yield
+    except BrokenPipeError:  # a reader that has seen enough
+        raise
+    except (OSError, SafetensorError) as error:
+        cause = error.__cause__ if isinstance(error, WriteError) and error.__cause__ else error
+        kept = f"; {path} stays as it was" if path.is_file() else ""
+        raise WriteError(
+            f"cannot write {path}: {getattr(cause, 'strerror', None) or cause}{kept}; free some "
+            "space or name another place, and run the same command"
+        ) from cause
+
+
+Content = str | bytes | Callable[[Path], object]
+"""What a file is to hold, or what writes it to the path that it is given."""
+
+
+def _put(content: Content, path: Path) -> None:
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write(content: Content, path: Path) -> None:
+    """Writes a file completely or not at all: whoever opens ``path`` sees the old content or all of
+    the new, also after a power cut.
 
     A link is followed, and what it leads to is replaced. What is no regular file (a device, a pipe)
     is written to as it is. The file gets the mode of the one before it, and a new one what the
-    umask leaves.
+    umask leaves; a missing folder is made. Whether the file may be replaced is :func:`claim`'s
+    matter.
+
+    Raises:
+        WriteError: it cannot be written; what was there stays.
     """
     path = Path(os.path.realpath(home(path)))
-    if path.exists() and not path.is_file():
-        yield path
-        return
-    part = _part_name(path)
-    try:
-        part.open("x").close()
-        # some libraries put a file of their own in its place, which only its owner may read
-        mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
-        yield part
-        part.chmod(mode)
-        os.replace(part, path)
-    except OSError as error:
-        if error.errno is None or error.filename not in (None, str(part)):
-            raise
-        # a name that nobody gave, or none, says nothing to whoever reads the message
-        raise WriteError(error.errno, error.strerror, str(path)) from error
-    finally:
-        part.unlink(missing_ok=True)
+    with _writing(path):
+        if path.exists() and not path.is_file():
+            _put(content, path)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = _part_name(path)
+        try:
+            part.open("x").close()
+            # some libraries put a file of their own in its place, which only its owner may read
+            mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
+            _put(content, part)
+            part.chmod(mode)
+            with open(part, "rb") as handle:  # on the disk before it replaces the old one
+                os.fsync(handle.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
-def probe(path: Path) -> None:
-    """Makes and removes the file that :func:`whole_file` would write first: of a name that is too
-    long, or a file system mounted for reading, permissions say nothing."""
-    part = _part_name(path)
-    part.open("x").close()
-    part.unlink()
+def write_all(contents: Mapping[Path, Content]) -> None:
+    """Writes several files; one that cannot be written does not keep the others from being."""
+    failed = []
+    for path, content in contents.items():
+        try:
+            write(content, path)
+        except WriteError as error:
+            failed.append(str(error))
+    if failed:
+        raise WriteError("; ".join(failed))
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yields a folder to write into, which becomes ``folder`` when the writing has ended. A folder
-    of that name must be empty: what a run has made is never moved away for another's."""
+    of that name must be empty: what a run has made is never moved away for another's.
+
+    Raises:
+        WriteError: it is not empty, or cannot be written.
+    """
     folder = home(folder)
-    exists = FileExistsError(f"{folder} exists and stays as it is; delete it or choose another")
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    exists = WriteError(f"{folder} exists and stays as it is; delete it or choose another")
+    if folder.exists() and not _is_empty(folder):
         raise exists
     part = _part_name(folder)
-    part.mkdir(parents=True)
     try:
-        yield part
-        mode = stat.S_IMODE(part.stat().st_mode)
-        for path in part.rglob("*"):  # as in whole_file
-            path.chmod(mode if path.is_dir() else mode & 0o666)
+        with _writing(folder):
+            part.mkdir(parents=True)
+            yield part
+            mode = stat.S_IMODE(part.stat().st_mode)
+            for path in part.rglob("*"):  # as in write
+                path.chmod(mode if path.is_dir() else mode & 0o666)
         try:
             part.rename(folder)
         except OSError as error:
             raise exists if folder.exists() else error from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command writes at a place that its user names.
+
+    Attributes:
+        what: it is, in words.
+        names: the files and folders that are written, by templates in which ``{}`` is the place.
+        mark: a regular expression that a file of ours begins with. Nothing of ``names`` is replaced
+            where that file lacks it. None: the user names this very file, which may be replaced.
+        marked: the file that has the mark, a template as well; it is written before the others.
+        is_folder: whether the place is a folder.
+    """
+
+    what: str
+    names: tuple[str, ...] = ("{}",)
+    mark: bytes | None = None
+    marked: str = "{}"
+    is_folder: bool = False
+
+    def paths(self, place: Path) -> list[Path]:
+        """The files and folders that are written at a place."""
+        return [Path(name.format(place)) for name in self.names]
+
+    def foreign(self, place: Path) -> Path | None:
+        """What lies at a place, would be replaced, and is not ours; None where nothing does."""
+        there = [path for path in self.paths(place) if path.exists() and not _is_empty(path)]
+        if self.mark is None:
+            return next(filter(_is_precious, there), None)
+        beginning = _beginning(Path(self.marked.format(place)))
+        return None if re.match(self.mark, beginning, re.DOTALL) else next(iter(there), None)
+
+
+SQLITE = rb"SQLite format 3\0"
+FILE = Output("a file that may be replaced: it is a store of runs or a file of a model")
+FOLDER = Output("a folder", (), is_folder=True)  # of files that are named by what is in them
+STORE = Output("a store of specwb's runs", mark=SQLITE)
+STUDY = Output("a file of results", mark=rb'\{\s*"arguments":')
+TUNED = Output("a result of specwb tune", mark=rb'\{\s*"(command|arguments)":')
+TALKS = Output(
+    "a file of specwb train talks",
+    mark=rb'\{"messages": \[[^\n]*"temperatures": \[[^\n]*"ended": ',
+)
+HEAD = Output("a trained head", mark=rb"\{", marked="{}/card.json", is_folder=True)
+HEADS = Output(
+    "a file of specwb train heads",
+    ("{}/README.md", "{}/recipe.toml", "{}/requests.txt"),
+    rb"# Heads of ",
+    "{}/README.md",
+    True,
+)
+FAMILY = Output(
+    "a file of specwb train lab",
+    (
+        *("{}/README.md", "{}/recipe.toml", "{}/corpus.json", "{}/samples.json"),
+        *("{}/run.json", "{}/tokenizer"),
+    ),
+    rb'\{"recipe": ',
+    "{}/run.json",
+    True,
+)
+EVALUATION = Output(
+    "a file of specwb evaluate",
+    ("{}/store.sqlite", "{}/run.json", "{}/answers"),
+    SQLITE,
+    "{}/store.sqlite",
+    True,
+)
+LEDGER = Output(
+    "a page of specwb reproduce all",
+    ("{}/ledger.md", "{}/ledger.html", "{}/ledger.json"),
+    rb"# Ledger of the papers' claims",
+    "{}/ledger.md",
+    True,
+)
+DRAWN = b"<!-- a figure of specwb reproduce -->\n"
+DRAWING = Output("a figure of specwb reproduce", ("{}.html", "{}.png"), re.escape(DRAWN), "{}.html")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf", ".npz")
+
+
+def claim(
+    outputs: Mapping[str, tuple[Path, Output]], inputs: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Checks, before any work, that its results can be written and that nothing is lost by that.
+
+    No output may be a file that is read, lie where another output writes, replace a store or a file
+    of a model, or replace what lacks the mark of its kind. Links are followed; upper and lower case
+    do not tell outputs apart.
+
+    Args:
+        outputs: option -> the place that it names, and what is written there.
+        inputs: options with the files and folders that they read.
+    Raises:
+        ArgumentError: an output breaks one of these rules; the line says which, and what to do.
+    """
+    written: list[tuple[str, Path, list[Path]]] = []
+    for option, (named, output) in outputs.items():
+        place = Path(os.path.realpath(home(named)))
+        paths = output.paths(place)
+        for reading, name in inputs:
+            if _overlap(place, paths, home(name)):
+                problem = f"{reading} reads {name}, and {option} would write to it"
+                raise ArgumentError(f"{problem}; name another file")
+        for other, its, others in written:
+            mine, theirs = _folded(place, paths), _folded(its, others)
+            if (
+                _overlap(*mine, theirs[0])
+                or any(_overlap(*mine, path) for path in theirs[1])
+                or (any(_overlap(*theirs, path) for path in (mine[0], *mine[1])))
+            ):
+                raise ArgumentError(f"{other} and {option} name one file, {named}; name two")
+        written.append((option, place, paths))
+    for option, (named, output) in outputs.items():
+        place = Path(os.path.realpath(home(named)))
+        _check_writable(option, named, place, output.is_folder)
+        if (path := output.foreign(place)) is not None:
+            raise ArgumentError(
+                f"{option}: {path if output.is_folder else named} is there and not "
+                f"{output.what}; move it away, or name another place"
+            )
+
+
+def _overlap(place: Path, paths: Sequence[Path], other: Path) -> bool:
+    """Whether ``other`` is a place, or lies at or below one of the paths that are written there.
+    Devices and pipes keep nothing that could be lost."""
+    if other.exists() and not (other.is_file() or other.is_dir()):
+        return False
+    real = Path(os.path.realpath(other))
+    if any(path == real or path in real.parents for path in paths) or place == real:
+        return True
+    return other.exists() and any(
+        path.exists() and os.path.samefile(path, other) for path in (place, *paths)
+    )
+
+
+def _folded(place: Path, paths: Sequence[Path]) -> tuple[Path, list[Path]]:
+    """Paths as outputs are compared: in lower case, and files that SQLite or a lock keep next to a
+    store as the store."""
+
+    def folded(path: Path) -> Path:
+        return Path(re.sub(r"(-wal|-shm|-journal|\.lock)$", "", str(path).casefold()))
+
+    return folded(place), [folded(path) for path in paths]
+
+
+def _beginning(path: Path) -> bytes:
+    """The first line of a file that is a text, the first 64 kB of another; nothing of a folder."""
+    if not path.is_file():
+        return b""
+    with open(path, "rb") as handle:
+        return handle.read(1 << 16)
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a file or a folder has nothing in it."""
+    if path.is_dir():
+        return not any(path.iterdir())
+    return path.is_file() and not path.stat().st_size
+
+
+def _is_precious(path: Path) -> bool:
+    """Whether a file is a store or belongs to a model, and so is replaced by no table or page."""
+    if not path.is_file():
+        return False
+    near = {one.suffix for one in path.parent.iterdir()} & {*WEIGHTS}
+    in_model = (path.parent / "card.json").is_file() or (
+        bool(near) and (path.parent / "config.json").is_file()
+    )
+    return in_model or path.suffix in WEIGHTS or bool(re.match(SQLITE, _beginning(path)))
+
+
+def _check_writable(option: str, named: Path, place: Path, is_folder: bool) -> None:
+    """Checks that a file or folder can be made; ``place`` is what a link at ``named`` leads to."""
+    if place.exists() and not (place.is_file() or place.is_dir()):  # written to as it is
+        if is_folder or not os.access(place, os.W_OK):
+            raise ArgumentError(f"{option}: {named} cannot be written, no permission")
+        return
+    if place.exists() and place.is_dir() != is_folder:
+        kinds = ("file", "folder") if is_folder else ("folder", "file")
+        raise ArgumentError(f"{option}: {named} is a {kinds[0]}, give the name of a {kinds[1]}")
+    # the folder that is there, in which the file or the first missing folder is made
+    near = place if is_folder and place.exists() else place.parent
+    if not is_folder and not near.is_dir() and home(named).parts[:1] != ("build",):
+        raise ArgumentError(
+            f"{option}: {named} cannot be written, the folder {near} does not exist"
+        )
+    try:
+        while not near.exists():
+            near = near.parent
+        # permissions say nothing of a name that is too long, or of a file system for reading
+        part = _part_name(near / (place.name or "new"))
+        part.open("x").close()
+        part.unlink()
+    except OSError as error:
+        why = "no permission" if isinstance(error, PermissionError) else error.strerror
+        raise ArgumentError(f"{option}: {named} cannot be written, {why} in {near}") from error
 
 
 UNPACKED_BYTES = 2**28  # of a gzip file's content at most; many times what the official files have
@@ -409,47 +700,6 @@ def _reason(error: Exception) -> str:
             return f"the cache cannot be written ({error.filename}: {error.strerror})"
         case _:
             return "the file received has another sha256"
-
-
-def check_path(path: Path, option: str) -> None:
-    """Checks that a file can be written there, before the work whose results it is to hold;
-    ``option`` named it."""
-    real = Path(os.path.realpath(home(path)))  # what a link leads to is what is written
-    folder = real.parent
-    if real.is_dir():
-        raise ArgumentError(f"{option}: {path} is a folder, give the name of a file")
-    if not folder.is_dir():
-        raise ArgumentError(
-            f"{option}: {path} cannot be written, the folder {folder} does not exist"
-        )
-    # a regular file is replaced by a new one in its folder; a device or pipe is written to
-    replaced = not real.exists() or real.is_file()
-    try:
-        if replaced:
-            probe(real)
-        elif not os.access(real, os.W_OK):
-            raise ArgumentError(f"{option}: {path} cannot be written, no permission")
-    except OSError as error:
-        why = "no permission" if isinstance(error, PermissionError) else error.strerror
-        raise ArgumentError(f"{option}: {path} cannot be written, {why} in {folder}") from error
-
-
-def write(content: str | bytes, path: Path) -> None:
-    """Writes text or bytes to ``path`` as :func:`whole_file` does."""
-    with whole_file(path) as part:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def write_all(contents: Mapping[Path, Callable[[], str | bytes]]) -> None:
-    """Writes several files; one that cannot be written does not keep the others from being."""
-    failed = []
-    for path, text in contents.items():
-        try:
-            write(text(), path)
-        except OSError as error:
-            failed.append(f"{path}: {error.strerror or error}")
-    if failed:
-        raise WriteError(f"cannot write {'; '.join(failed)}")
 
 
 def stored_png(line: str) -> str | None:

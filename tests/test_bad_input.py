@@ -5,10 +5,13 @@ A row of the table is a call, the kind of error that it must raise, and words of
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import tiny
@@ -21,6 +24,7 @@ from specwb import LoadError, MethodError, PromptError, SpecwbError, course
 from specwb.bench.store import Store, StoreError
 from specwb.errors import ArgumentError
 from specwb.models.folder import folder_of
+from specwb.models.load import data_dir
 from specwb.models.prompts import chat
 from specwb.scope import TraceError, page, section
 from specwb.stops import StopError
@@ -239,7 +243,7 @@ LINES = {
     "store text": (
         text("o.sqlite", "some text " * 100),
         ["results", "o.sqlite"],
-        "o.sqlite is not a store of specwb's runs: file is not a database",
+        "STORE: o.sqlite is there and not a store of specwb's runs",
     ),
     "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "runs: it is empty"),
     "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),
@@ -306,7 +310,7 @@ LINES = {
     "results folder": (
         lambda folder: (folder / "o").mkdir(),
         ["results", "o"],
-        "store o is a folder; give the name of a file",
+        "STORE: o is a folder, give the name of a file",
     ),
     "rule that exits": (
         text("m_exit.py", "import sys\nsys.exit(0)"),
@@ -345,3 +349,90 @@ def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
     assert err.startswith("error: ")
     assert words in err
     assert not Path("o.sqlite").exists() or not Path("o.sqlite").read_bytes().startswith(b"SQLite")
+
+
+RESULTS = json.loads((data_dir() / "results" / "csgd-lab.json").read_text("utf-8"))
+NEEDED = ("versions", "spent", "cells", "kind", "shapes", "domains", "commit")
+WRONG = {
+    "cells empty": ({"cells": {}}, "cells must contain at least 1 properties"),
+    "cells a list": ({"cells": []}, "cells must be object"),
+    "rows of lists": ({"rows": [[]]}, "rows[0] must be object"),
+    "a row without its cell": ({"rows": [{"prompts": 1}]}, "rows[0] must contain ['cell']"),
+    "tau a text": (
+        {"rows": [{"cell": "a", "prompts": 1, "tau": "2"}]},
+        "rows[0].tau must be number or null",
+    ),
+    "shapes of numbers": ({"shapes": {"a": 3}}, "shapes.a must be object"),
+    "domains of numbers": ({"domains": [1]}, "domains[0] must be string"),
+    "verdicts of texts": ({"verdicts": ["reproduced"]}, "verdicts[0] must be object"),
+    "spent below nothing": ({"spent": -1}, "spent must be bigger than or equal to 0"),
+    "an ablation without rows": ({"ablation": {"rows": 3}}, "ablation.rows must be array"),
+    "another study's": ({"arguments": {"system": "mcsd"}}, "no results of csgd, they are of mcsd"),
+}
+BYTES = {
+    "empty": (b"", "csgd.json is not JSON"),
+    "cut off": (json.dumps(RESULTS).encode()[:5000], "csgd.json is not JSON"),
+    "no object": (b"[]", "csgd.json is there and not a file of results"),
+    "not UTF-8": (b'{"arguments": "\xff"}', "csgd.json is not JSON"),
+    "brackets": (b'{"arguments": ' + b"[" * 100_000, "brackets are nested too deep"),
+    "a large number": (b'{"arguments": 1' + b"0" * 400 + b"}", "is too large"),
+}
+DOCUMENTS = {
+    **{
+        f"no {key}": (
+            json.dumps({name: value for name, value in RESULTS.items() if name != key}).encode(),
+            f"it must contain ['{key}']",
+        )
+        for key in (*NEEDED, "rows", "verdicts", "rule")
+    },
+    **{
+        name: (json.dumps({**RESULTS, **changes}).encode(), words)
+        for name, (changes, words) in WRONG.items()
+    },
+    "neither command nor counted": (
+        json.dumps({name: value for name, value in RESULTS.items() if name != "counted"}).encode(),
+        "has neither the command of its times nor counted",
+    ),
+    "no arguments": (b'{"versions": {}}', "csgd.json is there and not a file of results"),
+    **BYTES,
+}
+
+
+@pytest.mark.parametrize(("content", "words"), DOCUMENTS.values(), ids=DOCUMENTS)
+def test_damaged_results_are_not_drawn(content, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "csgd.json"
+    path.write_bytes(content)
+    err = refused(
+        monkeypatch, capsys, *["reproduce", "csgd", "--figure", "budget", "--out", "csgd.json"]
+    )
+    assert words in err
+    assert "csgd.json" in err
+    assert [path] == [*tmp_path.iterdir()]
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "there is not enough memory for that"),
+        (MemoryError("Unable to allocate 7 GiB"), "memory for that: Unable to allocate 7 GiB"),
+        (RuntimeError("[enforce fail] can't allocate memory: you tried"), "not enough memory"),
+        (RecursionError("maximum recursion depth exceeded"), "something is nested too deep"),
+    ],
+    ids=str,
+)
+def test_what_the_machine_has_no_room_for(error, words, monkeypatch, capsys):
+    monkeypatch.setattr("specwb.training.talks.write", Mock(side_effect=error))
+    line = refused(monkeypatch, capsys, "train", "talks", "--rows", "9", "--out", "build/no.jsonl")
+    assert words in line
+
+
+def test_a_prompt_without_an_end(monkeypatch, capsys):
+    class Zeros(io.StringIO):
+        def read(self, size=-1):
+            assert 0 < size < 10**9, "it reads for ever"
+            return "0" * size
+
+    monkeypatch.setattr("terminal.io.StringIO", lambda _: Zeros())
+    assert "more than 67108864 characters" in refused(monkeypatch, capsys, "generate", "-")

@@ -11,7 +11,9 @@ import socket
 import stat
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -19,6 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 from specwb import files
+from specwb.errors import ArgumentError
 from specwb.models.checkpoint import write
 
 PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n' * 50
@@ -200,7 +203,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path):
     """As /dev/stdout and /dev/null are; nothing can take their place."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    files.check_path(pipe, "--json")
+    files.claim({"--json": (pipe, files.FILE)})
     texts = []
     reader = threading.Thread(target=lambda: texts.append(pipe.read_text()))
     reader.start()
@@ -215,13 +218,12 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     path = tmp_path / "a"
     path.write_text("old")
 
-    def half():
-        with files.whole_file(path) as part:
-            part.write_text("half")
-            raise KeyError
+    def half(part):
+        part.write_text("half")
+        raise KeyError
 
     with pytest.raises(KeyError):
-        half()
+        files.write(half, path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -229,15 +231,22 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
 def test_a_full_disk_is_said_with_the_file_that_was_to_be_written(tmp_path):
     path = tmp_path / "a"
 
-    def full():
-        with files.whole_file(path):
-            raise OSError(
-                errno.ENOSPC, os.strerror(errno.ENOSPC)
-            )  # as a write does, without a name
+    def full(part):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write does, without a name
 
-    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
-        full()
+    with pytest.raises(files.WriteError, match=f"cannot write {path}: No space left on device; fr"):
+        files.write(full, path)
     assert not list(tmp_path.iterdir())
+    path.write_text("old")
+    with pytest.raises(files.WriteError, match=f"{path} stays as it was; free some space"):
+        files.write(full, path)
+    folder = tmp_path / "folder"
+    with (
+        pytest.raises(files.WriteError, match=f"cannot write {folder}: No space"),
+        files.whole_folder(folder) as part,
+    ):
+        files.write(full, part / "a")  # the place that a user knows is named
+    assert [x.read_text() for x in tmp_path.iterdir()] == ["old"]
 
 
 def test_modes_are_what_the_umask_leaves(tmp_path):
@@ -264,9 +273,9 @@ def test_a_folder_that_exists_is_never_replaced(tmp_path):
             meanwhile()
 
     write_folder("a", "1")
-    with pytest.raises(FileExistsError, match="stays as it is"):
+    with pytest.raises(files.WriteError, match="stays as it is"):
         write_folder("a", "2", lambda: pytest.fail("the work began before the refusal"))
-    with pytest.raises(FileExistsError, match="stays as it is"):
+    with pytest.raises(files.WriteError, match="stays as it is"):
         write_folder("b", "slow", lambda: write_folder("b", "fast"))
     (tmp_path / "empty").mkdir()
     write_folder("empty", "1")
@@ -305,23 +314,171 @@ def test_away_from_a_checkout_the_packages_themselves_are_named(monkeypatch, tmp
     assert extras.how("train") == "pip install 'pooch>=1.8'"
 
 
-def test_paths_are_checked_before_the_work(tmp_path, monkeypatch):
-    files.check_path(tmp_path / "new.html", "--html")
-    with pytest.raises(ValueError, match=r"--html: .* is a folder"):
-        files.check_path(tmp_path, "--html")
-    with pytest.raises(ValueError, match=r"--html: .* does not exist"):
-        files.check_path(tmp_path / "no" / "new.html", "--html")
+def test_places_are_checked_before_the_work(tmp_path, monkeypatch):
+    def refused(path, words, output=files.FILE):
+        with pytest.raises(ArgumentError, match=f"--out: .* {words}") as caught:
+            files.claim({"--out": (path, output)})
+        assert "\n" not in str(caught.value)
+
+    new = tmp_path / "new.html"
+    files.claim({"--out": (new, files.FILE)})
+    refused(tmp_path, "is a folder, give the name of a file")
+    refused(tmp_path, "is a folder, give the name of a file", files.TALKS)
+    refused(tmp_path / "no" / "new.html", "does not exist")
+    refused(tmp_path / ("x" * 240), "File name too long")
+    files.claim({"--out": (tmp_path / "no" / "folder", files.HEADS)})  # is made
+    (tmp_path / "file").write_text("x")
+    refused(tmp_path / "file", "is a file, give the name of a folder", files.HEADS)
+    refused(tmp_path / "file" / "x", "cannot be written, Not a directory", files.HEADS)
+    monkeypatch.chdir(tmp_path)
+    files.claim({"--out": (Path("build/a/new.html"), files.FILE)})
     for number, why in ((errno.EACCES, "no permission"), (errno.EROFS, "Read-only file system")):
-        monkeypatch.setattr(files, "probe", Mock(side_effect=OSError(number, os.strerror(number))))
-        with pytest.raises(ValueError, match=f"--html: .* cannot be written, {why} in "):
-            files.check_path(tmp_path / "new.html", "--html")
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match="File name too long"):
-        files.check_path(tmp_path / ("x" * 240), "--csv")
+        error = OSError(number, os.strerror(number))
+        monkeypatch.setattr(Path, "open", Mock(side_effect=error))
+        refused(new, f"cannot be written, {why} in ")
+        refused(tmp_path / "heads", f"cannot be written, {why} in ", files.HEADS)
 
 
 def test_a_file_that_cannot_be_written_keeps_no_other_from_being(tmp_path):
-    contents = {tmp_path / "no" / "a": lambda: "a", tmp_path / "b": lambda: "b"}
-    with pytest.raises(OSError, match=r"^cannot write .*/no/a: No such file or directory$"):
-        files.write_all(contents)
+    (tmp_path / "no").write_text("a file")
+    with pytest.raises(files.WriteError, match=r"^cannot write .*/no/a: .*; free some space"):
+        files.write_all({tmp_path / "no" / "a": "a", tmp_path / "b": "b"})
     assert (tmp_path / "b").read_text() == "b"
+
+
+# ------------------------------------------------------------------- what is there is whose?
+
+USERS = {
+    "a user's talks": (files.TALKS, "", '{"messages": [{"role": "user", "content": "a"}]}\n'),
+    "a user's JSON as results": (files.STUDY, "", '{"mine": {"arguments": {}}}'),
+    "notes as a tuning": (files.TUNED, "", "notes"),
+    "a text as a store": (files.STORE, "", "notes"),
+    "a README by heads": (files.HEADS, "README.md", "# My project\n"),
+    "a recipe by heads": (files.HEADS, "recipe.toml", "[batch]\n"),
+    "requests by heads": (files.HEADS, "requests.txt", "requests==2.32\n"),
+    "a README by the family": (files.FAMILY, "README.md", "# My project\n"),
+    "a tokenizer by the family": (files.FAMILY, "tokenizer/tokenizer.json", "{}"),
+    "a run.json by the family": (files.FAMILY, "run.json", '{"mine": 1}'),
+    "answers by an evaluation": (files.EVALUATION, "answers/ar.jsonl", "{}"),
+    "a run.json by an evaluation": (files.EVALUATION, "run.json", "{}"),
+    "a page by the ledger": (files.LEDGER, "ledger.md", "# Cash\n"),
+    "a table by the ledger": (files.LEDGER, "ledger.json", "{}"),
+    "a file where a head goes": (files.HEAD, "notes.txt", "notes"),
+    "a page by a figure": (files.DRAWING, ".html", "<html>mine"),
+    "a picture by a figure": (files.DRAWING, ".png", "mine"),
+    "a store as a table": (files.FILE, "", "SQLite format 3\0.."),
+    "weights as a table": (replace(files.FILE, names=("{}.gguf",)), ".gguf", "GGUF"),
+}
+OURS = {
+    "talks": (
+        files.TALKS,
+        "",
+        '{"messages": [{"role": "user", "content": "a"}], "temperatures": [null, 0.7], '
+        '"tokens": 2, "ended": true}\n',
+    ),
+    "results": (files.STUDY, "", '{\n"arguments": {\n'),
+    "a tuning": (files.TUNED, "", '{\n "command": "specwb tune"'),
+    "a store": (files.STORE, "", "SQLite format 3\0.."),
+    "nothing": (files.STORE, "", ""),
+    "heads": (files.HEADS, "README.md", "# Heads of smol\n"),
+    "a user's other file by heads": (files.HEADS, "notes.txt", "notes"),
+    "a family": (files.FAMILY, "run.json", '{"recipe": {}}'),
+    "an evaluation": (files.EVALUATION, "store.sqlite", "SQLite format 3\0.."),
+    "a ledger": (files.LEDGER, "ledger.md", "# Ledger of the papers' claims\n"),
+    "a figure": (files.DRAWING, ".html", files.DRAWN.decode() + "<html>"),
+    "a table": (files.FILE, "", "an older table"),
+}
+
+
+def lay(folder: Path, output: files.Output, name: str, content: str) -> tuple[Path, Path]:
+    """The place of an output, with a file of this content there."""
+    place = folder / "place"
+    path = place / name if output.is_folder else Path(f"{place}{name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return place, path
+
+
+@pytest.mark.parametrize(("output", "name", "content"), USERS.values(), ids=USERS)
+def test_what_lacks_the_mark_is_not_replaced(tmp_path, output, name, content):
+    place, path = lay(tmp_path, output, name, content)
+    with pytest.raises(ArgumentError, match=r"--out: .* is there and not .* move it"):
+        files.claim({"--out": (place, output)})
+    assert path.read_text() == content
+    link = tmp_path / "link"
+    if name == "" or output.is_folder:  # a link that leads there is no way round
+        link.symlink_to(place)
+        with pytest.raises(ArgumentError, match="is there and not"):
+            files.claim({"--out": (link, output)})
+
+
+@pytest.mark.parametrize(("output", "name", "content"), OURS.values(), ids=OURS)
+def test_what_has_the_mark_is_gone_on_from(tmp_path, output, name, content):
+    files.claim({"--out": (tmp_path / "place", output)})
+    place, _ = lay(tmp_path, output, name, content)
+    files.claim({"--out": (place, output)})
+
+
+@pytest.mark.parametrize(
+    "csv",
+    [
+        "ev/store.sqlite",
+        "ev/STORE.sqlite",
+        "ev/store.sqlite-wal",
+        "ev/answers/ar.jsonl",
+        "ev",
+        "EV",
+    ],
+)
+def test_an_output_inside_another(tmp_path, monkeypatch, csv):
+    monkeypatch.chdir(tmp_path)
+    outputs = {"--out": (Path("ev"), files.EVALUATION), "--csv": (Path(csv), files.FILE)}
+    for order in (outputs, dict(reversed(outputs.items()))):
+        with pytest.raises(ArgumentError, match=r"name one file, .*; name two"):
+            files.claim(order)
+    files.claim(outputs | {"--csv": (Path("figures.csv"), files.FILE)})
+    Path("ev").mkdir()
+    files.claim(outputs | {"--csv": (Path("ev/figures.csv"), files.FILE)})
+
+
+# -------------------------------------------------------------------------------- reading it back
+
+SCHEMA = {
+    "type": "object",
+    "required": ["rows"],
+    "properties": {"rows": {"type": "array", "items": {"type": "object", "required": ["cell"]}}},
+}
+DAMAGED = {
+    "empty": (b"", r"not JSON \(Expecting value"),
+    "cut off": (b'{"rows": [', r"not JSON \(Expecting value"),
+    "not UTF-8": (b'{"rows": "\xff"}', "not JSON .*codec can't decode"),
+    "a large integer": (b'{"n": 1' + b"0" * 400 + b"}", "not JSON .the number 1000.* is too large"),
+    "a larger one": (b'{"n": 1' + b"0" * 9000 + b"}", "not JSON .the number 1000.* is too large"),
+    "a large number": (b'{"rows": [], "n": 1e999}', "not JSON .the number 1e999.* is too large"),
+    "brackets": (b"[" * 100_000, "not JSON .brackets are nested too deep"),
+    "a list": (b"[]", "damaged or another file: it must be object; correct it"),
+    "no rows": (b"{}", r"damaged or another file: it must contain \['rows'\]"),
+    "rows of another type": (b'{"rows": 3}', "damaged or another file: rows must be array"),
+    "a row without its cell": (
+        b'{"rows": [{"cell": 1}, {}]}',
+        r"damaged or another file: rows\[1\] must contain \['cell'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_one_line_with_its_name_and_the_place(tmp_path, content, words):
+    path = tmp_path / "r.json"
+    path.write_bytes(content)
+    with pytest.raises(files.DataError, match=f"r.json is {words}") as caught:
+        files.document(path, SCHEMA)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_is_not_there_and_a_whole_one(tmp_path):
+    with pytest.raises(files.DataError, match=r"r\.json: No such file or directory; make it"):
+        files.document(tmp_path / "r.json", advice="make it")
+    (tmp_path / "r.json").write_text('{"rows": [{"cell": "a"}], "n": 1e300}')
+    assert files.document(tmp_path / "r.json", SCHEMA) == {"rows": [{"cell": "a"}], "n": 1e300}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import check_outputs, errors, loaded, table, tell, wide
+from specwb.commands.shared import errors, loaded, table, tell, wide
+from specwb.files import EVALUATION, FILE
 from specwb.progress import progress
 
 USUAL = ("sps", "eagle", "pld")
@@ -36,9 +36,8 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path,
-        typer.Option(
-            help="Folder of the answers; the same command continues with them.", writable=True
-        ),
+        typer.Option(help="Folder of the answers; the same command continues with them."),
+        EVALUATION,
     ] = Path("build/evaluate"),
     first: Annotated[
         int,
@@ -66,15 +65,11 @@ def evaluate(
     loading: opt.LOAD = None,
     seed: opt.SEED = 0,
     threads: opt.THREADS = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="File for all figures as CSV.", writable=True)
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="File for all figures as CSV."), FILE] = None,
     vllm: Annotated[
         Path | None,
-        typer.Option(
-            help="File for every method's speculative counters, under vLLM's names.",
-            writable=True,
-        ),
+        typer.Option(help="File for every method's speculative counters, under vLLM's names."),
+        FILE,
     ] = None,
 ) -> None:
     """Answer a benchmark's questions, all turns of them, by every method; print its metrics.
@@ -85,7 +80,7 @@ def evaluate(
     from specwb.bench import report
     from specwb.bench.prompts import interleave, load_prompts
     from specwb.bench.report import csv_bytes
-    from specwb.files import write_all
+    from specwb.files import Content, write_all
     from specwb.harness import summary
     from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings
@@ -95,7 +90,6 @@ def evaluate(
     from specwb.probability import Sampling
     from specwb.templates import check_template
 
-    check_outputs({"--csv": csv, "--vllm": vllm})
     if any(not text for text in stop or ()):
         raise ValueError("--stop must not be empty")
     chosen: list[Any] | None = None if methods is None else specs(methods)
@@ -149,11 +143,11 @@ def evaluate(
     ]:
         tell(console, note)
     counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
-    contents: dict[Path, Callable[[], str | bytes]] = {}
+    contents: dict[Path, Content] = {}
     if csv is not None:
-        contents[csv] = lambda: csv_bytes(frame, csv)
+        contents[csv] = csv_bytes(frame, csv)
     if vllm is not None:
-        contents[vllm] = lambda: json.dumps(counted, indent=1) + "\n"
+        contents[vllm] = json.dumps(counted, indent=1) + "\n"
     write_all(contents)
 
 

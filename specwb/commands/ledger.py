@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +14,12 @@ from specwb.commands.shared import (
     alone,
     command_line,
     errors,
-    folder,
     loaded,
     table,
     tell,
     wide,
 )
+from specwb.files import LEDGER, claim
 from specwb.progress import lines, progress
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ def reproduce_all(
     ctx: typer.Context,
     out: Annotated[
         Path,
-        typer.Option(
-            help="Folder for the results, one file per paper, and for the page.", writable=True
-        ),
+        typer.Option(help="Folder for the results, one file per paper, and for the page."),
+        LEDGER,
     ] = Path("build/reproduce"),
     shipped: Annotated[
         bool, typer.Option("--shipped", help="Judge the shipped results; measure nothing.")
@@ -75,7 +75,7 @@ def reproduce_all(
 
     from specwb.bench.prompts import load_prompts
     from specwb.errors import SpecwbError
-    from specwb.files import check_path, write
+    from specwb.files import write
     from specwb.studies import PLACES, ledger, run, study_of
 
     times = {"--minutes": minutes, "--seconds": seconds}
@@ -84,10 +84,9 @@ def reproduce_all(
             raise ValueError(f"{option} must be > 0, got {value:g}; leave it out to measure all")
     if shipped:
         alone(ctx, "--shipped", "shipped", "out")
-    folder(out, "--out")
     pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
-    for path in pages.values():
-        check_path(path, "--out")
+    pictures = tuple("{}/" + name for name in ledger.pictures())
+    claim({"--out": (out, replace(LEDGER, names=LEDGER.names + pictures))})
     documents: dict[str, Any] = {}
     others: dict[str, Any] = {}
     left_out: dict[str, str] = {}
@@ -134,10 +133,10 @@ def reproduce_all(
     page = ledger.sections(documents, left_out, others)
     with lines(lambda: "drawing the figures"):
         figures = ledger.drawings(documents)
+    write(ledger.markdown(page, figures), pages["md"])  # the first, as it has the mark
+    write(ledger.html_page(page, figures), pages["html"])
     for drawn in (one for of_paper in figures.values() for one in of_paper):
         write(drawn.png, out / drawn.file)
-    write(ledger.html_page(page, figures), pages["html"])
-    write(ledger.markdown(page, figures), pages["md"])
     write(json.dumps(ledger.as_json(documents, others), indent=1) + "\n", pages["json"])
     print_tables(
         [

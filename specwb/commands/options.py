@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from specwb.files import STUDY
+
 TARGET = Annotated[
     str, typer.Option(help="Target model: lab, smol, a folder, a hub id or a .gguf file.")
 ]
@@ -66,9 +68,8 @@ THREADS = Annotated[
 ]
 RESULTS = Annotated[
     Path,
-    typer.Option(
-        help="File of the results; a run with the same arguments continues from it.", writable=True
-    ),
+    typer.Option(help="File of the results; a run with the same arguments continues from it."),
+    STUDY,
 ]
 RESTART = Annotated[
     bool, typer.Option("--restart", help="Replace stored results instead of continuing from them.")

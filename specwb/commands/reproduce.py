@@ -19,6 +19,7 @@ from specwb.commands.shared import (
     whole,
     wide,
 )
+from specwb.files import FOLDER
 from specwb.progress import progress
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ TRAIN = Annotated[
 ]
 HEADS = Annotated[
     Path,
-    typer.Option(help="Folder for the heads of --train; finished ones are kept.", writable=True),
+    typer.Option(help="Folder for the heads of --train; finished ones are kept."),
+    FOLDER,
 ]
 RUNS = Annotated[
     int,
@@ -332,7 +334,7 @@ def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:
 
     An ``out`` that is no results' file is where the figure is written.
     """
-    from specwb.files import check_path, write
+    from specwb.files import DRAWING, DRAWN, claim, write
     from specwb.studies.pictures import can_picture, draw, picture_of
     from specwb.studies.run import shipped_report
     from specwb.studies.store import results_in
@@ -354,14 +356,16 @@ def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:
     else:
         family = family or "lab"
         document, source = shipped_report(study, family), f"the shipped results of {family}"
-    for key in study.figures if figure == "all" else (figure,):
-        for kind in kinds:
-            path = out if written != "json" else out.with_name(f"{out.stem}-{key}.{kind}")
-            if path.parts[:1] == ("build",):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            check_path(path, "--out")
+    keys = [*study.figures] if figure == "all" else [figure]
+    places = {key: out.with_name(f"{out.stem}-{key}") for key in keys}
+    if written == "json":
+        claim({f"--out, figure {key}": (place, DRAWING) for key, place in places.items()})
+    for key, place in places.items():
+        for kind in kinds:  # the page first, as it has the mark
+            path = out if written != "json" else place.with_name(f"{place.name}.{kind}")
             if kind == "html":
-                write(draw(study.figures[key], document).to_html(include_plotlyjs=True), path)
+                page = draw(study.figures[key], document).to_html(include_plotlyjs=True)
+                write(DRAWN + page.encode(), path)
             else:
                 write(picture_of(study.figures[key], document, kind), path)
             whole(wide(), f"{path}, from {source}")

@@ -12,7 +12,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from specwb.files import check_path, from_json, home
+from specwb.files import FILE, STUDY, DataError, Output, claim, from_json, home, toml
 from specwb.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
@@ -157,11 +157,7 @@ def whole(console: Console, line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def check_outputs(files: Mapping[str, Path | None]) -> None:
-    """Check before any work that the file of each option can be written."""
-    for option, path in files.items():
-        if path not in (None, Path("-")):
-            check_path(path, option)
+PICTURES = (".html", ".png", ".svg", ".pdf")
 
 
 class Commands(typer.Typer):
@@ -178,7 +174,7 @@ class Parameter:
 
     word: str  # on the command line
     is_path: bool  # and nothing else
-    is_output: bool  # declared ``writable``
+    output: Output | None  # what is written there; None: it is read
     default: Any
 
 
@@ -188,6 +184,7 @@ def file_parameters(command: Callable[..., Any]) -> dict[str, Parameter]:
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind, *notes = get_args(parameter.annotation) or [parameter.annotation]
         info = next((note for note in notes if hasattr(note, "param_decls")), None)
+        output = next((note for note in notes if isinstance(note, Output)), None)
         kinds = {*get_args(kind), *(k for part in get_args(kind) for k in get_args(part)), kind}
         if not kinds & {str, Path}:
             continue
@@ -197,36 +194,36 @@ def file_parameters(command: Callable[..., Any]) -> dict[str, Parameter]:
         word = max(words, key=len, default="--" + name.replace("_", "-"))
         if isinstance(info, typer.models.ArgumentInfo):
             word = name.upper()
-        writes = bool(info and info.writable)
-        found[name] = Parameter(word, Path in kinds, writes, parameter.default)
+        found[name] = Parameter(word, Path in kinds, output, parameter.default)
     return found
 
 
 def careful(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command, after a check that its numbers are finite, and that it writes to no file that it
-    reads, and to none twice.
+    """The command, after a check that its numbers are finite, and :func:`specwb.files.claim`'s of
+    its outputs against its inputs.
 
-    Outputs are the paths that are declared ``writable``. Whatever else is said on the command line,
-    and names a file, is an input.
+    Outputs are the paths whose annotation has an :class:`specwb.files.Output`. Whatever else is
+    said on the command line and names a file is an input, and so is a file that a .toml file names.
     """
     parameters = file_parameters(command)
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:
         _check_finite(given)
-        outputs: dict[str, Path] = {}
+        outputs: dict[str, tuple[Path, Output]] = {}
         inputs: list[tuple[str, str]] = []
         for name, parameter in parameters.items():
             values = given[name] if isinstance(given[name], list) else [given[name]]
             for value in values:
-                if parameter.is_output and value not in (None, Path("-")):
-                    outputs[parameter.word] = value
+                if (output := parameter.output) is not None:
+                    if output is STUDY and value.suffix in PICTURES:
+                        output = FILE  # of --figure
+                    if value not in (None, Path("-")):
+                        outputs[parameter.word] = value, output
                 # a default such as "lab" is a name, whatever else is called so
                 elif isinstance(value, str | Path) and value != parameter.default:
-                    # a method's options name files too: medusa:head=FOLDER
-                    several = [str(value), *re.findall(r"=([^,;\s]+)", str(value))]
-                    inputs += [(parameter.word, one) for one in several]
-        check_files(outputs, [one for one in inputs if os.path.exists(os.path.expanduser(one[1]))])
+                    inputs += [(parameter.word, one) for one in _named(str(value))]
+        claim(outputs, [one for one in inputs if os.path.exists(home(one[1]))])
         try:
             with first_line("specwb: at work"):
                 return command(**given)
@@ -240,49 +237,22 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def check_files(outputs: Mapping[str, Path], inputs: Sequence[tuple[str, str]]) -> None:
-    """Check that no option writes over what another reads, nor two to one file, by a link perhaps.
-
-    Args:
-        outputs: option -> what it writes.
-        inputs: options with the files and folders that they read; a file of a model's folder that
-            is read must not be written either.
-    """
-    first: dict[str, str] = {}
-    for option, path in outputs.items():
-        other = first.setdefault(_place(path), option)
-        if other != option:
-            raise ValueError(f"{other} and {option} name one file, {path}; name two")
-        for reading, name in inputs:
-            if _same(home(path), home(name)):
-                raise ValueError(
-                    f"{reading} reads {name}, and {option} would write to it; name another file"
-                )
-            if _of_model(home(path), home(name)):
-                raise ValueError(
-                    f"{option}: {path} is a file of {name}, which {reading} reads; name another"
-                )
+def _named(text: str) -> list[str]:
+    """All that may name a file in a word of the command line, and in the .toml file that it is."""
+    # a method's options name files too: medusa:head=FOLDER
+    named = [text, *re.findall(r"=([^,;\s]+)", text)]
+    if text.endswith(".toml"):
+        with contextlib.suppress(DataError):  # the command says what is wrong with it
+            named += _texts(toml(home(text))[0])
+    return [name for name in named if len(name) < 4096 and "\0" not in name]
 
 
-def _place(path: Path) -> str:
-    """Where a path leads to; a file that SQLite keeps next to a database leads to the database."""
-    return re.sub(r"-(wal|shm|journal)$", "", os.path.realpath(home(path)))
-
-
-def _same(output: Path, read: Path) -> bool:
-    """Whether two paths lead to one file or folder. Devices and pipes keep nothing that could be
-    lost."""
-    if not (output.is_file() or output.is_dir()):
-        return False
-    return os.path.samefile(output, read)
-
-
-def _of_model(output: Path, read: Path) -> bool:
-    """Whether a file lies in a folder that a model or head is read from."""
-    tables = [read / "config.json", read / "card.json"]
-    if not output.is_file() or not any(map(os.path.isfile, tables)):
-        return False
-    return os.path.realpath(output.parent) == os.path.realpath(read)
+def _texts(value: Any) -> list[str]:
+    """All texts in a TOML value, and what follows an equals sign in one."""
+    if isinstance(value, str):
+        return [value, *re.findall(r"=([^,;\s]+)", value)]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for one in items for text in _texts(one)]
 
 
 def alone(ctx: typer.Context, option: str, *used: str) -> None:
@@ -296,16 +266,6 @@ def alone(ctx: typer.Context, option: str, *used: str) -> None:
     ]
     if typed:
         raise ValueError(f"{option} measures nothing; leave {' and '.join(typed)} out")
-
-
-def folder(path: Path, option: str) -> None:
-    """Make a folder that results are written to, where it is not there."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ValueError(f"{option}: {path} is a file, give the name of a folder") from None
-    except OSError as error:
-        raise ValueError(f"{option}: the folder {path} cannot be made: {error.strerror}") from error
 
 
 def loaded(

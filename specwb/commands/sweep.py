@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import alone, check_outputs, errors, loaded, table, wide
-from specwb.files import home
+from specwb.commands.shared import alone, errors, loaded, table, wide
+from specwb.files import FILE, STORE, home
 from specwb.progress import progress
 
-STORE = Path("build/sweep.sqlite")
+RUNS = Path("build/sweep.sqlite")
 
 
 def grid_of(paper: str) -> str:
@@ -61,10 +61,9 @@ def sweep(
     ] = "",
     out: Annotated[
         Path,
-        typer.Option(
-            help="Store of the runs; runs that it has are not measured again.", writable=True
-        ),
-    ] = STORE,
+        typer.Option(help="Store of the runs; runs that it has are not measured again."),
+        STORE,
+    ] = RUNS,
     jobs: Annotated[
         int,
         typer.Option(
@@ -124,9 +123,7 @@ def sweep(
 
 
 def results(
-    store: Annotated[
-        Path, typer.Argument(help="Store that specwb sweep wrote.", writable=True)
-    ] = STORE,
+    store: Annotated[Path, typer.Argument(help="Store that specwb sweep wrote."), STORE] = RUNS,
     by: Annotated[
         str, typer.Option(help="Parameters, separated by commas; each combination has a row.")
     ] = "method",
@@ -159,18 +156,18 @@ def results(
         typer.Option("--pivot", help="Show the last parameter of --by across and the others down."),
     ] = False,
     csv: Annotated[
-        Path | None, typer.Option(help="File for one row per run, as CSV.", writable=True)
+        Path | None, typer.Option(help="File for one row per run, as CSV."), FILE
     ] = None,
     parquet: Annotated[
-        Path | None, typer.Option(help="File for one row per run, as Parquet.", writable=True)
+        Path | None, typer.Option(help="File for one row per run, as Parquet."), FILE
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
             help="HTML page with a curve over one parameter, a heat map over two, or with "
-            "--cost the value against the cost.",
-            writable=True,
+            "--cost the value against the cost."
         ),
+        FILE,
     ] = None,
 ) -> None:
     """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
@@ -184,7 +181,6 @@ def results(
 
     if not home(store).exists():
         raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
-    check_outputs({"--csv": csv, "--parquet": parquet, "--plot": plot})
     with Store(store, False) as opened:
         found = looking.filtered(looking.frame(opened), where or ())
     if csv is not None:

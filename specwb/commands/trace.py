@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import check_outputs, command_line, loaded, whole, wide
+from specwb.commands.shared import command_line, loaded, whole, wide
+from specwb.files import FILE
 
 PROMPT = "def area(width, height):\n    "
 
@@ -21,15 +22,15 @@ def trace(
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = PROMPT,
     html_file: Annotated[
         Path | None,
-        typer.Option("--html", help="Page to write that plays the recordings.", writable=True),
+        typer.Option("--html", help="Page to write that plays the recordings."),
+        FILE,
     ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option(
-            "--json",
-            help="File to write the traces to: one trace, or a list of several.",
-            writable=True,
+            "--json", help="File to write the traces to: one trace, or a list of several."
         ),
+        FILE,
     ] = None,
     max_new_tokens: opt.MAX_NEW_TOKENS = 24,
     temperature: opt.TEMPERATURE = 1.0,
@@ -54,7 +55,6 @@ def trace(
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
     files = {"--html": html_file, "--json": json_file}
-    check_outputs(files)
     model = loaded(target, device, dtype, loading, threads=threads)
     # all of them, before any work is done
     chosen = [built_with(spec, model, draft) for spec in methods]
@@ -80,4 +80,4 @@ def trace(
         "--json": lambda: json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n",
         "--html": lambda: page(traces, command=command),
     }
-    write_all({path: forms[option] for option, path in files.items() if path})
+    write_all({path: forms[option]() for option, path in files.items() if path})

@@ -9,6 +9,7 @@ import typer
 
 from specwb.commands import options as opt
 from specwb.commands.shared import Commands, errors
+from specwb.files import FAMILY, FOLDER, HEAD, HEADS, TALKS
 
 train = Commands(
     no_args_is_help=True,
@@ -21,9 +22,8 @@ def train_lab(
     budget: opt.BUDGET = "cpu",
     out: Annotated[
         Path,
-        typer.Option(
-            help="Folder of the family; an interrupted run in it continues.", writable=True
-        ),
+        typer.Option(help="Folder of the family; an interrupted run in it continues."),
+        FAMILY,
     ] = Path("build/lab"),
     device: opt.DEVICE = "auto",
     continue_: Annotated[
@@ -65,9 +65,9 @@ def _add_command(kind: str) -> None:
             Path | None,
             typer.Option(
                 help="Folder of the result, where an interrupted run continues; default: "
-                "build/heads/KIND.",
-                writable=True,
+                "build/heads/KIND."
             ),
+            FOLDER,
         ] = None,
         budget: opt.BUDGET = "cpu",
         steps: Annotated[
@@ -107,9 +107,8 @@ def _add_command(kind: str) -> None:
         ] = "generated",
         generated: Annotated[
             Path,
-            typer.Option(
-                help="Folder for the target's own text, which all heads share.", writable=True
-            ),
+            typer.Option(help="Folder for the target's own text, which all heads share."),
+            FOLDER,
         ] = Path("build/generated"),
         corpus: Annotated[
             Path | None,
@@ -180,9 +179,8 @@ def train_several(
     target: opt.TARGET = "smol",
     out: Annotated[
         Path,
-        typer.Option(
-            help="Folder of all heads; an interrupted run in it continues.", writable=True
-        ),
+        typer.Option(help="Folder of all heads; an interrupted run in it continues."),
+        HEADS,
     ] = Path("build/heads"),
     recipe: Annotated[
         Path | None, typer.Option(help="Recipe (.toml) that lists the heads; default: data/smol's.")
@@ -210,9 +208,8 @@ def train_talks(
     target: opt.TARGET = "smol",
     out: Annotated[
         Path,
-        typer.Option(
-            help="File (.jsonl) for the conversations; an interrupted run continues.", writable=True
-        ),
+        typer.Option(help="File (.jsonl) for the conversations; an interrupted run continues."),
+        TALKS,
     ] = Path("build/talks.jsonl"),
     tokens: Annotated[
         int, typer.Option(min=1, help="Total number of tokens of the answers.")
@@ -245,9 +242,9 @@ def train_talks(
 @train.command("ngram")
 def train_ngram(
     target: opt.TARGET = "lab",
-    out: Annotated[
-        Path, typer.Option(help="Folder for ngram.npz and card.json.", writable=True)
-    ] = Path("build/ngram"),
+    out: Annotated[Path, typer.Option(help="Folder for ngram.npz and card.json."), HEAD] = Path(
+        "build/ngram"
+    ),
     order: Annotated[int, typer.Option(min=1, help="Number of tokens of the longest n-grams.")] = 3,
     least: Annotated[
         int,
@@ -268,9 +265,8 @@ def train_ngram(
     ] = 900_000,
     generated: Annotated[
         Path,
-        typer.Option(
-            help="Folder for the target's own text, which all heads share.", writable=True
-        ),
+        typer.Option(help="Folder for the target's own text, which all heads share."),
+        FOLDER,
     ] = Path("build/generated"),
     corpus: Annotated[
         Path | None,

@@ -11,6 +11,7 @@ import typer
 
 from specwb.commands import options as opt
 from specwb.commands.shared import command_line, loaded, table, tell, whole, wide
+from specwb.files import TUNED
 from specwb.progress import progress
 
 MOST = 512
@@ -51,9 +52,9 @@ def tune(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File for the result; default build/tune/TARGET-DEVICE-TTEMPERATURE.json.",
-            writable=True,
+            help="File for the result; default build/tune/TARGET-DEVICE-TTEMPERATURE.json."
         ),
+        TUNED,
     ] = None,
 ) -> None:
     """Measure costs and acceptance, choose trees by them, and find the fastest method.
@@ -63,10 +64,7 @@ def tune(
     from specwb.bench import machine, report
     from specwb.bench.prompts import load_prompts
     from specwb.cost import tune as tuning
-    from specwb.files import check_path
 
-    if out is not None:
-        check_path(out, "--out")
     questions = load_prompts(prompts)
     model = loaded(target, device, dtype, loading, threads=threads, stored=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")

@@ -20,7 +20,7 @@ from specwb.bench.conditions import conditions
 from specwb.bench.prompts import Question, interleave
 from specwb.cost.calibrate import WIDTHS, CostModel, calibrate, forward_seconds, middle
 from specwb.errors import SpecwbError
-from specwb.files import check_path, home, write
+from specwb.files import TUNED, claim, home, write
 from specwb.methods import Method, that_run
 from specwb.models.target import Target
 from specwb.options import spell
@@ -93,8 +93,7 @@ def tune(
         )
     if path is not None:  # before the minutes of work whose result it is to hold
         path = home(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_path(path, "--out")
+        claim({"--out": (path, TUNED)})
     calibrating, measuring = split_questions(questions)
     tell = progress or (lambda done, text: None)
     texts = [question.fit(target.tokenizer, room)[0] for question in calibrating]

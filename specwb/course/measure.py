@@ -3,7 +3,6 @@ button, with a light that says whether the machine was quiet."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -32,6 +31,7 @@ def stored(name: str, kind: str = "results") -> dict[str, Any]:
     Raises:
         MeasuredError: there is none of that name.
     """
+    from specwb.files import document
     from specwb.models.load import data_dir
 
     folder = data_dir() / kind
@@ -39,7 +39,7 @@ def stored(name: str, kind: str = "results") -> dict[str, Any]:
     if not path.is_file():
         names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
         raise MeasuredError(f"no result {name!r} in {folder}; there are {names}")
-    return json.loads(path.read_text("utf-8"))
+    return document(path)
 
 
 def recording(name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from specwb.bench.measure import Job, Run, measure
 from specwb.bench.prompts import PromptSetError, Question
 from specwb.bench.store import Store, digest
 from specwb.errors import SpecwbError
-from specwb.files import foreign, home, write
+from specwb.files import EVALUATION, OBJECT, claim, document, foreign, home, write
 from specwb.harness import spec_bench
 from specwb.harness.record import Turn
 from specwb.inputs import integer
@@ -88,6 +88,8 @@ def evaluate(
         raise PromptSetError(f"question {twice} occurs twice; answers are told apart by it")
     if not questions:
         raise PromptSetError("there are no questions")
+    out = home(out)
+    claim({"--out": (out, EVALUATION)})
     sampling = settings.sampling
     built: dict[str, Method | Library] = {}
     built |= build_methods(target, list(methods), draft, sampling)
@@ -98,7 +100,6 @@ def evaluate(
         raise HarnessError(f"max_new_tokens={settings.max_new_tokens} leaves no room in {context}")
     for question in questions:  # all of them, before the first is answered
         question.fit(target.tokenizer, target.context - settings.max_new_tokens)
-    out = home(out)
     made_on = conditions(target, built.values())
     asked = _asked(target, settings)
     # answers of an earlier commit stay: a text that changed is what other tests look for
@@ -151,27 +152,17 @@ def _check_asked(out: Path, asked: Mapping[str, Any]) -> None:
     path = out / "run.json"
     if not path.exists():
         return
-    with foreign(f"{path} is damaged", HarnessError):
-        before = json.loads(path.read_text("utf-8"))
-        other = [name for name, value in asked.items() if before[name] != value]
-    if other:
+    schema = {**OBJECT, "required": [*asked]}
+    before = document(path, schema, HarnessError, "delete it, or name another --out")
+    if other := [name for name, value in asked.items() if before[name] != value]:
         was = ", ".join(f"{name} = {before[name]!r}" for name in other)
         raise HarnessError(f"{out} holds answers of another run ({was}); name another --out")
 
 
 def _store(out: Path) -> Store:
     """The store of a folder, which may be missing."""
-    path = out / "store.sqlite"
-    try:
-        (out / "answers").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HarnessError(f"cannot keep answers in {out}: {error.strerror}") from error
-    if any((out / "answers").glob("*.jsonl")) and not path.exists():
-        raise HarnessError(
-            f"{out} has answers that an earlier version gave, and no {path.name}; name another "
-            "--out, or delete it"
-        )
-    return Store(path, kind="evaluation")
+    out.mkdir(parents=True, exist_ok=True)
+    return Store(out / "store.sqlite", kind="evaluation")
 
 
 def _written(

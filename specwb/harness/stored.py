@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from itertools import accumulate
 
 from specwb.errors import ArgumentError
+from specwb.files import OBJECT, document
 from specwb.harness.record import Turn
 from specwb.models.load import data_dir
 
@@ -23,13 +23,11 @@ def shipped_turns(paper: str, cell: str, tokens: int = 10**9) -> list[Turn]:
     path = data_dir() / "results" / f"{paper}-lab-cpu.json"
     if not path.exists():
         raise ArgumentError(f"no shipped study {paper!r}")
-    document = json.loads(path.read_text())
-    if cell not in document["cells"]:
-        raise ArgumentError(
-            f"{paper} has no cell {cell!r}; there are {', '.join(document['cells'])}"
-        )
-    found, domains = document["cells"][cell], document["domains"]
-    if not document["shapes"][cell]["chain"] or "drafted" not in found:
+    stored = document(path, {**OBJECT, "required": ["cells", "domains", "shapes"]})
+    if cell not in stored["cells"]:
+        raise ArgumentError(f"{paper} has no cell {cell!r}; there are {', '.join(stored['cells'])}")
+    found, domains = stored["cells"][cell], stored["domains"]
+    if not stored["shapes"][cell]["chain"] or "drafted" not in found:
         raise ArgumentError(f"{cell!r} drafts trees, or does not say how much it drafted")
     turns = []
     # a study that was given less time has not measured every prompt

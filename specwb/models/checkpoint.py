@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specwb.files import foreign, table, weights_hash, whole_file
+from specwb import files
+from specwb.files import foreign, table, weights_hash
 from specwb.models import smol
 from specwb.models.folder import (
     SAFE,
@@ -229,7 +230,6 @@ def write(
     """
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
     stored = {}
     for key, weight in weights.items():
         plain = weight.detach().cpu()
@@ -238,9 +238,9 @@ def write(
             continue
         plain = plain.half() if plain.is_floating_point() else plain
         stored[key] = plain.contiguous().clone()
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    with whole_file(folder / f"{name}.safetensors") as part:
-        save_file(stored, part, {"format": "pt"})
+    files.write(json.dumps(config, indent=1) + "\n", folder / "config.json")
+    weights_file = folder / f"{name}.safetensors"
+    files.write(lambda part: save_file(stored, part, {"format": "pt"}), weights_file)
     if card is not None:
         card = {**card, "sha256": weights_hash(folder)}
-        (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+        files.write(json.dumps(card, indent=1) + "\n", folder / "card.json")

@@ -30,10 +30,10 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.files import home
+from specwb.files import DataError, document, home, write
 
 logger = logging.getLogger("specwb")
 MOST = 64  # tokens from which on torch's own way is taken unmeasured
@@ -170,6 +170,13 @@ def fastest(seconds: dict[str, float]) -> str:
     return min(seconds, key=lambda way: seconds[way] * GAINS[way])
 
 
+KEPT = {
+    "type": "object",
+    "additionalProperties": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+"""The schema of the file of choices: machine -> shape -> way."""
+
+
 class Choices:
     """Which way each shape takes, as measured; in memory and, best effort, in a file."""
 
@@ -224,9 +231,8 @@ class Choices:
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
-            kept = json.loads(self.path.read_text("utf-8"))
-            return {k: dict(v) for k, v in kept.items()} if isinstance(kept, dict) else {}
-        except (OSError, ValueError, TypeError):
+            return document(self.path, KEPT)
+        except DataError:  # none yet, or damaged: it is measured
             return {}
 
     def _write(self) -> None:
@@ -234,15 +240,8 @@ class Choices:
         error."""
         whole = self._read()
         whole[self._machine or ""] = whole.get(self._machine or "", {}) | (self._known or {})
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path.parent, suffix=".json", delete=False, encoding="utf-8"
-            ) as part:
-                json.dump(whole, part, indent=1, sort_keys=True)
-            os.replace(part.name, self.path)
-        except OSError:
-            pass
+        with suppress(OSError):
+            write(json.dumps(whole, indent=1, sort_keys=True), self.path)
 
 
 def cache_folder() -> Path:

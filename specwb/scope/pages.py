@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.errors import ArgumentError
-from specwb.files import foreign
+from specwb.files import foreign, from_json
 from specwb.palette import VOCABULARY
 from specwb.scope.trace import TraceError, several
 
@@ -34,7 +34,7 @@ def packed(traces: Sequence[Mapping[str, Any]]) -> str:
 def unpacked(text: str) -> list[dict[str, Any]]:
     """The traces of :func:`packed`; a TraceError if the text is something else."""
     with foreign("these are no packed traces", TraceError):
-        return several(json.loads(gzip.decompress(base64.b64decode(text))))
+        return several(from_json(gzip.decompress(base64.b64decode(text))))
 
 
 @cache

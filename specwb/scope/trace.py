@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.errors import SpecwbError
+from specwb.files import document
 
 FORMAT = "specwb-trace"
 VERSION = 1
@@ -34,7 +34,7 @@ class Trace(dict[str, Any]):
 @cache
 def schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a trace of this version."""
-    return json.loads(SCHEMA.read_text("utf-8"))
+    return document(SCHEMA)
 
 
 def checked(trace: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from specwb.bench.prompts import Question, interleave
 from specwb.decoding import decode
 from specwb.errors import ArgumentError
 from specwb.evaluation import acceptance
+from specwb.files import OBJECT
 from specwb.studies.study import Document, Models, Rows, Study, Tables
 
 SAMPLES = 64
@@ -150,6 +151,14 @@ STUDY = Study(
     extra=comparison,
     rules=READING,
     settings={"temperatures": [0.3, 0.7, 1.0], "ks": [1, 2, 4, 8], "tokens": 48, "positions": 4},
-    fields={"temperature": int | float, "domain": str, "ks": list, "at": list, "rates": list},
+    cell={
+        **OBJECT,
+        "required": ["temperature", "domain", "ks", "at", "rates"],
+        "properties": {
+            "temperature": {"type": "number"},
+            "domain": {"type": "string"},
+            **{key: {"type": "array"} for key in ("ks", "at", "rates")},
+        },
+    },
     is_paper=False,
 )

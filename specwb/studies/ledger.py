@@ -296,6 +296,15 @@ Drawings = Mapping[str, Sequence[Drawn]]
 """A paper -> its figures."""
 
 
+def _picture(paper: str, figure: str) -> str:
+    return f"{paper}-{figure}.png"
+
+
+def pictures() -> list[str]:
+    """List the files of all papers' figures, next to the page."""
+    return [_picture(name, key) for name in PLACES for key in study_of(name).figures]
+
+
 def drawings(documents: Mapping[str, Document]) -> dict[str, list[Drawn]]:
     """Draw the figures of every paper; none where no picture can be drawn here."""
     if not can_picture():
@@ -305,7 +314,7 @@ def drawings(documents: Mapping[str, Document]) -> dict[str, list[Drawn]]:
         for key, picture in study_of(name).figures.items():
             command = f"specwb reproduce {name} --figure {key}"
             png = picture_of(picture, document)
-            drawn = Drawn(picture.title, picture.note, f"{name}-{key}.png", command, png)
+            drawn = Drawn(picture.title, picture.note, _picture(name, key), command, png)
             out.setdefault(name, []).append(drawn)
     return out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +10,12 @@ from typing import Any
 
 from specwb.bench.prompts import Question
 from specwb.errors import ArgumentError
+from specwb.files import document
 from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.options import MethodError
 from specwb.studies import PLACES, grid, study_of, trained
-from specwb.studies.store import Store, identity, with_commit
+from specwb.studies.store import SAVED, Store, identity, with_commit
 from specwb.studies.study import Document, Models, Study
 
 Progress = Callable[[float, str], None]
@@ -85,7 +85,7 @@ def reproduce(
     """
     arguments = _arguments(study, models, settings)
     elsewhere = () if settings.timed else ("device",)
-    store = Store(settings.out, arguments, settings.restart, study.fields, elsewhere)
+    store = Store(settings.out, arguments, settings.restart, study.cell, elsewhere)
     run = partial(measure, study, seconds=settings.seconds, seed=settings.seed, progress=progress)
     run = partial(run, rounds_each=settings.rounds, timed=settings.timed)
     ablation, beside = shipped(study, models.target)[1], None
@@ -236,9 +236,9 @@ def shipped(
         path = data_dir() / f"results/{name}.json"
         if not path.exists():
             return None
-        document = json.loads(path.read_text("utf-8"))
-        same = target is None or document["arguments"].get("sha256") == target.sha256
-        return document if same else None
+        found = document(path, SAVED)
+        same = target is None or found["arguments"].get("sha256") == target.sha256
+        return found if same else None
 
     own = read(f"{study.name}-{family}-cpu" if study.is_paper else f"{study.name}-{family}")
     return own, read(f"{study.name}-ablation-{family}") if study.variants else None

@@ -17,11 +17,58 @@ from typing import Any
 from specwb.bench.conditions import conditions, versions
 from specwb.bench.machine import commit
 from specwb.bench.store import StoreError
-from specwb.files import check_path, from_json, home, write
+from specwb.files import OBJECT, STUDY, claim, document, home, write
 from specwb.models.target import Target
 
-GRID_FIELDS: Mapping[str, Any] = {"accepted": list, "ms": list}
-"""What :func:`specwb.studies.grid.run` records of every cell."""
+_NUMBER = {"type": ["number", "null"]}
+_LISTS = {"type": "array", "items": {"type": ["array", "null"], "items": _NUMBER}}
+GRID_CELL: Mapping[str, Any] = {
+    **OBJECT,
+    "required": ["accepted", "ms"],
+    "properties": {
+        **dict.fromkeys(("accepted", "drafted", "levels", "parts"), _LISTS),
+        **{name: {"type": "array", "items": _NUMBER} for name in ("ms", "mean", "disturbed")},
+    },
+}
+"""The schema of what :func:`specwb.studies.grid.run` records of every cell."""
+SAVED: Mapping[str, Any] = {
+    **OBJECT,
+    "required": ["arguments", "versions", "spent", "cells"],
+    "properties": {
+        **dict.fromkeys(("arguments", "versions", "cells"), OBJECT),
+        "spent": {"type": "number", "minimum": 0},
+    },
+}
+"""The schema of what is saved from the beginning."""
+_ROW = {
+    **OBJECT,
+    "required": ["cell", "prompts"],
+    "properties": {"cell": {"type": "string"}, "prompts": {"type": "integer", "minimum": 0}},
+    "patternProperties": {"^(tau|accepted|drafted|speedup)(_error)?$": _NUMBER},
+}
+_ROWS = {"type": "array", "items": _ROW, "minItems": 1}
+_VERDICTS = {"type": "array", "items": {**OBJECT, "required": ["claim", "verdict"]}}
+_REPORT = {
+    "kind": {"type": "string"},
+    "shapes": {**OBJECT, "minProperties": 1, "additionalProperties": OBJECT},
+    "domains": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    "commit": {"type": "string"},
+    "rows": _ROWS,
+    "verdicts": _VERDICTS,
+    "rule": {"type": "string"},
+}
+REPORTED: Mapping[str, Any] = {
+    **SAVED,
+    "required": [*SAVED["required"], *_REPORT],
+    "properties": {
+        **SAVED["properties"],
+        **_REPORT,
+        "cells": {**OBJECT, "minProperties": 1, "additionalProperties": GRID_CELL},
+        "ablation": {**OBJECT, "properties": {"rows": _ROWS, "verdicts": _VERDICTS}},
+        "counted": {**OBJECT, "required": ["command", "device"]},
+    },
+}
+"""The schema of results that figures are drawn from, as :meth:`Study.report` completes them."""
 EVERY = 2.0
 """Seconds between two writes, which are lost by SIGKILL."""
 
@@ -43,8 +90,8 @@ class Store:
     """The results of a run, and the file they are saved in; ``document`` is its content.
 
     A file with the same ``arguments`` is continued, with others refused unless ``restart`` begins
-    anew; in those of ``differing`` it may differ, and its own stay. ``fields`` are those of every
-    cell with their types. A missing folder below the working directory's ``build`` is made.
+    anew; in those of ``differing`` it may differ, and its own stay. ``cell`` is the JSON schema of
+    every cell. A missing folder below the working directory's ``build`` is made.
     """
 
     def __init__(
@@ -52,14 +99,12 @@ class Store:
         path: Path,
         arguments: dict[str, Any],
         restart: bool = False,
-        fields: Mapping[str, Any] = GRID_FIELDS,
+        cell: Mapping[str, Any] = GRID_CELL,
         differing: Sequence[str] = (),
     ) -> None:
         path = home(path)
-        if path.parts[:1] == ("build",):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        check_path(path, "--out")
-        self.path, self._saved_at, self._fields = path, 0.0, fields
+        claim({"--out": (path, STUDY)})
+        self.path, self._saved_at = path, 0.0
         self._file_state = _state(path)
         self.document: dict[str, Any] = {
             "arguments": arguments,
@@ -67,8 +112,8 @@ class Store:
             "spent": 0.0,
             "cells": {},
         }
-        if path.exists() and not restart:
-            self.document = self._read(arguments, differing)
+        if path.is_file() and path.stat().st_size and not restart:
+            self.document = self._read(arguments, differing, cell)
 
     @property
     def cells(self) -> dict[str, Any]:
@@ -89,18 +134,15 @@ class Store:
         write(f"{{\n{parts}\n}}\n", self.path)
         self._saved_at, self._file_state = time.monotonic(), _state(self.path)
 
-    def _read(self, arguments: dict[str, Any], differing: Sequence[str]) -> dict[str, Any]:
+    def _read(
+        self, arguments: dict[str, Any], differing: Sequence[str], cell: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The document in the file, if its arguments are these."""
-        try:
-            document = from_json(self.path.read_bytes())
-        except ValueError:
-            document = None
-        if (fault := _fault(document, self._fields)) is not None:
-            raise StoreError(
-                f"--out: {self.path} holds no results of this command ({fault}); "
-                "name another file, or replace it with --restart"
-            )
-        before = document["arguments"]
+        cells = {"cells": {**OBJECT, "additionalProperties": cell}}
+        schema = {**SAVED, "properties": {**SAVED["properties"], **cells}}
+        advice = "name another file, or replace it with --restart"
+        saved = document(self.path, schema, StoreError, advice)
+        before = saved["arguments"]
         now = json.loads(json.dumps(arguments))
         for name in dict.fromkeys([*now, *before]):
             if name not in differing and now.get(name) != before.get(name):
@@ -109,7 +151,7 @@ class Store:
                     f"{_difference(name, before.get(name), now.get(name))}; "
                     "name another file, or begin anew with --restart"
                 )
-        return document
+        return saved
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -137,32 +179,13 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 def results_in(path: Path, system: str, option: str = "--out") -> dict[str, Any]:
     """Read a file of results, to be shown and not to be gone on from."""
-    try:
-        document = from_json(path.read_bytes())
-    except ValueError:
-        document = None
-    if (fault := _fault(document, GRID_FIELDS)) is None:
-        if (other := document["arguments"].get("system")) == system:
-            return document
-        fault = f"they are of {other}"
-    raise StoreError(f"{option}: {path} holds no results of {system} ({fault})")
-
-
-def _fault(document: Any, fields: Mapping[str, Any]) -> str | None:
-    """Why a document is no results whose cells have these fields; None where it is."""
-    if not isinstance(document, dict):
-        return "it is no table"
-    for name in ("arguments", "versions", "cells"):
-        if not isinstance(document.get(name), dict):
-            return f"its {name} are no table"
-    if type(document.get("spent")) not in (int, float) or not 0 <= document["spent"] < float("inf"):
-        return f"the seconds spent are {document.get('spent')!r}"
-    for key, cell in document["cells"].items():
-        if not isinstance(cell, dict) or not all(
-            isinstance(cell.get(name), kind) for name, kind in fields.items()
-        ):
-            return f"its cell {key!r} is damaged"
-    return None
+    advice = f"specwb reproduce {system} makes such a file, and completes one that it began"
+    found = document(path, REPORTED, StoreError, advice)
+    if (other := found["arguments"].get("system")) != system:
+        raise StoreError(f"{option}: {path} holds no results of {system}, they are of {other}")
+    if not {"command", "counted"} & set(found):
+        raise StoreError(f"{path} has neither the command of its times nor counted; {advice}")
+    return found
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,6 @@ are computed from the store and from nothing else, so they can be computed again
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 from specwb.bench.prompts import Question, interleave
 from specwb.bench.results import FIGURES
 from specwb.errors import ArgumentError
+from specwb.files import document
 from specwb.methods import Method
 from specwb.models.load import data_dir, draft_model
 from specwb.models.target import Target
@@ -27,7 +27,7 @@ from specwb.options import MethodError
 from specwb.studies import grid
 from specwb.studies.claim import Bars, Claim, Values, again
 from specwb.studies.curves import Picture
-from specwb.studies.store import GRID_FIELDS
+from specwb.studies.store import GRID_CELL
 from specwb.studies.verdicts import (
     EVEN_RULE,
     RULE,
@@ -140,7 +140,7 @@ class Study:
         most: new tokens that there is room for behind a prompt, None for all that may be drafted.
         partial: whether it is of use without the methods that it is compared with: those whose
             model or head the target lacks are left out, and named.
-        fields: of a record in the document's ``cells``, with their types.
+        cell: the JSON schema of a record in the document's ``cells``.
         is_paper: whether it is a paper's, whose claims are judged.
     """
 
@@ -171,7 +171,7 @@ class Study:
     rounds: int = 10
     most: int | None = None
     partial: bool = False
-    fields: Mapping[str, Any] = field(default_factory=lambda: GRID_FIELDS)
+    cell: Mapping[str, Any] = field(default_factory=lambda: GRID_CELL)
     is_paper: bool = True
 
     @cached_property
@@ -332,7 +332,7 @@ def figure_rows(name: str, key: str) -> list[Row]:
 
 @lru_cache(maxsize=16)
 def _read(path: Path) -> dict[str, Any]:
-    paper = json.loads(path.read_text("utf-8"))
+    paper = document(path)
     for name, table in paper.get("tables", {}).items():
         if "columns" in table:
             _check_typed(f"{path}: table {name}", table)

@@ -6,7 +6,6 @@ trained for the recipe's budget ``ablation``.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -92,6 +91,7 @@ def train(
         name of the head, see :func:`specwb.studies.claim.run_name`, -> what differs, and what its
         card reports.
     """
+    from specwb.training.card import read_card
     from specwb.training.fit import training_device
     from specwb.training.reading import training_text
     from specwb.training.run import Head, checked_settings, lab_settings, train_heads
@@ -116,6 +116,6 @@ def train(
     heads = {}
     for run, (name, options) in product(range(runs), variants.items()):
         path = folder / run_name(name, run)
-        card = json.loads((path / "card.json").read_text())
+        card = read_card(path)
         heads[path.name] = {"options": options, **{key: card[key] for key in CARD_KEYS}}
     return heads

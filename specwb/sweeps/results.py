@@ -12,7 +12,7 @@ import pandas as pd
 from specwb.bench.results import interval
 from specwb.bench.store import Store
 from specwb.errors import ArgumentError
-from specwb.files import foreign, whole_file
+from specwb.files import foreign, write
 from specwb.inputs import real
 from specwb.options import parse_value, spell
 from specwb.sweeps.space import METRICS, SHARED, SweepError
@@ -281,8 +281,7 @@ def spelled(value: Any) -> str:
 def write_parquet(found: pd.DataFrame, path: Path) -> None:
     """Writes a frame as Parquet."""
     try:
-        with whole_file(path) as part:
-            found.to_parquet(part, index=False)
+        write(lambda part: found.to_parquet(part, index=False), path)
     except ImportError as error:
         advice = "pip install pyarrow; --csv needs nothing"
         raise SweepError(f"Parquet needs pyarrow: {advice}") from error

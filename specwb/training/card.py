@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from specwb.files import OBJECT, document
 from specwb.training import corpus as text
 from specwb.training.generate import TEMPERATURES
 from specwb.training.heads import RECIPES
+
+_RANKS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
+CARD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "sha256": {"type": "string"},
+        "parameters": {"type": "integer"},
+        "steps": {"type": "integer"},
+        "tokens": {"type": ["integer", "object"]},
+        "held_out": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {"type": "object", "properties": {"rank": _RANKS}},
+        },
+    },
+}
+"""The schema of ``card.json``."""
+HEAD_CARD = {**CARD, "required": ["parameters", "steps", "tokens", "sha256", "held_out"]}
+"""The schema of that of a trained head, as its README needs it."""
 
 
 def table(header: str, rows: Iterable[Sequence[object]]) -> list[str]:
@@ -30,7 +51,7 @@ def _facts(folder: Path, card: dict) -> list[str]:
 
 def model_card(out: Path) -> str:
     """The family's README, from the files that the build wrote."""
-    corpus = json.loads((out / "corpus.json").read_text())
+    corpus = document(out / "corpus.json", {"required": ["mixture", "sources"], **OBJECT})
     models = {name: read_card(out / name) for name in ("target", "draft")}
     lines = [
         "# The lab family",
@@ -69,7 +90,7 @@ def model_card(out: Path) -> str:
         lines += ngram_card(read_card(out / "ngram"))
     lines += ["", _build_line(models, corpus["mixture"])]
     if (out / "samples.json").exists():
-        lines += samples_card(json.loads((out / "samples.json").read_text()))
+        lines += samples_card(document(out / "samples.json", {"type": "array"}))
     lines += ["", "## Text"]
     rows = []
     for source in corpus["sources"]:
@@ -101,8 +122,9 @@ def loops_card(card: dict) -> list[str]:
     ]
 
 
-def read_card(folder: Path) -> dict:
-    return json.loads((folder / "card.json").read_text())
+def read_card(folder: Path, schema: Mapping[str, Any] = CARD) -> dict:
+    """The card of a model or head in its folder."""
+    return document(folder / "card.json", schema)
 
 
 def _megabytes(folder: Path) -> float:
@@ -172,7 +194,7 @@ def heads_card(out: Path, names: Sequence[str], target: str, sources: Sequence[d
     ]
     rows: list[list[object]] = []
     for name in names:
-        card = read_card(out / name)
+        card = read_card(out / name, HEAD_CARD)
         (held_out,) = card["held_out"].values()
         accuracy = " ".join(f"{row[0]:.2f}" for row in held_out["rank"])
         if before := card.get("before_rounding"):

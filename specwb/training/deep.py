@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specwb.files import weights_hash
+from specwb.files import weights_hash, write
 from specwb.models.folder import quiet
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.fit import TrainingError, save_text
+from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Recipe, TargetOutputs
 from specwb.training.settings import count
 
@@ -121,7 +121,7 @@ class DeepRecipe(Recipe):
         save_half(head.net, folder)
         self.target.tokenizer.save_pretrained(folder)
         content = json.dumps({**card, "sha256": weights_hash(folder)}, indent=1) + "\n"
-        save_text(content, folder / "card.json")
+        write(content, folder / "card.json")
 
 
 def save_half(model: Any, folder: Path) -> None:

@@ -7,7 +7,7 @@ and writes.
 
 from __future__ import annotations
 
-import os
+import io
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +19,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
-from specwb.files import whole_file
+from specwb.files import write
 from specwb.models.attention import backends
 from specwb.progress import duration, errors, line, progress
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
@@ -35,44 +34,11 @@ class TrainingError(SpecwbError, RuntimeError):
     """Training cannot start or go on; everything up to the last checkpoint is kept."""
 
 
-@contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """Turns what keeps a file or folder from being written into a TrainingError in words."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        advice = ""
-        if path.exists():
-            what = "free some space or name another place and run the same command"
-            advice = f"; {path} stays as it was, {what}"
-        raise TrainingError(f"cannot write {path}: {reason}{advice}") from error
-
-
-def save_atomically(write: Callable[[Path], object], path: Path) -> None:
-    """Writes a file by :func:`specwb.files.whole_file`, in a folder that is made if missing.
-
-    Where it cannot be written, the previous file is untouched."""
-    with write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as part:
-            write(part)
-            if part.is_file():
-                # hours of work: the new file is on the disk before it replaces the old one
-                with open(part, "rb") as handle:
-                    os.fsync(handle.fileno())
-
-
-def save_text(text: str, path: Path) -> None:
-    save_atomically(lambda part: part.write_text(text, "utf-8"), path)
-
-
 def save_rows(rows: np.ndarray, path: Path) -> None:
-    def write(part: Path) -> None:
-        with open(part, "wb") as handle:  # np.save(path) would add a suffix
-            np.save(handle, rows)
-
-    save_atomically(write, path)
+    """Saves rows of tokens as a ``.npy`` file."""
+    content = io.BytesIO()  # np.save(path) would add a suffix
+    np.save(content, rows)
+    write(content.getvalue(), path)
 
 
 def dump(content: Any, path: Path) -> None:
@@ -316,7 +282,7 @@ class Training:
             "model": self.model.state_dict(),
             "optimisers": [o.state_dict() for o in self.optimisers],
         }
-        save_atomically(partial(dump, content), self.checkpoint)
+        write(partial(dump, content), self.checkpoint)
 
     def advance(self) -> None:
         """Takes the next step; measures, reports and saves where that is due."""

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from specwb.bench.prompts import load_prompts
 from specwb.decoding import decode
-from specwb.files import home, weights_hash, whole_folder
+from specwb.files import FAMILY, claim, home, weights_hash, whole_folder, write
 from specwb.models.load import data_dir
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
@@ -41,9 +41,7 @@ from specwb.training.fit import (
     autocast,
     compiled,
     fit,
-    save_text,
     say,
-    write_errors,
 )
 from specwb.training.generate import generated_text
 from specwb.training.ngram import count_ngram
@@ -77,33 +75,29 @@ def build(
         raise TrainingError(f"budget {budget!r} is for some heads only, it has none for {names}")
     seed = plan["seed"] if seed is None else seed
     place = resolve_device(device)
+    claim({"--out": (out, FAMILY)})
     say("reading the training text")
     docs = text.documents(plan["corpus"]["packages"])
     run = _run_facts(plan, seed, docs, start_from)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        marker = out / "run.json"
-        if marker.exists() and marker.read_text() != run:
-            problem = f"{out} holds a run with another recipe, seed or text"
-            raise TrainingError(f"{problem}; delete it or choose another --out")
-        save_text(run, marker)
-        save_text((LAB / "recipe.toml").read_text(), out / "recipe.toml")
-        with lines(lambda: "preparing the training text"):
-            _make_tokenizer(out / "tokenizer", docs, plan, start_from)
-            tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
-            data = text.encode(docs, tokenizer)
-        mixture = plan["corpus"]["mixture"]
-        facts = {"sha256": data.sha256, "mixture": mixture, "sources": data.manifest}
-        save_text(json.dumps(facts, indent=1) + "\n", out / "corpus.json")
-        family = _Family(out, plan, budget, seed, place, data, tokenizer, start_from)
-        target = family.train("target", seed, None)
-        family.train("draft", seed + 1, target)
-        _train_heads(family, target)
-        _write_samples(family, target)
-        save_text(model_card(out), out / "README.md")
-    except OSError as error:
-        advice = "what is complete there is kept, the same command goes on from it"
-        raise TrainingError(f"cannot write to {out}: {error}; {advice}") from error
+    marker = out / "run.json"
+    if marker.exists() and marker.read_bytes() != run.encode():
+        problem = f"{out} holds a run with another recipe, seed or text"
+        raise TrainingError(f"{problem}; delete it or choose another --out")
+    write(run, marker)
+    write((LAB / "recipe.toml").read_bytes(), out / "recipe.toml")
+    with lines(lambda: "preparing the training text"):
+        _make_tokenizer(out / "tokenizer", docs, plan, start_from)
+        tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer", trust_remote_code=False)
+        data = text.encode(docs, tokenizer)
+    mixture = plan["corpus"]["mixture"]
+    facts = {"sha256": data.sha256, "mixture": mixture, "sources": data.manifest}
+    write(json.dumps(facts, indent=1) + "\n", out / "corpus.json")
+    family = _Family(out, plan, budget, seed, place, data, tokenizer, start_from)
+    target = family.train("target", seed, None)
+    family.train("draft", seed + 1, target)
+    _train_heads(family, target)
+    _write_samples(family, target)
+    write(model_card(out), out / "README.md")
     return out
 
 
@@ -208,7 +202,7 @@ class _Family:
                 domain: agreement(model, teacher, self.data, domain, self.device)
                 for domain in text.DOMAINS
             }
-        with write_errors(folder), whole_folder(folder) as part:
+        with whole_folder(folder) as part:
             save_half(model, part)
             self.tokenizer.save_pretrained(part)
             card["sha256"] = weights_hash(part)
@@ -375,7 +369,7 @@ def _write_samples(family: _Family, model: Any) -> None:
             sample = {"question_id": question.question_id, "domain": question.category}
             said = family.tokenizer.decode(tokens, skip_special_tokens=True)
             samples.append({**sample, "temperature": temperature, "text": said})
-    save_text(json.dumps(samples, indent=1) + "\n", path)
+    write(json.dumps(samples, indent=1) + "\n", path)
 
 
 def _tokens_before(start_from: Path | None, name: str) -> int:

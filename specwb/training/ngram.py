@@ -20,7 +20,7 @@ from specwb.diffuspec.proxy import log_likelihood
 from specwb.files import home, whole_folder
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
-from specwb.training.fit import TrainingError, save_atomically, say, write_errors
+from specwb.training.fit import TrainingError, say
 from specwb.training.generate import PROMPT, check_writing, generated_text
 from specwb.training.reading import trained_on, training_text
 from specwb.training.run import is_finished
@@ -126,9 +126,9 @@ def count_ngram(
         "target_sha256": model.sha256,
         "held_out": nats,
     }
-    with write_errors(out), whole_folder(out) as part:
+    with whole_folder(out) as part:
         file = part / "ngram.npz"
-        save_atomically(ngram.save, file)
+        ngram.save(file)
         card["bytes"] = file.stat().st_size
         card["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
         (part / "card.json").write_text(json.dumps(card, indent=1) + "\n")

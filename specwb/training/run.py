@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import json
 import platform
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from specwb.bench.work import check_work
-from specwb.files import home, table, whole_folder
+from specwb.files import FOLDER, HEAD, claim, home, table, whole_folder
 from specwb.models.checkpoint import round_to_int8
 from specwb.models.target import Target
 from specwb.training import corpus as text
+from specwb.training.card import read_card
 from specwb.training.fit import (
     Log,
     Training,
@@ -32,7 +32,6 @@ from specwb.training.fit import (
     process_rows,
     saved_state,
     say,
-    write_errors,
 )
 from specwb.training.generate import PROMPT, check_writing, generated_text
 from specwb.training.heads import RECIPES, TargetPass, measure, step_loss
@@ -154,7 +153,7 @@ def _finish(run: _Run, log: Log, note: str, store: str) -> None:
     card = {**run.card(log, note), **rounding}
     with first_process() as is_first:
         if is_first:
-            with write_errors(run.out), whole_folder(run.out) as part:
+            with whole_folder(run.out) as part:
                 run.recipe.save(run.head, part, card)
                 draw_loss(log, part / "loss.svg")
     accuracies = "; ".join(
@@ -477,18 +476,14 @@ def _check_text(data: text.Corpus, length: int) -> None:
 def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:
     """Whether the result of this very run is in ``out``, stored so; anything else there is
     refused."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        card = table(out / "card.json")
-        if card.get("run") == identity and card.get("store", "fp16") == store:
-            return True
-        other = "something else, or what another run made (other data, settings or seed)"
-        raise TrainingError(f"{out} holds {other}; delete it or choose another --out")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out.parent).close()
-    except OSError as error:
-        raise TrainingError(f"cannot write to {out.parent}: {error.strerror}") from error
-    return False
+    claim({"--out": (out, HEAD)})
+    card = table(out / "card.json")
+    if not card:
+        return False
+    if card.get("run") == identity and card.get("store", "fp16") == store:
+        return True
+    other = "what another run made (other data, settings or seed)"
+    raise TrainingError(f"{out} holds {other}; delete it or choose another --out")
 
 
 def lab_settings(
@@ -542,6 +537,7 @@ def train_for(
     summary beside them."""
     if out.name in ("", ".."):  # checkpoints are called as the folder is
         raise TrainingError(f"--out {out} has no name of its own; name a new folder for the head")
+    claim({"--out": (out, HEAD if seeds == 1 else FOLDER)})
     followed = None if recipe is None else read_recipe(recipe, kind, RECIPES[kind].options)
     settings = lab_settings(kind, budget, changes, options, followed)
     model = trained_on(target, device)
@@ -579,7 +575,7 @@ def train_for(
 
 
 def summary(folders: Sequence[Path]) -> list[str]:
-    cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in folders]
+    cards = [read_card(folder) for folder in folders]
     lines = [f"{len(cards)} seeds, held-out acceptance by position, mean and standard deviation"]
     for domain in cards[0]["held_out"]:
         ranks = [card["held_out"][domain]["rank"] for card in cards]

@@ -18,15 +18,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from specwb import files
 from specwb.bench.prompts import load_prompts
 from specwb.bench.work import check_work
 from specwb.decoding import decode
-from specwb.files import check_path, from_json, home
+from specwb.files import TALKS, claim, document, from_json, home
 from specwb.methods import method
 from specwb.models.target import Target
 from specwb.progress import progress
 from specwb.templates import rendered
-from specwb.training.fit import TrainingError, save_text, say
+from specwb.training.fit import TrainingError, say
 from specwb.training.reading import trained_on
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
@@ -36,6 +37,24 @@ ANSWERING = (0.0, 0.7, 1.0)  # of answers
 TOP_P = 0.95
 SHORT = 8  # letters; a request of fewer is left out
 MARK = "QXZJQ"  # stands for the user's words in a template
+_TURN = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
+}
+BLOCK = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["messages", "temperatures", "tokens", "ended"],
+        "properties": {
+            "messages": {"type": "array", "items": _TURN, "minItems": 2, "maxItems": 2},
+            "tokens": {"type": "integer", "minimum": 1},
+            "ended": {"type": "boolean"},
+        },
+    },
+}
+"""The schema of a block's file."""
 
 
 def frame(tokenizer: Any) -> tuple[str, str]:
@@ -133,11 +152,11 @@ def write(
     too, goes on. ``given`` is a prompt set or file (:func:`specwb.bench.prompts.load_prompts`)
     whose questions are answered, instead of requests that the model writes; fewer tokens come if
     they end."""
+    claim({"--out": (out, TALKS)})
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))
     out = home(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    check_path(out, "--out")
     model = trained_on(target, device, dtype)
     before, behind = frame(model.tokenizer)
     # of every conversation a request and an answer
@@ -184,12 +203,12 @@ def _blocks(
     while not questions or number * rows < len(questions):
         path = folder / f"{number:05}.json"
         if path.is_file():
-            found = json.loads(path.read_text("utf-8"))
+            found = document(path, BLOCK, TrainingError, "delete it, and it is written anew")
         else:
             some = questions[number * rows : (number + 1) * rows]
             # a method of its own: graphs of a thousand rows, and caches, go with the block
             found = block(model, method("ar", model), number, seed, some, rows)
-            save_text(json.dumps(found), path)
+            files.write(json.dumps(found), path)
         fresh = [line for line in found if line["messages"][0]["content"] not in seen]
         seen |= {line["messages"][0]["content"] for line in fresh}
         yield [cut(line, model.tokenizer) for line in fresh]
@@ -198,7 +217,7 @@ def _blocks(
 
 def _save(lines: list[dict[str, Any]], out: Path) -> None:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    save_text(text, out)
+    files.write(text, out)
     say(summary(lines))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specwb.files import home, toml
+from specwb.files import HEAD, HEADS, claim, home, toml, write
 from specwb.models.load import data_dir
 from specwb.models.target import Target
-from specwb.training.card import heads_card
-from specwb.training.fit import TrainingError, save_text
+from specwb.training.card import HEAD_CARD, heads_card, read_card
+from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
 from specwb.training.reading import trained_on, training_text
 from specwb.training.run import Head, announce, check_together, train_heads
@@ -44,7 +44,7 @@ def train_together(
     Beside the folders lie their README.md, the recipe, and ``requests.txt``, the fingerprints of
     what users asked in the text (:func:`specwb.training.talks.requests`)."""
     path = home(recipe or data_dir() / "smol" / "recipe.toml")
-    content, _ = toml(path, TrainingError)
+    content, text = toml(path, TrainingError)
     batch, heads = content.get("batch"), content.get("heads")
     if not isinstance(batch, dict) or not isinstance(heads, dict) or not heads:
         raise TrainingError(f"{path} must have a table [batch] and a table [heads.NAME] for a head")
@@ -73,19 +73,26 @@ def train_together(
         unused = OBJECTIVE if RECIPES[kind].own_loss else ()
         common = {k: v for k, v in batch.items() if k not in unused}
         wanted.append(Head(kind, out / name, {**common, **own, **changes}, name))
+    folder = home(out)
+    claim({"--out": (folder, HEADS)})
+    for head in wanted:
+        claim({"--out": (home(head.out), HEAD)})
+    for name in heads:  # of heads that were trained before, the page is made of their cards
+        if (folder / name / "card.json").is_file():
+            read_card(folder / name, HEAD_CARD)
     model = trained_on(target, device)
     checked = check_together(wanted, model, "read")  # before any text is read
     announce(", ".join(head.name for head in wanted), checked, model, "read")
     data, mixture = training_text(model, corpus)
     how: dict[str, Any] = {"seed": seed, "source": "read", "note": path.name, "store": store}
     made = train_heads(wanted, model, data, mixture, **how)
-    folder = home(out)
-    save_text(path.read_text("utf-8"), folder / "recipe.toml")
     there = [name for name in heads if (folder / name / "card.json").is_file()]
-    save_text(heads_card(folder, there, model.name, data.manifest), folder / "README.md")
+    # the first, as it has the mark
+    write(heads_card(folder, there, model.name, data.manifest), folder / "README.md")
+    write(text, folder / "recipe.toml")
     if home(corpus).suffix == ".jsonl":
         # of other heads there the text may have been another one
         seen = folder / "requests.txt"
         before = seen.read_text("utf-8").split() if seen.is_file() else []
-        save_text("".join(f"{name}\n" for name in sorted({*before, *requests(corpus)})), seen)
+        write("".join(f"{name}\n" for name in sorted({*before, *requests(corpus)})), seen)
     return made

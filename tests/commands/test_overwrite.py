@@ -16,7 +16,7 @@ from specwb.bench.store import Store
 from specwb.commands.shared import careful, file_parameters
 
 READ = {"FILE", "FOLDER", "--merge", "--corpus", "--recipe"}
-"""The paths that are read and not written; all others must be declared writable."""
+"""The paths that are read and not written; all others must have an Output in their annotation."""
 
 
 def commands(group=cli.app, words: tuple[str, ...] = ()) -> dict:
@@ -45,10 +45,10 @@ def test_every_path_is_declared():
     for words, parameters in PARAMETERS.items():
         assert hasattr(COMMANDS[words].callback, "__wrapped__"), f"{words} is not careful"
         for parameter in parameters.values():
-            if parameter.is_output:
+            if parameter.output:
                 outputs.add((*words, parameter.word))
             elif parameter.is_path:
-                assert parameter.word in READ, f"{words} {parameter.word}: writable, or in READ?"
+                assert parameter.word in READ, f"{words} {parameter.word}: an Output, or READ?"
     assert {("results", "STORE"), ("reproduce", "falcon", "--heads"), ("tune", "--out")} <= outputs
     assert len(outputs) >= 40
 
@@ -64,9 +64,9 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words):
     os.link(path, tmp_path / "second")
     parameters = PARAMETERS[words]
     for (a, output), (b, other) in itertools.permutations(parameters.items(), 2):
-        if not output.is_output:
+        if not output.output:
             continue
-        for name in ("one.jsonl", "link", *([] if other.is_output else ["second"])):
+        for name in ("one.jsonl", "link", *([] if other.output else ["second"])):
             given = {a: Path(name), b: path if other.is_path else str(path)}
             with pytest.raises(ValueError, match=r"name (another|two)") as caught:
                 only_checked(words, **given)
@@ -105,10 +105,16 @@ def test_on_the_command_line_the_file_stays_and_one_line_says_why(
     [
         (
             ["compare", "--target", "m", "--json", "m/config.json"],
-            "--json: m/config.json is a file",
+            "--json: m/config.json is there and not a file that may be replaced",
         ),
-        (["compare", "--methods", "medusa:head=m", "--csv", "m/card.json"], "m, which --methods"),
-        (["trace", "ar", "--draft", "./m", "--html", "m/card.json"], "which --draft reads"),
+        (
+            ["compare", "--methods", "medusa:head=m", "--csv", "m/card.json"],
+            "a store of runs or a file of a model",
+        ),
+        (
+            ["trace", "ar", "--draft", "./m", "--html", "m/card.json"],
+            "m/card.json is there and not a file",
+        ),
     ],
 )
 def test_a_file_of_a_model_that_is_read(monkeypatch, capsys, tmp_path, arguments, named):
@@ -128,12 +134,113 @@ def test_a_file_of_a_model_that_is_read(monkeypatch, capsys, tmp_path, arguments
         ("compare", {"json_file": Path("lab"), "target": "./m"}),  # the default is a name, no file
         ("compare", {"json_file": Path("m/new.json"), "target": "m"}),
         ("compare", {"json_file": Path("-"), "csv_file": Path("-")}),  # is refused in its own words
-        ("evaluate", {"out": Path("m"), "csv": Path("m/figures.csv")}),
+        ("evaluate", {"out": Path("ev"), "csv": Path("ev/figures.csv")}),
+        ("compare", {"json_file": Path("lab"), "csv_file": Path("new.csv")}),  # one named by name
     ],
 )
 def test_what_harms_nothing_is_allowed(monkeypatch, tmp_path, command, given):
     monkeypatch.chdir(tmp_path)
     Path("m").mkdir()
     Path("m", "config.json").write_text("{}")
+    Path("ev").mkdir()
     Path("lab").write_text("results of an earlier run")
     only_checked((command,), **given)
+
+
+TALKS = "".join(f'{{"messages": [{{"role": "user", "content": "{n}"}}]}}\n' for n in range(200))
+PROMPTS = '{"question_id": 1, "category": "a", "turns": ["one"]}\n'
+EVALUATE = ["evaluate", "--bench", "p.jsonl", "--methods", "pld", "--out", "ev"]
+HEADS = ["train", "heads", "--corpus", "talks.jsonl", "--recipe", "r.toml", "--out"]
+LOST = {
+    "evaluate: a table over the store": (
+        [*EVALUATE, "--csv", "ev/store.sqlite"],
+        "--out and --csv name one file, ev/store.sqlite; name two",
+    ),
+    "evaluate: counters over the store": (
+        [*EVALUATE, "--vllm", "ev/store.sqlite"],
+        "--out and --vllm name one file",
+    ),
+    "evaluate: a table over answers": (
+        [*EVALUATE, "--csv", "ev/answers/ar.jsonl"],
+        "--out and --csv name one file",
+    ),
+    "evaluate: a bench that is among its answers": (
+        ["evaluate", "--bench", "ev/answers/ar.jsonl", "--out", "ev"],
+        "--bench reads ev/answers/ar.jsonl, and --out would write to it",
+    ),
+    "compare: another evaluation's store": (
+        ["compare", "--csv", "ev/store.sqlite"],
+        "--csv: ev/store.sqlite is there and not a file that may be replaced: it is a store",
+    ),
+    "talks over a user's": (
+        ["train", "talks", "--out", "talks.jsonl", "--requests", "p.jsonl", "--tokens", "5"],
+        "--out: talks.jsonl is there and not a file of specwb train talks; move it away",
+    ),
+    "talks into a folder": (
+        ["train", "talks", "--out", "proj"],
+        "--out: proj is a folder, give the name of a file",
+    ),
+    "heads into a project": (
+        [*HEADS, "proj"],
+        "proj/README.md is there and not a file of specwb train heads; move it away",
+    ),
+    "heads into the project that one works in": ([*HEADS, "."], "README.md is there and not a "),
+    "the lab into a project": (
+        ["train", "lab", "--budget", "smoke", "--out", "proj"],
+        "proj/README.md is there and not a file of specwb train lab",
+    ),
+    "a head into a project": (
+        ["train", "medusa", "--out", "proj"],
+        "proj is there and not a trained head; move it away",
+    ),
+    "a head into the project that one works in": (
+        ["train", "medusa", "--out", "."],
+        "--out . has no name of its own",
+    ),
+    "n-grams into a project": (
+        ["train", "ngram", "--out", "proj"],
+        "proj is there and not a trained head",
+    ),
+    "the ledger into a project": (
+        ["reproduce", "all", "--shipped", "--out", "proj"],
+        "proj/ledger.html is there and not a page of specwb reproduce all",
+    ),
+    "a study over notes": (
+        ["reproduce", "mcsd", "--restart", "--out", "proj/notes.json"],
+        "--out: proj/notes.json is there and not a file of results",
+    ),
+    "a tuning over notes": (
+        ["tune", "--out", "proj/notes.json"],
+        "--out: proj/notes.json is there and not a result of specwb tune",
+    ),
+    "a sweep over its own prompts": (
+        ["sweep", "s.toml", "--out", "p.jsonl"],
+        "FILE reads p.jsonl, and --out would write to it",
+    ),
+    "a sweep over talks": (
+        ["sweep", "s.toml", "--out", "talks.jsonl"],
+        "--out: talks.jsonl is there and not a store of specwb's runs",
+    ),
+    "a sweep into a folder": (["sweep", "s.toml", "--out", "proj"], "--out: proj is a folder"),
+    "results of a folder": (["results", "proj"], "STORE: proj is a folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), LOST.values(), ids=LOST)
+def test_no_file_of_a_users_is_lost(monkeypatch, capsys, tmp_path, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("ev/answers", "proj"):
+        Path(folder).mkdir(parents=True)
+    with Store("ev/store.sqlite", kind="evaluation"):
+        pass
+    for name in ("README.md", "recipe.toml", "requests.txt", "ledger.html", "notes.json"):
+        Path("proj", name).write_text(f"a user's {name}")
+    Path("README.md").write_text("# My project\n")
+    Path("ev/answers/ar.jsonl").write_text("{}\n")
+    Path("talks.jsonl").write_text(TALKS)
+    Path("p.jsonl").write_text(PROMPTS)
+    Path("r.toml").write_text("[batch]\nrows = 2\nlength = 16\nsteps = 1\n[heads.medusa]\n")
+    Path("s.toml").write_text('prompts = "p.jsonl"\n[[methods]]\nmethod = "ar"\n')
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert words in refused(monkeypatch, capsys, *arguments)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -20,6 +20,7 @@ from specwb.bench.prompts import PromptSetError, Question
 from specwb.bench.store import Store, StoreError
 from specwb.diffuspec.ngram import NGram
 from specwb.drafters.base import Drafter
+from specwb.errors import ArgumentError
 from specwb.flow import Exactness
 from specwb.harness import run, spec_bench, summary
 from specwb.harness.record import Turn
@@ -275,10 +276,10 @@ def test_what_cannot_be_is_refused_before_the_first_answer(target, tmp_path):
         run.evaluate(target, [QUESTIONS[0]] * 2, ["pld"], tmp_path, SHORT)
     (tmp_path / "answers").mkdir()
     (tmp_path / "answers/ar.jsonl").write_text("{}\n")
-    with pytest.raises(HarnessError, match="answers that an earlier version gave"):
+    with pytest.raises(ArgumentError, match="answers is there and not a file of specwb eval"):
         run.evaluate(target, QUESTIONS, ["pld"], tmp_path, SHORT)
     (tmp_path / "file").write_text("")
-    with pytest.raises(HarnessError, match=r"cannot keep answers in .*Not a directory"):
+    with pytest.raises(ArgumentError, match=r"--out: .*out cannot be written, Not a directory"):
         run.evaluate(target, QUESTIONS, ["pld"], tmp_path / "file/out", SHORT)
 
 

@@ -193,7 +193,7 @@ def test_what_is_no_head_at_all(tmp_path, target, kind):
     load, config, weights, name = KINDS[kind]
     assert "has no weights under the names" in refused(load, tmp_path, target)
     assert "does not exist" in refused(load, tmp_path / "nowhere", target)
-    for text, word in (('{"a": 1', "is not JSON"), ("[1, 2]", "holds no settings")):
+    for text, word in (('{"a": 1', "is not JSON"), ("[1, 2]", "it must be object")):
         assert word in refused(load, put(tmp_path / "h", text, weights(), name), target)
     folder = put(tmp_path / "h", config, {}, name)
     for content in ([torch.zeros(2)], {"model": {"a": torch.zeros(2)}}):

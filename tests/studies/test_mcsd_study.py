@@ -18,6 +18,7 @@ import specwb
 from specwb.bench import machine
 from specwb.bench import measure as measuring
 from specwb.bench.store import StoreError
+from specwb.errors import ArgumentError
 from specwb.studies import acceptance, grid, mcsd, run
 from specwb.studies.mcsd import STUDY, Cell
 from specwb.studies.run import measure
@@ -292,10 +293,17 @@ def test_a_store_refuses_results_of_other_arguments(tmp_path):
         with pytest.raises(StoreError, match=missing):
             Store(path, arguments)
     assert Store(path, {"system": "a", "seed": 1}, restart=True).cells == {}
-    for text in ("", "[]", "{}", '{"arguments": 3, "cells": {}}'):
+    for text in ("[]", "{}", '{"cells": {}}', "# notes", '{"mine": {"arguments": {}}}'):
         path.write_text(text)
-        with pytest.raises(StoreError, match="holds no results of this command"):
-            Store(path, {})
+        for restart in (False, True):  # what is no results at all is not replaced either
+            with pytest.raises(ArgumentError, match=r"--out: .* is there and not a file of"):
+                Store(path, {}, restart)
+        assert path.read_text() == text
+    path.write_text('{"arguments": 3, "cells": {}}')
+    with pytest.raises(StoreError, match=r"r\.json .*: it must contain .* with --restart"):
+        Store(path, {})
+    path.write_text("")  # nothing to lose
+    assert Store(path, {}).cells == {}
     with pytest.raises(ValueError, match="does not exist"):
         Store(tmp_path / "no" / "r.json", {})
 
@@ -306,15 +314,16 @@ CELL = {"accepted": [[1]], "ms": [1.5]}
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"cells": {"x": None}}, "its cell 'x' is damaged"),
-        ({"cells": {"x": 3}}, "'x' is damaged"),
-        ({"cells": {"x": [1]}}, "'x' is damaged"),
-        ({"cells": {"y": CELL, "x": {}}}, "'x' is damaged"),
-        ({"cells": {"x": {**CELL, "ms": 3}}}, "'x' is damaged"),
-        ({"cells": []}, "its cells are no table"),
-        ({"spent": None}, "the seconds spent are None"),
-        ({"spent": "x"}, "the seconds spent are 'x'"),
-        ({"versions": None}, "its versions are no table"),
+        ({"cells": {"x": None}}, "cells.x must be object"),
+        ({"cells": {"x": 3}}, "cells.x must be object"),
+        ({"cells": {"x": [1]}}, "cells.x must be object"),
+        ({"cells": {"y": CELL, "x": {}}}, "cells.x must contain .*'accepted', 'ms'"),
+        ({"cells": {"x": {**CELL, "ms": 3}}}, "cells.x.ms must be array"),
+        ({"cells": {"x": {**CELL, "accepted": [["a"]]}}}, r"accepted\[0\]\[0\] must be number"),
+        ({"cells": []}, "cells must be object"),
+        ({"spent": None}, "spent must be number"),
+        ({"spent": "x"}, "spent must be number"),
+        ({"versions": None}, "versions must be object"),
     ],
 )
 def test_damaged_results_are_refused_before_any_work(tmp_path, changes, named):
@@ -375,7 +384,7 @@ def test_results_of_another_target_are_not_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "data_dir", lambda: tmp_path)
     assert run.shipped(STUDY) == (None, None)
     (tmp_path / "results").mkdir()
-    document = {"arguments": {"sha256": "abc"}}
+    document = {"arguments": {"sha256": "abc"}, "versions": {}, "spent": 1, "cells": {}}
     (tmp_path / "results/mcsd-lab-cpu.json").write_text(json.dumps(document))
     assert run.shipped(STUDY) == (document, None)
     assert run.shipped(STUDY, SimpleNamespace(sha256="abc")) == (document, None)
@@ -385,7 +394,7 @@ def test_results_of_another_target_are_not_shown(tmp_path, monkeypatch):
 def rates_store(path, **settings) -> Store:
     """The store of the study of all rules' acceptance, with few tokens."""
     few = {"temperatures": [0.7, 1.0], "ks": [1, 2], "tokens": 6, "positions": 3}
-    return Store(path, {**few, **settings}, fields=acceptance.STUDY.fields)
+    return Store(path, {**few, **settings}, cell=acceptance.STUDY.cell)
 
 
 def test_the_noise_of_prompts_is_independent(target, tmp_path, monkeypatch):

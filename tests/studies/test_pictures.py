@@ -180,12 +180,11 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     code, out, err = call(monkeypatch, capsys, *one)
     assert (code, out.split()[:3]) == (0, ["mine-width.html,", "from", "mine.json"])
     (tmp_path / "broken.json").write_text("{")
-    for paper, figure, file in (
-        ("mcsd_ti", "width", "broken.json"),
-        ("kangaroo", "eta", "mine.json"),
+    for paper, figure, file, wrong in (
+        ("mcsd_ti", "width", "broken.json", "broken.json is there and not a file of results"),
+        ("kangaroo", "eta", "mine.json", "mine.json holds no results of kangaroo"),
     ):
         one = ("reproduce", paper, "--figure", figure, "--out", file)
-        wrong = f"--out: {file} holds no results of {paper}"
         assert wrong in refused(monkeypatch, capsys, *one)
     err = refused(monkeypatch, capsys, "reproduce", "kangaroo", "--figure", "nope")
     assert "kangaroo has no figure 'nope'; it has: eta, depth" in err

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from specwb.files import WriteError, write
 from specwb.training.fit import (
     COMPILE_FROM,
     Log,
@@ -24,7 +25,6 @@ from specwb.training.fit import (
     compiled,
     dump,
     fit,
-    save_atomically,
 )
 from specwb.training.optim import Muon, optimisers, orthogonalise
 
@@ -146,15 +146,15 @@ def test_damaged_checkpoint_is_refused(tmp_path):
 def test_full_disk_keeps_the_last_checkpoint(tmp_path):
     """A real write failure: the process may not write files beyond 20 kB."""
     path = tmp_path / "a.pt"
-    save_atomically(partial(dump, {"step": 1}), path)
+    write(partial(dump, {"step": 1}), path)
     before = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-        message = r"cannot write .*: File too large; .*a\.pt stays as it was, free some space"
-        with pytest.raises(TrainingError, match=message):
-            save_atomically(partial(dump, {"big": torch.zeros(100_000)}), path)
+        message = r"cannot write .*: File too large; .*a\.pt stays as it was; free some space"
+        with pytest.raises(WriteError, match=message):
+            write(partial(dump, {"big": torch.zeros(100_000)}), path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
@@ -171,9 +171,9 @@ def test_two_runs_that_save_at_once_do_not_meet(tmp_path):
 
     def slow(part):
         dump({"step": 1}, part)
-        save_atomically(partial(dump, {"step": 2}), path)
+        write(partial(dump, {"step": 2}), path)
 
-    save_atomically(slow, path)
+    write(slow, path)
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path]
 

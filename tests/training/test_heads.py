@@ -19,6 +19,7 @@ from killed import card_of, trained, weights
 from terminal import call
 
 import specwb
+from specwb.errors import ArgumentError
 from specwb.files import DataError
 from specwb.models.backbone import Stack
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
@@ -350,7 +351,7 @@ def test_a_finished_head_is_left_alone_and_another_one_refused(train, tmp_path):
     before = contents()
     assert train("medusa", "h", steps=2) == out
     for other in ({"seed": 9}, {"steps": 3}, {"options": "heads=3"}, {"source": "read"}):
-        with pytest.raises(TrainingError, match="holds something else, or what another run made"):
+        with pytest.raises(TrainingError, match="holds what another run made"):
             train("medusa", "h", **{"steps": 2, **other})
     assert before == contents()
 
@@ -359,11 +360,13 @@ def test_nothing_of_the_users_is_overwritten(train, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    for out in ("mine", "file"):
-        with pytest.raises(TrainingError, match="holds something else"):
+    for out, words in (
+        ("mine", "mine is there and not a trained head; move it away"),
+        ("file", "file is a file, give the name of a folder"),
+        ("file/under", "cannot be written, Not a directory"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
             train("medusa", out, steps=2)
-    with pytest.raises(TrainingError, match=r"cannot write to .*file"):
-        train("medusa", "file/under", steps=2)
     for path in (tmp_path / "mine" / "notes.txt", tmp_path / "file"):
         assert path.read_text() == "precious"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine"]
@@ -696,10 +699,10 @@ def test_a_draft_model_is_trained_at_a_heads_budget(monkeypatch, capsys, home, t
         ({"steps": 0}, "--steps"),
         ({"seed": -1}, "--seed"),
         ({"target": "/does/not/exist"}, "/does/not/exist"),
-        ({"out": "file"}, "file holds something else"),
-        ({"out": "file/head"}, "cannot write to file"),
+        ({"out": "file"}, "--out: file is a file, give the name of a folder"),
+        ({"out": "file/head"}, "--out: file/head cannot be written, Not a directory"),
         ({"device": "abacus"}, "device must be"),
-        ({"generated": "file/x"}, "cannot write file/x"),
+        ({"generated": "file/x"}, "--generated: file/x cannot be written, Not a directory"),
         ({"recipe": "medusa1"}, "trains medusa, not eagle"),
         ({"recipe": "eagel"}, "unknown recipe 'eagel'; known: eagle, eagle3, falcon, "),
     ],

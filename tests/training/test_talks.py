@@ -128,6 +128,37 @@ def test_an_interrupted_run_loses_nothing(target, tmp_path, monkeypatch):
     assert out.read_text() == whole.read_text()
 
 
+BLOCKS = {
+    "a line without messages": (
+        "[{}]",
+        r"00000.json is damaged .*: \[0\] must contain ",
+    ),
+    "a text": ('"a"', "damaged or another file: it must be array"),
+    "tokens as words": (
+        json.dumps([{"messages": [], "temperatures": [], "tokens": "x", "ended": True}]),
+        r"\[0\].messages must contain at least 2 items",
+    ),
+    "cut off": ('{"a": ', r"00000.json is not JSON \(Expecting value"),
+    "brackets": ("[" * 100_000, r"00000.json is not JSON \(brackets are nested too deep"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), BLOCKS.values(), ids=BLOCKS)
+def test_a_damaged_block_is_named(target, tmp_path, monkeypatch, content, words):
+    monkeypatch.setattr(talks, "block", lambda *_: [line([*range(10, 20)], "w30 w31")])
+    out = talks.write(target, tmp_path / "talks.jsonl", 10, rows=6)
+    before = out.read_text()
+    (path,) = tmp_path.glob("*.blocks/*/00000.json")
+    path.write_text(content)
+    with pytest.raises(TrainingError, match=words) as caught:
+        talks.write(target, out, 10, rows=6)
+    assert "\n" not in str(caught.value)
+    assert "delete it, and it is written anew" in str(caught.value)
+    assert out.read_text() == before
+    path.unlink()
+    assert talks.write(target, out, 10, rows=6).read_text() == before
+
+
 def test_no_template_and_no_requests_are_said(target, tmp_path, monkeypatch):
     monkeypatch.setattr(talks, "block", lambda *_: [])
     with pytest.raises(TrainingError, match="writes no requests"):

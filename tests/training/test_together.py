@@ -376,7 +376,7 @@ def test_integers_and_scales_come_together(tmp_path, target, stored, message):
 def test_a_head_that_is_stored_otherwise_is_not_this_one(tmp_path, target, data):
     wanted = heads_in(tmp_path, ["draft"], steps=2)
     train_heads(wanted, target, data, MIXTURE, source="read")
-    with pytest.raises(TrainingError, match="holds something else"):
+    with pytest.raises(TrainingError, match="holds what another run made"):
         train_heads(wanted, target, data, MIXTURE, source="read", store="int8")
 
 
