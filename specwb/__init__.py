@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from specwb.widgets.dials import dials
     from specwb.widgets.microscope import microscope
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # where each public name is defined; no module right below the package may have the name of one,
 # because importing it would put the module in that name's place
