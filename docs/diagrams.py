@@ -26,13 +26,13 @@ FLOORS = (
     ("methods describe engine decoding", "the loop, the registry"),
     ("drafters", "one file a method; what several share"),
     (
-        "verify models analysis diffuspec graphs trace",
+        "verify models analysis diffuspec graphs trace certificate",
         "rules, layers, closed forms, recorded steps",
     ),
     ("verify.exact", "the rules over fractions, without torch"),
     (
         "errors extras files inputs options templates tree mask noise probability flow blocks"
-        " streaming stops palette processors",
+        " streaming stops palette processors progress",
         "types, noise, files: they need no other",
     ),
 )

@@ -38,7 +38,7 @@ PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], [9], [2, 7, 1, 8]]
 TREE = specwb.Tree.parents([-1, 0, 0, 1, 2, 1, 3, 4, 6, 8])
 LENGTH = 20
 CLOSE = 1e-5
-NO_TOKENIZER = SimpleNamespace(eos_token_id=None)
+NO_TOKENIZER = SimpleNamespace(eos_token_id=None, get_vocab=dict)
 
 
 @pytest.fixture(scope="module")

@@ -235,7 +235,7 @@ def test_what_cannot_be_right_is_refused_by_name(model_class, config, named, tmp
         specwb.load(built)
     built.save_pretrained(tmp_path)
     with pytest.raises(specwb.UnsupportedModel, match=named):
-        specwb.load(tmp_path, tokenizer=SimpleNamespace(eos_token_id=None))
+        specwb.load(tmp_path, tokenizer=SimpleNamespace(eos_token_id=None, get_vocab=dict))
 
 
 def test_a_model_whose_nodes_see_their_siblings_is_refused():

@@ -142,9 +142,6 @@ def test_other_uses_see_all_tokens_or_refuse_it(tmp_path):
         pickle.dumps(draft)
     with pytest.raises(LoadError, match="give it as draft="):
         specwb.load(tmp_path / "draft")
-    for way in ("shared", "text"):
-        with pytest.raises(MethodError, match="leave it out"):
-            draft_model(model, tmp_path / "draft", way)
     wide = f"{len(some) + 1}-1"
     for spec in (f"mcsd:tree={wide}", f"mcsd_ti:stop=none,tree={wide}"):
         with pytest.raises(MethodError, match="children a node"):
