@@ -179,11 +179,6 @@ PYTHON = {
         "chat template writes 300,000,000 letters, more than 4,000,000",
     ),
     "template long": (endless("w1 " * 10**7), TemplateError, "template has 30,000,000 letters"),
-    "memory of devices": (
-        lambda: specwb.load("lab", max_memory=5),
-        LoadError,
-        "max_memory must be a table of devices, got 5",
-    ),
     "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
     "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }

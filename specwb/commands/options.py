@@ -39,7 +39,7 @@ LOAD = Annotated[
     typer.Option(
         "--load",
         help="Argument of specwb.load for the target, such as device_map=auto or "
-        "quantization_config=4bit; may be repeated.",
+        "revision=main; may be repeated.",
     ),
 ]
 TEMPLATE = Annotated[

@@ -29,49 +29,39 @@ from specwb.progress import errors, first_line, lines
 if TYPE_CHECKING:
     from specwb.models.target import Target
 
-LOADING = (
-    "revision",
-    "gguf_file",
-    "generic",
-    "device_map",
-    "max_memory",
-    "offload_folder",
-    "quantization_config",
-    "attn_implementation",
-    "cache_dir",
-    "local_files_only",
-)
-"""What ``--load`` may say. A token is no word for a command line: the environment has HF_TOKEN."""
+OPTIONS = ("source", "device", "dtype", "template", "tokenizer", "ranks", "token")
+"""Arguments of :func:`specwb.load` that ``--load`` does not take."""
+FLAGS = ("generic", "local_files_only")
+"""Arguments of :func:`specwb.load` that are true or false."""
 
 
 def load_settings(words: list[str] | None) -> dict[str, Any]:
-    """Read the arguments of :func:`specwb.load` from ``--load``: KEY=VALUE, each KEY once."""
+    """Read further arguments of :func:`specwb.load` from ``--load``: KEY=VALUE, each KEY once.
+
+    A VALUE that begins with a brace is a table in JSON, whose keys in digits are numbers of GPUs;
+    :data:`FLAGS` are true or false; every other one is a text. A token is no word for a command
+    line: the environment has HF_TOKEN.
+    """
     settings: dict[str, Any] = {}
     for word in words or ():
         key, equals, value = word.partition("=")
-        if not equals or key not in LOADING or key in settings:
+        if not equals or key in settings or key in OPTIONS:
             raise ValueError(
-                f"--load {word}: it is KEY=VALUE, each KEY once, of {', '.join(LOADING)}"
+                f"--load {word}: it is KEY=VALUE, each KEY once, an argument of specwb.load that "
+                "has no option of its own"
             )
-        if key in ("generic", "local_files_only"):
+        settings[key] = value
+        if key in FLAGS:
             if value not in ("true", "false"):
                 raise ValueError(f"--load {word}: {key} is true or false")
             settings[key] = value == "true"
-        elif key == "max_memory":
-            settings[key] = _memory(word, value)
-        else:
-            settings[key] = value
+        elif value.startswith("{"):
+            try:
+                table = from_json(value)
+            except ValueError as error:
+                raise ValueError(f"--load {word}: no table in JSON: {error}") from error
+            settings[key] = {int(k) if k.isdigit() else k: v for k, v in table.items()}
     return settings
-
-
-def _memory(word: str, value: str) -> dict[Any, Any]:
-    """Memory by device, written in JSON: the numbers of GPUs are texts there."""
-    try:
-        table = from_json(value)
-        return {int(k) if k.isdigit() else k: size for k, size in table.items()}
-    except (ValueError, AttributeError) as error:
-        wanted = '{"0": "20GiB", "cpu": "60GiB"}'
-        raise ValueError(f"--load {word}: max_memory is a table such as {wanted}") from error
 
 
 NAME = 18

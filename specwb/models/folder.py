@@ -11,7 +11,6 @@ import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,14 @@ SMALL = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """What is fetched beside weights: settings, cards, tokenizers, chat templates."""
 PATIENCE = 5.0  # seconds until the hub must have answered
 
+HUB = ("revision", "token", "cache_dir", "local_files_only")
+"""Arguments of the library's that say how files are had from the hub."""
+
 _HUB = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
 
 class LoadError(SpecwbError, ValueError):
     """A model cannot be loaded, or target and draft do not fit together."""
-
-
-@dataclass(frozen=True)
-class Hub:
-    """How files are had from the hub; the arguments of :func:`specwb.load` of these names."""
-
-    revision: str | None = None
-    token: str | bool | None = None
-    cache_dir: str | Path | None = None
-    local_files_only: bool = False
 
 
 @contextmanager
@@ -72,7 +64,8 @@ def folder_of(
     source: str | Path,
     names: Sequence[str] = SAFE,
     wanted: Callable[[str], bool] = any_key,
-    hub: Hub | None = None,
+    revision: str | None = None,
+    **hub: Any,
 ) -> tuple[Path, bool]:
     """A model's folder, and whether it is the hub's: ``source`` where that is one (``~`` is the
     user's), else the folder in the user's cache that the hub's files were brought to.
@@ -83,8 +76,6 @@ def folder_of(
     used."""
     if not isinstance(source, str | Path) or not str(source).strip():
         raise LoadError(f"a folder or a hub id OWNER/NAME is needed, got {source!r:.200}")
-    hub = Hub() if hub is None else hub
-    revision = hub.revision
     with foreign("a folder's name", LoadError):
         path = home(source)
     if path.is_dir():
@@ -101,35 +92,31 @@ def folder_of(
     repository, pinned = match[1], match[2]
     if revision is not None and pinned is not None:
         raise LoadError(f"the revision is given twice, in {source} and as revision={revision!r}")
-    hub = replace(hub, revision=revision or pinned)
-    return _fetched(repository, hub, names, wanted), True
+    return _fetched(repository, revision or pinned, names, wanted, hub), True
 
 
 def _fetched(
-    repository: str, hub: Hub, names: Sequence[str], wanted: Callable[[str], bool]
+    repository: str,
+    revision: str | None,
+    names: Sequence[str],
+    wanted: Callable[[str], bool],
+    hub: dict[str, Any],
 ) -> Path:
     """Brings a repository's files to the user's cache, as far as they are not there yet."""
     from huggingface_hub import HfApi, snapshot_download
 
     reason: Exception | None = None
-    revision = hub.revision
+    offline = bool(hub.get("local_files_only"))
     try:
         # asked apart from the download, which waits for minutes where nobody answers
-        if not hub.local_files_only:
-            api = HfApi(token=hub.token)
+        if not offline:
+            api = HfApi(token=hub.get("token"))
             revision = api.model_info(repository, revision=revision, timeout=PATIENCE).sha
     except Exception as error:
         # offline, unreachable, unknown or closed to this user: perhaps it was fetched before
-        reason = error
-    offline = hub.local_files_only or reason is not None
-    fetch = partial(
-        snapshot_download,
-        repository,
-        revision=revision,
-        token=hub.token,
-        cache_dir=hub.cache_dir,
-        local_files_only=offline,
-    )
+        reason, offline = error, True
+    how = {**hub, "revision": revision, "local_files_only": offline}
+    fetch = partial(snapshot_download, repository, **how)
     try:
         where = Path(fetch(allow_patterns=list(SMALL)))
         for name in () if offline else names:
@@ -141,14 +128,9 @@ def _fetched(
     except LoadError:
         raise
     except Exception as error:
-        why = first_line(reason or error)
-        if hub.local_files_only:
-            raise LoadError(
-                f"{repository}: not all of it was fetched before, and local_files_only=True asks "
-                f"nobody: {why}"
-            ) from error
         raise LoadError(
-            f"{repository}: neither a local folder nor reachable on the hub: {why}"
+            f"{repository}: neither a local folder nor reachable on the hub: "
+            f"{first_line(reason or error)}"
         ) from error
     return where
 

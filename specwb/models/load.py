@@ -17,8 +17,8 @@ from specwb.models.architectures import check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
 from specwb.models.faster import chosen
 from specwb.models.folder import (
+    HUB,
     SAFE,
-    Hub,
     LoadError,
     card_of,
     check_weights,
@@ -29,16 +29,7 @@ from specwb.models.folder import (
 )
 from specwb.models.generation import unused
 from specwb.models.memory import check_weights_fit, is_in_bfloat16
-from specwb.models.placement import (
-    check_quantised,
-    checked_map,
-    is_spread,
-    main_device,
-    on_disk,
-    quantisation,
-    resolve_device,
-    resolve_dtype,
-)
+from specwb.models.placement import is_spread, main_device, resolve_device, resolve_dtype
 from specwb.models.ranks import Ranks
 from specwb.models.target import Target
 from specwb.models.vocabulary import fitted, is_padding
@@ -46,10 +37,16 @@ from specwb.options import MethodError
 from specwb.templates import check_template, use_template
 
 logger = logging.getLogger("specwb")
-ATTENTIONS = ("eager", "sdpa")
-"""The library's that take a mask of four dimensions."""
 LAB = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}
 """The shipped models' names and their folders."""
+FIXED = {
+    "trust_remote_code": "code that comes with a checkpoint is never run",
+    "ignore_mismatched_sizes": "weights must fit their config",
+    "torch_dtype": "dtype= names the number type",
+    "tp_plan": "ranks= parts a model",
+    "distributed_config": "ranks= parts a model",
+}
+"""Arguments of the library's that are decided here."""
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -60,7 +57,14 @@ SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
-"""Settings of a config that are counts."""
+FACTORS = ("rope_theta", "factor")
+TERMS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
+NUMBERS = {
+    **dict.fromkeys(SIZES, ((int,), 1, "an integer >= 1")),
+    **dict.fromkeys(FACTORS, ((int, float), math.ulp(0.0), "a number > 0")),
+    **dict.fromkeys(TERMS, ((int, float), 0, "a number >= 0")),
+}
+"""Settings of a config: the types of their numbers, the least one, and both in words."""
 
 
 def load(
@@ -69,19 +73,10 @@ def load(
     tokenizer: Any = None,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
-    ranks: Ranks | None = None,
-    revision: str | None = None,
-    gguf_file: str | None = None,
     generic: bool = False,
     template: str | None = None,
-    device_map: Any = None,
-    max_memory: dict[Any, Any] | None = None,
-    offload_folder: str | Path | None = None,
-    quantization_config: Any = None,
-    attn_implementation: str | None = None,
-    token: str | bool | None = None,
-    cache_dir: str | Path | None = None,
-    local_files_only: bool = False,
+    ranks: Ranks | None = None,
+    **library: Any,
 ) -> Target:
     """Loads a target or a draft model.
 
@@ -97,74 +92,55 @@ def load(
             here, which a line says (:mod:`specwb.models.faster`). The lab is float32 on either. A
             loaded model keeps its own unless one is named.
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
-        ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
-            tensor-parallel plan, as far as it can be.
-        revision: of a hub id: a branch, tag or commit; default the newest.
-        gguf_file: of a folder or hub id: the name of the GGUF file that holds the model, its
-            tokenizer and its chat template (:mod:`specwb.models.gguf`).
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
             every node of a draft.
         template: a chat template by name (:data:`specwb.templates.TEMPLATES`) for a model whose
             tokenizer has none, as Vicuna's; it takes the place of one that is there.
-        device_map: instead of ``device``: ``"auto"`` and the library's other strategies, a device,
-            or a table from modules to devices, ``"cpu"`` and ``"disk"`` among them. A model on one
-            device runs as ever; one on several, or offloaded, by the library's own forward.
-        max_memory: with a strategy, how much each device gives, ``{0: "20GiB", "cpu": "60GiB"}``.
-        offload_folder: where weights are put that ``"disk"`` is said of and that are no
-            safetensors.
-        quantization_config: weights are quantised while they are read: a config of the library's,
-            its fields as a table, or ``"4bit"`` or ``"8bit"``, which are bitsandbytes'. A
-            checkpoint that is quantised needs none. Quantised layers run by the library's forward.
-        attn_implementation: ``"eager"`` or ``"sdpa"``, of a model that runs by the library's
-            forward; the fast path has its own attention, and says so.
-        token: of the hub, for repositories that ask for one; default the one that is logged in.
-        cache_dir: where the hub's files are kept.
-        local_files_only: nothing is asked of the hub; what was fetched before is used.
+        ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
+            tensor-parallel plan, as far as it can be.
+        library: arguments of the library's ``from_pretrained``, passed on for a folder or hub id:
+            ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``gguf_file``,
+            ``quantization_config``, ``attn_implementation``, and ``device_map`` with ``max_memory``
+            and ``offload_folder``, which takes the place of ``device``. A model on one device runs
+            as ever; one on several, offloaded or quantised by the library's own forward, whose
+            attention ``attn_implementation`` is.
     Raises:
         TemplateError: an unknown template, or no tokenizer to put it on.
         LoadError: a missing folder, a config that cannot be, damaged or incomplete weights, weights
             that the config does not describe or that ``card.json`` beside them does not name, a
-            tokenizer with words that the model has no rows for, an unknown dtype, or CUDA asked for
-            without one; a map of devices that cannot be; a quantisation whose library is not here.
+            tokenizer with words that the model has no rows for, an unknown dtype, CUDA asked for
+            without one, or whatever the library refuses.
         MissingExtra: a GGUF file, and the package that reads it is not installed.
         MemoryShortage: the weights do not fit; nothing of them was read.
         UnsupportedModel: an architecture that cannot be run right.
     """
-    if ranks is not None and isinstance(source, Target | nn.Module):
-        raise LoadError(
-            "a model that is loaded already cannot be parted among ranks; give its folder or hub id"
-        )
-    of_files = {
-        "gguf_file": gguf_file,
-        "device_map": device_map,
-        "max_memory": max_memory,
-        "offload_folder": offload_folder,
-        "quantization_config": quantization_config,
-        "attn_implementation": attn_implementation,
-    }
+    library = {key: value for key, value in library.items() if value is not None}
+    if isinstance(source, Target | nn.Module) and (ranks is not None or library):
+        what = "=, ".join(library) or "ranks"
+        raise LoadError(f"{what}= is of a folder or hub id, not of a model loaded already")
     if isinstance(source, Target):
-        _check_unused(of_files, "a target that is loaded already")
         return source
     if ranks is not None and not isinstance(ranks, Ranks):
         raise LoadError(f"ranks must come from specwb.models.ranks.join, got {ranks!r}")
     if isinstance(tokenizer, str | int | float | bool):
         raise LoadError(f"tokenizer must be a tokenizer of transformers, got {tokenizer!r:.200}")
-    if not isinstance(max_memory, dict | None):
-        raise LoadError(f"max_memory must be a table of devices, got {max_memory!r:.200}")
+    for key, why in FIXED.items():
+        if key in library:
+            raise LoadError(f"{key}= is not passed on to the library: {why}")
     check_template(template)
-    check_attention(attn_implementation)
-    if device_map is not None and (device != "auto" or ranks is not None):
-        raise LoadError("device_map= says where a model lies; leave device= and ranks= out")
     if is_borrowed(source):
         raise LoadError(
             f"{source} is a draft model that borrows its target's embedding; give it as draft="
         )
+    if "device_map" in library:
+        if device != "auto" or ranks is not None:
+            raise LoadError("device_map= says where a model lies; leave device= and ranks= out")
+        device = main_device(library["device_map"])
     on = resolve_device(device) if ranks is None else ranks.device
-    if isinstance(source, nn.Module) and is_spread(source) and (device, dtype) != ("auto", "auto"):
-        raise LoadError("a model on several devices cannot be moved or cast: name its folder")
     if isinstance(source, nn.Module):
-        _check_unused(of_files, "a model that is loaded already")
+        if is_spread(source) and (device, dtype) != ("auto", "auto"):
+            raise LoadError("a model on several devices cannot be moved or cast: name its folder")
         if dtype != "auto":
             source = cast_weights(source, resolve_dtype(dtype, on))
         model = source if device == "auto" else source.to(on)
@@ -175,39 +151,29 @@ def load(
         return target
     name = str(source)
     lab = LAB.get(name)
-    places = None if device_map is None else checked_map(device_map)
-    asked = quantisation(quantization_config)
-    if places is not None:
-        on = main_device(places)
-    hub = Hub(revision, token, cache_dir, local_files_only)
-    folder, file, fetched = _files(source, gguf_file, hub)
+    place, file = gguf.split(_place(source), library.pop("gguf_file", None))
+    hub = {key: library.pop(key) for key in HUB if key in library}
+    folder, fetched = folder_of(place, SAFE if file is None else (file,), **hub)
     # what the hub's files are kept in is called by the commit
     commit = folder.name if fetched and re.fullmatch("[0-9a-f]{40}", folder.name) else None
     if file is not None:
         wanted = dtype if dtype == "auto" else resolve_dtype(dtype, on)
         folder = _converted(folder / file, name, wanted)
     config = _config(folder, name)
-    quantised = check_quantised(config, asked, name)
-    stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
-    kind = "auto" if stored else resolve_dtype(dtype, on)
-    if asked is None and ranks is None and not on_disk(places):  # what 4 bits take is not known
-        spread = places is not None and (isinstance(places, str) or len(places) > 1)
-        check_weights_fit(folder, config, kind, on, name, spread)
-    if quantised and places is None:
-        places = {"": on}  # such weights are made on their device and cannot be moved
-    how: dict[str, Any] = {
-        "device_map": places,
-        "max_memory": max_memory,
-        "offload_folder": None if offload_folder is None else str(offload_folder),
-        "quantization_config": asked,
-        "attn_implementation": attn_implementation,
-    }
-    how = {key: value for key, value in how.items() if value is not None}
+    stored = getattr(config, "quantization_config", None) is not None
+    quantised = stored or "quantization_config" in library
+    as_stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
+    kind = "auto" if as_stored else resolve_dtype(dtype, on)
+    # a map is accelerate's to fill, and what fewer bits take is not known
+    if ranks is None and "device_map" not in library and (stored or not quantised):
+        check_weights_fit(folder, config, kind, on, name)
+    if quantised:
+        library.setdefault("device_map", {"": on})  # where they are made; they cannot be moved
     if tokenizer is None:
         tokenizer = reading.tokenizer(folder, name)
     reading.check_words(tokenizer, text_config(config).vocab_size, str(folder))
     use_template(tokenizer, template)
-    model = reading.weights(folder, config, kind, name, ranks, how)
+    model = reading.weights(folder, config, kind, name, ranks, library)
     card = card_of(folder)
     # of weights that were made from a GGUF file: their own bytes depend on the library's version
     sha256 = card.get("gguf_sha256")
@@ -215,20 +181,14 @@ def load(
     if lab == "target" or sha256 == smol.SHA256:
         beside = data_dir() / ("lab" if lab else smol.NAME)
     draft = "lab-draft" if lab == "target" else None
-    if places is None:
+    if "device_map" not in library:
         model = model.to(on)
-    may_round = dtype == "auto" and kind is torch.float32 and not (lab or places or ranks)
+    placed = lab or ranks or "device_map" in library
+    may_round = dtype == "auto" and kind is torch.float32 and not placed
     if may_round and (gguf.is_coarse(card) or is_in_bfloat16(folder)):
         model = chosen(model.eval(), name, cast_weights, generic)
     target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
     _tell_unused(target)
-    if attn_implementation is not None and not target.backbone.whole:
-        logger.warning(
-            "%s: attn_implementation=%s is of the library's forward; this model runs by our own "
-            "attention (generic=True is the library's)",
-            name,
-            attn_implementation,
-        )
     target.revision = commit
     sha256 = check_weights(folder, card) or sha256
     if sha256 is not None:
@@ -237,22 +197,6 @@ def load(
         target.draft = str(own)
     target.agreed = None if ranks is None else ranks.agreed
     return target
-
-
-def _check_unused(settings: dict[str, Any], what: str) -> None:
-    """Checks that nothing was said that is said of files which are read."""
-    for name, value in settings.items():
-        if value is not None:
-            raise LoadError(f"{name}= is of a folder or hub id, not of {what}")
-
-
-def check_attention(implementation: str | None) -> None:
-    """Checks that an attention of the library's takes a tree's mask."""
-    if implementation not in (None, *ATTENTIONS):
-        raise LoadError(
-            f"attn_implementation={implementation!r}: a tree of drafts needs an attention that "
-            f"takes any mask, which are {' and '.join(ATTENTIONS)}"
-        )
 
 
 def _tell_unused(target: Target) -> None:
@@ -264,14 +208,6 @@ def _tell_unused(target: Target) -> None:
         logger.warning(
             "%s: its generation_config asks for %s; decoding here goes without", target.name, asked
         )
-
-
-def _files(source: str | Path, gguf_file: str | None, hub: Hub) -> tuple[Path, str | None, bool]:
-    """The folder that a model lies in, the name of the GGUF file that it is there, or None, and
-    whether the folder is the hub's."""
-    place, file = gguf.split(_place(source), gguf_file)
-    folder, fetched = folder_of(place, SAFE if file is None else (file,), hub=hub)
-    return folder, file, fetched
 
 
 def _converted(file: Path, name: str, dtype: torch.dtype | str) -> Path:
@@ -319,23 +255,15 @@ def _check_settings(folder: Path, name: str) -> None:
     """Checks what the library would take as it is, and fail at later or never."""
     config = table(folder / "config.json", LoadError)
     generation = table(folder / "generation_config.json", LoadError)
-    for key in SIZES:
-        size = config.get(key)
-        if size is not None and (type(size) is not int or size < 1):
-            raise LoadError(f"{name}: config.json says {key}={size!r}; it must be an integer >= 1")
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     ropes = [rope, *rope.values()] if isinstance(rope, dict) else []  # of a type of layers each
-    for place in (config, *ropes):
-        for key in ("rope_theta", "factor") if isinstance(place, dict) else ():
-            number = place.get(key)
-            if number is not None and not (type(number) in (int, float) and 0 < number < math.inf):
-                raise LoadError(
-                    f"{name}: config.json says {key}={number!r}; it must be a number > 0"
-                )
-    for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
-        number = config.get(key)
-        if number is not None and not (type(number) in (int, float) and 0 <= number < math.inf):
-            raise LoadError(f"{name}: config.json says {key}={number!r}; it must be a number >= 0")
+    places = [place for place in (config, *ropes) if isinstance(place, dict)]
+    for key, value in (item for place in places for item in place.items()):
+        if key not in NUMBERS or value is None:
+            continue
+        kinds, least, wanted = NUMBERS[key]
+        if type(value) not in kinds or not least <= value < math.inf:
+            raise LoadError(f"{name}: config.json says {key}={value!r}; it must be {wanted}")
     vocabulary = config.get("vocab_size")
     for file, settings in (("config.json", config), ("generation_config.json", generation)):
         ids = settings.get("eos_token_id")

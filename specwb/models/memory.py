@@ -103,25 +103,19 @@ def check_weights_fit(
     dtype: torch.dtype | str,
     device: torch.device,
     name: str,
-    spread: bool = False,
 ) -> None:
     """Checks that the weights in a folder fit on a device; without a folder, those of a model of
-    this config. ``dtype``: of the loaded weights, ``"auto"`` is the stored one; ``spread``: they
-    may lie on all devices, and in the machine's memory."""
+    this config. ``dtype``: of the loaded weights, ``"auto"`` is the stored one."""
     if folder is None:
         kind = dtype if isinstance(dtype, torch.dtype) else torch.float32
         needed = parameters(config) * kind.itemsize
     else:
         needed = weight_bytes(folder, dtype)
-    free, where = free_bytes(device), str(device)
-    if spread and device.type == "cuda":
-        count = torch.cuda.device_count()
-        free = sum(free_bytes(torch.device("cuda", i)) for i in range(count))
-        free, where = free + free_bytes(torch.device("cpu")), f"{count} devices and the machine"
+    free = free_bytes(device)
     if needed > free:
         raise MemoryShortage(
-            f"{name} does not fit: its weights take {gib(needed)}, {where} has {gib(free)} free; "
-            "take a smaller dtype=, quantization_config=4bit, or device_map=auto, which uses "
+            f"{name} does not fit: its weights take {gib(needed)}, {device} has {gib(free)} free; "
+            "take a smaller dtype=, a quantization_config=, or device_map=auto, which uses "
             "several devices and the machine's memory"
         )
 

@@ -24,17 +24,18 @@ def weights(
     dtype: torch.dtype | str,
     name: str,
     ranks: Ranks | None,
-    how: dict[str, Any],
+    library: dict[str, Any],
 ) -> Any:
-    """The library's model with a folder's weights, all of which it must have and describe."""
+    """The library's model with a folder's weights, all of which it must have and describe;
+    ``library`` holds further arguments of its ``from_pretrained``."""
     from transformers import AutoModelForCausalLM
 
     settings: dict[str, Any] = {
+        **library,
         "dtype": dtype,
         "output_loading_info": True,
         "trust_remote_code": False,
         "ignore_mismatched_sizes": True,  # the report names them; its own error does not
-        **how,
     }
     if dtype is torch.float64:  # the library's other ways to run experts do not compute in it
         settings["experts_implementation"] = "eager"
@@ -67,6 +68,10 @@ def weights(
     ]
     if shapes:
         problems.append(first_three(shapes))
+    stored = getattr(config, "quantization_config", None)
+    if stored is not None and getattr(model, "hf_quantizer", None) is None:
+        # the library warns, and takes the numbers as they are
+        problems.append("weights quantised in a way that the library does not know")
     if surplus:
         problems.append(f"weights that it does not describe: {first_three(surplus)}")
     if problems:

@@ -325,7 +325,7 @@ def tokenizers_compared_by_size(patch):
 @killed_by("models/test_folders.py: looked_at_as_a_folder")
 def revision_of_a_hub_id_dropped(patch):
     """Of OWNER/NAME@REVISION the newest revision is loaded."""
-    patch.edit(folder.folder_of, "revision=revision or pinned)", "revision=revision)")
+    patch.edit(folder.folder_of, "revision or pinned,", "revision,")
 
 
 @killed_by("models/test_smol.py: another_file")
@@ -358,12 +358,6 @@ def scores_of_the_root_alone(patch):
     patch.edit(
         custom_generate._Table.take, "for node in path[: max(count, 0)]", "for node in [0] * count"
     )
-
-
-@killed_by("models/test_placement.py: eight_bits_are_eight")
-def eight_bits_as_four(patch):
-    """Weights that were asked for in 8 bits are made in 4."""
-    patch.edit(placement.quantisation, "config = SHORT[config]", 'config = SHORT["4bit"]')
 
 
 @killed_by("models/test_placement.py: device_that_computes")
