@@ -23,6 +23,7 @@ from specwb.models.folder import (
     any_key,
     card_of,
     check_weights,
+    first_three,
     folder_of,
     weight_files,
 )
@@ -142,24 +143,17 @@ def fill(module: nn.Module, weights: dict[str, Tensor], target: Target) -> None:
     """Loads weights strictly: every key of the module must be there, with its shape, and no other,
     and all numbers finite."""
     expected = module.state_dict()
-    problems = []
-    for kind, keys in (
-        ("missing", sorted(set(expected) - set(weights))),
-        ("surplus", sorted(set(weights) - set(expected))),
-    ):
-        if keys:
-            others = " and others" if len(keys) > 3 else ""
-            problems.append(f"{kind} {', '.join(keys[:3])}{others}")
-    for key in sorted(set(expected) & set(weights)):
-        if weights[key].shape != expected[key].shape:
-            hidden = target.backbone.config.hidden_size
-            sizes = f"{target.name!r} has hidden size {hidden} and {target.vocabulary} tokens"
-            shapes = f"{list(weights[key].shape)}, not {list(expected[key].shape)}"
-            problems.append(f"{key} is {shapes}: trained for another target? {sizes}")
-            break
-    if problems:
+    differing = {"missing": expected.keys() - weights, "surplus": weights.keys() - expected}
+    if problems := [f"{kind} {first_three(keys)}" for kind, keys in differing.items() if keys]:
         raise HeadError(f"the weights do not fit ({'; '.join(problems)})")
     for key, weight in weights.items():
+        if weight.shape != expected[key].shape:
+            shapes = f"{list(weight.shape)}, not {list(expected[key].shape)}"
+            raise HeadError(
+                f"the weights do not fit ({key} is {shapes}: trained for another target? "
+                f"{target.name!r} has hidden size {target.backbone.config.hidden_size} and "
+                f"{target.vocabulary} tokens)"
+            )
         if weight.is_floating_point() and not weight.isfinite().all():
             raise HeadError(f"{key} has values that are NaN or infinite")
     module.load_state_dict(weights)
