@@ -158,13 +158,9 @@ class _CustomGenerate:
             raise UnsupportedGeneration(message)
         return inspect.signature(self.__call__)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # what was built belongs to models of this process
-        kept = ("method", "draft", "options", "tokenizer")
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        return type(self), (self.method, self.draft, self.options, self.tokenizer)
 
     # attention_mask stays among the model's arguments: named here, generate would pass it twice
     def __call__(
@@ -180,9 +176,9 @@ class _CustomGenerate:
     ):
         settings = generation_config
         arguments = _arguments_of_generate()
-        streamer = _or(streamer, arguments.get("streamer"))
-        criteria = _or(stopping_criteria, StoppingCriteriaList())
-        processors = _or(logits_processor, LogitsProcessorList())
+        streamer = streamer or arguments.get("streamer")
+        criteria = stopping_criteria or StoppingCriteriaList()
+        processors = logits_processor or LogitsProcessorList()
         synced = synced_gpus or arguments.get("synced_gpus")
         _check(settings, model_kwargs, arguments.get("assistant_model"), synced)
         starts = _starts(input_ids, settings, model_kwargs)
