@@ -45,6 +45,13 @@ def draft() -> Target:
         ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, "),
         ("sps:rule=nope", {}, "unknown rule 'nope'"),
         ("sps:gamma=0", {}, "gamma must be an integer >= 1, got 0"),
+        # no option asks for more memory or time than there is before a tree's size is looked at
+        ("pld:ngram=999999999", {}, "pld: ngram must be an integer in 1..4096, got 999999999"),
+        ("lookahead:window=999999999", {}, "window must be an integer in 1..4096, got 999999999"),
+        ("lookahead:level=999999999", {}, "level must be an integer in 3..4096, got 999999999"),
+        ("lookahead:guesses=999999999", {}, "guesses must be an integer in 1..4096, got 9"),
+        ("diffuspec:steps=999999999", {}, "steps must be an integer in 1..4096, got 999999999"),
+        ("diffuspec:beams=999999999", {}, "beams must be an integer in 1..4096, got 999999999"),
         ("sps", {"gamma": -2}, "gamma .* got -2"),
         ("sps:gamma=2.5", {}, "gamma .* got 2.5"),
         ("sps:gamma=many", {}, "gamma .* got 'many'"),

@@ -51,13 +51,13 @@ class Options:
         float,
         Option("share of the draft that must be accepted to grow (the paper: 1)", within="[0, 1]"),
     ] = 0.8
-    steps: Annotated[int, Option("denoising steps", low=1)] = 1
+    steps: Annotated[int, Option("denoising steps", low=1, high=MOST)] = 1
     top: Annotated[int, Option("candidates per place before pruning", low=1)] = 15
     mass: Annotated[
         float,
         Option("pruning keeps the fewest candidates with this total probability", within="(0, 1]"),
     ] = 0.8
-    beams: Annotated[int, Option("beam width of the path search", low=1)] = 3
+    beams: Annotated[int, Option("beam width of the path search", low=1, high=MOST)] = 3
     lam: Annotated[float, Option("weight of the drafter against the proxy", within="[0, 1]")] = 0.5
     score: Annotated[
         Any,

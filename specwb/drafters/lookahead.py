@@ -16,7 +16,7 @@ from specwb.models.target import Target
 from specwb.noise import Noise, philox
 from specwb.options import Option
 from specwb.probability import most_probable
-from specwb.tree import Tree
+from specwb.tree import MOST, Tree
 
 
 @lru_cache(maxsize=256)
@@ -178,10 +178,14 @@ class Lookahead(Drafter):
 
 @dataclass(frozen=True)
 class Options:
-    window: Annotated[int, Option("columns of guesses that generate new n-grams", low=1)] = 7
-    level: Annotated[int, Option("tokens per n-gram, including the pending token", low=3)] = 5
+    window: Annotated[
+        int, Option("columns of guesses that generate new n-grams", low=1, high=MOST)
+    ] = 7
+    level: Annotated[
+        int, Option("tokens per n-gram, including the pending token", low=3, high=MOST)
+    ] = 5
     guesses: Annotated[
-        int, Option("n-grams stored per token, and verified per step, at most", low=1)
+        int, Option("n-grams stored per token, and verified per step, at most", low=1, high=MOST)
     ] = 7
     prompt: Annotated[
         bool, Option("also collect the n-grams of the prompt and of the text so far")

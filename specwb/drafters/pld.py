@@ -15,7 +15,7 @@ from specwb.flow import Draft, State
 from specwb.models.target import Target
 from specwb.noise import Noise
 from specwb.options import Option
-from specwb.tree import Tree
+from specwb.tree import MOST, Tree
 
 
 def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,8 @@ class PromptLookup(Drafter):
 class Options:
     gamma: Annotated[int, Option("draft tokens per step, at most", low=1)] = 10
     ngram: Annotated[
-        int, Option("length of the suffix that is looked up; shorter without a match", low=1)
+        int,
+        Option("length of the suffix that is looked up; shorter without a match", low=1, high=MOST),
     ] = 3
 
 
