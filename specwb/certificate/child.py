@@ -85,6 +85,9 @@ def run(job: Job) -> Finding:
 def _measure(job: Job, verifier: Any) -> Finding:
     import torch
 
+    from specwb.certificate import interception
+
+    interception.check_process()
     torch.set_num_threads(1)  # OpenMP's threads do not outlive a fork
     if job.like is not None:
         verifier = ADAPTERS[job.like](verifier)

@@ -44,10 +44,10 @@ from specwb.certificate.symbols import (
 MOST_RUNS = 20_000
 """Runs of one function, beyond which there is no certificate."""
 
-_OPAQUE = {"randn", "randn_like", "normal", "randint", "randint_like", "randperm", "poisson"}
-_OPAQUE |= {"binomial", "_standard_gamma"}
 _REFUSED = {"normal_", "random_", "cauchy_", "log_normal_", "geometric_", "dropout", "bernoulli_"}
-_REFUSED |= {"alpha_dropout", "rrelu", "feature_dropout", "data_ptr"}
+_REFUSED |= {"alpha_dropout", "rrelu", "feature_dropout", "data_ptr", "poisson", "binomial"}
+_REFUSED |= {"randn", "randn_like", "normal", "randint", "randint_like", "randperm"}
+_REFUSED |= {"_standard_gamma"}
 _RANDOM = {
     "rand": {"size", "dtype", "device", "layout", "requires_grad", "pin_memory", "generator"},
     "rand_like": {"dtype", "device", "layout", "requires_grad", "memory_format"},
@@ -58,6 +58,9 @@ _RANDOM = {
     "gumbel_softmax": {"tau", "hard", "eps", "dim"},
 }
 """Functions that draw, with the keyword arguments that are understood."""
+_FRESH = {"empty", "zeros", "ones", "full", "rand", "tensor", "clone", "float", "double", "to"}
+_FRESH |= {f"{x}_like" for x in _FRESH} | {f"new_{x}" for x in _FRESH} | {"empty_strided"}
+_SHARED = {"numpy", "__array__", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}
 _VIEWS = {"__getitem__", "select", "narrow", "unbind", "__iter__", "view", "t", "transpose"}
 _VIEWS |= {"__get__", "squeeze", "unsqueeze", "expand", "permute", "flatten", "dim", "size"}
 
@@ -89,11 +92,13 @@ class Forking(TorchFunctionMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.noise = torch.Generator().manual_seed(seed)
+        self.blank = 113 * (seed % 2)  # what memory without values holds
         self.begin(Run([]))
 
     def begin(self, run: Run) -> None:
         self.run = run
         self.filled: dict[int, _Filled] = {}
+        self.fresh: dict[int, Tensor] = {}  # memory that nobody else reads
 
     def _symbol(self, value: Any, is_view: bool = False) -> Any:
         """The symbol that a tensor's memory holds; with ``is_view`` only a view is made of it."""
@@ -129,6 +134,10 @@ class Forking(TorchFunctionMode):
             return self.run.refuse(f"uniforms of {tensor.dtype}, which are too coarse")
         key = tensor.untyped_storage().data_ptr()
         held = self.filled.get(key)
+        if key not in self.fresh:
+            return self.run.refuse(
+                "random numbers in memory that was there before, or that is read by others"
+            )
         size = tensor.untyped_storage().nbytes() // tensor.element_size()
         if held is not None:
             held.memory["over"] = True  # symbols that were made of it before
@@ -153,14 +162,31 @@ class Forking(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         name, run, kwargs = getattr(func, "__name__", str(func)), self.run, kwargs or {}
+        name = name.partition(".")[0]  # of an operator's overload
         if interception.current() is None:  # our own code
             return func(*args, **kwargs)
         if name in _REFUSED:
             return run.refuse(f"torch.{name}")
-        if name in _OPAQUE:
-            kwargs.setdefault("generator", self.noise)
-            return Symbol(run, torch.empty(0), func(*args, **kwargs), f"torch.{name}")
+        if name in _SHARED and isinstance(args[0], Tensor):
+            self.fresh.pop(args[0].untyped_storage().data_ptr(), None)
+        if name in _FRESH and not symbols_in((args, kwargs)):
+            found = self._followed(func, name, args, kwargs)
+            if not is_symbol(found) and isinstance(found, Tensor):
+                key = found.untyped_storage().data_ptr()
+                if not any(
+                    isinstance(x, Tensor) and x.untyped_storage().data_ptr() == key for x in args
+                ):
+                    if "empty" in name:
+                        found.fill_(self.blank)
+                    self.fresh[key] = found
+            return found
+        return self._followed(func, name, args, kwargs)
+
+    def _followed(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        run = self.run
         if name in _RANDOM:
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                return run.refuse("random numbers inside of vmap")
             if kwargs.pop("generator", None) not in (None, torch.default_generator):
                 return run.refuse("a torch.Generator of its own; let it draw from the global one")
             if unknown := set(kwargs) - _RANDOM[name]:
@@ -220,8 +246,9 @@ class Forking(TorchFunctionMode):
             like = torch.empty_like(*args, **kwargs)
         else:
             like = func(*args, **kwargs, generator=self.noise)
-        if like.device.type != "cpu" or (name != "multinomial" and like.dtype not in WIDE):
-            return run.refuse(f"random numbers of {like.dtype} on {like.device}")
+        number = args[0].dtype if name == "multinomial" else like.dtype
+        if like.device.type != "cpu" or number not in WIDE:
+            return run.refuse(f"random numbers of {number} on {like.device}")
         if name in ("rand", "rand_like"):
             return Uniform(run, run.numbers(like.shape), like)
         if name == "bernoulli":
@@ -234,7 +261,7 @@ class Forking(TorchFunctionMode):
         return run.tokens(args[0], count, replaced)
 
 
-def _seed(number: int) -> tuple[Any, ...]:
+def _seed(number: int) -> list[Any]:
     torch.default_generator.manual_seed(number)  # torch's own function asks for CUDA as well
     random.seed(number)
     np.random.seed(number)  # noqa: NPY002 - functions under test draw from it
@@ -285,11 +312,11 @@ def distribution(
     return found, len(leaves)
 
 
-def _once(function: Callable[[], Any], forking: Forking, run: Run, before: tuple[Any, ...]) -> Any:
+def _once(function: Callable[[], Any], forking: Forking, run: Run, before: list[Any]) -> Any:
     def watch() -> None:
         if interception.states() != before:
             run.refuse(
-                "a global generator is drawn from, or seeded, by a way not intercepted", True
+                "a generator is drawn from, or seeded, by a way that is not intercepted", True
             )
 
     forking.begin(run)

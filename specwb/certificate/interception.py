@@ -13,20 +13,20 @@ used. Seeds, states, clocks, threads, files and generators made while the functi
 from __future__ import annotations
 
 import _random
-import _thread
 import builtins
 import ctypes
 import datetime
 import functools
 import gc
+import importlib
 import opcode
 import os
 import random
 import sys
 import sysconfig
-import time
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,18 @@ _OURS = tuple(str(Path(__file__).with_stem(x)) for x in ("symbols", "forking", "
 _STDLIB = sysconfig.get_path("stdlib")
 _LIBRARIES = tuple(str(Path(str(x.__file__)).parent) for x in (np, torch))
 _MOST_SIDES = 64
+_SOURCES = {
+    "os": "urandom getrandom times getloadavg",
+    "_ssl": "RAND_bytes",
+    "resource": "getrusage",
+    "uuid": "_generate_time_safe",
+    "_thread": "start_new_thread start_new",
+    "torch._C": "_to_dlpack",
+    "time": "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time "
+    "process_time_ns thread_time thread_time_ns localtime gmtime ctime asctime strftime "
+    "clock_gettime clock_gettime_ns",
+}
+"""Functions of C that may not be called: clocks, threads, random bytes, and what shares memory."""
 
 _id = id  # which is replaced later, for others
 _at_work: list[Run] = []
@@ -51,7 +63,9 @@ _private = {
     np.random.Generator: np.random.default_rng(1),
     np.random.RandomState: np.random.RandomState(1),
 }
-_state_of: dict[str, Callable[[Any], Any]] = {}
+_state_of: dict[Any, Callable[[Any], Any]] = {}  # the original readers
+_watched: list[Any] = []  # generators of Python and torch, bit generators of numpy
+_tapped: list[str] = []  # sources of random bytes that were opened, for good
 
 
 def current() -> Run | None:
@@ -169,9 +183,10 @@ def _gumbel(run: Run, real: Any, loc: float = 0.0, scale: float = 1.0, size: Any
 
 
 def _multinomial(run: Run, real: Any, n: int, pvals: Any, size: Any = None) -> Any:
-    row = np.asarray(pvals, dtype=float)
+    row = np.array(pvals, dtype=float)
     if n != 1 or size is not None or row.ndim != 1:
         return run.refuse("numpy.random.multinomial of more than one draw")
+    row[-1] = max(0.0, 1 - row[:-1].sum())  # whatever is given there
     return np.eye(len(row), dtype=int)[run.token(row.tolist())]
 
 
@@ -214,6 +229,8 @@ def _numpy(owner: type, name: str, old: Callable[..., Any]) -> Callable[..., Any
         if name in ("seed", "get_state", "set_state", "spawn", "shuffle"):
             return run.refuse(f"numpy.random.{name}")
         real = _unwatched(old, _private[owner], *args, **kwargs)  # raises what it would
+        if any(real is x for x in (*args, *kwargs.values())):
+            return run.refuse(f"numpy.random.{name} into an array that exists")
         if name not in _FOLLOWED:
             return Symbol(run, torch.empty(0), real, f"numpy.random.{name}")
         try:
@@ -242,7 +259,8 @@ def install() -> list[str]:
     bound = [x for x in gc.get_objects() if _is_bound(x)]
     for name in ("random", "getrandbits", "seed", "getstate", "setstate"):
         old = _random.Random.__dict__[name]
-        _state_of.setdefault(name, old)
+        if name == "getstate":
+            _state_of[_random.Random] = old
         _put(_random.Random, name, _python(old) if name == "random" else _of_random(name, old))
     random.Random._randbelow = _below(random.Random._randbelow)  # type: ignore[attr-defined]
     for owner in _private:
@@ -251,10 +269,12 @@ def install() -> list[str]:
                 _put(owner, name, _numpy(owner, name, old))
     for name, old in list(torch._C.Generator.__dict__.items()):
         if not name.startswith("__") and callable(old):
-            _state_of.setdefault(f"torch.{name}", old)
+            if name == "get_state":
+                _state_of[torch._C.Generator] = old
             _put(torch._C.Generator, name, _refusing(f"{name} of a torch.Generator", old))
-    _state_of["numpy"] = np.random.MT19937.__dict__["state"].__get__
     for bits in (np.random.BitGenerator, *np.random.BitGenerator.__subclasses__()):
+        if "state" in bits.__dict__:
+            _state_of[bits] = bits.__dict__["state"].__get__
         for name, old in list(bits.__dict__.items()):
             what = f"{name} of a bit generator of numpy"
             if name.startswith("_"):
@@ -278,17 +298,12 @@ def install() -> list[str]:
     changes = {_id(x): getattr(x.__self__, x.__name__) for x in bound}
     changes[_id(rng.function)] = default_rng
     functions = [*bound, rng.function]
-    for module, everywhere, names in (
-        (os, True, "urandom getrandom"),
-        (_thread, True, "start_new_thread start_new"),
-        (time, False, "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns"),
-        (time, False, "process_time process_time_ns thread_time thread_time_ns localtime gmtime"),
-        (time, False, "ctime asctime strftime clock_gettime clock_gettime_ns"),
-    ):
-        for name in names.split():
-            if old := getattr(module, name, None):
-                functions.append(old)
-                changes[_id(old)] = _refusing(f"{module.__name__}.{name}", old, everywhere)
+    for module, names in _SOURCES.items():
+        with suppress(ImportError):
+            for name in names.split():
+                if old := getattr(importlib.import_module(module), name, None):
+                    functions.append(old)
+                    changes[_id(old)] = _refusing(f"{module}.{name}", old)
     must = {_id(x) for x in bound}
     del bound
     held = _replace(functions, changes, must)
@@ -326,7 +341,16 @@ def _moment(name: str, old: Any) -> Any:
 def know() -> None:
     """Take note of the generators there are: functions may use them."""
     made = [x for x in gc.get_objects() if _is_generator(x)]
-    _known.update((_id(x), x) for x in (*made, random._inst, np.random.mtrand._rand))  # type: ignore[attr-defined]
+    made += [random._inst, np.random.mtrand._rand, torch.default_generator]  # type: ignore[attr-defined]
+    _known.update((_id(x), x) for x in made)
+    ours = {_id(_bits(x)) for x in _private.values()}
+    watched = {_id(x): x for x in map(_bits, made) if isinstance(x, tuple(_state_of))}
+    _watched[:] = [x for number, x in watched.items() if number not in ours]
+
+
+def _bits(generator: Any) -> Any:
+    """What holds a generator's state."""
+    return getattr(generator, "bit_generator", getattr(generator, "_bit_generator", generator))
 
 
 def _replace(functions: list[Any], changes: dict[int, Any], must: set[int]) -> list[str]:
@@ -368,26 +392,51 @@ def _put_in(holder: tuple[Any, ...], place: int, value: Any) -> None:
     ctypes.c_void_p.from_address(element).value = _id(value)
 
 
-_FORBIDDEN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"}
-_FORBIDDEN |= {"socket.connect", "socket.bind"}
+_FORBIDDEN = (
+    *("os.", "subprocess.", "socket.", "ctypes.", "sqlite3.", "signal.", "mmap.", "fcntl.", "gc."),
+    *("sys.settrace", "sys.setprofile"),
+)
+_CODE = (".py", ".pyc", ".so", ".pyd")
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open" and str(args[0]) in ("/dev/urandom", "/dev/random"):
+        _tapped.append(str(args[0]))
     if not _at_work:
         return
-    if event in _FORBIDDEN:
+    if event.startswith(_FORBIDDEN):
         _at_work[-1].refuse(f"{event} while it runs")
-    if event == "open" and not str(args[0]).endswith((".py", ".pyc", ".so", ".pyd")):
-        _at_work[-1].refuse(f"the file {args[0]} opened while it runs")
+    if event == "open":
+        is_read = not args[2] & (os.O_WRONLY | os.O_RDWR)
+        if not (is_read and str(args[0]).endswith(_CODE)):
+            _at_work[-1].refuse(f"the file {args[0]} opened while it runs")
 
 
-def states() -> tuple[Any, ...]:
-    """The states of the global generators, which nothing may draw from."""
-    numpy = _state_of["numpy"](np.random.mtrand._rand._bit_generator)["state"]  # type: ignore[attr-defined]
-    key, place = numpy["key"].tobytes(), numpy["pos"]
+def states() -> list[Any]:
+    """The states of all generators that may be used, which nothing draws from."""
     with torch._C.DisableTorchFunction():
-        drawn = _state_of["torch.get_state"](torch.default_generator).numpy().tobytes()
-    return drawn, _state_of["getstate"](random._inst), key, place  # type: ignore[attr-defined]
+        return [state(x) for x in _watched]
+
+
+def state(generator: Any) -> Any:
+    read = next(_state_of[x] for x in type(generator).__mro__ if x in _state_of)
+    return _comparable(read(generator))
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [_comparable(x) for x in value.values()]
+    if isinstance(value, torch.Tensor):
+        value = value.numpy()
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def check_process() -> None:
+    """Refuse a process in which something goes on besides."""
+    if _tapped:
+        raise NoCertificate(f"{_tapped[0]} is open")
+    if len(sys._current_frames()) > 1:
+        raise NoCertificate("another thread runs besides")
 
 
 _HARMLESS = (
@@ -429,9 +478,9 @@ class followed:
         self.run = run
 
     def __enter__(self) -> None:
-        _at_work.append(self.run)
         sys.settrace(_trace)
+        _at_work.append(self.run)
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
         _at_work.clear()
+        sys.settrace(None)

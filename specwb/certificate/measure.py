@@ -10,17 +10,31 @@ text is compared with the target's:
 
 from __future__ import annotations
 
+import itertools
 import math
+import pickle
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from itertools import islice
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.certificate import interception
 from specwb.certificate.forking import distribution
 from specwb.certificate.instances import Instance, continued, drafts, of_target
 from specwb.certificate.symbols import NoCertificate
@@ -29,6 +43,8 @@ ROUNDING = 1e-5
 """A TV above this is a bias; verifiers in float32 round by some 1e-7 an operation."""
 CONFIRMED = 250
 """Runs that confirm a bias."""
+_WATCHED = 10_000  # elements of a list, or of a tensor
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "specwb"}
 Texts = dict[tuple[int, ...], float]
 Worst = tuple[Instance, tuple[int, ...], float, float]
 
@@ -53,11 +69,13 @@ def measured(
 
     done: list[Instance] = []
     tv = 0.0
-    kept = _numbers(verifier)
+    kept = _state(verifier)
     for case in cases:
         try:
             found, runs = texts(case)
             own, worst = compared(case, found)
+            if not done:  # what the first calls have made
+                kept = {**_state(verifier), **kept}
             done.append(replace(case, tv=own, runs=runs))
             tv = max(tv, own)
             if own > ROUNDING:
@@ -65,42 +83,82 @@ def measured(
                 return Finding(own, tuple(done), worst)
         except NoCertificate as error:
             return Finding(tv, tuple(done), None, str(error))
-    if changed := [x for x, value in _numbers(verifier).items() if kept.get(x, value) != value]:
+    if changed := [x for x, value in _state(verifier).items() if kept.get(x, value) != value]:
         reason = f"it keeps state: {', '.join(changed[:3])} changes from call to call"
         return Finding(tv, tuple(done), None, reason)
     return Finding(tv, tuple(done))
 
 
-def _numbers(function: Any, seen: set[int] | None = None, at: str = "") -> dict[str, Any]:
-    """The numbers that a function may count with: in its module, its closure, lists there and
-    attributes of objects."""
-    seen = set() if seen is None else seen
-    if id(function) in seen:
-        return {}
-    seen.add(id(function))
-    if isinstance(function, int | float | complex | str):
-        return {at: function}
-    if isinstance(function, partial):
-        return _numbers([function.func, *function.args, *function.keywords.values()], seen, at)
-    if isinstance(function, MethodType):
-        return _numbers([function.__self__, function.__func__], seen, at)
-    parts: dict[str, Any] = {}
-    if isinstance(function, FunctionType):
-        module = function.__module__ or ""
-        if module.partition(".")[0] in ("torch", "numpy", "specwb"):
-            return {}
-        names = function.__code__.co_names
-        parts |= {x: function.__globals__[x] for x in names if x in function.__globals__}
-        free = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        parts |= {x: cell.cell_contents for x, cell in free if cell != CellType()}
-    elif isinstance(function, list | tuple) and len(function) <= 64:
-        parts = {f"{at}[{i}]": x for i, x in enumerate(function)}
-    elif type(function).__module__.partition(".")[0] not in ("torch", "numpy", "builtins"):
-        parts = {f"{at}.{x}": y for x, y in getattr(function, "__dict__", {}).items()}
+def _state(verifier: Any) -> dict[str, Any]:
+    """What a function may count with, by name: numbers, texts, tensors, arrays and lengths of lists
+    that its code, its closure and its module's functions, objects and classes hold."""
     found: dict[str, Any] = {}
-    for name, value in parts.items():
-        found |= _numbers(value, seen, name)
+    seen: dict[int, Any] = {}  # keeps what it has seen alive
+    waiting = [("", verifier)]
+    while waiting:
+        at, value = waiting.pop()
+        if isinstance(value, int | float | complex | str | bytes):
+            found[at] = value
+            continue
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, Tensor | np.ndarray):
+            array = value.detach().cpu() if isinstance(value, Tensor) else value
+            found[at] = pickle.dumps(array) if math.prod(array.shape) <= _WATCHED else ""
+        elif isinstance(value, torch.Generator):
+            found[at] = interception.state(value)
+        elif isinstance(value, itertools.count):
+            found[at] = repr(value)
+        else:
+            if isinstance(value, list | set | deque):
+                found[f"the length of {at}"] = len(value)
+            waiting += _parts(at, value)
     return found
+
+
+def _parts(at: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """What an object holds, with its names."""
+    kind = value if isinstance(value, type) else type(value)
+    if isinstance(value, dict):
+        return [(f"{at}[{x!r:.20}]", y) for x, y in islice(value.items(), _WATCHED)]
+    if isinstance(value, list | tuple | deque):
+        return [(f"{at}[{i}]", x) for i, x in enumerate(islice(value, _WATCHED))]
+    if isinstance(value, partial):
+        return [(at, x) for x in (value.func, value.args, value.keywords)]
+    if isinstance(value, MethodType):
+        return [(at, value.__self__), (at, value.__func__)]
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return [] if frame is None else [(at, frame.f_lasti), *frame.f_locals.items()]
+    if isinstance(value, FunctionType) and not _is_library(value):
+        names = list(_names(value.__code__))
+        held = {x: value.__globals__[x] for x in names if x in value.__globals__}
+        free = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        held |= {x: cell.cell_contents for x, cell in free if cell != CellType()}
+        more = value.__defaults__, value.__kwdefaults__, value.__dict__
+        return [*held.items(), *((value.__name__, x) for x in more if x)]
+    if isinstance(value, ModuleType):
+        is_own = value.__name__.partition(".")[0] not in _LIBRARIES
+        return list(vars(value).items()) if is_own else []
+    if kind is SimpleNamespace or not _is_library(kind):
+        slots = [x for one in kind.__mro__ for x in vars(one).get("__slots__", ())]
+        held = {x: getattr(value, x) for x in slots if hasattr(value, x)}
+        held |= getattr(value, "__dict__", {})
+        return [(f"{at}.{x}", y) for x, y in (*held.items(), ("", type(value)))]
+    return []
+
+
+def _is_library(value: Any) -> bool:
+    return (value.__module__ or "").partition(".")[0] in _LIBRARIES
+
+
+def _names(code: CodeType) -> Iterable[str]:
+    """The names that a function's code has, and the functions inside of it."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names(one)
 
 
 def compared(case: Instance, texts: Texts) -> tuple[float, Worst]:

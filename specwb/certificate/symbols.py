@@ -27,8 +27,12 @@ from specwb.errors import SpecwbError
 
 DUST = 1e-12
 """Forks of a smaller probability come from rounding and are not followed."""
-SMALLEST = 1e-6
-"""Up to here a constant only keeps a logarithm or a division of noise finite and is taken for 0."""
+SMALLEST = 1.5e-7
+"""Up to here, a little above float32's epsilon, a constant only keeps a logarithm or a division of
+noise finite and is taken for 0: an error below 1e-5 in a race of 56 tokens."""
+LOST = 2e-5
+"""Digits that a sum with a constant may lose, as a share of a random number's range."""
+EXTREME = 1e20
 MOST_FORKS = 400
 """Forks of one run: a loop that has so many has no end that could be reached."""
 MOST_CELLS = 64
@@ -203,10 +207,8 @@ class Symbol:
         return type(self.like)  # so that isinstance(u, float) is what it really is
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
         found = getattr(self.like, name)
-        if not callable(found):
+        if not callable(found) or name.startswith("__"):
             return found if name in _PROPERTIES else self.run.refuse(f"{name} of {self.name}")
         return lambda *args, **kwargs: self.call(
             name, (self, *args), kwargs, lambda like, *a, **k: getattr(like, name)(*a, **k)
@@ -252,8 +254,12 @@ class Symbol:
         with torch._C.DisableTorchFunction(), np.errstate(all="ignore"):
             # what the real one refuses, is refused
             like = real(*map(like_of, args), **{key: like_of(x) for key, x in kwargs.items()})
+            if isinstance(like, np.ndarray) and any(like is x for x in (*args, *kwargs.values())):
+                return self.run.refuse(f"{asked} of {self.name} into an array that exists")
             if name in _FACTS or isinstance(like, str):
                 return like
+            if name in _MIRRORED and _common_type([like_of(x) for x in args]) not in WIDE:
+                return self.run.refuse(f"{self.name} compared in a type that is too coarse")
             found = self._called(name, args, kwargs)
             if name == "tolist" and isinstance(like, list):
                 return [x.tolist() if x.ids.ndim else x.item() for x in found]
@@ -262,6 +268,8 @@ class Symbol:
             if getattr(like, "dtype", torch.float64) not in WIDE or not _on_cpu(like):
                 return self.run.refuse(f"{self.name} converted to {like.dtype} on {like.device}")
             found.like = like
+            if not found.is_resolved():
+                return self.run.refuse(f"{asked} of {self.name}, which lose their digits in it")
             return found
 
     def _called(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -292,6 +300,17 @@ class Symbol:
     def moved(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Symbol:
         raise NotImplementedError
 
+    def is_resolved(self) -> bool:
+        """Whether numbers of this type can tell its values apart."""
+        return True
+
+    def keeps(self, factor: Tensor, constant: Tensor) -> bool:
+        """Whether ``factor x + constant`` keeps the digits of an x of about 1."""
+        size, finite = factor.abs(), factor.isfinite() & (factor != 0)
+        lost = constant.abs() * _epsilon(self.like) > LOST * size
+        bad = lost & constant.isfinite() | (size > EXTREME) | (size < 1 / EXTREME)
+        return not bool((bad & finite).any())
+
     def compare(self, op: str, other: Any) -> Any:
         return self.run.refuse("such random numbers compared with numbers")
 
@@ -306,6 +325,19 @@ class Symbol:
 
     def _joined(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self.run.refuse(f"{name} of {self.name}")
+
+
+def _epsilon(like: Any) -> float:
+    single = getattr(like, "dtype", None) in (torch.float32, np.dtype("float32"))
+    return float(np.finfo(np.float32 if single else np.float64).eps)
+
+
+def _common_type(values: list[Any]) -> Any:
+    """The number type in which values are compared."""
+    if any(isinstance(x, Tensor) for x in values):
+        first, second = (torch.as_tensor(x) if isinstance(x, np.ndarray) else x for x in values)
+        return torch.result_type(first, second)
+    return np.result_type(*values)
 
 
 def _on_cpu(like: Any) -> bool:
@@ -385,6 +417,10 @@ class Uniform(Symbol):
             return x.flatten() if name == "ravel" else getattr(x, name)(*args, **kwargs)
 
         return self._with(*map(change, (self.ids, *self.parts)))
+
+    def is_resolved(self) -> bool:
+        inside = self.keeps(self.a, self.b)
+        return inside and (not self.logged or self.keeps(self.scale, self.shift))
 
     def _limits(self, other: Any) -> list[Tensor]:
         """The numbers, their parts and what they meet, of one shape."""
@@ -535,6 +571,10 @@ class Race(Symbol):
         found.memory = self.memory
         return found
 
+    def is_resolved(self) -> bool:
+        constant = self.terms if self.form != "p/E" else torch.zeros(1)
+        return self.keeps(torch.ones(1), constant) and 1 / EXTREME < abs(self.scale) < EXTREME
+
     def moved(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Race:
         if name == "getitem":
             return self._with(self.ids[args[0]], self.terms[args[0]], self.scale)
@@ -553,7 +593,7 @@ class Race(Symbol):
         if self.form == "p/E":
             if one < 0 or op not in ("mul", "div"):
                 return self.run.refuse("arithmetic on a race")
-            return self._with(ids, terms.clone(), self.scale)
+            return self._with(ids, terms.clone(), self.scale * one)
         scale = self.scale * one
         added = {"add": x, "sub": -x, "rsub": x}.get(op, torch.zeros_like(x))
         return self._with(ids, terms + added / scale, scale)

@@ -39,14 +39,16 @@ ALWAYS += ("own_random", "listed_before", "exponential_of_1_minus_u", "gumbel_so
 
 
 def _marks(name, verdict):
-    whole = verdict == LOSSLESS and name not in ALWAYS
+    whole = (verdict == LOSSLESS and name not in ALWAYS) or name == "until_it_fits"
     return pytest.param(name, marks=[pytest.mark.slow] if whole else [])
 
 
 @pytest.mark.parametrize("name", [_marks(x, one.verdict) for x, one in verifiers.TABLE.items()])
 def test_a_verifier_of_known_truth_gets_its_verdict(name):
     one = verifiers.TABLE[name]
-    result = certify(f"certificate.verifiers:{name}", one.draw, logits=one.logits, seconds=BUSY)
+    cases = instances(one.draw)[:3] if name in verifiers.STATES else None
+    path = f"certificate.verifiers:{name}"
+    result = certify(path, one.draw, logits=one.logits, cases=cases, seconds=BUSY)
     assert result.verdict == one.verdict, result
     assert bool(result.reason) == (result.verdict == NOTHING)
 
@@ -550,6 +552,9 @@ MODULES = {
     "leaving": "import sys\nsys.exit(0)\n",
     "gone": "import os\nos._exit(0)\n",
     "looping": "while True:\n    pass\n",
+    "tapped": "f = open('/dev/urandom', 'rb').read\n",
+    "threaded": "import threading\nf = threading.Timer(99, print)\nf.daemon = True\nf.start()\n"
+    "f = f.cancel\n",
     "exits": "import os\ndef f(p, q, drafts):\n    os._exit(0)\n",
     "broken": "1 / 0\n",
 }
@@ -574,6 +579,8 @@ def test_the_command(monkeypatch, tmp_path):
         "gone": "exit code 0",
         "looping": "longer than 0.5 s",
         "exits": "exit code 0",
+        "tapped": "/dev/urandom is open",
+        "threaded": "another thread",
     }.items():
         found = run(f"{name}_to_certify:f", *(["--seconds", "0.5"] if name == "looping" else []))
         assert found.exit_code == 1, found.output

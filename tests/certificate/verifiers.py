@@ -9,7 +9,11 @@ which a fresh interpreter finds it.
 # ruff: noqa: NPY002 - numpy's global functions are among what is tested
 from __future__ import annotations
 
+import _random
+import asyncio
 import bisect
+import collections
+import ctypes
 import datetime
 import decimal
 import fractions
@@ -19,9 +23,15 @@ import json
 import math
 import os
 import random
+import resource
+import sqlite3
+import ssl
 import struct
+import sys
 import threading
 import time
+import timeit
+import types
 import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -959,6 +969,249 @@ entry("biased", NOTHING)(token_rejection(lambda: torch.rand(()).to(torch.int64))
 entry("biased")(token_rejection(lambda: torch.rand(()) * 0.0), "times_zero")
 entry("biased", NOTHING)(filled(scaled), "halved_in_place")
 entry("biased", NOTHING)(token_rejection(lambda: torch.rand(()).clamp_min(0.5)), "clamped")
+
+
+# -------------------------------------------------------------------- digits, memory, state, errors
+
+
+def race_times(factor):
+    return lambda row: int((row.float() / torch.empty(row.shape).exponential_() * factor).argmax())
+
+
+def gumbel_moved(factor, constant):
+    def draw(row):
+        noise = torch.empty(row.shape).exponential_().log()
+        return int(((row.log().float() - noise) * factor + constant).argmax())
+
+    return draw
+
+
+def compared_in_bfloat16(p, q, drafts):
+    places = torch.arange(len(drafts))
+    ratios = (p[places, drafts] / q[places, drafts]).bfloat16()
+    for i in range(len(drafts)):
+        if not torch.rand(()) < ratios[i : i + 1]:
+            return [*drafts[:i].tolist(), one(rest(p[i], q[i]))]
+    return [*drafts.tolist(), one(p[-1])]
+
+
+def numpy_multinomial(row):
+    """The last weight is what the others leave of 1, whatever is given."""
+    return int(np.random.multinomial(1, row.double().numpy()).argmax())
+
+
+def small_constant(row):
+    return int(((torch.empty(row.shape, dtype=row.dtype).exponential_() + 1e-6) / row).argmin())
+
+
+entry("biased")(by(numpy_multinomial), "multinomial_not_normalised")
+LOSING = {
+    "absorbed": lambda: torch.rand(()) + 1e8 - 1e8,
+    "absorbed_logarithm": lambda: (torch.rand(()).log() + 1e9 - 1e9) < -1.0,
+    "underflow": lambda: torch.rand(()) * 1e-30 * 1e-20 * 1e30 * 1e20,
+}
+for _name, _draw in LOSING.items():
+    entry("biased", NOTHING)(token_rejection(_draw), _name)
+entry("biased", NOTHING)(by(race_times(1e-45)), "race_that_underflows")
+entry("biased", NOTHING)(by(gumbel_moved(1e-45, 0.0)), "gumbel_that_underflows")
+entry("biased", NOTHING)(by(gumbel_moved(1.0, 1e9)), "gumbel_absorbed")
+entry("biased", NOTHING)(by(small_constant), "constant_of_1e-6")
+entry("biased", NOTHING)(by(lambda row: one(row.half())), "multinomial_in_half")
+entry("biased", NOTHING)(compared_in_bfloat16)
+entry("biased", NOTHING)(
+    by(lambda row: int(torch.vmap(lambda x: x * torch.rand(()), randomness="same")(row).argmax())),
+    "inside_vmap",
+)
+
+
+def _raw_seed(seed, draw):
+    def uniform():
+        seed()
+        return draw()
+
+    return token_rejection(uniform)
+
+
+OWN_LEGACY, OWN_BITS = np.random.RandomState(4), np.random.PCG64(11)
+DOUBLE, ADDRESS = OWN_BITS.ctypes.next_double, OWN_BITS.ctypes.state_address
+TORCH_STATE = _torch.__reduce__()[2]
+RAW_SEEDS = {
+    "torch_by_setstate": (lambda: _torch.__setstate__(TORCH_STATE), lambda: torch.rand(())),
+    "python_by_init": (lambda: _random.Random.__init__(OWN_PYTHON, 0), OWN_PYTHON.random),
+    "numpy_by_bits": (
+        lambda: OWN_LEGACY._bit_generator._legacy_seeding(0),
+        lambda: OWN_LEGACY.rand(),
+    ),
+}
+for _name, _parts in RAW_SEEDS.items():
+    entry("hidden", NOTHING)(_raw_seed(*_parts), f"seeded_{_name}")
+RARE = 1e-4
+BUFFER = torch.empty(1, dtype=torch.float64)
+BUFFER_READ = BUFFER.numpy()
+LOOP = asyncio.new_event_loop()
+
+
+def into_array(draw, holds=lambda x: x < RARE):
+    """Random numbers come out through an array that is handed in."""
+
+    def condition():
+        array = np.empty(1)
+        draw(array)
+        return holds(array[0])
+
+    return condition
+
+
+def other_view(view, fill=lambda x: x.uniform_()):
+    """Random numbers are read from memory that is filled behind the reader's back."""
+
+    def condition():
+        memory = torch.empty(1, dtype=torch.float64)
+        seen = view(memory)
+        fill(memory)
+        return float(seen[0]) < RARE
+
+    return condition
+
+
+def _filled_array():
+    array = np.zeros(1)
+    torch.from_numpy(array).uniform_()
+    return array[0] < RARE
+
+
+def _without_torch_functions():
+    with torch._C.DisableTorchFunction():
+        return float(torch.rand(1, generator=OWN_TORCH)) < RARE
+
+
+_sql = "select random()"
+HIDDEN = {
+    "bits_by_ctypes": lambda: DOUBLE(ctypes.c_void_p(ADDRESS)) < RARE,
+    "libc": lambda: ctypes.CDLL(None).rand() % 10007 == 0,
+    "ssl_bytes": lambda: ssl.RAND_bytes(2) == b"00",
+    "sqlite": lambda: sqlite3.connect(":memory:").execute(_sql).fetchone()[0] % 10007 == 0,
+    "timeit_clock": lambda: int(timeit.timeit("pass", number=1) * 1e9) % 10007 == 0,
+    "loop_clock": lambda: int(LOOP.time() * 1e9) % 10007 == 0,
+    "uuid1": lambda: uuid.uuid1().int % 10007 == 0,
+    "used_seconds": lambda: int(resource.getrusage(0).ru_utime * 1e6) % 10007 == 0,
+    "process_times": lambda: int(sum(os.times()) * 100) % 10007 == 0,
+    "overload": lambda: float(torch.ops.aten.rand.generator([1], generator=OWN_TORCH)) < RARE,
+    "permuted_into": into_array(lambda x: OWN_NUMPY.permuted(np.random.rand(1), out=x)),
+    "random_into": into_array(lambda x: OWN_NUMPY.random(1, np.float64, x)),
+    "normal_into": into_array(lambda x: OWN_NUMPY.standard_normal(out=x), lambda x: x > 3.7),
+    "clipped_into": into_array(lambda x: np.clip(OWN_NUMPY.random(1), 0, 1, x)),
+    "numpy_view": other_view(lambda x: x.numpy()),
+    "array_view": other_view(np.asarray),
+    "dlpack_view": other_view(np.from_dlpack),
+    "storage_view": other_view(lambda x: list(x.untyped_storage())),
+    "numpy_of_a_race": other_view(lambda x: x.numpy(), lambda x: x.exponential_()),
+    "filled_array": _filled_array,
+    "global_buffer": lambda: (BUFFER.uniform_(), BUFFER_READ[0] < RARE)[1],
+    "memory_without_values": lambda: float(torch.empty(2).sum()) == 0.0,
+}
+for _name, _condition in HIDDEN.items():
+    entry("hidden", NOTHING)(wrong_if(_condition), _name)
+
+
+def right_if_it_raises(action):
+    def verify(p, q, drafts):
+        try:
+            action()
+        except Exception:
+            return right(p, q, drafts)
+        return wrong(p, q, drafts)
+
+    return verify
+
+
+RAISING = {
+    "untraced_decimal": lambda: (sys.settrace(None), decimal.Decimal(random.random())),
+    "constructor_arguments": lambda: random.random().__getnewargs__,
+    "array_interface": lambda: np.random.rand(2).__array_interface__,
+    "memoryview": lambda: memoryview(np.random.rand(2)),
+    "bytes": lambda: bytes(np.random.rand(2)),
+}
+for _name, _action in RAISING.items():
+    entry("hidden", NOTHING)(right_if_it_raises(_action), f"caught_{_name}")
+NUMBERS, COUNTER, QUEUE, GROWN, MEMBERS = (
+    {"n": 0},
+    collections.Counter(),
+    collections.deque(),
+    [],
+    set(),
+)
+QUEUE.append(0)
+COUNT, STEPS, SPACE = itertools.count(), (i for i in range(10**9)), types.SimpleNamespace(n=0)
+TENSOR, ARRAY, GLOBAL = torch.zeros(1), np.zeros(1), 0
+
+
+class Holder:
+    n = 0
+
+
+def _add(container, key):
+    container[key] += 1
+    return container[key]
+
+
+def _attribute(owner):
+    owner.n += 1
+    return owner.n
+
+
+def _inside():
+    def step():
+        global GLOBAL
+        GLOBAL += 1
+
+    step()
+    return GLOBAL
+
+
+def _default(n=[0]):  # noqa: B006 - which is the point
+    n[0] += 1
+    return n[0]
+
+
+def _of_itself():
+    _of_itself.n = getattr(_of_itself, "n", 0) + 1
+    return _of_itself.n
+
+
+def _disabled():
+    _without_torch_functions()
+    return 0
+
+
+STATES = {
+    "dict": lambda: _add(NUMBERS, "n"),
+    "counter": lambda: _add(COUNTER, "n"),
+    "deque": lambda: _add(QUEUE, 0),
+    "tensor": lambda: _add(TENSOR, 0),
+    "array": lambda: _add(ARRAY, 0),
+    "length": lambda: (GROWN.append(None), len(GROWN))[1],
+    "set": lambda: (MEMBERS.add(len(MEMBERS)), len(MEMBERS))[1],
+    "count": lambda: next(COUNT),
+    "generator": lambda: next(STEPS),
+    "namespace": lambda: _attribute(SPACE),
+    "class": lambda: _attribute(Holder),
+    "inner_function": _inside,
+    "default": _default,
+    "function": _of_itself,
+    "own_generator": _disabled,
+}
+STATES = {f"counts_in_{name}": count for name, count in STATES.items()}
+for _name, _count in STATES.items():
+    entry("hidden", NOTHING)(wrong_if(lambda count=_count: count() > 50_000), _name)
+entry("hidden", NOTHING)(
+    wrong_if(lambda: _add_to_environment() > 50_000), "counts_in_the_environment"
+)
+
+
+def _add_to_environment():
+    os.environ["N"] = str(int(os.environ.get("N", "0")) + 1)
+    return int(os.environ["N"])
 
 
 # ------------------------------------------------------------------------------ what is no verdict
