@@ -481,16 +481,6 @@ HEADS = Output(
     "{}/README.md",
     True,
 )
-FAMILY = Output(
-    "a file of specwb train lab",
-    (
-        *("{}/README.md", "{}/recipe.toml", "{}/corpus.json", "{}/samples.json"),
-        *("{}/run.json", "{}/tokenizer"),
-    ),
-    rb'\{"recipe": ',
-    "{}/run.json",
-    True,
-)
 EVALUATION = Output(
     "a file of specwb evaluate",
     ("{}/store.sqlite", "{}/run.json", "{}/answers"),

@@ -17,6 +17,7 @@ import torch
 from specwb import progress
 
 sys.path.insert(0, str(Path(__file__).parent))  # `import tiny` from any folder of tests
+sys.path.append(str(Path(__file__).parents[1]))  # `import scripts`, never another specwb
 torch.set_num_threads(int(os.environ.get("SPECWB_TEST_THREADS", "1")))
 # what is measured of products is shared by all processes of a run, and does not go into the
 # user's own cache

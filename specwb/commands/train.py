@@ -1,4 +1,4 @@
-"""specwb train: the shipped models, and heads."""
+"""specwb train: heads on a target."""
 
 from __future__ import annotations
 
@@ -8,41 +8,13 @@ from typing import Annotated
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import Commands, errors
-from specwb.files import FAMILY, FOLDER, HEAD, HEADS, TALKS
+from specwb.commands.shared import Commands
+from specwb.files import FOLDER, HEAD, HEADS, TALKS
 
 train = Commands(
     no_args_is_help=True,
-    help="Train the models that ship with the project, or a head on a target of yours.",
+    help="Train a head on a target of yours.",
 )
-
-
-@train.command("lab")
-def train_lab(
-    budget: opt.BUDGET = "cpu",
-    out: Annotated[
-        Path,
-        typer.Option(help="Folder of the family; an interrupted run in it continues."),
-        FAMILY,
-    ] = Path("build/lab"),
-    device: opt.DEVICE = "auto",
-    continue_: Annotated[
-        bool, typer.Option("--continue", help="Start from the shipped weights.")
-    ] = False,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**31, help="Seed of the training; default: the recipe's."),
-    ] = None,
-) -> None:
-    """Rebuild the lab family from text; stop and restart it at any moment."""
-    from specwb.models.load import data_dir
-    from specwb.training.lab import build
-
-    build(out, budget, device, data_dir() / "lab" if continue_ else None, seed)
-    errors.print(
-        f"the family is in {out}; use it with --target {out}/target --draft {out}/draft",
-        highlight=False,
-    )
 
 
 KINDS = {

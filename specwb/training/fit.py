@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +26,6 @@ from specwb.files import write
 from specwb.models.attention import backends
 from specwb.progress import duration, errors, line, progress
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
-
-T = TypeVar("T")
 
 
 class TrainingError(SpecwbError, RuntimeError):
@@ -57,36 +55,6 @@ def dump(content: Any, path: Path) -> None:
 def autocast(device: torch.device) -> torch.autocast:
     """Computes in bfloat16 where the processor has instructions for it, otherwise in float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast_bfloat16(device))
-
-
-COMPILE_FROM = 400
-"""Steps from which on compiling pays: it takes about as long as a hundred of them."""
-
-
-def compiled(function: Callable[..., T], steps: int) -> Callable[..., T]:
-    """``function`` compiled by torch, or itself in short runs, and where torch finds no C++
-    compiler, which the first call says. It must take tensors of nearly the same shapes every time.
-    """
-    if steps < COMPILE_FROM:
-        return function
-    # Compiled code is not looked up by a module's hooks: what was compiled for another head of the
-    # same target would be taken again and store none of the layers that this one reads.
-    torch._dynamo.reset()
-    fast: Callable[..., T] | None = torch.compile(function, dynamic=False)
-    say("compiling the first step, which takes a minute or two")
-
-    def call(*args: Any) -> T:
-        nonlocal fast
-        if fast is not None:
-            try:
-                return fast(*args)
-            except torch._dynamo.exc.TorchDynamoException as error:
-                reason = str(error).strip().splitlines()[0]
-                say(f"not compiled, which takes longer: {reason}")
-                fast = None
-        return function(*args)
-
-    return call
 
 
 def _processes():

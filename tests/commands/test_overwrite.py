@@ -185,10 +185,6 @@ LOST = {
         "proj/README.md is there and not a file of specwb train heads; move it away",
     ),
     "heads into the project that one works in": ([*HEADS, "."], "README.md is there and not a "),
-    "the lab into a project": (
-        ["train", "lab", "--budget", "smoke", "--out", "proj"],
-        "proj/README.md is there and not a file of specwb train lab",
-    ),
     "a head into a project": (
         ["train", "medusa", "--out", "proj"],
         "proj is there and not a trained head; move it away",

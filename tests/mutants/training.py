@@ -9,8 +9,6 @@ from specwb.training import (
     fit,
     generate,
     heads,
-    lab,
-    loops,
     losses,
     markov,
     ngram,
@@ -285,19 +283,6 @@ def conversations_of_another_seed(patch):
     patch.edit(talks.write, "str(model.dtype), seed, before", "str(model.dtype), before")
 
 
-@killed_by("test_loops.py: forbidden_tokens")
-def forbidden_one_coming_late(patch):
-    """An n-gram may come once more than was asked for."""
-    patch.edit(loops.forbidden, "comings[gram] >= times", "comings[gram] > times")
-
-
-@killed_by("test_loops.py: held_is_the_distribution")
-def held_where_it_is_to_learn(patch):
-    """``hold`` is the share of the text's own tokens, and the rest that of the model before."""
-    old = "hold * held + (1 - hold) * F"
-    patch.edit(loops.cure_loss, old, "(1 - hold) * held + hold * F")
-
-
 @killed_by("test_ngram_counted.py: what_is_counted generated")
 def held_out_rows_counted(patch):
     """n-grams are counted in the rows that are held out, too."""
@@ -362,41 +347,10 @@ def published_settings_for_ones_own(patch):
     patch.edit(settings.differences, old, "{name} {value} ({settings[name]})")
 
 
-@killed_by("test_lab.py: numbers_of_a_card")
+@killed_by("test_together.py: numbers_of_a_card")
 def mebibytes_as_megabytes(patch):
     """The sizes of files are in units of 2^20 bytes and are called MB."""
-    patch.edit(card._megabytes, "/ 1e6", "/ 2**20")
-
-
-@killed_by("test_lab.py: numbers_of_a_card")
-def backoff_as_kneser_ney(patch):
-    """The n-grams' held-out loss is backoff's, under the name of Kneser-Ney."""
-    patch.edit(card.ngram_card, "loss['kn']", "loss['backoff']")
-
-
-@killed_by("test_lab.py: one_budget_of_tokens")
-def seconds_of_every_heads_own_run(patch):
-    """At one budget of time, every head has the steps of the others' median seconds."""
-    old = 'seconds / card["step_seconds"]'
-    patch.edit(card.budget_card, old, 'seconds / timed[0]["step_seconds"]')
-
-
-@killed_by("test_lab.py: two_models_by_hand")
-def loss_of_the_tokens_themselves(patch):
-    """The held-out loss is that of the tokens that were just read."""
-    patch.edit(lab._held_out_loss, "batch[:, 1:]", "batch[:, :-1]")
-
-
-@killed_by("test_lab.py: two_models_by_hand")
-def agreement_of_products(patch):
-    """A token counts as accepted as often as both models draw it, sum p q."""
-    patch.edit(lab.agreement, "torch.minimum(p, q)", "(p * q)")
-
-
-@killed_by("test_lab.py: trained_on_before")
-def tokens_of_the_last_run_only(patch):
-    """Weights that were trained on twice count the tokens of the second training only."""
-    patch.edit(lab._tokens_before, ' + card.get("tokens_before", 0)', "")
+    patch.edit(card.megabytes, "/ 1e6", "/ 2**20")
 
 
 @killed_by("drafters/test_path_scores.py: lattices_are_those_of_drafting")

@@ -16,16 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from specwb.files import WriteError, write
-from specwb.training.fit import (
-    COMPILE_FROM,
-    Log,
-    Plan,
-    Training,
-    TrainingError,
-    compiled,
-    dump,
-    fit,
-)
+from specwb.training.fit import Log, Plan, Training, TrainingError, dump, fit
 from specwb.training.optim import Muon, optimisers, orthogonalise
 
 
@@ -254,30 +245,3 @@ def test_an_interrupt_between_two_optimisers_is_not_saved(tmp_path, monkeypatch)
     resumed = small()
     train("part", resumed, losses(resumed), Plan(20, warmup=5), tmp_path / "b.pt", "run")
     assert torch.equal(weights(unbroken), weights(resumed))
-
-
-def test_short_runs_are_not_compiled():
-    def double(x):
-        return 2 * x
-
-    assert compiled(double, COMPILE_FROM - 1) is double
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "compiler", [pytest.param("", marks=pytest.mark.rare), "/no/such/compiler"]
-)
-def test_without_a_compiler_it_goes_on_and_says_so(tmp_path, compiler):
-    """In a process of its own: torch remembers which compiler it has found."""
-    script = """
-import torch
-from specwb.training.fit import compiled
-fast = compiled(lambda x: (x * 2 + 1).relu().sum(), 10_000)
-print(float(fast(torch.ones(50))), float(fast(torch.ones(50))))
-"""
-    home = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | ({"CXX": compiler} if compiler else {})
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | home
-    )
-    assert done.stdout == "150.0 150.0\n", done.stderr
-    assert done.stderr.count("not compiled, which takes longer") == (1 if compiler else 0)

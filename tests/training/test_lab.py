@@ -6,6 +6,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +19,14 @@ import torch
 from torch.nn import functional as F
 
 import specwb
+from scripts.build_lab import build as lab
+from scripts.build_lab.__main__ import main
+from scripts.build_lab.compiling import COMPILE_FROM, compiled
+from scripts.build_lab.page import DOMAINS, budget_card, model_card, ngram_card
+from scripts.build_lab.tokenizer import SPECIALS, TEMPLATE, train_tokenizer
 from specwb import files
 from specwb.files import weights_hash
-from specwb.training import corpus, lab, reading, run
-from specwb.training.card import budget_card, heads_card, model_card, ngram_card
+from specwb.training import corpus, reading, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
 from specwb.training.settings import lab_recipe
@@ -131,7 +138,7 @@ def check_models(family: Path) -> None:
     readme, card = (family / "README.md").read_text(), card_of(family / "target")
     assert card["sha256"] == weights_hash(family / "target")
     assert card["sha256"][:12] in readme
-    assert set(card["before_cure"]["loops"]) == set(card["loops"]) == set(corpus.DOMAINS)
+    assert set(card["before_cure"]["loops"]) == set(card["loops"]) == set(DOMAINS)
     assert 0 <= card["prompt_loops"] <= 1
     assert "| after |" in readme
     assert "T = 0.7" in readme
@@ -189,6 +196,19 @@ def test_what_is_held_out_of_two_models_by_hand():
     assert known == {"greedy": 0.0, "sampled": 0.6667}  # 4/6
 
 
+@pytest.mark.parametrize("name", ["README.md", "tokenizer/tokenizer.json", "run.json"])
+def test_a_project_of_the_users_is_not_built_over(tmp_path, capsys, name):
+    path = tmp_path / "project" / name
+    path.parent.mkdir(parents=True)
+    path.write_text('{"mine": 1}')
+    with pytest.raises(SystemExit) as end:
+        main(["--budget", "smoke", "--out", str(tmp_path / "project")])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is there and not a file of scripts.build_lab" in line
+    assert path.read_text() == '{"mine": 1}'
+
+
 def test_tokens_that_weights_were_trained_on_before(tmp_path):
     (tmp_path / "target").mkdir()
     path = tmp_path / "target" / "card.json"
@@ -198,22 +218,7 @@ def test_tokens_that_weights_were_trained_on_before(tmp_path):
         assert lab._tokens_before(tmp_path, "target") == tokens
 
 
-def test_the_numbers_of_a_card(tmp_path):
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small" / "model.safetensors").write_bytes(bytes(2_500_000))
-    held_out = {"rank": [[0.5, 0.125], [0.25, 0.0]], "sampled": [0.75, 0.625]}
-    card = {"parameters": 1234, "steps": 3, "tokens": 384, "sha256": "0123456789abcdef"}
-    card |= {"held_out": {"text": held_out}}
-    (tmp_path / "small" / "card.json").write_text(json.dumps(card))
-    sources = [
-        {"source": "talks", "held_out": False, "documents": 3, "tokens": 70, "counted": 40},
-        {"source": "talks", "held_out": True, "documents": 1, "tokens": 20},
-    ]
-    rows = heads_card(tmp_path, ["small"], "lab", sources).splitlines()
-    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith(("| small", "| talks"))]
-    numbers = ["1,234", "2.5 MB fp16", "3", "384", "0.50 0.25", "0.75 0.62", "0123456789ab"]
-    assert cells[0] == ["small", *numbers]
-    assert [row[-3:] for row in cells[1:]] == [["3", "70", "40"], ["1", "20", "20"]]
+def test_the_numbers_of_a_card_of_n_grams():
     counted = {"order": 3, "sizes": [5, 6, 7], "least": 2, "bytes": 2_500_000}
     counted |= {"tokens": {"read": 70, "generated": 20}}
     counted |= {"held_out": {"text": {"backoff": 1.5, "kn": 1.25}}}
@@ -279,18 +284,18 @@ def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
     sources = {d.source for d in docs if d.held_out and d.domain == "prose"}
     assert sources == {"sherlock_holmes", "inaugural", "state_union"}
     assert not any("<<" in d.text for d in docs if d.domain == "math")
-    corpus.train_tokenizer(docs, 300, home / "tok")
+    train_tokenizer(docs, 300, home / "tok")
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(home / "tok")
-    assert tokenizer.convert_ids_to_tokens(range(8)) == corpus.SPECIALS
+    assert tokenizer.convert_ids_to_tokens(range(8)) == SPECIALS
     text = "def f(x):\n    return 12é"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     chat = tokenizer.apply_chat_template(
         [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
     )
     assert chat == "<|user|>hi<|assistant|>"
-    assert tokenizer.chat_template == corpus.TEMPLATE
+    assert tokenizer.chat_template == TEMPLATE
     data = corpus.encode(docs, tokenizer)
     mixture = {"code": 0.5, "math": 0.25, "prose": 0.25}
     assert np.array_equal(data.batch(3, 5, 4, 16, mixture), data.batch(3, 5, 4, 16, mixture))
@@ -304,7 +309,7 @@ def test_a_system_message_is_a_line_of_its_own_and_no_answer(model):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(lab.LAB / model)
-    assert tokenizer.chat_template == corpus.TEMPLATE
+    assert tokenizer.chat_template == TEMPLATE
     roles = ("system", "user", "assistant", "user")
     chat = [{"role": role, "content": f"the {role}"} for role in roles]
 
@@ -347,3 +352,34 @@ def test_shipped_family_matches_its_card():
             total += path.stat().st_size
     assert total < 48e6
     assert model_card(root) == (root / "README.md").read_text()
+
+
+def test_short_runs_are_not_compiled():
+    def double(x):
+        return 2 * x
+
+    assert compiled(double, COMPILE_FROM - 1) is double
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "compiler", [pytest.param("", marks=pytest.mark.rare), "/no/such/compiler"]
+)
+def test_without_a_compiler_it_goes_on_and_says_so(tmp_path, compiler):
+    """In a process of its own: torch remembers which compiler it has found."""
+    script = """
+import torch
+from scripts.build_lab.compiling import compiled
+fast = compiled(lambda x: (x * 2 + 1).relu().sum(), 10_000)
+print(float(fast(torch.ones(50))), float(fast(torch.ones(50))))
+"""
+    home = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | ({"CXX": compiler} if compiler else {})
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=os.environ | home,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout == "150.0 150.0\n", done.stderr
+    assert done.stderr.count("not compiled, which takes longer") == (1 if compiler else 0)

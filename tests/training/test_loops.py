@@ -8,7 +8,8 @@ import tiny
 import torch
 from torch.nn import functional as F
 
-from specwb.training import corpus, loops
+from scripts.build_lab import loops
+from specwb.training import corpus
 
 V = tiny.VOCABULARY
 MIXTURE = {"text": 1.0}

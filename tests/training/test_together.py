@@ -24,6 +24,7 @@ from specwb.models.checkpoint import HeadError
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.load import data_dir
 from specwb.training import corpus, run, together
+from specwb.training.card import heads_card
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, measure
 from specwb.training.run import Head, checked_settings, train_head, train_heads
@@ -404,3 +405,21 @@ def test_what_an_interrupt_came_before_is_measured_on_resume(tmp_path, target, d
         train_heads(broken, target, data, MIXTURE, source="read")
     train_heads(broken, target, data, MIXTURE, source="read")
     assert_equal(tmp_path / "whole" / "draft", tmp_path / "broken" / "draft")
+
+
+def test_the_numbers_of_a_card(tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "model.safetensors").write_bytes(bytes(2_500_000))
+    held_out = {"rank": [[0.5, 0.125], [0.25, 0.0]], "sampled": [0.75, 0.625]}
+    card = {"parameters": 1234, "steps": 3, "tokens": 384, "sha256": "0123456789abcdef"}
+    card |= {"held_out": {"text": held_out}}
+    (tmp_path / "small" / "card.json").write_text(json.dumps(card))
+    sources = [
+        {"source": "talks", "held_out": False, "documents": 3, "tokens": 70, "counted": 40},
+        {"source": "talks", "held_out": True, "documents": 1, "tokens": 20},
+    ]
+    rows = heads_card(tmp_path, ["small"], "lab", sources).splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith(("| small", "| talks"))]
+    numbers = ["1,234", "2.5 MB fp16", "3", "384", "0.50 0.25", "0.75 0.62", "0123456789ab"]
+    assert cells[0] == ["small", *numbers]
+    assert [row[-3:] for row in cells[1:]] == [["3", "70", "40"], ["1", "20", "20"]]

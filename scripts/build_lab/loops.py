@@ -32,11 +32,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scripts.build_lab.compiling import compiled
 from specwb.bench.runs import loops
 from specwb.decoding import decode
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype
-from specwb.training.fit import compiled, save_rows
+from specwb.training.fit import save_rows
 
 PROMPT = 24  # tokens of text that a continuation begins with
 MEASURED = 128  # tokens of a continuation in which loops are looked for

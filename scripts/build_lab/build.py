@@ -22,27 +22,21 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from scripts.build_lab import loops
+from scripts.build_lab.compiling import COMPILE_FROM, compiled
+from scripts.build_lab.page import DOMAINS, model_card
+from scripts.build_lab.tokenizer import train_tokenizer
 from specwb.bench.prompts import load_prompts
 from specwb.decoding import decode
-from specwb.files import FAMILY, claim, home, weights_hash, whole_folder, write
+from specwb.files import Output, claim, home, weights_hash, whole_folder, write
 from specwb.models.load import data_dir
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.progress import lines
 from specwb.training import corpus as text
-from specwb.training import loops
-from specwb.training.card import model_card, read_card
+from specwb.training.card import read_card
 from specwb.training.deep import save_half
-from specwb.training.fit import (
-    COMPILE_FROM,
-    Plan,
-    Training,
-    TrainingError,
-    autocast,
-    compiled,
-    fit,
-    say,
-)
+from specwb.training.fit import Plan, Training, TrainingError, autocast, fit, say
 from specwb.training.generate import generated_text
 from specwb.training.ngram import count_ngram
 from specwb.training.run import is_finished, last_loss, train_head
@@ -51,6 +45,16 @@ from specwb.training.settings import lab_recipe
 LAB = data_dir() / "lab"
 CONTEXT = 1024
 SAMPLE = 64  # tokens of a sample in the card
+FAMILY = Output(
+    "a file of scripts.build_lab",
+    (
+        *("{}/README.md", "{}/recipe.toml", "{}/corpus.json", "{}/samples.json"),
+        *("{}/run.json", "{}/tokenizer"),
+    ),
+    rb'\{"recipe": ',
+    "{}/run.json",
+    True,
+)
 
 
 def build(
@@ -127,7 +131,7 @@ def _make_tokenizer(
         return
     say("training the tokenizer")
     with whole_folder(folder) as part:
-        text.train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
+        train_tokenizer(docs, plan["tokenizer"]["vocabulary"], part)
 
 
 @dataclass
@@ -200,7 +204,7 @@ class _Family:
             card["target_sha256"] = weights_hash(self.out / "target")
             card["acceptance"] = {
                 domain: agreement(model, teacher, self.data, domain, self.device)
-                for domain in text.DOMAINS
+                for domain in DOMAINS
             }
         with whole_folder(folder) as part:
             save_half(model, part)
@@ -225,7 +229,7 @@ class _Family:
     def _held_out_losses(self, model: Any) -> dict[str, float]:
         return {
             domain: round(_held_out_loss(model, self.data, domain, self.device), 4)
-            for domain in text.DOMAINS
+            for domain in DOMAINS
         }
 
     def _loops(self, model: Any) -> dict[str, Any]:
@@ -360,7 +364,7 @@ def _write_samples(family: _Family, model: Any) -> None:
     if path.exists():
         return
     target = Target(model, family.tokenizer, name="lab")
-    questions = [next(q for q in load_prompts("lab") if q.category == d) for d in text.DOMAINS]
+    questions = [next(q for q in load_prompts("lab") if q.category == d) for d in DOMAINS]
     prompts = [question.ids(family.tokenizer) for question in questions]
     samples = []
     for temperature in (0.0, 0.7):
