@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import specwb
-from specwb.training import corpus, optim, run, settings
+from specwb.training import corpus, loop, optim, run, settings
 
 
 def random_corpus(below: int = tiny.VOCABULARY) -> corpus.Corpus:
@@ -61,13 +61,13 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     if child == 0:
         try:
             monkeypatch.setattr(settings, "Plan", partial(optim.Plan, save_seconds=0.0))
-            target_pass = run.TargetPass
+            target_pass = loop.TargetPass
 
             def slow_pass(*arguments):
                 time.sleep(0.2)
                 return target_pass(*arguments)
 
-            monkeypatch.setattr(run, "TargetPass", slow_pass)
+            monkeypatch.setattr(loop, "TargetPass", slow_pass)
             train()
         finally:
             os._exit(0)

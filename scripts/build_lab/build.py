@@ -36,8 +36,9 @@ from specwb.progress import lines
 from specwb.training import corpus as text
 from specwb.training.card import read_card
 from specwb.training.deep import save_half
-from specwb.training.fit import Plan, Training, TrainingError, autocast, fit, say
+from specwb.training.fit import Plan, Training, TrainingError, autocast, say
 from specwb.training.generate import generated_text
+from specwb.training.loop import train
 from specwb.training.ngram import count_ngram
 from specwb.training.run import is_finished, last_loss, train_head
 from specwb.training.settings import lab_recipe
@@ -164,7 +165,7 @@ class _Family:
         identity = self._identity(name, settings, teacher)
         checkpoint = self.out / f"{name}.checkpoint.pt"
         plan = Plan(settings["steps"])
-        (log,) = fit(Training(name, model, loss, plan, checkpoint, identity))
+        (log,) = train(Training(name, model, loss, plan, checkpoint, identity))
         cure = self.settings.get("cure") if name == "target" else None
         before = None
         if cure is not None:
@@ -224,7 +225,7 @@ class _Family:
             cure["steps"], "adamw", lr=cure["lr"], weight_decay=0.0, warmup=20, cooldown=0.7
         )
         checkpoint = self.out / "cure.checkpoint.pt"
-        fit(Training("cure of loops", model, loss, plan, checkpoint, identity))
+        train(Training("cure of loops", model, loss, plan, checkpoint, identity))
 
     def _held_out_losses(self, model: Any) -> dict[str, float]:
         return {
@@ -265,7 +266,7 @@ class _Family:
 
     def _loss(
         self, name: str, model: Any, teacher: Any, settings: dict, seed: int
-    ) -> Callable[[int], Tensor]:
+    ) -> Callable[[int, int], Tensor]:
         """Returns the loss of a step: next-token prediction, then distillation."""
         steps, rows, length = settings["steps"], settings["rows"], settings["length"]
         distil_from = steps - settings.get("distil", 0)
@@ -299,7 +300,7 @@ class _Family:
 
         next_token, distillation = compiled(next_token, steps), compiled(distillation, steps)
 
-        def loss(step: int) -> Tensor:
+        def loss(step: int, part: int) -> Tensor:
             step_rows, step_length = rows, length
             if name == "target" and step >= long_from and rows * length >= CONTEXT:
                 # the target meets its full context in the last tenth; the tokens a step stay the

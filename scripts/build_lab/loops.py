@@ -77,7 +77,7 @@ def cure_loss(
     settings: dict[str, Any],
     seed: int,
     folder: Path,
-) -> Callable[[int], Tensor]:
+) -> Callable[[int, int], Tensor]:
     """The loss of a step of the cure; ``before`` is the model as it was.
 
     ``settings``: steps; rows and length of a batch of text; ``own``, the rows of a step that the
@@ -111,7 +111,7 @@ def cure_loss(
 
     on_text, on_own = compiled(ordinary, steps), compiled(own_text, steps)
 
-    def loss(step: int) -> Tensor:
+    def loss(step: int, part: int = 0) -> Tensor:
         ids = data.batch(seed, step, rows, length, mixture)
         own = _written(target, data, mixture, settings, seed, step, folder)
         read, *wrote = (

@@ -1,8 +1,7 @@
-"""The one training loop: progress, checkpoints, and resuming to the same weights.
+"""What all trainings share: processes, number types, logs, checkpoints and lines of progress.
 
-A run may be killed at any moment and resumed. Under ``accelerate launch`` every process takes its
-rows of each batch (:func:`process_rows`) and the gradients are averaged; the first process prints
-and writes.
+Under ``accelerate launch`` every process takes its rows of each batch (:func:`process_rows`) and
+the gradients are averaged; the first process prints and writes.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from torch import Tensor, nn
 
 from specwb.errors import SpecwbError
 from specwb.files import write
-from specwb.models.attention import backends
-from specwb.progress import duration, errors, line, progress
+from specwb.progress import duration, errors, line
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
 
 
@@ -94,7 +92,8 @@ def training_device(device: torch.device) -> torch.device:
     return device if state.num_processes == 1 else state.device
 
 
-def _average_gradients(model: nn.Module) -> None:
+def average_gradients(model: nn.Module) -> None:
+    """Replaces the gradients of a model by their means over all processes."""
     from accelerate.utils import reduce
 
     parameters = [p for p in model.parameters() if p.grad is not None]
@@ -151,74 +150,41 @@ MEASURES = 10  # how often in a run acceptance is measured on held-out text
 REPORTS = 20  # how often in a run a line is printed where there is no terminal
 
 
-def fit(*trainings: Training) -> list[Log]:
-    """Trains models in place, together, and returns their logs.
-
-    At every step each of them takes its own, so that what they have in common is computed once
-    (:class:`specwb.training.run.Passes`). A model that an interrupted run left behind the others
-    catches up first. Each is trained to the same weights as alone. An interrupt saves, and the same
-    command resumes there."""
-    for training in trainings:
-        training.resume()
-        training.model.train()
-    first = min(training.done for training in trainings)
-    last = max(training.plan.steps for training in trainings)
-    try:
-        with progress("training", lasting=True) as move, backends(trainings[0].device):
-            for training in trainings:
-                training.began = time.monotonic()
-                training.measure_where_due()  # what an interrupt came before
-                move(first / last, training.state())
-            for step in range(first, last):
-                for training in trainings:
-                    if training.done == step < training.plan.steps:
-                        training.advance()
-                        move((step + 1) / last, training.state())
-    except KeyboardInterrupt:
-        for training in trainings:
-            training.stop()
-        raise
-    for training in trainings:
-        training.finish()
-    return [training.log for training in trainings]
-
-
 class Training:
-    """A model that is trained by :func:`fit`.
+    """A model in training: its optimisers, its log and its checkpoint.
 
     Args:
-        loss: builds the batch of a step and returns its loss, as a pure function of the step, so
-            that a resumed run repeats an unbroken one exactly; or yields the parts whose sum it is,
-            each of which is computed when the one before is done with.
+        loss: of a step, and of a part of its batch, as a pure function of both.
         identity: names everything that must not change between the parts of one run (data, model,
             seed).
         measure: returns the acceptance by position on held-out text, which is shown beside the
             loss: the loss alone does not say what will be accepted.
         adam_matrices: names of matrices that AdamW trains and not Muon; default embeddings and
             heads.
+        parts: into how many a batch is divided; their losses are added up.
     """
 
     def __init__(
         self,
         name: str,
         model: nn.Module,
-        loss: Callable[[int], Tensor | Iterator[Tensor]],
+        loss: Callable[[int, int], Tensor],
         plan: Plan,
         checkpoint: Path,
         identity: str,
         measure: Callable[[], list[float]] | None = None,
         adam_matrices: set[str] | None = None,
+        parts: int = 1,
     ) -> None:
         self.name, self.model, self.plan = name, model, plan
-        self.loss, self.measure = loss, measure
+        self.loss, self.measure, self.parts = loss, measure, parts
         self.device = next(model.parameters()).device
         self.checkpoint, self.identity = checkpoint, identity
         self.optimisers = optimisers(model, plan, adam_matrices)
         self.groups = [group for o in self.optimisers for group in o.param_groups]
         self.base_rates = [group["lr"] for group in self.groups]
-        processes = _processes()
-        self.is_first = processes.is_main_process
-        self.is_parallel = processes.num_processes > 1
+        self.is_first = _processes().is_main_process
+        self.is_parallel = _processes().num_processes > 1
         self.log = Log()
         self.start = self.done = 0  # steps, when this call began and now
         self.began = 0.0  # time of this call
@@ -240,7 +206,7 @@ class Training:
     def save(self) -> None:
         if not self.is_first:
             return
-        self._read()
+        self.read()
         content = {
             "identity": self.identity,
             "step": self.done,
@@ -252,16 +218,19 @@ class Training:
         }
         write(partial(dump, content), self.checkpoint)
 
-    def advance(self) -> None:
-        """Takes the next step; measures, reports and saves where that is due."""
-        start = time.monotonic()
-        self._step(self.done)
-        self.log.seconds.append(round(time.monotonic() - start, 4))
-        self.measure_where_due()
-        self._report()
-        if time.monotonic() - self.last_save > self.plan.save_seconds:
-            self.save()
-            self.last_save = time.monotonic()
+    def read(self) -> None:
+        """Waits for the last step's losses; an interrupt meanwhile finds the step complete."""
+        if self.unread:
+            self.log.loss.append(round(sum(part.item() for part in self.unread), 5))
+            self.unread = []
+
+    def clip(self) -> None:
+        if not self.plan.clip:
+            return
+        if self.plan.clip_by == "value":
+            torch.nn.utils.clip_grad_value_(self.model.parameters(), self.plan.clip)
+        else:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
 
     def measure_where_due(self) -> None:
         if self.measure is None or not self.is_first or not self.done:
@@ -270,68 +239,17 @@ class Training:
         if self._is_due(MEASURES, last=True) and measured != [self.done]:
             self.log.measurements.append([self.done, self.measure()])
 
-    def finish(self) -> None:
-        if self.done > self.start or not self.checkpoint.exists():
-            self.save()
-        self.model.eval()
-
-    def _step(self, step: int) -> None:
-        for group, rate in zip(self.groups, self.base_rates, strict=True):
-            group["lr"] = rate * self.plan.scale(step)
-        losses = self._backward(step)
-        if self.is_parallel:
-            _average_gradients(self.model)
-        self._clip()
-        # an interrupt from here on leaves a step half done, which must not be saved
-        self.is_updating = True
-        for optimiser in self.optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-        # an interrupt may have left an autocast open, in a notebook: weights in bfloat16 would stay
-        torch.clear_autocast_cache()
-        self.done, self.unread = step + 1, losses
-        self.is_updating = False
-        self._read()  # where a GPU has all of the step to do
-
-    def _read(self) -> None:
-        """Waits for the last step's losses; an interrupt meanwhile finds the step complete."""
-        if self.unread:
-            self.log.loss.append(round(sum(part.item() for part in self.unread), 5))
-            self.unread = []
-
-    def _backward(self, step: int) -> list[Tensor]:
-        """Computes the gradients of a step, part by part if it has parts; returns their losses."""
-        with autocast(self.device):
-            value = self.loss(step)
-        parts = iter((value,)) if isinstance(value, Tensor) else value
-        losses: list[Tensor] = []
-        while True:
-            with autocast(self.device):
-                part = next(parts, None)
-            if part is None:
-                return losses
-            part.backward()
-            losses.append(part.detach())
-
-    def _clip(self) -> None:
-        if not self.plan.clip:
-            return
-        if self.plan.clip_by == "value":
-            torch.nn.utils.clip_grad_value_(self.model.parameters(), self.plan.clip)
-        else:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
-
-    def _is_due(self, times: int, last: bool = False) -> bool:
-        """Says whether something is due that happens so many times in a run."""
-        is_due = self.done % max(1, self.plan.steps // times) == 0
-        return is_due or (last and self.done == self.plan.steps)
-
-    def _report(self) -> None:
+    def report(self) -> None:
         """Prints a line now and then where there is no terminal."""
         if not self.is_first or errors.is_terminal or not self._is_due(REPORTS):
             return
         seconds = (time.monotonic() - self.began) / (self.done - self.start)
         line(f"{self.state()}, {duration(seconds * (self.plan.steps - self.done))} left")
+
+    def _is_due(self, times: int, last: bool = False) -> bool:
+        """Says whether something is due that happens so many times in a run."""
+        is_due = self.done % max(1, self.plan.steps // times) == 0
+        return is_due or (last and self.done == self.plan.steps)
 
     def state(self) -> str:
         """In words how far it is: step, loss and acceptance."""

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specwb.bench.work import check_work
 from specwb.files import FOLDER, HEAD, claim, home, table, whole_folder
@@ -28,15 +27,14 @@ from specwb.training.fit import (
     Training,
     TrainingError,
     first_process,
-    fit,
     process_rows,
     saved_state,
     say,
 )
 from specwb.training.generate import PROMPT, check_writing, generated_text
-from specwb.training.heads import RECIPES, TargetPass, measure, step_loss
+from specwb.training.heads import RECIPES
+from specwb.training.loop import Learner, Passes, train
 from specwb.training.reading import trained_on, training_text
-from specwb.training.recipe import Moment
 from specwb.training.settings import (
     Objective,
     Published,
@@ -125,10 +123,10 @@ def train_heads(
         saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
         runs.append(run)
     for run in runs:
-        _ = run.own_text  # written before any head is trained
+        run.learner.own_text = run.written_text()  # before any head is trained
         for line in _about(run, recipe):
             say(line)
-    logs = fit(*(run.training(len(runs)) for run in runs)) if runs else []
+    logs = train(*(run.training(len(runs)) for run in runs)) if runs else []
     for run, log in zip(runs, logs, strict=True):
         _finish(run, log, note, store)
     return [home(head.out) for head in heads]
@@ -147,7 +145,7 @@ def check_together(heads: Sequence[Head], target: Target, source: str) -> list[S
 def _finish(run: _Run, log: Log, note: str, store: str) -> None:
     rounding = {}
     if store == "int8":
-        before = run.acceptance()
+        before = run.learner.acceptance()
         round_to_int8(run.head)
         rounding = {"store": store, "before_rounding": before}
     card = {**run.card(log, note), **rounding}
@@ -161,32 +159,6 @@ def _finish(run: _Run, log: Log, note: str, store: str) -> None:
         for domain, measurements in card["held_out"].items()
     )
     say(f"{run.name}: held-out acceptance by position, {accuracies}")
-
-
-class Passes:
-    """The target's passes over the parts of a step, for all heads that are trained together.
-
-    ``layers`` are those whose states the heads read. Several heads keep the passes of all parts of
-    a step, one only the part that it is at."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.layers: set[int] = set()
-        self.heads = 0
-        self._step = -1
-        self._made: dict[int, TargetPass] = {}
-
-    def over(self, step: int, part: int, ids: Tensor) -> TargetPass:
-        """The pass over ``ids [B, L]``, which are a part of a step."""
-        if step != self._step:
-            self._step, self._made = step, {}
-        made = self._made.get(part)
-        # heads of other numbers of steps read other text that the target wrote
-        if made is None or not torch.equal(made.outputs.ids, ids):
-            if self.heads == 1:
-                self._made = {}
-            made = self._made[part] = TargetPass(self.target, ids, self.layers)
-        return made
 
 
 def _about(run: _Run, recipe: Published | None) -> list[str]:
@@ -235,7 +207,9 @@ class _Run:
         self.recipe = RECIPES[head.kind](target, settings.head)
         torch.manual_seed(seed)
         self.head = self.recipe.make(data, mixture).to(target.device)
-        self.passes = passes
+        self.learner = Learner(
+            target, self.recipe, self.head, settings, data, mixture, seed, passes
+        )
         passes.layers |= set(self.head.features)
         passes.heads += 1
 
@@ -246,12 +220,13 @@ class _Run:
         return Training(
             self.name,
             self.head,
-            self.loss,
+            self.learner.loss,
             replace(plan, save_seconds=plan.save_seconds * heads),
             self.checkpoint,
             self.identity,
-            measure=self.acceptance,
+            measure=self.learner.acceptance,
             adam_matrices=self.recipe.adam_matrices(self.head),
+            parts=self.settings.batch.accumulate,
         )
 
     @property
@@ -280,79 +255,19 @@ class _Run:
         }
         return hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
 
-    @cached_property
-    def own_text(self) -> np.ndarray | None:
+    def written_text(self) -> np.ndarray | None:
         """``[rows, length + 1]``, what the target wrote, None where it is not asked for."""
         if self.source != "generated":
             return None
-        batch = self.settings.batch
         return generated_text(
             self.target,
             self.data,
             self.generated,
             tokens=self.settings.tokens_written,
-            length=batch.length,
+            length=self.settings.batch.length,
             mixture=self.mixture,
             seed=self.text_seed,
         )
-
-    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """A step's rows ``[rows, length + 1]``, and which of their tokens count."""
-        batch = self.settings.batch
-        size = batch.rows, batch.length, self.mixture
-        ids, counted = self.data.batch_counted(self.seed + 2, step, *size)
-        if self.own_text is not None:
-            count = batch.rows - batch.rows // 4
-            generator = np.random.Generator(np.random.Philox(key=[self.seed + 3, step]))
-            ids[:count] = self.own_text[generator.integers(0, len(self.own_text), count)]
-            if counted is not None:
-                counted[:count] = True
-                counted[:count, :PROMPT] = False
-        return ids, counted
-
-    def loss(self, step: int) -> Iterator[Tensor]:
-        """Yields the loss of a step part by part."""
-        ids, counted = self.rows(step)
-        parts, rows = self.settings.batch.accumulate, self.settings.batch.rows
-        for part in range(parts):
-            mine, mask = (
-                None if x is None else torch.from_numpy(process_rows(x)[part::parts])
-                for x in (ids, counted)
-            )
-            assert mine is not None
-            mine = mine.to(self.target.device)
-            target_pass = self.passes.over(step, part, mine[:, :-1])
-            outputs = replace(
-                target_pass.for_head(self.head.features),
-                following=mine[:, 1:],
-                counted=None if mask is None else mask[:, 1:].to(mine.device),
-            )
-            progress = step / self.settings.plan.steps
-            moment = Moment(progress, self.seed + 4, step, rows, part, parts)
-            objective = self.settings.objective
-            yield step_loss(self.recipe, self.head, outputs, moment, objective) / parts
-
-    @cached_property
-    def windows(self) -> dict[str, Tensor]:
-        """Held-out text by domain, ``[8, L]``."""
-        length = min(self.settings.batch.length, 256)
-        return {
-            domain: torch.from_numpy(self.data.windows(domain, 8, length)[:, :-1])
-            for domain in self.data.held_out
-        }
-
-    def measured(self) -> dict[str, dict[str, list]]:
-        device = self.target.device
-        return {
-            domain: measure(self.recipe, self.head, window.to(device))
-            for domain, window in self.windows.items()
-        }
-
-    def acceptance(self) -> list[float]:
-        """Acceptance by position, a mean over the domains."""
-        ranks = [measurements["rank"] for measurements in self.measured().values()]
-        depths = range(len(ranks[0]))
-        return [round(fmean(rank[d][0] for rank in ranks), 3) for d in depths]
 
     def card(self, log: Log, note: str) -> dict[str, Any]:
         target = self.target
@@ -375,7 +290,7 @@ class _Run:
             "last_training_loss": last_loss(log),
             "progress": log.measurements,
             "step_seconds": log.step_seconds,
-            "held_out": self.measured(),
+            "held_out": self.learner.measured(),
         }
 
 

@@ -9,6 +9,7 @@ from specwb.training import (
     fit,
     generate,
     heads,
+    loop,
     losses,
     markov,
     ngram,
@@ -61,7 +62,7 @@ def half_a_step_is_saved(patch):
 @killed_by("test_fit.py: norm_or_value norm-")
 def norm_clipped_as_values(patch):
     """Gradients are clipped number by number, whatever was asked for."""
-    patch.edit(Training._clip, 'self.plan.clip_by == "value"', "self.plan.clip_by")
+    patch.edit(Training.clip, 'self.plan.clip_by == "value"', "self.plan.clip_by")
 
 
 @killed_by("test_fit.py: seconds_are_the_median")
@@ -81,7 +82,7 @@ def every_process_the_first_rows(patch):
 def parts_are_added_up(patch):
     """The loss of a batch in parts is the sum of their means."""
     old = "step_loss(self.recipe, self.head, outputs, moment, objective) / parts"
-    patch.edit(run._Run.loss, old, old.removesuffix(" / parts"))
+    patch.edit(loop.Learner.loss, old, old.removesuffix(" / parts"))
 
 
 # ----------------------------------------------------------------------------------- optimisers
@@ -262,7 +263,7 @@ def written_text_of_another_seed(patch):
 @killed_by("test_heads.py: three_of_four_rows")
 def a_quarter_is_the_targets_own(patch):
     """One row of four is text that the target wrote, not three."""
-    patch.edit(run._Run.rows, "batch.rows - batch.rows // 4", "batch.rows // 4")
+    patch.edit(loop.Learner.rows, "batch.rows - batch.rows // 4", "batch.rows // 4")
 
 
 @killed_by("test_talks.py: loop_begins_where")
@@ -316,7 +317,7 @@ def run_of_any_seed(patch):
 @killed_by("test_together.py: before_the_rounding")
 def acceptance_before_rounding_is_after(patch):
     """What a card says of a head before it was rounded is measured when it was."""
-    old = "before = run.acceptance()\n        round_to_int8(run.head)"
+    old = "before = run.learner.acceptance()\n        round_to_int8(run.head)"
     patch.edit(run._finish, old, "; ".join(x.strip() for x in old.split("\n")[::-1]))
 
 

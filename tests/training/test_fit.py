@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from specwb.files import WriteError, write
-from specwb.training.fit import Log, Plan, Training, TrainingError, dump, fit
+from specwb.training.fit import Log, Plan, Training, TrainingError, dump
+from specwb.training.loop import train as train_together
 from specwb.training.optim import Muon, optimisers, orthogonalise
 
 
@@ -26,7 +27,7 @@ def small() -> nn.Module:
 
 
 def losses(model, stop_at=None, slow=0.0):
-    def loss(step: int):
+    def loss(step: int, part: int):
         if step == stop_at:
             raise KeyboardInterrupt
         time.sleep(slow)
@@ -39,7 +40,7 @@ def losses(model, stop_at=None, slow=0.0):
 
 def train(*arguments) -> Log:
     """Trains one model by the common loop."""
-    (log,) = fit(Training(*arguments))
+    (log,) = train_together(Training(*arguments))
     return log
 
 
@@ -63,7 +64,7 @@ def test_interrupted_training_resumes_to_the_same_weights(tmp_path, stop):
 
 
 def test_an_interrupt_while_a_step_is_waited_for_saves_the_step(tmp_path, monkeypatch):
-    plan, calls, read = Plan(20, warmup=5), [], Training._read
+    plan, calls, read = Plan(20, warmup=5), [], Training.read
     unbroken = small()
     log = train("whole", unbroken, losses(unbroken), plan, tmp_path / "a.pt", "run")
 
@@ -73,7 +74,7 @@ def test_an_interrupt_while_a_step_is_waited_for_saves_the_step(tmp_path, monkey
             raise KeyboardInterrupt
         read(training)
 
-    monkeypatch.setattr(Training, "_read", interrupted)
+    monkeypatch.setattr(Training, "read", interrupted)
     broken = small()
     with pytest.raises(KeyboardInterrupt):
         train("part", broken, losses(broken), plan, tmp_path / "b.pt", "run")
@@ -208,7 +209,7 @@ def test_gradients_are_clipped_by_their_norm_or_value(tmp_path, by, wanted):
     plan = Plan(1, clip=1.0, clip_by=by)
     training = Training("clipped", model, losses(model), plan, tmp_path / "a.pt", "run")
     model.weight.grad = torch.tensor([[3.0, 4.0]])
-    training._clip()
+    training.clip()
     assert model.weight.grad[0].tolist() == pytest.approx(wanted, rel=1e-4)
 
 

@@ -27,7 +27,7 @@ from specwb.models.falcon import load_falcon
 from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.models.place import Place
-from specwb.training import corpus, fit, heads, reading, run
+from specwb.training import corpus, fit, heads, loop, reading, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.heads import RECIPES, measure, target_outputs
@@ -498,12 +498,12 @@ def test_three_of_four_rows_are_the_targets_own(data):
         "seed": 0,
         "own_text": np.full((5, 33), V),
     }
-    ids, counted = run._Run.rows(SimpleNamespace(data=data, **known), 0)
+    ids, counted = loop.Learner.rows(SimpleNamespace(data=data, **known), 0)
     assert (ids == V).all(1).tolist() == [True] * 6 + [False] * 2
     assert not (ids[6:] == V).any()
     assert counted is None
     silent = replace(data, counted={"text": np.zeros(len(data.train["text"]), bool)})
-    _, counted = run._Run.rows(SimpleNamespace(data=silent, **known), 0)
+    _, counted = loop.Learner.rows(SimpleNamespace(data=silent, **known), 0)
     assert counted.sum(1).tolist() == [33 - PROMPT] * 6 + [0] * 2
     assert not counted[:, :PROMPT].any()
 

@@ -231,21 +231,21 @@ def build_interrupted(out: Path, monkeypatch) -> Path:
 
     The cure is stopped between two texts that the target writes.
     """
-    fit, interrupts = lab.fit, {"target": 7, "cure of loops": 3}
+    train, interrupts = lab.train, {"target": 7, "cure of loops": 3}
 
-    def interrupted_fit(training):
+    def interrupted_train(training):
         name, loss = training.name, training.loss
 
-        def stop(step):
+        def stop(step, part):
             if interrupts.get(name) == step:
                 del interrupts[name]
                 raise KeyboardInterrupt
-            return loss(step)
+            return loss(step, part)
 
         training.loss = stop
-        return fit(training)
+        return train(training)
 
-    monkeypatch.setattr(lab, "fit", interrupted_fit)
+    monkeypatch.setattr(lab, "train", interrupted_train)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             lab.build(out, "smoke", "cpu")

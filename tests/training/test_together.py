@@ -23,7 +23,7 @@ from specwb.models import checkpoint
 from specwb.models.checkpoint import HeadError
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.load import data_dir
-from specwb.training import corpus, run, together
+from specwb.training import corpus, loop, run, together
 from specwb.training.card import heads_card
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, measure
@@ -70,13 +70,13 @@ def assert_equal(a: Path, b: Path) -> None:
 
 def passes_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for every pass of the target that training makes."""
-    made, target_pass = [], run.TargetPass
+    made, target_pass = [], loop.TargetPass
 
     def counted(*arguments):
         made.append(len(arguments[1]))
         return target_pass(*arguments)
 
-    monkeypatch.setattr(run, "TargetPass", counted)
+    monkeypatch.setattr(loop, "TargetPass", counted)
     return made
 
 
@@ -111,7 +111,7 @@ def test_parts_of_a_batch_have_a_pass_each(monkeypatch, tmp_path, target, data):
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     """Ctrl-C in the loss that is computed at this call."""
-    calls, step_loss = [], run.step_loss
+    calls, step_loss = [], loop.step_loss
 
     def interrupted(*arguments):
         calls.append(1)
@@ -119,7 +119,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
             raise KeyboardInterrupt
         return step_loss(*arguments)
 
-    monkeypatch.setattr(run, "step_loss", interrupted)
+    monkeypatch.setattr(loop, "step_loss", interrupted)
 
 
 @pytest.mark.parametrize("call", [6, 7])
@@ -383,7 +383,7 @@ def test_a_head_that_is_stored_otherwise_is_not_this_one(tmp_path, target, data)
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_one_head_keeps_the_pass_of_one_part_only(target, heads):
-    passes = run.Passes(target)
+    passes = loop.Passes(target)
     passes.heads = heads
     made = [weakref.ref(passes.over(0, part, torch.full((1, 8), part))) for part in range(3)]
     gc.collect()
@@ -393,13 +393,13 @@ def test_one_head_keeps_the_pass_of_one_part_only(target, heads):
 def test_what_an_interrupt_came_before_is_measured_on_resume(tmp_path, target, data, monkeypatch):
     whole = heads_in(tmp_path / "whole", ["draft"])
     train_heads(whole, target, data, MIXTURE, source="read")
-    measured = run._Run.acceptance
+    measured = loop.Learner.acceptance
 
     def interrupted(self):
-        monkeypatch.setattr(run._Run, "acceptance", measured)
+        monkeypatch.setattr(loop.Learner, "acceptance", measured)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run._Run, "acceptance", interrupted)
+    monkeypatch.setattr(loop.Learner, "acceptance", interrupted)
     broken = heads_in(tmp_path / "broken", ["draft"])
     with pytest.raises(KeyboardInterrupt):
         train_heads(broken, target, data, MIXTURE, source="read")
