@@ -21,7 +21,6 @@ from specwb.commands import options as opt
 from specwb.commands.certify import certify
 from specwb.commands.check import check
 from specwb.commands.evaluate import evaluate
-from specwb.commands.ledger import reproduce_all
 from specwb.commands.methods import list_methods
 from specwb.commands.reproduce import reproduce
 from specwb.commands.shared import (
@@ -397,8 +396,7 @@ app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
 app.add_typer(train, name="train")
-reproduce.command("all")(reproduce_all)
-app.add_typer(reproduce, name="reproduce")
+app.command()(reproduce)
 
 
 def main() -> None:

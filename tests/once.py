@@ -67,7 +67,7 @@ def reproduced(monkeypatch, capsys, tmp_path: Path, name: str, cells: list, *opt
 def refused(monkeypatch, capsys, tmp_path: Path, name: str, *several: tuple) -> None:
     """Settings with which a study measures nothing."""
     monkeypatch.chdir(tmp_path)
-    for options in (("--rounds", "1"), *several):
+    for options in (("--set", "rounds=1"), *several):
         code, out, err = call(monkeypatch, capsys, "reproduce", name, *map(str, options))
         assert (code, out) == (2, ""), options
         assert len(err.strip().splitlines()) <= 3

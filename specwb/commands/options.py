@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from specwb.files import STUDY
 
 TARGET = Annotated[
     str, typer.Option(help="Target model: lab, smol, a folder, a hub id or a .gguf file.")
@@ -65,12 +62,4 @@ THREADS = Annotated[
         max=1024,
         help="Number of CPU threads; default: torch's own, or one where others hold the CPUs.",
     ),
-]
-RESULTS = Annotated[
-    Path,
-    typer.Option(help="File of the results; a run with the same arguments continues from it."),
-    STUDY,
-]
-RESTART = Annotated[
-    bool, typer.Option("--restart", help="Replace stored results instead of continuing from them.")
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inspect import Parameter, Signature
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,89 +11,36 @@ import typer
 
 from specwb.commands import options as opt
 from specwb.commands.shared import (
-    Commands,
+    Places,
     alone,
     command_line,
+    errors,
     loaded,
+    settings_of,
     table,
     tell,
+    typed,
     whole,
     wide,
 )
-from specwb.files import FOLDER
-from specwb.progress import progress
+from specwb.files import FOLDER, LEDGER, STUDY, claim
+from specwb.progress import lines, progress
+from specwb.studies import OTHERS, PLACES
 
 if TYPE_CHECKING:
-    from specwb.studies.study import Tables
+    from specwb.models.target import Target
+    from specwb.options import Option
+    from specwb.studies.run import Settings
+    from specwb.studies.study import Study, Tables
 
-reproduce = Commands(
-    no_args_is_help=True,
-    help="Measure what papers claim; an interrupted run goes on where it stopped.",
+STUDIES = (*PLACES, *OTHERS)
+OUTPUTS = Places(
+    "name",
+    {"all": (LEDGER, "build/reproduce")}
+    | {name: (STUDY, f"build/reproduce/{name}.json") for name in STUDIES},
 )
-# options that several papers have
-FIGURE = Annotated[
-    str | None,
-    typer.Option(
-        help="Figure of the paper to draw (all: every one) with our values from stored "
-        "results, as a page and a picture, or as --out FILE.png, .svg, .pdf or .html; "
-        "nothing is measured."
-    ),
-]
-SHIPPED = Annotated[
-    bool,
-    typer.Option(
-        "--shipped", help="Show the shipped results, of --target lab or smol; measure nothing."
-    ),
-]
-TRAIN = Annotated[
-    bool,
-    typer.Option(
-        "--train", help="Train and measure the ablation's heads instead of showing shipped results."
-    ),
-]
-HEADS = Annotated[
-    Path,
-    typer.Option(help="Folder for the heads of --train; finished ones are kept."),
-    FOLDER,
-]
-RUNS = Annotated[
-    int,
-    typer.Option(min=1, max=100, help="Number of training runs of every head, with --train."),
-]
-HEAD = Annotated[
-    str | None, typer.Option(help="Folder of a trained head; default: the target's own.")
-]
-TOKENS = Annotated[
-    bool,
-    typer.Option(
-        "--tokens",
-        help="Count tokens and record no times, for a busy machine; --out may then hold "
-        "results of another machine, whose times are kept.",
-    ),
-]
-POSITIONS = Annotated[
-    int,
-    typer.Option(min=1, max=4096, help="Number of positions per prompt and temperature."),
-]
-LENGTH = Annotated[
-    int, typer.Option(min=1, help="Number of tokens of the texts that positions are taken from.")
-]
-DIFFUSION = Annotated[
-    str | None,
-    typer.Option(
-        "--diffusion", help="Folder or hub id of a diffusion model; default: the target's own."
-    ),
-]
-TEMPERATURES = Annotated[str, typer.Option(help="Temperatures, separated by commas.")]
-SECONDS = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help="Time to measure in all, approximately, but at least two prompts per cell; "
-        "default: every prompt.",
-    ),
-]
-ROUNDS = Annotated[int, typer.Option(min=2, help="Number of decoding steps per prompt and cell.")]
+QUICK, MINUTES = 3, 20.0
+"""Decoding steps of each prompt and cell with --quick, and the time that is planned for it."""
 WORDS = (
     "tree",
     "text",
@@ -111,204 +59,192 @@ WORDS = (
 """Columns of text."""
 
 
-OPTIONS: dict[str, tuple[Any, Any]] = {
-    "figure": (FIGURE, None),
-    "shipped": (SHIPPED, False),
-    "out": (opt.RESULTS, None),
-    "train": (TRAIN, False),
-    "heads": (HEADS, None),
-    "runs": (RUNS, 1),
-    "head": (HEAD, None),
-    "positions": (POSITIONS, 4),
-    "tokens": (LENGTH, 48),
-    "temperatures": (TEMPERATURES, "0,0.3,0.7,1"),
-    "seconds": (SECONDS, None),
-    "rounds": (ROUNDS, 10),
-    "prompts": (opt.LIKE_COMPARE, "lab"),
-    "target": (opt.TARGET, "lab"),
-    "draft": (opt.DRAFT, None),
-    "device": (opt.DEVICE, "auto"),
-    "dtype": (opt.DTYPE, "auto"),
-    "seed": (opt.SEED, 0),
-    "restart": (opt.RESTART, False),
-    "tokens_only": (TOKENS, False),
-}
-"""Parameter -> its type and default."""
-MEASURED = ("prompts", "target", "draft", "device", "dtype", "seed", "restart")
-SHOWN = ("figure", "shipped", "out")
-
-
-def _add(name: str, about: str, *options: str, **own: tuple[Any, Any]) -> None:
-    """Add the command of a study.
-
-    Args:
-        name: of the study.
-        about: its help.
-        options: of :data:`OPTIONS`, in the order of the help.
-        own: type and default of an option that differ from those.
-    """
-
-    def command(**given: Any) -> None:
-        _reproduce(**given)
-
-    paths = {"out": f"build/reproduce/{name}.json", "heads": f"build/heads/{name}-ablation"}
-    parameters = [Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    for option in options:
-        kind, default = own.get(option) or OPTIONS[option]
-        default = Path(paths[option]) if option in paths else default
-        parameters.append(
-            Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        )
-    command.__doc__ = about
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    reproduce.command(name)(command)
-
-
-_add(
-    "mcsd",
-    """Multi-candidate decoding: trees, draws and temperatures on one pair, with verdicts.
-
-    The tree layout is compared with the batch layout.
-    """,
-    *(*SHOWN, "temperatures", "seconds", "rounds", *MEASURED, "tokens_only"),
-    seconds=(SECONDS, 300.0),
-)
-_add(
-    "acceptance",
-    """Acceptance of every rule compared with the optimum: which rule wins where.
-
-    It is computed from both models' exact distributions along the target's own texts, by domain,
-    temperature and number of candidates.
-    """,
-    *("shipped", "out", "positions", "tokens", "temperatures", *MEASURED),
-    temperatures=(TEMPERATURES, "0.3,0.7,1"),
-)
-_add(
-    "falcon",
-    """Falcon: its tables 1, 4 and 5 next to the same comparisons here, with verdicts.
-
-    Comparisons that the paper lacks are measured too: equal verified tokens, equal heads, fusion,
-    alignment, T = 1. --seed is for decoding; the ablation's heads are trained with seeds 1, 2, ..
-    of --runs.
-    """,
-    *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
-)
-for _name, _about in {
-    "csgd": """CSGD by training budget: Falcon's head with and without it.
-
-    Heads are trained by our objective and by the published one; drafts are a chain and trees.""",
-    "hass": """HASS by training budget: EAGLE's head trained on its own states, and on the target's.
-
-    Drafts are a chain and trees.""",
-    "adapters": """Kangaroo's adapters by training budget: their parts, and exit layers.
-
-    Drafts are chains that never stop early; what passes cost is left out.""",
-    "losses": """What Medusa's heads learn, by training budget: the text's token, or the target's
-    distribution by KL or LK.
-
-    Drafts are a chain and trees.""",
-}.items():
-    _add(
-        _name,
-        f"""{_about}
-
-    Heads of 64 to 500 steps are trained from the start, several times each. --seed is for
-    decoding; they are trained with seeds 1, 2, .. of --runs.
-    """,
-        *(*SHOWN, "train", "heads", "runs", "seconds", "rounds", *MEASURED, "tokens_only"),
-        runs=(RUNS, 3),
-    )
-_add(
-    "diffuspec",
-    """DiffuSpec: its tables 1, 2, 4, 5 and figures 5 to 7 next to the same comparisons here.
-
-    Comparisons that the paper lacks (lambda, n-grams, sampling) and the parts of the time are
-    measured too, and verdicts given.
-    """,
-    *(*SHOWN, "head", "seconds", "rounds", *MEASURED, "tokens_only"),
-    head=(DIFFUSION, None),
-    rounds=(ROUNDS, 16),
-)
-_add(
-    "kangaroo",
-    """Kangaroo: threshold and steps, exit layers, adapters, trees and temperatures.
-
-    The paper's numbers and ours are compared, with verdicts, and so are measured and predicted
-    speedups, and ways to scale the confidence. --seed is for decoding; the ablation's heads are
-    trained with seeds 1, 2, .. of --runs.
-    """,
-    *(*SHOWN, "train", "heads", "runs", "head", "seconds", "rounds", *MEASURED, "tokens_only"),
-)
-_add(
-    "mcsd_ti",
-    """Improved MCSD: the decision model against none on one pair, shapes, and several roots.
-
-    Trees of 4 to 16 roots are verified as in the paper's code and losslessly below each root.
-    Several roots are LOSSY; how far they move the output is measured.
-    """,
-    *(*SHOWN, "head", "seconds", "rounds", *MEASURED, "tokens_only"),
-)
-_add(
-    "easyspec",
-    """EasySpec: N, calibration, widths, layers and executions on one pair, with verdicts.
-
-    Groups of 1 to 6 layers, the first and last layer, parallel MLPs, acceptance by position,
-    cosines, the drift of the cache and the cost model are measured.
-    """,
-    *(*SHOWN, "seconds", "rounds", *MEASURED, "tokens_only"),
-)
-
-
-def _reproduce(
+def reproduce(
     ctx: typer.Context,
-    *,
-    shipped: bool,
-    out: Path,
-    prompts: str,
-    target: str,
-    draft: str | None,
-    device: str,
-    dtype: str,
-    seed: int,
-    restart: bool,
-    figure: str | None = None,
-    rounds: int | None = None,
-    seconds: float | None = None,
-    head: str | None = None,
-    train: bool = False,
-    heads: Path | None = None,
-    runs: int = 1,
-    temperatures: str | None = None,
-    tokens_only: bool = False,
-    **own: Any,
+    name: Annotated[
+        str,
+        typer.Argument(help=f"Study: {', '.join(STUDIES)}; or all, the ledger of all papers."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the results; a run with the same arguments continues from it. With "
+            "all: folder of the results and the page. Default: in build/reproduce."
+        ),
+        OUTPUTS,
+    ] = None,
+    shipped: Annotated[
+        bool,
+        typer.Option(
+            "--shipped",
+            help="Show the shipped results, of --target lab or smol; measure nothing.",
+        ),
+    ] = False,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            help="Figure of the paper to draw (all: every one) with our values from stored "
+            "results, as a page and a picture, or as --out FILE.png, .svg, .pdf or .html; "
+            "nothing is measured."
+        ),
+    ] = None,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Train and measure the ablation's heads instead of showing shipped results.",
+        ),
+    ] = False,
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens",
+            help="Count tokens and record no times, for a busy machine; --out may then hold "
+            "results of another machine, whose times are kept.",
+        ),
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"With all: {QUICK} decoding steps of each prompt and cell, and {MINUTES:g} "
+            "minutes altogether.",
+        ),
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="With all: time to measure altogether, approximately, divided among the papers "
+            "by their cells."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Time to measure each study, approximately, but at least two prompts per cell; "
+            "default: every prompt.",
+        ),
+    ] = None,
+    settings: Annotated[
+        str,
+        typer.Option(
+            "--set",
+            help="Settings of the study as name=value with commas: rounds, head, runs and heads "
+            "(with --train), temperatures, positions, tokens.",
+        ),
+    ] = "",
+    prompts: opt.LIKE_COMPARE = "lab",
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    seed: opt.SEED = 0,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Replace stored results instead of continuing from them."),
+    ] = False,
 ) -> None:
-    """Draw, show or measure the study that a command is named after."""
+    """Measure what a paper claims; an interrupted run continues where it stopped.
+
+    docs/cli.md says what each study measures. --seed is for decoding; heads of --train are trained
+    with the seeds 1, 2, .. of --set runs=N. With all, ledger.html, ledger.md and ledger.json have
+    every paper's claims, what is measured here and the verdicts; a paper that cannot be shown with
+    these models is named with the reason.
+    """
     from specwb.bench.prompts import load_prompts
     from specwb.studies import run, study_of
 
-    study = study_of(str(ctx.info_name))
+    assert out is not None  # by Places
+    if name == "all":
+        _refuse(ctx, name, "figure", "train", "tokens", "settings")
+        for option, value in {"--minutes": minutes, "--seconds": seconds}.items():
+            if value is not None and value <= 0:
+                raise ValueError(
+                    f"{option} must be > 0, got {value:g}; leave it out to measure all"
+                )
+        if shipped:
+            alone(ctx, "--shipped", "name", "shipped", "out")
+        elif quick and minutes is None and seconds is None:
+            minutes = MINUTES
+        base = run.Settings(
+            out,
+            prompts,
+            rounds=QUICK if quick else None,
+            seconds=seconds,
+            seed=seed,
+            restart=restart,
+            command=command_line(),
+        )
+        _ledger(base, shipped, minutes, target, draft, device, dtype)
+        return
+    study = study_of(name)
+    _refuse(
+        ctx,
+        name,
+        *("quick", "minutes"),
+        *(() if study.rounds else ("tokens", "seconds")),
+        *(() if study.variants else ("train",)),
+    )
     if figure is not None:
-        alone(ctx, "--figure", "figure", "out", "shipped", *(["target"] if shipped else []))
+        used = ("name", "figure", "out", "shipped", *(["target"] if shipped else []))
+        alone(ctx, "--figure", *used)
         _draw(study, figure, out, target if shipped else None)
         return
     if shipped:
-        alone(ctx, "--shipped", "shipped", "target")
+        alone(ctx, "--shipped", "name", "shipped", "target")
         _show(study, run.shipped_report(study, target))
         return
-    if temperatures is not None:
-        own["temperatures"] = numbers(temperatures, "--temperatures")
+    own = settings_of(settings, _settings(study), f"reproduce {name}")
+    if "temperatures" in own:
+        own["temperatures"] = numbers(own["temperatures"], "--set temperatures")
+    heads = Path(own.pop("heads", f"build/heads/{name}-ablation"))
+    runs = own.pop("runs", 1 if study.is_paper else 3)
+    rounds, head = own.pop("rounds", None), own.pop("head", None)
+    if train:
+        claim({"--set heads": (heads, FOLDER)})
     questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
-    training = run.Training(target, heads, runs, device) if train and heads else None
-    settings = run.Settings(
-        out, prompts, rounds, seconds, seed, restart, not tokens_only, own, command_line()
+    training = run.Training(target, heads, runs, device) if train else None
+    chosen = run.Settings(
+        out, prompts, rounds, seconds, seed, restart, not tokens, own, command_line()
     )
     models = run.models_of(study, model, draft, head)
     with progress("reproducing", lasting=True) as report:
-        document, interrupted = run.reproduce(study, models, questions, settings, training, report)
+        document, interrupted = run.reproduce(study, models, questions, chosen, training, report)
     _show(study, document, f"kept in {out}")
     if interrupted:
         raise typer.Exit(130)
+
+
+def _refuse(ctx: typer.Context, study: str, *names: str) -> None:
+    """Refuse options that a study has no use for."""
+    surplus = [word for name, word in typed(ctx).items() if name in names]
+    if surplus:
+        raise ValueError(f"reproduce {study} takes no {' and no '.join(surplus)}")
+
+
+def _settings(study: Study) -> dict[str, Option]:
+    """What ``--set`` can say about a study, by name."""
+    from specwb.options import Option
+
+    every = {
+        "rounds": Option(name="rounds", low=2, types=(int,)),
+        "head": Option(name="head"),
+        "runs": Option(name="runs", low=1, high=100, types=(int,)),
+        "heads": Option(name="heads"),
+        "temperatures": Option(name="temperatures"),
+        "positions": Option(name="positions", low=1, high=4096, types=(int,)),
+        "tokens": Option(name="tokens", low=1, types=(int,)),
+    }
+    uses = {
+        "rounds": study.rounds,
+        "head": study.given,
+        "runs": study.variants,
+        "heads": study.variants,
+    }
+    return {
+        name: option for name, option in every.items() if uses.get(name, name in study.settings)
+    }
 
 
 def _show(study: Any, document: dict[str, Any], *more: str) -> None:
@@ -369,6 +305,120 @@ def _draw(study: Any, figure: str, out: Path, family: str | None) -> None:
             else:
                 write(picture_of(study.figures[key], document, kind), path)
             whole(wide(), f"{path}, from {source}")
+
+
+def _ledger(
+    base: Settings,
+    shipped: bool,
+    minutes: float | None,
+    target: str,
+    draft: str | None,
+    device: str,
+    dtype: str,
+) -> None:
+    """Write the ledger of all papers, measured by a plan or from shipped results.
+
+    It may be stopped at any moment: the page is then of what there is.
+
+    Args:
+        base: settings of every study but their own file and time; ``out`` is the folder.
+    """
+    from specwb.bench.prompts import load_prompts
+    from specwb.errors import SpecwbError
+    from specwb.files import write
+    from specwb.studies import ledger, run, study_of
+
+    out = base.out
+    pages = {kind: out / f"ledger.{kind}" for kind in ("html", "md", "json")}
+    pictures = tuple("{}/" + name for name in ledger.pictures())
+    claim({"--out": (out, replace(LEDGER, names=LEDGER.names + pictures))})
+    documents: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    stopped = False
+    if shipped:
+        with progress("judging the shipped results") as move:
+            for i, family in enumerate(run.FAMILIES):
+                move(i / len(run.FAMILIES), f"judging the shipped results of {family}")
+                others[family] = run.shipped_reports(family)
+        documents = others.pop(run.FAMILIES[0])
+        left_out = {name: "no results are shipped" for name in PLACES if name not in documents}
+    else:
+        questions, model = load_prompts(base.prompts), loaded(target, device, dtype, stored=True)
+        shares = {} if minutes is None else _plan(60 * minutes, model, draft)
+        for name in PLACES:
+            study = study_of(name)
+            if stopped:
+                left_out[name] = "interrupted before it was measured"
+                continue
+            settings = replace(
+                base,
+                out=out / f"{name}{'-quick' if base.rounds else ''}.json",
+                seconds=shares.get(name, base.seconds),
+            )
+            try:
+                models = run.models_of(study, model, None if study.deep else draft)
+                with progress("reproducing", lasting=True) as report:
+                    documents[name], stopped = run.reproduce(
+                        study, models, questions, settings, progress=report
+                    )
+            except (SpecwbError, ValueError) as error:
+                left_out[name] = str(error)
+            except KeyboardInterrupt:
+                left_out[name], stopped = "interrupted before its first result", True
+            else:
+                spent = documents[name]["spent"]
+                tell(errors, f"{name}: {spent:.0f} s of measuring{', interrupted' * stopped}")
+    page = ledger.sections(documents, left_out, others)
+    with lines(lambda: "drawing the figures"):
+        figures = ledger.drawings(documents)
+    write(ledger.markdown(page, figures), pages["md"])  # the first, as it has the mark
+    write(ledger.html_page(page, figures), pages["html"])
+    for drawn in (one for of_paper in figures.values() for one in of_paper):
+        write(drawn.png, out / drawn.file)
+    write(json.dumps(ledger.as_json(documents, others), indent=1) + "\n", pages["json"])
+    print_tables(
+        [
+            (title, [dict(zip(header, row, strict=True)) for row in rows])
+            for title, _, header, rows in page[:2]
+        ]
+    )
+    wide().print(f"kept in {pages['html']}, {pages['md']} and {pages['json']}", highlight=False)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _plan(seconds: float, model: Target, draft: str | None) -> dict[str, float]:
+    """Part the time among the papers by their cells, and print the plan.
+
+    A fifth is left for what is measured beside the cells and for loading.
+    """
+    from specwb.errors import SpecwbError
+    from specwb.studies import study_of
+    from specwb.studies.run import models_of
+
+    cells: dict[str, int] = {}
+    for name in PLACES:
+        study = study_of(name)
+        try:
+            models = models_of(study, model, None if study.deep else draft)
+            document = {"arguments": study.settings, **study.facts(models)}
+            cells[name] = len(study.cells(document))
+        except (SpecwbError, ValueError):  # its own turn says why
+            continue
+    total = sum(cells.values())
+    shares = {name: 0.8 * seconds * n / total for name, n in cells.items()}
+    rows = [
+        {"paper": name, "cells": str(n), "seconds": f"{shares[name]:.0f}"}
+        for name, n in cells.items()
+    ]
+    errors.print(table(rows, ("paper",), errors))
+    tell(
+        errors,
+        f"About {seconds / 60:.0f} minutes in all, or longer where two prompts per cell take "
+        "longer; what is in the folder is not measured again.",
+    )
+    return shares
 
 
 def numbers(text: str, option: str) -> list[float]:

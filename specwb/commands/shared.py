@@ -28,6 +28,7 @@ from specwb.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
+    from specwb.options import Option
 
 OPTIONS = ("source", "device", "dtype", "template", "tokenizer", "ranks", "token")
 """Arguments of :func:`specwb.load` that ``--load`` does not take."""
@@ -159,12 +160,20 @@ class Commands(typer.Typer):
 
 
 @dataclass(frozen=True)
+class Places:
+    """What a command writes, and the default place, where both depend on one of its arguments."""
+
+    argument: str  # the parameter
+    outputs: Mapping[str, tuple[Output, str]]  # by the argument's value
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A parameter of a command that may name files."""
 
     word: str  # on the command line
     is_path: bool  # and nothing else
-    output: Output | None  # what is written there; None: it is read
+    output: Output | Places | None  # what is written there; None: it is read
     default: Any
 
 
@@ -174,7 +183,7 @@ def file_parameters(command: Callable[..., Any]) -> dict[str, Parameter]:
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind, *notes = get_args(parameter.annotation) or [parameter.annotation]
         info = next((note for note in notes if hasattr(note, "param_decls")), None)
-        output = next((note for note in notes if isinstance(note, Output)), None)
+        output = next((note for note in notes if isinstance(note, Output | Places)), None)
         kinds = {*get_args(kind), *(k for part in get_args(kind) for k in get_args(part)), kind}
         if not kinds & {str, Path}:
             continue
@@ -192,20 +201,35 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command, after a check that its numbers are finite, and :func:`specwb.files.claim`'s of
     its outputs against its inputs.
 
-    Outputs are the paths whose annotation has an :class:`specwb.files.Output`. Whatever else is
-    said on the command line and names a file is an input, and so is a file that a .toml file names.
+    Outputs are the paths whose annotation has an :class:`specwb.files.Output` or :class:`Places`.
+    Whatever else is said on the command line and names a file is an input, and so is a file that a
+    .toml file names.
     """
     parameters = file_parameters(command)
+    places = {name: p.output for name, p in parameters.items() if isinstance(p.output, Places)}
+    fixed = {name: p.output for name, p in parameters.items() if isinstance(p.output, Output)}
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:
         _check_finite(given)
         outputs: dict[str, tuple[Path, Output]] = {}
         inputs: list[tuple[str, str]] = []
+        kinds = {**fixed}
+        for name, place in places.items():
+            choice = given[place.argument]
+            if choice not in place.outputs:
+                word = parameters[place.argument].word
+                raise ValueError(f"{word} is one of {', '.join(place.outputs)}; got {choice!r}")
+            kinds[name], default = place.outputs[choice]
+            given[name] = given[name] or Path(default)
+        names = {place.argument for place in places.values()}  # of what there is, and of no files
         for name, parameter in parameters.items():
+            if name in names:
+                continue
             values = given[name] if isinstance(given[name], list) else [given[name]]
             for value in values:
-                if (output := parameter.output) is not None:
+                if name in kinds:
+                    output = kinds[name]
                     if output is STUDY and value.suffix in PICTURES:
                         output = FILE  # of --figure
                     if value not in (None, Path("-")):
@@ -245,17 +269,52 @@ def _texts(value: Any) -> list[str]:
     return [text for one in items for text in _texts(one)]
 
 
-def alone(ctx: typer.Context, option: str, *used: str) -> None:
-    """Refuse what else was typed with an option that measures nothing, but for those ``used``."""
-    typed = [
-        max(parameter.opts, key=len)
+def typed(ctx: typer.Context) -> dict[str, str]:
+    """The parameters that were typed, each with its word on the command line."""
+    return {
+        str(parameter.name): max(parameter.opts, key=len)
         for parameter in ctx.command.params
         if (source := ctx.get_parameter_source(str(parameter.name))) is not None
         and source.name == "COMMANDLINE"
-        and parameter.name not in used
-    ]
-    if typed:
-        raise ValueError(f"{option} measures nothing; leave {' and '.join(typed)} out")
+    }
+
+
+def alone(ctx: typer.Context, option: str, *used: str) -> None:
+    """Refuse what else was typed with an option that measures nothing, but for those ``used``."""
+    surplus = [word for name, word in typed(ctx).items() if name not in used]
+    if surplus:
+        raise ValueError(f"{option} measures nothing; leave {' and '.join(surplus)} out")
+
+
+def settings_of(text: str, known: Mapping[str, Option], whose: str) -> dict[str, Any]:
+    """Read ``--set``: name=value with commas, each name once.
+
+    A part without a name belongs to the value before it, as in ``temperatures=0,0.7``.
+
+    Args:
+        known: what each name may be; the value of one that may be anything stays text.
+        whose: settings these are, for the message.
+    """
+    from specwb.options import parse_value
+
+    words: dict[str, str] = {}
+    name = ""
+    for part in text.split(",") if text else ():
+        before, equals, value = part.partition("=")
+        if equals and before in known and before not in words:
+            name = before
+            words[name] = value
+        elif not equals and name:
+            words[name] += f",{part}"
+        else:
+            raise ValueError(
+                f"--set {part}: it is name=value with commas, each name once, of those that "
+                f"{whose} takes: {', '.join(known) or 'none'}"
+            )
+    return {
+        name: value if Any in known[name].types else known[name].check("--set", parse_value(value))
+        for name, value in words.items()
+    }
 
 
 def loaded(

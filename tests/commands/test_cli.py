@@ -41,7 +41,7 @@ except SystemExit as stop:
         (["--version"], 0, f"specwb {specwb.__version__}"),
         (["generate", "--nonsense"], 2, ""),
         (["compare", "--help"], 0, "--methods"),
-        (["reproduce", "mcsd", "--help"], 0, "--shipped"),
+        (["reproduce", "--help"], 0, "--shipped"),
         (["methods"], 0, "mcsd .*kangaroo "),
         (["methods", "mcsd"], 0, "tree .*the draft tree"),
         (["methods", "nope"], 2, ""),

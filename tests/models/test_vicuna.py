@@ -119,8 +119,8 @@ def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monk
     assert {row["method"].partition(":")[0] for row in rows} >= {"ar", *heads}
     assert not [row for row in rows if row.get("identical") not in (None, 1.0)], rows
 
-    words = ["reproduce", "kangaroo", "--target", str(vicuna), "--head", str(tmp_path / "kangaroo")]
-    words += ["--prompts", str(questions), "--rounds", "2", "--seconds", "0"]
+    words = ["reproduce", "kangaroo", "--target", str(vicuna), "--prompts", str(questions)]
+    words += ["--set", f"head={tmp_path / 'kangaroo'},rounds=2", "--seconds", "0"]
     words += ["--out", str(tmp_path / "kangaroo.json")]
     said = " ".join(run(words).split())
     assert "Left out, as this target has no model for them: medusa, sps, eagle." in said

@@ -237,7 +237,7 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     few += [make_cell(*words) for k in (SHORT, "k=6") for words in ((k,), (k, ARGMAX))]
     few += [make_cell(SHORT, "ngram=own"), make_cell("k=6", "ngram=own")]
     run = (monkeypatch, capsys, tmp_path, "diffuspec", few)
-    document, out = reproduced(*run, "--diffusion", folder, "--rounds", 3)
+    document, out = reproduced(*run, "--set", f"head={folder},rounds=3")
     assert set(document["arguments"]["heads"]) == {"medusa", "eagle", "ngram", "diffusion"}
     assert all(v["claim"] in out for v in document["shares"])
     # CPS over the argmax row, against SPS and k = 6 and with both n-grams; both n-grams over one:

@@ -195,7 +195,10 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     lab.tokenizer.save_pretrained(deep)
     monkeypatch.setattr(cells, "PLACES", 8)
     few = [Cell("ar"), plain(), easy(), easy(4, 1, False)]
-    run, more = (monkeypatch, capsys, tmp_path, "easyspec", few), ("--draft", deep, "--rounds", 2)
+    run, more = (
+        (monkeypatch, capsys, tmp_path, "easyspec", few),
+        ("--draft", deep, "--set", "rounds=2"),
+    )
     document, out = reproduced(*run, *more)
     assert (document["layers"], document["kind"]) == (6, "cpu")
     assert document["arguments"]["sha256"] == lab.sha256

@@ -32,10 +32,10 @@ def test_claims_are_about_cells_that_are_measured(name):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("falcon", ("--rounds", "0")),
-        ("kangaroo", ("--head", "nothing")),
-        ("mcsd_ti", ("--head", "nothing")),
-        ("diffuspec", ("--diffusion", "nothing")),
+        ("falcon", ("--set", "rounds=0")),
+        ("kangaroo", ("--set", "head=nothing")),
+        ("mcsd_ti", ("--set", "head=nothing")),
+        ("diffuspec", ("--set", "head=nothing")),
         ("easyspec", ("--draft", "nothing")),
     ],
 )

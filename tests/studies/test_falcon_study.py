@@ -136,7 +136,7 @@ def test_results_are_measured_judged_and_printed(target, heads, tmp_path):
 @pytest.mark.slow
 def test_command_line(monkeypatch, capsys, tmp_path):
     few = [Cell("ar"), *map(Cell, falcon.SPECS.values())]
-    document, out = reproduced(monkeypatch, capsys, tmp_path, "falcon", few, "--rounds", 2)
+    document, out = reproduced(monkeypatch, capsys, tmp_path, "falcon", few, "--set", "rounds=2")
     ablation = shipped(STUDY, specwb.load("lab", device="cpu"))[1]  # None: of another target
     assert all((f"Table {i}" in out) == (i == 1 or ablation is not None) for i in (1, 4, 5))
     beside = (document.get("ablation") or {"verdicts": []})["verdicts"]

@@ -237,7 +237,10 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     recipe = KangarooRecipe(lab, {"exit": 2})
     recipe.save(recipe.make(None, {}), adapter, {"target_sha256": lab.sha256})
     few = [Cell("ar"), Cell("lookahead"), *map(chain, (0, 0.5, 0.6, 0.9)), tree(10, 0.4)]
-    run, more = (monkeypatch, capsys, tmp_path, "kangaroo", few), ("--head", adapter, "--rounds", 2)
+    run, more = (
+        (monkeypatch, capsys, tmp_path, "kangaroo", few),
+        ("--set", f"head={adapter},rounds=2"),
+    )
     document, out = reproduced(*run, *more)
     assert set(document["arguments"]["heads"]) == set(STUDY.heads)
     assert set(document["costs"]) == set(document["traces"]) == {""}

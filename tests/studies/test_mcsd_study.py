@@ -448,14 +448,19 @@ def test_acceptance_is_continued_too(target, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (
-            ["mcsd", "--temperatures", "0,x"],
-            "--temperatures must be temperatures such as 0,0.7,1, got '0,x'",
+            ["mcsd", "--set", "temperatures=0,x"],
+            "--set temperatures must be temperatures such as 0,0.7,1, got '0,x'",
         ),
-        (["mcsd", "--temperatures", "-1"], "temperature must be >= 0"),
+        (["mcsd", "--set", "temperatures=-1"], "temperature must be >= 0"),
         (["mcsd", "--prompts", "nope"], "unknown prompt set 'nope'"),
         (["mcsd", "--out", "/nowhere/x.json"], "does not exist"),
-        (["acceptance", "--temperatures", "0,1"], "every temperature must be > 0"),
-        (["nope"], "No such command"),
+        (["acceptance", "--set", "temperatures=0,1"], "every temperature must be > 0"),
+        (["acceptance", "--set", "rounds=3"], "acceptance takes: temperatures, positions, tokens"),
+        (["mcsd", "--set", "rounds=2,rounds=3"], "--set rounds=3: it is name=value"),
+        (["acceptance", "--tokens"], "reproduce acceptance takes no --tokens"),
+        (["mcsd", "--train", "--quick"], "reproduce mcsd takes no --train and no --quick"),
+        (["all", "--set", "rounds=2"], "reproduce all takes no --set"),
+        (["nope"], "NAME is one of all, mcsd, "),
     ],
 )
 def test_command_line_refuses_in_one_line(monkeypatch, capsys, tmp_path, arguments, message):
@@ -465,7 +470,7 @@ def test_command_line_refuses_in_one_line(monkeypatch, capsys, tmp_path, argumen
 
 def test_command_line(monkeypatch, capsys, tmp_path):
     few = [Cell(1.0, tree) for tree in ((), (1,), (2,))]
-    run, more = (monkeypatch, capsys, tmp_path, "mcsd", few), ("--rounds", 2, "--temperatures", 1)
+    run, more = (monkeypatch, capsys, tmp_path, "mcsd", few), ("--set", "rounds=2,temperatures=1")
     document, out = reproduced(*run, *more, claims=study_of(few).claims)
     assert len(document["verdicts"]) == 2
     assert "none known" in out

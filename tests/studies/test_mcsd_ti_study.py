@@ -191,7 +191,10 @@ def test_command_line(monkeypatch, capsys, tmp_path, folder):
     few = [Cell("ar"), cut(), cut(stop="none"), Cell("ar", temperature=0.7)]
     few += [mcsd(cells.MCSD), static(cells.TI), rooted(2, cells.TI)]
     monkeypatch.setattr(cells, "TEMPERATURES", ())
-    run, more = (monkeypatch, capsys, tmp_path, "mcsd_ti", few), ("--head", folder, "--rounds", 2)
+    run, more = (
+        (monkeypatch, capsys, tmp_path, "mcsd_ti", few),
+        ("--set", f"head={folder},rounds=2"),
+    )
     document, out = reproduced(*run, *more)
     assert set(document["arguments"]["heads"]) == {"decision"}
     # the decision model twice, each static tree over MCSD twice and over plain decoding and MCSD

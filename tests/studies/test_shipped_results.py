@@ -210,7 +210,7 @@ def test_the_command_shows_the_others(monkeypatch, capsys, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["mcsd", *OTHERS])
 def test_the_command_measures_nothing(monkeypatch, capsys, name):
-    used = ("--rounds", "3") if study_of(name).rounds else ("--positions", "3")
+    used = ("--set", "rounds=3" if study_of(name).rounds else "positions=3")
     err = refused(monkeypatch, capsys, "reproduce", name, "--shipped", *used, "--out", "x")
     assert f"--shipped measures nothing; leave --out and {used[0]} out" in err
 
