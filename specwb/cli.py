@@ -395,7 +395,7 @@ app.command()(check)
 app.command()(evaluate)
 app.command()(sweep)
 app.command()(results)
-app.add_typer(train, name="train")
+app.command()(train)
 app.command()(reproduce)
 
 

@@ -275,7 +275,7 @@ LINES = {
     "talks": (
         text("x", ""),
         ["train", "talks", "--target", "lab", "--rows", "999999999"],
-        "lower --tokens or --rows",
+        "lower --set tokens or --rows",
     ),
     "talks folder": (
         lambda folder: (folder / "talks").mkdir(),
@@ -284,7 +284,7 @@ LINES = {
     ),
     "ngram": (
         text("c.txt", "a b c " * 5000),
-        ["train", "ngram", "--corpus", "c.txt", "--tokens", "99999999999999"],
+        ["train", "ngram", "--corpus", "c.txt", "--set", "tokens=99999999999999"],
         "writes 99,999,999,999,999 tokens, 64 rows at a time: about ",
     ),
     "head without a name": (

@@ -43,13 +43,6 @@ TEMPLATE = Annotated[
     str | None,
     typer.Option(help="Chat template in place of the tokenizer's: vicuna or llama-2."),
 ]
-BUDGET = Annotated[
-    str,
-    typer.Option(
-        help="Amount of training: cpu, gpu or smoke; data/lab/recipe.toml has their steps and "
-        "batches."
-    ),
-]
 LIKE_COMPARE = Annotated[
     str, typer.Option(help="Prompt set or .jsonl file, as for specwb compare.")
 ]

@@ -16,10 +16,10 @@ from specwb.commands.shared import (
     command_line,
     errors,
     loaded,
+    refuse,
     settings_of,
     table,
     tell,
-    typed,
     whole,
     wide,
 )
@@ -157,7 +157,7 @@ def reproduce(
 
     assert out is not None  # by Places
     if name == "all":
-        _refuse(ctx, name, "figure", "train", "tokens", "settings")
+        refuse(ctx, "reproduce all", "figure", "train", "tokens", "settings")
         for option, value in {"--minutes": minutes, "--seconds": seconds}.items():
             if value is not None and value <= 0:
                 raise ValueError(
@@ -179,9 +179,9 @@ def reproduce(
         _ledger(base, shipped, minutes, target, draft, device, dtype)
         return
     study = study_of(name)
-    _refuse(
+    refuse(
         ctx,
-        name,
+        f"reproduce {name}",
         *("quick", "minutes"),
         *(() if study.rounds else ("tokens", "seconds")),
         *(() if study.variants else ("train",)),
@@ -214,13 +214,6 @@ def reproduce(
     _show(study, document, f"kept in {out}")
     if interrupted:
         raise typer.Exit(130)
-
-
-def _refuse(ctx: typer.Context, study: str, *names: str) -> None:
-    """Refuse options that a study has no use for."""
-    surplus = [word for name, word in typed(ctx).items() if name in names]
-    if surplus:
-        raise ValueError(f"reproduce {study} takes no {' and no '.join(surplus)}")
 
 
 def _settings(study: Study) -> dict[str, Option]:

@@ -286,6 +286,13 @@ def alone(ctx: typer.Context, option: str, *used: str) -> None:
         raise ValueError(f"{option} measures nothing; leave {' and '.join(surplus)} out")
 
 
+def refuse(ctx: typer.Context, command: str, *names: str) -> None:
+    """Refuse parameters that were typed and for which this form of a command has no use."""
+    surplus = [word for name, word in typed(ctx).items() if name in names]
+    if surplus:
+        raise ValueError(f"{command} takes no {' and no '.join(surplus)}")
+
+
 def settings_of(text: str, known: Mapping[str, Option], whose: str) -> dict[str, Any]:
     """Read ``--set``: name=value with commas, each name once.
 

@@ -1,240 +1,122 @@
-"""specwb train: heads on a target."""
+"""specwb train: the shipped models, and heads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import Commands
+from specwb.commands.shared import Places, errors, refuse, settings_of
 from specwb.files import FOLDER, HEAD, HEADS, TALKS
 
-train = Commands(
-    no_args_is_help=True,
-    help="Train a head on a target of yours.",
-)
+if TYPE_CHECKING:
+    from specwb.options import Option
 
-
-KINDS = {
-    "diffusion": ("diffusion model", "diffuspec"),
-    "decision": ("decision model", "mcsd_ti"),
-    "kangaroo": ("adapter", "kangaroo"),
-    "deep": ("draft model", "easyspec"),
-    "draft": ("draft model", "sps"),
-    "path": ("path scorer", "diffuspec"),
+USES = {
+    "medusa": "medusa:head",
+    "eagle": "eagle:head",
+    "eagle3": "eagle3:head",
+    "falcon": "falcon:head",
+    "kangaroo": "kangaroo:head",
+    "diffusion": "diffuspec:head",
+    "decision": "mcsd_ti:head",
+    "path": "diffuspec:score",
+    "deep": "easyspec:draft",
+    "draft": "sps:draft",
 }
-"""Heads that are called something else, and the method that takes them."""
+"""Kinds of heads and draft models, and the option of a method that takes one."""
+OUTPUTS = Places(
+    "kind",
+    {
+        **{kind: (FOLDER, f"build/heads/{kind}") for kind in USES},
+        "heads": (HEADS, "build/heads"),
+        "talks": (TALKS, "build/talks.jsonl"),
+        "ngram": (HEAD, "build/ngram"),
+    },
+)
+OF_HEADS = ("length", "seeds")
+REFUSED = {
+    "heads": (*OF_HEADS, "budget", "rows", "text", "generated"),
+    "talks": (*OF_HEADS, "budget", "steps", "text", "generated", "corpus", "recipe"),
+    "ngram": (*OF_HEADS, "budget", "steps", "rows", "recipe"),
+}
+"""Options that a kind has no use for."""
+LARGEST_SEED = {"talks": 2**20}
 
 
-def _add_command(kind: str) -> None:
-    """Add the command that trains this kind of head."""
-
-    def command(
-        target: opt.TARGET = "lab",
-        out: Annotated[
-            Path | None,
-            typer.Option(
-                help="Folder of the result, where an interrupted run continues; default: "
-                "build/heads/KIND."
-            ),
-            FOLDER,
-        ] = None,
-        budget: opt.BUDGET = "cpu",
-        steps: Annotated[
-            int | None,
-            typer.Option(min=1, help="Number of training steps, in place of the budget's."),
-        ] = None,
-        rows: Annotated[
-            int | None,
-            typer.Option(min=1, help="Number of rows per step, in place of the budget's."),
-        ] = None,
-        length: Annotated[
-            int | None,
-            typer.Option(min=16, help="Number of tokens per row, in place of the budget's."),
-        ] = None,
-        options: Annotated[
-            str,
-            typer.Option(
-                "--set",
-                help="Settings as name=value with commas: the head's own, such as heads=5 "
-                "(medusa), k=3 (falcon) or exit=3 (kangaroo), and loss=lk, "
-                "optimiser=adamw, lr=1e-4, ..",
-            ),
-        ] = "",
-        recipe: Annotated[
-            str | None,
-            typer.Option(
-                help="Published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, "
-                "mcsd_ti) or a .toml file; --set overrides it."
-            ),
-        ] = None,
-        text: Annotated[
-            str,
-            typer.Option(
-                help="Text to train on: generated (mostly written by the target) or read (the "
-                "corpus)."
-            ),
-        ] = "generated",
-        generated: Annotated[
-            Path,
-            typer.Option(help="Folder for the target's own text, which all heads share."),
-            FOLDER,
-        ] = Path("build/generated"),
-        corpus: Annotated[
-            Path | None,
-            typer.Option(
-                help="Corpus: a .txt file, or a .jsonl file with a text or a conversation per "
-                "line; default: the lab's text."
-            ),
-        ] = None,
-        device: opt.DEVICE = "auto",
-        seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
-        seeds: Annotated[
-            int,
-            typer.Option(
-                min=1, help="Number of seeds, from --seed on; each trains one in OUT/seed-0, .."
-            ),
-        ] = 1,
-    ) -> None:
-        from specwb.training.fit import say
-        from specwb.training.run import train_for
-
-        folder = out or Path("build/heads") / kind
-        changes = {"steps": steps, "rows": rows, "length": length}
-        train_for(
-            kind,
-            target,
-            folder,
-            budget,
-            changes,
-            options,
-            recipe=recipe,
-            source=text,
-            generated=generated,
-            corpus=corpus,
-            device=device,
-            seed=seed,
-            seeds=seeds,
-        )
-        if seeds > 1:
-            return
-        name, key = KINDS.get(kind, ("head", kind))
-        option = {"deep": "draft", "draft": "draft", "path": "score"}.get(kind, "head")
-        say(f"the {name} is in {folder}; use it with {key}:{option}={folder}")
-
-    model = f"{'an' if kind[0] == 'e' else 'a'} {kind} head on"
-    if kind in ("diffusion", "decision", "deep"):
-        model = f"a {KINDS[kind][0]} beside"
-    elif kind == "path":
-        model = "a path scorer over the diffusion model of"
-    elif kind == "draft":
-        model = "a draft model of some layers of"
-    command.__doc__ = (
-        f"Train {model} a frozen target; stop and restart it at any moment. "
-        "Scales with accelerate launch -m specwb."
-    )
-    train.command(kind)(command)
-
-
-_LAB = ("medusa", "eagle", "eagle3", "falcon", "diffusion", "kangaroo", "decision", "deep")
-for _kind in (*_LAB, "draft", "path"):
-    _add_command(_kind)
-
-
-@train.command("heads")
-def train_several(
-    corpus: Annotated[
-        Path, typer.Option(help="Conversations of the target, such as specwb train talks writes.")
+def train(
+    ctx: typer.Context,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help=f"Head or draft model: {', '.join(USES)}; heads: several at once; talks: a chat "
+            "model's conversations to train on; ngram: n-grams of a target's tokens."
+        ),
     ],
-    target: opt.TARGET = "smol",
-    out: Annotated[
-        Path,
-        typer.Option(help="Folder of all heads; an interrupted run in it continues."),
-        HEADS,
-    ] = Path("build/heads"),
-    recipe: Annotated[
-        Path | None, typer.Option(help="Recipe (.toml) that lists the heads; default: data/smol's.")
-    ] = None,
-    only: Annotated[
-        str, typer.Option(help="Heads to train, separated by commas; default: all of the recipe.")
-    ] = "",
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Number of training steps, in place of the recipe's.")
-    ] = None,
-    device: opt.DEVICE = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
-) -> None:
-    """Train several heads of a target, which runs once a step for all of them."""
-    from specwb.training.fit import say
-    from specwb.training.together import train_together
-
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    train_together(target, out, corpus, recipe, names, steps, device=device, seed=seed)
-    say(f"the heads are in {out}; use one with head={out}/NAME")
-
-
-@train.command("talks")
-def train_talks(
-    target: opt.TARGET = "smol",
-    out: Annotated[
-        Path,
-        typer.Option(help="File (.jsonl) for the conversations; an interrupted run continues."),
-        TALKS,
-    ] = Path("build/talks.jsonl"),
-    tokens: Annotated[
-        int, typer.Option(min=1, help="Total number of tokens of the answers.")
-    ] = 1_500_000,
-    requests: Annotated[
+    target: Annotated[
         str | None,
         typer.Option(
-            help="Prompt set or .jsonl file, as for specwb compare, whose questions are "
-            "answered; default: the model writes the requests too."
+            help="Target model: lab, smol, a folder, a hub id or a .gguf file; default: lab, for "
+            "heads and talks smol."
         ),
     ] = None,
-    rows: Annotated[
-        int,
+    out: Annotated[
+        Path | None,
         typer.Option(
-            min=1, help="Number of conversations written at once; a GPU has room for 1024 and more."
+            help="Folder of the result (talks: .jsonl file), where an interrupted run continues; "
+            "default: in build."
         ),
-    ] = 64,
-    device: opt.DEVICE = "auto",
-    dtype: opt.DTYPE = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**20, help="Seed of all draws.")] = 0,
-) -> None:
-    """Let a chat model write conversations, requests and answers, to train its heads on."""
-    from specwb.training.fit import say
-    from specwb.training.talks import write
-
-    write(target, out, tokens, given=requests, rows=rows, device=device, dtype=dtype, seed=seed)
-    say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
-
-
-@train.command("ngram")
-def train_ngram(
-    target: opt.TARGET = "lab",
-    out: Annotated[Path, typer.Option(help="Folder for ngram.npz and card.json."), HEAD] = Path(
-        "build/ngram"
-    ),
-    order: Annotated[int, typer.Option(min=1, help="Number of tokens of the longest n-grams.")] = 3,
-    least: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Least number of occurrences of an n-gram of two or more tokens; rarer ones "
-            "are left out.",
-        ),
-    ] = 2,
-    text: Annotated[
+        OUTPUTS,
+    ] = None,
+    budget: Annotated[
         str,
         typer.Option(
-            help="Text to count: read (the corpus), generated (written by the target) or both."
+            help="Amount of training: cpu, gpu or smoke; data/lab/recipe.toml has their steps and "
+            "batches."
         ),
-    ] = "both",
-    tokens: Annotated[
-        int, typer.Option(min=1, help="Number of tokens that the target writes.")
-    ] = 900_000,
+    ] = "cpu",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of training steps, in place of the budget's or recipe's."),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of rows per step, in place of the budget's; talks: of conversations "
+            "written at once, 64 unless asked for.",
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(min=16, help="Number of tokens per row, in place of the budget's."),
+    ] = None,
+    settings: Annotated[
+        str,
+        typer.Option(
+            "--set",
+            help="Settings as name=value with commas: a head's, such as heads=5 (medusa), "
+            "k=3 (falcon), loss=lk or lr=1e-4; of heads: only; of talks: tokens, requests, dtype; "
+            "of ngram: order, least, tokens.",
+        ),
+    ] = "",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, mcsd_ti) or a "
+            ".toml file; --set overrides it. heads: .toml file that lists them; default: "
+            "data/smol's."
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Text to learn from: generated (mostly written by the target), read (the "
+            "corpus), or for ngram both; default: generated, for ngram both."
+        ),
+    ] = None,
     generated: Annotated[
         Path,
         typer.Option(help="Folder for the target's own text, which all heads share."),
@@ -243,34 +125,113 @@ def train_ngram(
     corpus: Annotated[
         Path | None,
         typer.Option(
-            help="Corpus: a .txt file, or a .jsonl file with a text per line; default: the "
-            "lab's text."
+            help="Corpus: a .txt file, or a .jsonl file with a text or a conversation per "
+            "line; default: the lab's text."
         ),
     ] = None,
     device: opt.DEVICE = "auto",
     seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**31, help="Seed of the training."),
+    ] = None,
+    seeds: Annotated[
         int,
         typer.Option(
-            min=0,
-            max=2**31,
-            help="Seed; the text of a head that was trained with it is used again.",
+            min=1, help="Number of seeds, from --seed on; each trains one in OUT/seed-0, .."
         ),
-    ] = 0,
+    ] = 1,
 ) -> None:
-    """Count n-grams of a target's tokens, for path search."""
-    from specwb.training.fit import say
-    from specwb.training.ngram import count_for
+    """Train a head or draft model on a frozen target; stop and restart it at any moment.
 
-    folder = count_for(
-        target,
-        out,
-        order=order,
-        least=least,
-        source=text,
-        tokens=tokens,
-        corpus=corpus,
-        generated=generated,
-        device=device,
-        seed=seed,
-    )
-    say(f"the n-grams are in {folder}")
+    Scales with accelerate launch -m specwb. docs/training.md has all settings.
+    """
+    assert out is not None  # by Places
+    refuse(ctx, f"train {kind}", *REFUSED.get(kind, ()))
+    first = seed or 0
+    if first > LARGEST_SEED.get(kind, first):
+        raise ValueError(f"train {kind}: --seed is at most {LARGEST_SEED[kind]}, got {seed}")
+    if kind in USES:
+        from specwb.training.fit import say
+        from specwb.training.run import train_for
+
+        train_for(
+            kind,
+            target or "lab",
+            out,
+            budget,
+            {"steps": steps, "rows": rows, "length": length},
+            settings,
+            recipe=recipe,
+            source=text or "generated",
+            generated=generated,
+            corpus=corpus,
+            device=device,
+            seed=first,
+            seeds=seeds,
+        )
+        if seeds == 1:
+            say(f"trained into {out}; use it with {USES[kind]}={out}")
+        return
+    own = settings_of(settings, _settings(kind), f"train {kind}")
+    from specwb.training.fit import say
+
+    if kind == "heads":
+        from specwb.training.together import train_together
+
+        if corpus is None:
+            raise ValueError("train heads needs --corpus, such as specwb train talks writes")
+        names = [name.strip() for name in own.get("only", "").split(",") if name.strip()]
+        listed = None if recipe is None else Path(recipe)
+        train_together(
+            target or "smol", out, corpus, listed, names, steps, device=device, seed=first
+        )
+        say(f"the heads are in {out}; use one with head={out}/NAME")
+    elif kind == "talks":
+        from specwb.training import talks
+
+        given, dtype = own.get("requests"), own.get("dtype", "auto")
+        talks.write(
+            target or "smol",
+            out,
+            own.get("tokens", 1_500_000),
+            given=given,
+            rows=rows or talks.ROWS,
+            device=device,
+            dtype=dtype,
+            seed=first,
+        )
+        say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
+    else:
+        from specwb.training.ngram import count_for
+
+        folder = count_for(
+            target or "lab",
+            out,
+            source=text or "both",
+            corpus=corpus,
+            generated=generated,
+            device=device,
+            seed=first,
+            **own,
+        )
+        say(f"the n-grams are in {folder}")
+
+
+def _settings(kind: str) -> dict[str, Option]:
+    """What ``--set`` can say about a training that is not one head's, by name."""
+    from specwb.options import Option
+
+    tokens = Option(name="tokens", low=1, types=(int,))
+    return {
+        "heads": {"only": Option(name="only")},
+        "talks": {
+            "tokens": tokens,
+            "requests": Option(name="requests"),
+            "dtype": Option(name="dtype"),
+        },
+        "ngram": {
+            "order": Option(name="order", low=1, types=(int,)),
+            "least": Option(name="least", low=1, types=(int,)),
+            "tokens": tokens,
+        },
+    }[kind]

@@ -77,7 +77,7 @@ def count_ngram(
         raise TrainingError(f"{problem}, too few for texts of {length}; count with --text read")
     NGram.count([np.zeros(1)], model.vocabulary, order, least)
     if source != "read":
-        say(check_writing(model, tokens, "--tokens"))
+        say(check_writing(model, tokens, "--set tokens"))
     data, mixture = text()
     out, generated = home(out), home(generated)
     run = {

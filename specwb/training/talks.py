@@ -165,7 +165,7 @@ def write(
     # of a token's keys and values in all layers at least as much as of one hidden state
     state = model.backbone.config.hidden_size * model.dtype.itemsize
     memory = rows * min(turns, model.context) * state
-    limits: dict[str, Any] = {"lower": "--tokens or --rows", "memory": memory}
+    limits: dict[str, Any] = {"lower": "--set tokens or --rows", "memory": memory}
     say(check_work(model, what, tokens / rows * turns / ANSWER, rows, **limits))
     made_by = model.fingerprint, str(model.dtype), seed, before, behind
     order = [temperatures(number) for number in range(9)]

@@ -233,7 +233,7 @@ def test_the_command_trains_the_heads_of_a_file(monkeypatch, capsys, home):
 
 def test_the_command_trains_some_of_them(monkeypatch, capsys, home):
     code, _, err = call(
-        monkeypatch, capsys, *arguments(home, "--only", " small,small ", "--steps", "2")
+        monkeypatch, capsys, *arguments(home, "--set", "only= small,small ", "--steps", "2")
     )
     assert code == 0, err
     assert sorted(path.name for path in (home / "heads").iterdir() if path.is_dir()) == ["small"]
