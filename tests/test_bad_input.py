@@ -237,10 +237,10 @@ LINES = {
     "toml huge": (text("s.toml", '[[methods]]\nmethod="ar"\n' + HUGE), SWEEP, "1000000 config"),
     "store text": (
         text("o.sqlite", "some text " * 100),
-        ["results", "o.sqlite"],
-        "STORE: o.sqlite is there and not a store of specwb's runs",
+        ["sweep", "o.sqlite"],
+        "FILE: o.sqlite is there and not a store of specwb's runs",
     ),
-    "store empty": (text("o.sqlite", ""), ["results", "o.sqlite"], "runs: it is empty"),
+    "store empty": (text("o.sqlite", ""), ["sweep", "o.sqlite"], "runs: it is empty"),
     "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),
     "prompts nested": (
         text("p.jsonl", "[" * 50_000),
@@ -302,10 +302,10 @@ LINES = {
         ["sweep", "s.toml", "--out", "o"],
         "--out: o is a folder, give the name of a file",
     ),
-    "results folder": (
+    "store folder": (
         lambda folder: (folder / "o").mkdir(),
-        ["results", "o"],
-        "STORE: o is a folder, give the name of a file",
+        ["sweep", "o"],
+        "FILE: o is a folder, give the name of a file",
     ),
     "rule that exits": (
         text("m_exit.py", "import sys\nsys.exit(0)"),

@@ -1,4 +1,4 @@
-"""specwb sweep and specwb results: settings measured side by side, and looked at by parameter."""
+"""specwb sweep: settings measured side by side, and looked at by parameter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import alone, errors, loaded, table, wide
-from specwb.files import FILE, STORE, home
+from specwb.commands.shared import alone, errors, loaded, refuse, table, wide
+from specwb.files import FILE, STORE, claim, home
 from specwb.progress import progress
 
 RUNS = Path("build/sweep.sqlite")
@@ -51,7 +51,10 @@ def sweep(
     ctx: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(help="File that describes the sweep in TOML, see docs/sweeps.md."),
+        typer.Argument(
+            help="File.toml that describes the sweep, see docs/sweeps.md; or a store, whose runs "
+            "are shown."
+        ),
     ] = None,
     paper: Annotated[
         str,
@@ -60,10 +63,12 @@ def sweep(
         ),
     ] = "",
     out: Annotated[
-        Path,
-        typer.Option(help="Store of the runs; runs that it has are not measured again."),
+        Path | None,
+        typer.Option(
+            help=f"Store of the runs; runs that it has are not measured again. Default: {RUNS}."
+        ),
         STORE,
-    ] = RUNS,
+    ] = None,
     jobs: Annotated[
         int,
         typer.Option(
@@ -77,10 +82,34 @@ def sweep(
     ] = False,
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
+    by: Annotated[
+        str,
+        typer.Option(help="Parameters to show, separated by commas; a row for each combination."),
+    ] = "method",
+    value: Annotated[
+        str,
+        typer.Option(
+            help="Figure to show: tau, accepted, drafted (per step), tokens_per_second, "
+            "speedup, cost (of a step, in plain ones) or identical."
+        ),
+    ] = "tau",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Condition name=value on the runs that are shown; may be repeated."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="File for one row per run, as CSV."), FILE
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="HTML page with a curve over one parameter, or a heat map over two."),
+        FILE,
+    ] = None,
 ) -> None:
-    """Measure many settings of methods; stop and restart it at any moment.
+    """Measure many settings of methods, and show the results by parameter with 95 % intervals.
 
-    specwb sweep --paper kangaroo > kangaroo.toml writes a file to begin with.
+    Stop and restart it at any moment. specwb sweep --paper kangaroo > kangaroo.toml writes a file
+    to begin with; specwb sweep STORE --by gamma shows what is in a store, without measuring.
     """
     from specwb.bench.prompts import interleave, load_prompts
     from specwb.sweeps import space as spaces
@@ -92,8 +121,17 @@ def sweep(
         return
     if file is None:
         raise ValueError("a sweep needs a FILE, or --paper NAME, which prints one to begin with")
-    if home(out).is_dir():
-        raise ValueError(f"--out: {out} is a folder, give the name of a file")
+    if file.suffix != ".toml":
+        refuse(ctx, "sweep STORE", "out", "jobs", "timed", "device", "dtype")
+        files = {"--csv": csv, "--plot": plot}
+        written = {option: (path, FILE) for option, path in files.items() if path is not None}
+        claim({"FILE": (file, STORE), **written})
+        if not home(file).exists():
+            raise ValueError(f"FILE: {file} does not exist; it is a .toml file or a store")
+        _show(file, by, value, where or [], csv, plot)
+        return
+    out = RUNS if out is None else out
+    claim({"--out": (out, STORE)})
     plan = spaces.read(file)
     questions = interleave(load_prompts(plan.prompts))[: plan.first]
     model = loaded(plan.target, device, dtype, stored=True)
@@ -116,111 +154,43 @@ def sweep(
     configurations = found["id"].nunique()
     errors.print(
         f"{len(found)} runs of {configurations} configurations are in {out}; "
-        f"look at them with specwb results {out} --by method",
+        f"specwb sweep {out} --by PARAMETER shows them again",
         highlight=False,
         soft_wrap=True,
     )
+    _show(out, by, value, where or [], csv, plot)
 
 
-def results(
-    store: Annotated[Path, typer.Argument(help="Store that specwb sweep wrote."), STORE] = RUNS,
-    by: Annotated[
-        str, typer.Option(help="Parameters, separated by commas; each combination has a row.")
-    ] = "method",
-    value: Annotated[
-        str,
-        typer.Option(
-            help="Figure to show: tau, accepted, drafted (per step), tokens_per_second, "
-            "speedup, cost (of a step, in plain ones) or identical."
-        ),
-    ] = "tau",
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Condition name=value on the runs that are counted; may be repeated."),
-    ] = None,
-    over: Annotated[
-        str,
-        typer.Option(
-            help="Combination, as name=value with commas, to which paired differences are shown."
-        ),
-    ] = "",
-    cost: Annotated[
-        str,
-        typer.Option(
-            help="Column (drafted or cost) to show the value against, with the front that "
-            "nothing beats."
-        ),
-    ] = "",
-    pivot: Annotated[
-        bool,
-        typer.Option("--pivot", help="Show the last parameter of --by across and the others down."),
-    ] = False,
-    csv: Annotated[
-        Path | None, typer.Option(help="File for one row per run, as CSV."), FILE
-    ] = None,
-    parquet: Annotated[
-        Path | None, typer.Option(help="File for one row per run, as Parquet."), FILE
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="HTML page with a curve over one parameter, a heat map over two, or with "
-            "--cost the value against the cost."
-        ),
-        FILE,
-    ] = None,
+def _show(
+    store: Path, by: str, value: str, where: list[str], csv: Path | None, plot: Path | None
 ) -> None:
-    """Means of a sweep's results by parameter, with 95 % intervals over prompts."""
-    import pandas as pd
-
+    """Print the middle of a figure by parameters, with 95 % intervals over prompts."""
     from specwb.bench.report import csv_bytes
     from specwb.bench.store import Store
-    from specwb.files import write
-    from specwb.sweeps import results as looking
-    from specwb.sweeps.space import SweepError
+    from specwb.files import Content, write_all
+    from specwb.sweeps import results
 
-    if not home(store).exists():
-        raise SweepError(f"store {store} does not exist; specwb sweep FILE --out {store} makes it")
     with Store(store, False) as opened:
-        found = looking.filtered(looking.frame(opened), where or ())
-    if csv is not None:
-        write(csv_bytes(found, csv), csv)
-    if parquet is not None:
-        looking.write_parquet(found, parquet)
+        found = results.filtered(results.frame(opened), where)
     columns = [name.strip() for name in by.split(",") if name.strip()]
-    if cost and (over or pivot):
-        raise SweepError("--cost goes with neither --over nor --pivot")
-    if cost:
-        means = looking.front(found, columns, value, cost)
-        shown = {name: (name, f"{name}_") for name in (value, cost)}
-    else:
-        means = looking.summary(found, columns, value, looking.combination(found, over))
-        shown = {f"{value} less {over}" if over else value: (looking.middle_of(value), "")}
+    means = results.summary(found, columns, value)
     rows = []
     for row in means.to_dict("records"):
-        line = {name: looking.spelled(row[name]) for name in columns}
-        for name, (middle, ends) in shown.items():
-            line[name] = f"{row[middle]:.3f}"
-            # of one prompt there is no interval
-            low, high = f"{row[f'{ends}low']:.3f}", f"{row[f'{ends}high']:.3f}"
-            interval = f"{low} .. {high}" if row["prompts"] > 1 else "-"
-            line[f"{name}: 95 %" if cost else "95 %"] = interval
-        line["prompts"] = str(row["prompts"])
-        line |= {"front": "yes" if row["front"] else ""} if cost else {"runs": str(row["runs"])}
-        rows.append(line)
-    if pivot:
-        *down, across = columns
-        if not down:
-            raise SweepError("--pivot needs at least two parameters in --by")
-        wide_rows = pd.DataFrame(rows).pivot(index=down, columns=across, values=next(iter(shown)))
-        wide_rows.columns = [f"{across} {x}" for x in wide_rows.columns]
-        rows = wide_rows.fillna("").reset_index().to_dict("records")
+        line = {name: results.spelled(row[name]) for name in columns}
+        line[value] = f"{row[results.middle_of(value)]:.3f}"
+        # of one prompt there is no interval
+        line["95 %"] = f"{row['low']:.3f} .. {row['high']:.3f}" if row["prompts"] > 1 else "-"
+        rows.append(line | {"prompts": str(row["prompts"]), "runs": str(row["runs"])})
     screen = wide()
     screen.print(table(rows, tuple(columns), screen))
     if found.disturbed.any():
         errors.print(f"{int(found.disturbed.sum())} runs were disturbed by other programs")
+    contents: dict[Path, Content] = {}
+    if csv is not None:
+        contents[csv] = csv_bytes(found, csv)
     if plot is not None:
-        from specwb.figures.sweeps import by_parameter, trade
+        from specwb.figures.sweeps import by_parameter
 
-        drawn = trade(means, columns, value, cost) if cost else by_parameter(means, columns, value)
-        write(drawn.to_html(include_plotlyjs=True), plot)
+        drawn = by_parameter(means, columns, value)
+        contents[plot] = drawn.to_html(include_plotlyjs=True)
+    write_all(contents)

@@ -12,7 +12,7 @@ import pandas as pd
 from specwb.bench.results import interval
 from specwb.bench.store import Store
 from specwb.errors import ArgumentError
-from specwb.files import foreign, write
+from specwb.files import foreign
 from specwb.inputs import real
 from specwb.options import parse_value, spell
 from specwb.sweeps.space import METRICS, SHARED, SweepError
@@ -258,17 +258,6 @@ def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:
     return pd.Series(known & ~worse.any(1), index=found.index)
 
 
-def combination(found: pd.DataFrame, text: str) -> dict[str, Any] | None:
-    """Reads ``name=value`` with commas as values of the columns; None where there is nothing."""
-    wanted: dict[str, Any] = {}
-    for item in filter(None, text.split(",")):
-        name, equals, value = item.partition("=")
-        if not equals or name not in found:
-            raise SweepError(f"a combination is name=value with a column, got {item!r}")
-        wanted[name] = parse_value(value)
-    return wanted or None
-
-
 def spelled(value: Any) -> str:
     """A parameter's value for a table, "" where the method has no such option."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
@@ -276,12 +265,3 @@ def spelled(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, int | float | np.number) else spell(value)
-
-
-def write_parquet(found: pd.DataFrame, path: Path) -> None:
-    """Writes a frame as Parquet."""
-    try:
-        write(lambda part: found.to_parquet(part, index=False), path)
-    except ImportError as error:
-        advice = "pip install pyarrow; --csv needs nothing"
-        raise SweepError(f"Parquet needs pyarrow: {advice}") from error

@@ -50,7 +50,7 @@ def test_every_path_is_declared():
                 outputs.add((*words, parameter.word))
             elif parameter.is_path:
                 assert parameter.word in READ, f"{words} {parameter.word}: an Output, or READ?"
-    assert {("results", "STORE"), ("reproduce", "--out"), ("tune", "--out")} <= outputs
+    assert {("sweep", "--out"), ("reproduce", "--out"), ("tune", "--out")} <= outputs
     assert len(outputs) >= 12
 
 
@@ -87,9 +87,9 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words, choi
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["results", "o", "--csv", "./o"],
-        ["results", "o", "--plot", "o"],
-        ["results", "o", "--csv", "o-wal"],
+        ["sweep", "o", "--csv", "./o"],
+        ["sweep", "o", "--plot", "o"],
+        ["sweep", "o", "--csv", "o-wal"],
         ["compare", "--prompts", "o", "--json", "o"],
         ["evaluate", "--bench", "o", "--csv", "o"],
         ["sweep", "o", "--out", "o"],
@@ -228,7 +228,7 @@ LOST = {
         "--out: talks.jsonl is there and not a store of specwb's runs",
     ),
     "a sweep into a folder": (["sweep", "s.toml", "--out", "proj"], "--out: proj is a folder"),
-    "results of a folder": (["results", "proj"], "STORE: proj is a folder"),
+    "a folder in place of a store": (["sweep", "proj"], "FILE: proj is a folder"),
 }
 
 

@@ -39,7 +39,7 @@ from specwb.sweeps import (
     summary,
     workers,
 )
-from specwb.sweeps.results import combination, filtered, pareto
+from specwb.sweeps.results import filtered, pareto
 from specwb.sweeps.run import with_plain
 from specwb.sweeps.space import SHARED, checked, read
 
@@ -433,8 +433,6 @@ def test_filters_combinations_and_the_front(found):
     assert set(filtered(found, ["method=pld", "gamma=3"]).gamma) == {3}
     with pytest.raises(SweepError, match="conditions are name=value"):
         filtered(found, ["colour=red"])
-    assert combination(found, "gamma=3,method=pld") == {"gamma": 3.0, "method": "pld"}
-    assert combination(found, "") is None
     table = pd.DataFrame({"a": [1, 2, 2, 0], "b": [2, 1, 2, 0]})
     assert pareto(table, "a", "b").tolist() == [False, False, True, False]
 
@@ -508,33 +506,22 @@ def test_the_commands(monkeypatch, capsys, tmp_path):
     assert code == 0, err
     assert "9 runs at the speed of plain decoding: about " in err
     assert "9 runs of 3 configurations are in" in err
+    assert {"pld", "ar", "95"} < set(out.split())
     csv, plot = tmp_path / "runs.csv", tmp_path / "p.html"
-    code, out, err = call(
-        monkeypatch,
-        capsys,
-        *("results", str(store), "--by", "gamma", "--value", "tau", "--where", "method=pld"),
-        *("--over", "gamma=1", "--csv", str(csv), "--plot", str(plot)),
-    )
+    shown = ("sweep", str(store), "--by", "gamma", "--where", "method=pld")
+    more = ("--value", "tau", "--csv", str(csv), "--plot", str(plot))
+    code, out, err = call(monkeypatch, capsys, *shown, *more)
     assert code == 0, err
-    assert {"tau", "less", "gamma=1"} < set(out.split())
+    header, *rows = (line.split() for line in out.strip().splitlines())
+    assert header == ["gamma", "tau", "95", "%", "prompts", "runs"]
+    assert [(row[0], row[-2:]) for row in rows] == [("1", ["3", "3"]), ("2", ["3", "3"])]
     assert len(pd.read_csv(csv)) == 6
     assert "plotly" in plot.read_text()
-    more = ("results", str(store), "--by", "method,gamma", "--where", "method=pld")
-    code, out, err = call(monkeypatch, capsys, *more, "--pivot")
-    assert code == 0, err
-    assert "gamma 1" in out
-    code, out, err = call(monkeypatch, capsys, *more, "--cost", "drafted", "--plot", str(plot))
-    assert code == 0, err
-    assert {"tau:", "drafted:", "front"} < set(out.split())
-    assert "front" in out
-    assert "nothing is better" in plot.read_text()
     for arguments, message in (
-        ((*more, "--cost", "drafted", "--pivot"), "--cost goes with neither"),
-        ((*more, "--cost", "tau"), "two columns"),
-        (("results", str(store), "--by", "gamma", "--pivot"), "at least two parameters"),
-        (("results", str(tmp_path / "no.sqlite")), "does not exist"),
-        (("results", str(store), "--by", "eta"), "no column 'eta'"),
-        (("results", str(store), "--where", "x"), "conditions are name=value"),
+        (("sweep", str(tmp_path / "no.sqlite")), "does not exist; it is a .toml file or a store"),
+        (("sweep", str(store), "--by", "eta"), "no column 'eta'"),
+        (("sweep", str(store), "--where", "x"), "conditions are name=value"),
+        (("sweep", str(store), "--jobs", "2"), "sweep STORE takes no --jobs"),
         (("sweep", str(tmp_path / "no.toml")), "No such file"),
     ):
         assert message in refused(monkeypatch, capsys, *arguments)
