@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specwb.commands import options as opt
-from specwb.commands.shared import Places, errors, refuse, settings_of
+from specwb.commands.shared import Places, refuse, settings_of
 from specwb.files import FOLDER, HEAD, HEADS, TALKS
 
 if TYPE_CHECKING:
@@ -130,10 +130,7 @@ def train(
         ),
     ] = None,
     device: opt.DEVICE = "auto",
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**31, help="Seed of the training."),
-    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
     seeds: Annotated[
         int,
         typer.Option(
@@ -147,8 +144,7 @@ def train(
     """
     assert out is not None  # by Places
     refuse(ctx, f"train {kind}", *REFUSED.get(kind, ()))
-    first = seed or 0
-    if first > LARGEST_SEED.get(kind, first):
+    if seed > LARGEST_SEED.get(kind, seed):
         raise ValueError(f"train {kind}: --seed is at most {LARGEST_SEED[kind]}, got {seed}")
     if kind in USES:
         from specwb.training.fit import say
@@ -166,7 +162,7 @@ def train(
             generated=generated,
             corpus=corpus,
             device=device,
-            seed=first,
+            seed=seed,
             seeds=seeds,
         )
         if seeds == 1:
@@ -183,7 +179,7 @@ def train(
         names = [name.strip() for name in own.get("only", "").split(",") if name.strip()]
         listed = None if recipe is None else Path(recipe)
         train_together(
-            target or "smol", out, corpus, listed, names, steps, device=device, seed=first
+            target or "smol", out, corpus, listed, names, steps, device=device, seed=seed
         )
         say(f"the heads are in {out}; use one with head={out}/NAME")
     elif kind == "talks":
@@ -198,7 +194,7 @@ def train(
             rows=rows or talks.ROWS,
             device=device,
             dtype=dtype,
-            seed=first,
+            seed=seed,
         )
         say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
     else:
@@ -211,7 +207,7 @@ def train(
             corpus=corpus,
             generated=generated,
             device=device,
-            seed=first,
+            seed=seed,
             **own,
         )
         say(f"the n-grams are in {folder}")
