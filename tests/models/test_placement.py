@@ -180,6 +180,8 @@ def test_attention_of_the_library_s(folder, plain):
     assert generic.model.config._attn_implementation == "eager"
     assert texts(generic, "ar") == plain
     assert not specwb.load(folder, attn_implementation="sdpa").backbone.whole
+    with pytest.raises(UnsupportedModel, match="does not take a tree's mask"):
+        specwb.load(folder, generic=True, attn_implementation="paged|eager")
 
 
 # -------------------------------------------------------------------------------------- quantised
