@@ -26,7 +26,6 @@ from specwb.commands.sweep import sweep
 from specwb.commands.trace import trace
 from specwb.commands.train import train
 from specwb.commands.tune import tune
-from specwb.commands.verify import verify
 from specwb.errors import SpecwbError
 from specwb.files import first_line
 
@@ -59,7 +58,6 @@ app.command()(compare)
 app.command()(trace)
 app.command("methods")(list_methods)
 app.command()(tune)
-app.command()(verify)
 app.command()(certify)
 app.command()(check)
 app.command()(evaluate)

@@ -39,10 +39,10 @@ Store = dict[str, dict[str, str]]
 TEXT = """\
 # What finds which fault
 
-`specwb verify --rule` (`specwb.verify.check_rule`) enumerates the output of a *rule* on small trees
-and models. `specwb check` (`specwb.check`) decodes with a whole *method* on a real target and
-applies three tests to the output. A correct method fails with probability {alarm:g}, of which each
-test has a third:
+`specwb.verify.check_rule` (`specwb certify package.module:Rule`) enumerates the output of a *rule*
+on small trees and models. `specwb check` (`specwb.check`) decodes with a whole *method* on a real
+target and applies three tests to the output. A correct method fails with probability {alarm:g}, of
+which each test has a third:
 
 - **first**: the joint distribution of the first three tokens, by Pearson's chi-square or the
   likelihood ratio, whichever is smaller.
@@ -57,8 +57,8 @@ test has a third:
 
 A test with a p-value below .01 that decides nothing is repeated with four times the rows.
 
-No test finds everything. The tables below apply both commands to every wrong rule and drafter of
-[tests/biased.py](../tests/biased.py). `verify`: found, with the largest total variation over its
+No test finds everything. The tables below apply both to every wrong rule and drafter of
+[tests/biased.py](../tests/biased.py). `rule`: found, with the largest total variation over its
 small instances; *passed*; or *not checked* where it cannot follow the rule. `check`: the share of
 {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens (tau 1.7 to
 2.9; 1,024 texts), or *refused* where the rule and drafter cannot be combined; then the same for
@@ -148,7 +148,7 @@ def page(store: Store) -> str:
         ("What looks wrong and is right", [*biased.RULES, *biased.DRAFTERS], True),
     ):
         rows = [row(case, store) for case in cases if case.right == right]
-        head = "| what it does | method | verify | check | first | later | longer |"
+        head = "| what it does | method | rule | check | first | later | longer |"
         line = "|---" * 7 + "|"
         parts.append("\n".join([f"## {title}\n", head, line, *rows, ""]))
     alarms = ", ".join(f"{count} with `{name}`" for name, count in store["right"].items())

@@ -241,7 +241,7 @@ LINES = {
         "FILE: o.sqlite is there and not a store of specwb's runs",
     ),
     "store empty": (text("o.sqlite", ""), ["sweep", "o.sqlite"], "runs: it is empty"),
-    "no picture": (text("x", ""), ["verify", "--rule", "nope:x"], "--rule nope:x: cannot import"),
+    "no picture": (text("x", ""), ["check", "--rule", "nope:x"], "--rule nope:x: cannot import"),
     "prompts nested": (
         text("p.jsonl", "[" * 50_000),
         ["compare", "--prompts", "p.jsonl"],
@@ -309,12 +309,12 @@ LINES = {
     ),
     "rule that exits": (
         text("m_exit.py", "import sys\nsys.exit(0)"),
-        ["verify", "--rule", "m_exit:R"],
+        ["check", "--rule", "m_exit:R"],
         "--rule m_exit:R: cannot import 'm_exit': SystemExit: 0",
     ),
     "rule that ends the process": (
         text("m_end.py", "import os\nos._exit(0)"),
-        ["verify", "--rule", "m_end:R"],
+        ["check", "--rule", "m_end:R"],
         "--rule m_end:R: cannot import 'm_end': ImportError: it ends the process (0)",
     ),
     "rule that exits later": (
@@ -323,7 +323,7 @@ LINES = {
             "from specwb.verify import RRS\nclass R(RRS):\n"
             "  def __init__(self): raise SystemExit(0)",
         ),
-        ["verify", "--rule", "m_late:R"],
+        ["check", "--rule", "m_late:R"],
         "code that the command ran ended the process (exit code 0)",
     ),
     "target long": (text("x", ""), ["compare", "--target", "a" * 5000], "File name too long"),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from specwb.commands.shared import table, whole, wide
+from specwb.commands.shared import own_rule, table, whole, wide
 
 
 def certify(
     verifier: Annotated[
         str | None,
         typer.Argument(
-            help="Function (p, q, drafts) -> tokens, as package.module:function, or a rule "
-            "such as rrsw."
+            help="Function (p, q, drafts) -> tokens, as package.module:function, or a rule, "
+            "such as rrsw or package.module:Rule."
         ),
     ] = None,
     draw: Annotated[
@@ -53,7 +55,9 @@ def certify(
     """
     from specwb.certificate.certify import LOSSLESS
     from specwb.certificate.certify import certify as certified
+    from specwb.certificate.child import forked
     from specwb.certificate.known import VERIFIERS
+    from specwb.verify.distribution import LEVEL, UNSEEN
 
     screen = wide()
     if known:
@@ -81,9 +85,30 @@ def certify(
         raise ValueError("a verifier is needed, package.module:function or a rule; or --known")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an installed command has its own folder there instead
-    result = certified(verifier, draw, logits=logits, like=like, seconds=seconds)
+    own = ":" in verifier and forked(partial(_is_rule, verifier), seconds) is True
+    given = own_rule(verifier) if own else verifier
+    result = certified(given, draw, logits=logits, like=like, seconds=seconds)
     whole(screen, repr(result))
     for case in result.instances:
         whole(screen, f"  {case}: TV {case.tv:.3g}")
+    if result and (own or ":" not in verifier):
+        whole(
+            screen,
+            f"  decisions in a stretch of the uniforms narrower than {UNSEEN:.2g} may have been "
+            f"missed (confidence 1 - {LEVEL:.0e} an instance)",
+        )
     if result.verdict != LOSSLESS:
         raise typer.Exit(1)
+
+
+def _is_rule(name: str) -> bool:
+    """Whether ``package.module:name`` is a rule. It is called in a process of its own: a function
+    is certified by an interpreter that has not imported its module before."""
+    from specwb.verify.rule import Rule
+
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception:  # certify says what is wrong with it
+        return False
+    return isinstance(found, Rule) or (isinstance(found, type) and issubclass(found, Rule))

@@ -82,6 +82,8 @@ def check(
     questions = load_prompts(prompts)
     chosen = own_rule(rule) if rule is not None and ":" in rule else rule
     model = loaded(target, device, dtype)
+    options = {} if draft is None else {"draft": draft}
+    built = make_method(method, model, rule=chosen, **options)
     ids = sorted((question.ids(model.tokenizer) for question in questions), key=len)[:PROMPTS]
     settings: dict[str, Any] = {
         "temperature": temperature,
@@ -109,8 +111,6 @@ def check(
         if not all(row["joint"].failed == bool(row["wrong"]) for row in results):
             raise typer.Exit(1)
         return
-    options = {} if draft is None else {"draft": draft}
-    built = make_method(method, model, rule=chosen, **options)
     with progress(f"checking {built.key}"):
         report = checking.check(model, built, ids, **settings)
     whole(screen, str(report))

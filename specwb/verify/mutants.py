@@ -299,4 +299,4 @@ COUNTEREXAMPLES: tuple[Counterexample, ...] = (
     ),
 )
 """Claims about several candidates that enumeration refutes. Those about blocks and trees are in
-``specwb.verify.suite``."""
+``tests/verify/test_suite.py``."""

@@ -21,8 +21,6 @@ from specwb.verify.distribution import (
     LEVEL,
     UNLISTED,
     UNSEEN,
-    Boxes,
-    Drafts,
     Inconstant,
     Unfollowed,
     all_drafts,
@@ -76,7 +74,45 @@ class Round:
     parents: tuple[int, ...]
     vocabulary: int
     sampling: Sampling
+    kind: str  # of models
+    seeds: Sequence[int]
     cases: list[Case]  # the target's before temperature and filters
+
+    @property
+    def settings(self) -> str:
+        """Temperature and filters."""
+        filters = [" with top_k"] if self.sampling.top_k else []
+        filters += [" and top_p"] if self.sampling.top_p < 1 else []
+        return "".join([f"T = {self.sampling.temperature:g}", *filters])
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decoding step with one pair of models, compared with the target's distribution.
+
+    Attributes:
+        task, index: The comparison, and which of its pairs of models this is.
+        tv: Total variation between the output, by the recovered decisions, and the target's
+            distribution, less what decisions that were not recovered may explain.
+        text: The text whose probability is furthest off.
+        probability, wanted: Of that text, in the output and by the target.
+        boxes: Number of boxes of uniforms in which the rule decides one thing.
+    """
+
+    task: Round
+    index: int
+    tv: float
+    text: E.Tokens
+    probability: float
+    wanted: float
+    boxes: int
+
+    def __str__(self) -> str:
+        task = self.task
+        pair = zip(("p", "q"), task.cases[self.index], strict=True)
+        firsts = [f"{x} = ({', '.join(f'{float(a):.3g}' for a in model(()))})" for x, model in pair]
+        where = f"{task.scheme.name}, tree {_shape(task.parents)}, {task.settings}"
+        return f"{where}, first {', '.join(firsts)}"
 
 
 @dataclass
@@ -87,36 +123,44 @@ class RuleCheck:
         rule: Its name.
         schemes: The names of the sampling schemes it was run with.
         lossy: Whether it does not claim to be lossless.
-        rounds: Number of steps compared, one for each pair of models and tree.
-        worst, mean: The largest and the mean total variation between a step's output, by its
-            recovered decisions, and the target's distribution; ``where`` is the step with the
-            largest.
+        steps: The steps compared, one for each pair of models and tree.
         host: Number of cases in which it decides otherwise with ``lazy`` set, as on a CPU.
         pvalue: Of a sampled test, for candidates that cannot be listed (COUPLED); else None.
         failure: The exception that the rule raised.
         unchecked: Why there is no result: none of its sampling schemes could be run, or its
             decisions could not be recovered.
-        covered: The steps that were compared.
     """
 
     rule: str
     schemes: tuple[str, ...]
     lossy: bool = False
-    rounds: int = 0
-    worst: float = 0.0
-    mean: float = 0.0
-    where: str = ""
+    steps: list[Step] = field(default_factory=list)
     host: int = 0
     pvalue: float | None = None
     failure: str = ""
     unchecked: str = ""
-    covered: list[Round] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        """Number of comparisons."""
+        return len(self.steps) + (self.pvalue is not None)
+
+    @property
+    def counterexample(self) -> Step | None:
+        """The step with the largest total variation, if that is more than rounding."""
+        step = max(self.steps, key=lambda step: step.tv, default=None)
+        return step if step is not None and step.tv >= TOLERANCE else None
+
+    @property
+    def worst(self) -> float:
+        """The largest total variation of any step."""
+        return max((step.tv for step in self.steps), default=0.0)
 
     @property
     def wrong(self) -> bool:
         """Something differed from the target's distribution, or the rule failed."""
-        biased = self.worst >= TOLERANCE or (self.pvalue is not None and self.pvalue <= ALARM)
-        return biased or bool(self.host) or bool(self.failure)
+        biased = self.counterexample or (self.pvalue is not None and self.pvalue <= ALARM)
+        return bool(biased or self.host or self.failure)
 
     @property
     def lossless(self) -> bool:
@@ -135,25 +179,19 @@ class RuleCheck:
         missed; it is exceeded with probability ``LEVEL`` at most."""
         return self.worst + UNSEEN
 
-    def add(self, distance: float, where: str) -> None:
-        """Count a step with its total variation."""
-        self.rounds += 1
-        self.mean += (distance - self.mean) / self.rounds
-        if distance > self.worst:
-            self.worst, self.where = distance, where
-
     @property
     def coverage(self) -> str:
         """The comparisons made: sampling schemes, settings, and trees over vocabularies."""
-        if not self.covered:
+        if not self.steps:
             return ""
+        covered = [step.task for step in self.steps]
         trees: dict[int, list[str]] = {}
-        for x in sorted(self.covered, key=lambda x: (x.vocabulary, len(x.parents), x.parents)):
+        for x in sorted(covered, key=lambda x: (x.vocabulary, len(x.parents), x.parents)):
             trees.setdefault(x.vocabulary, []).append(_shape(x.parents))
         return "; ".join(
             [
-                ", ".join(dict.fromkeys(x.scheme.name for x in self.covered)),
-                ", ".join(dict.fromkeys(_settings(x.sampling) for x in self.covered)),
+                ", ".join(dict.fromkeys(x.scheme.name for x in covered)),
+                ", ".join(dict.fromkeys(x.settings for x in covered)),
                 *(f"{v} tokens: {', '.join(dict.fromkeys(x))}" for v, x in trees.items()),
             ]
         )
@@ -180,8 +218,11 @@ class RuleCheck:
                 f"  TV {self.worst:.2g} of the recovered decisions; a stretch of the uniforms "
                 f"narrower than {UNSEEN:.2g} may be missed (confidence 1 - {LEVEL:.0e} a step)"
             )
-        if self.worst >= TOLERANCE:
-            lines.append(f"  largest at {self.where}")
+        if step := self.counterexample:
+            lines.append(
+                f"  largest at {step}: the text {list(step.text)} comes out with probability"
+                f" {step.probability:.4f}, the target's is {step.wanted:.4f}"
+            )
         if self.host:
             lines.append(f"  with `lazy` set it decides otherwise in {self.host} cases")
         if self.pvalue is not None:
@@ -203,12 +244,6 @@ def _shape(parents: Sequence[int]) -> str:
 def widest(parents: Sequence[int]) -> int:
     """The largest number of children of any node of a tree."""
     return max(map(len, E.children_of(parents)))
-
-
-def _settings(sampling: Sampling) -> str:
-    filters = [" with top_k"] if sampling.top_k else []
-    filters += [" and top_p"] if sampling.top_p < 1 else []
-    return "".join([f"T = {sampling.temperature:g}", *filters])
 
 
 def check_rule(
@@ -256,7 +291,6 @@ def check_rule(
                 check.unchecked = str(error)
         if rule.schemes == {Scheme.COUPLED}:
             check.pvalue = _sampled(rule)
-            check.rounds += 1
     except Inconstant as error:  # so may its answers have been before
         check = RuleCheck(name, schemes, check.lossy, unchecked=str(error))
     except Exception as error:  # a rule of somebody's own may raise anything
@@ -280,7 +314,7 @@ def _rounds(rule: Rule) -> Iterator[Round]:
                 (filtered, "dense", seeds[1::2] if v > 2 else ()),
             ):
                 if cases := [models(seed, v, kind) for seed in some]:
-                    yield Round(scheme, parents, v, sampling, cases)
+                    yield Round(scheme, parents, v, sampling, kind, some, cases)
         for parents, v, seeds, support in _LARGE:
             if not takes(rule, scheme, parents):
                 continue
@@ -290,7 +324,7 @@ def _rounds(rule: Rule) -> Iterator[Round]:
             sizes = [k if scheme in INDEPENDENT else max(k, least) for k in support]
             pairs = [(seed, models(seed, v, "dense")) for seed in seeds]
             cases = [(p, _cut(q, sizes, seed)) for seed, (p, q) in pairs]
-            yield Round(scheme, parents, v, PLAIN, cases)
+            yield Round(scheme, parents, v, PLAIN, "dense", seeds, cases)
 
 
 def takes(rule: Rule, scheme: Scheme, parents: tuple[int, ...]) -> bool:
@@ -334,42 +368,33 @@ def _sampled_from(target: E.Model, sampling: Sampling) -> E.Model:
 
 
 def _compare(rule: Rule, check: RuleCheck, task: Round) -> None:
-    """Add the steps of one tree to the check."""
-    tree = Tree.parents(list(task.parents))
-    drafts = all_drafts(task.scheme, tree, task.cases)
-    scores = replace(drafts.scores, sampling=task.sampling)
-    boxes = boxes_of(rule, drafts.draft, scores)
-    cases = [(_sampled_from(target, task.sampling), draft) for target, draft in task.cases]
-    compared = compare(rule, replace(drafts, scores=scores), cases, boxes, TOLERANCE)
-    for (target, draft), (_, far, missed) in zip(cases, compared, strict=True):
-        p, q = (", ".join(f"{float(x):.3g}" for x in model(())) for model in (target, draft))
-        settings = f"{task.scheme.name}, tree {_shape(task.parents)}, {_settings(task.sampling)}"
-        check.add(far - missed, f"{settings}, first p = ({p}), q = ({q})")
-    check.covered.append(task)
-    check.host += host_differs(rule, drafts.draft, scores, boxes)
-
-
-def compare(
-    rule: Rule, drafts: Drafts, cases: Sequence[Case], boxes: Boxes, tolerance: float
-) -> Iterator[tuple[dict[E.Tokens, float], float, float]]:
-    """For each pair of models the distribution of the texts, its distance from the target's, and
-    how much of it boxes that are wrong may explain: 0 where none was seen to be wrong, and then
-    the distance holds but for decisions less probable than ``UNSEEN``.
+    """Add the steps of one tree to the check.
 
     Raises:
-        Unfollowed: Boxes are wrong, and may explain all of the distance.
+        Unfollowed: Boxes were seen to be wrong, and may explain all of a distance.
     """
+    tree = Tree.parents(list(task.parents))
+    drafts = all_drafts(task.scheme, tree, task.cases)
+    drafts = replace(drafts, scores=replace(drafts.scores, sampling=task.sampling))
+    boxes = boxes_of(rule, drafts.draft, drafts.scores)
+    cases = [(_sampled_from(target, task.sampling), draft) for target, draft in task.cases]
     texts = joint_distributions(drafts, cases, boxes)
     shares = shares_wrong(rule, drafts, boxes)
-    for (target, _), found, missed in zip(cases, texts, shares, strict=True):
-        far = distance(found, E.target_distribution(target, drafts.draft.tree.D + 1))
-        if missed and far <= max(missed, tolerance):
+    of_box = torch.tensor(drafts.case)[boxes.row]
+    for i, ((target, _), output, missed) in enumerate(zip(cases, texts, shares, strict=True)):
+        wanted = E.target_distribution(target, tree.D + 1)
+        far = distance(output, wanted)
+        if missed and far <= max(missed, TOLERANCE):
             raise Unfollowed(
                 f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
                 f"corners, with a probability up to {missed:.2g}; what can be recovered are rules "
                 "that compare single uniforms with thresholds"
             )
-        yield found, far, missed
+        apart = {x: (output.get(x, 0.0), float(wanted.get(x, 0))) for x in {*output, *wanted}}
+        text = max(apart, key=lambda x: abs(apart[x][0] - apart[x][1]))
+        count = int((of_box == i).sum())
+        check.steps.append(Step(task, i, far - missed, text, *apart[text], count))
+    check.host += host_differs(rule, drafts.draft, drafts.scores, boxes)
 
 
 def distance(one: Mapping, other: Mapping) -> float:

@@ -258,14 +258,7 @@ def test_temperatures_reach_an_adapted_function(cold):
 # --------------------------------------------------------------------------------------- rules
 
 
-OTHERS = ["rrs", "kseq", "point", "naive", "traversal"]
-
-
-@pytest.mark.parametrize(
-    "rule",
-    ["rejection", "rrsw", "top", "block", "gbv"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS],
-)
+@pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_the_projects_own_rules(rule):
     result = certify(rule, seconds=BUSY)
     assert result, result

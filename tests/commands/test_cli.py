@@ -37,7 +37,7 @@ except SystemExit as stop:
 @pytest.mark.parametrize(
     ("arguments", "code", "pattern"),
     [
-        (["--help"], 0, "generate .*compare .*methods .*tune .*verify .*train "),
+        (["--help"], 0, "generate .*compare .*methods .*tune .*certify .*train "),
         (["--version"], 0, f"specwb {specwb.__version__}"),
         (["generate", "--nonsense"], 2, ""),
         (["compare", "--help"], 0, "--methods"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction as F
 
 import biased
@@ -321,17 +322,20 @@ def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
         "        return super().node(p, q, tokens, ok, u / 2)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, capsys, "verify", "--rule", "mine:Right")[0] == 0
-    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "mine:Wrong")
+    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Right")
+    assert code == 0
+    assert "lossless in these 37 instances" in out
+    assert "narrower than 0.00061 may have been missed (confidence 1 - 2e-09" in out
+    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Wrong")
     assert code == 1
-    assert "wrong: NOT lossless" in out
-    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "mine:Own")
+    assert re.search(r"biased: TV 0\.\d+; the text \[.*\] comes out with probability", out)
+    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Own")
     assert code == 1
-    assert "own: not checked" in out
-    assert "NOT EVERYTHING COULD BE CHECKED" in out
+    assert "no certificate: " in out
     assert "random numbers of its own" in out
     for bad, word in (("mine:Nothing", "'Nothing'"), ("none:Rule", "'none'")):
-        assert word in refused(monkeypatch, capsys, "verify", "--rule", bad)
+        assert word in refused(monkeypatch, capsys, "certify", bad)
+    assert "give no draw" in refused(monkeypatch, capsys, "certify", "mine:Right", "--draw", "top")
 
 
 @pytest.mark.slow

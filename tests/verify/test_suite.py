@@ -1,139 +1,178 @@
-"""``specwb verify`` passes what is right, and sees whatever is wrong with a rule, a closed form, a
-mutant or a claim."""
+"""Every rule over fractions with every sampling scheme for which it is lossless, the same rules as
+they decode, and published claims that are false."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction as F
+from functools import partial
 
 import pytest
-from terminal import call, refused
 
 from specwb.flow import Exactness
-from specwb.verify import RULES, suite
+from specwb.verify import RULES, check_rule
 from specwb.verify import exact as E
-from specwb.verify.mutants import MUTANTS, Counterexample, Mutant, residual_from_p
-from specwb.verify.production import RuleCheck
-
-QUICK = ("rejection", "top", "block")
-
+from specwb.verify.instances import all_trees, dense_pairs, level_order, models, pairs
+from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS
+from specwb.verify.production import distance
+from specwb.verify.tree_mutants import TREE_MUTANTS, cumulative_products
 
 NAMES = (*E.RULES, *E.TREE_RULES)
+QUICK = ("rejection", "top", "block")
+EVERY = [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
+PATHS = [
+    (-1, *[0] * k, *range(1, k * (length - 1) + 1))
+    for k, length in ((2, 2), (3, 1), (2, 3), (3, 2))
+]
+"""Trees of k paths that part at the root."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
-)
+def trees(nodes: int) -> list[tuple[int, ...]]:
+    return [level_order(tree) for tree in all_trees(nodes)]
+
+
+def output_of(outcomes: Iterable[E.Outcome], target: E.Model, parents) -> tuple[dict, dict]:
+    """The tokens that a step writes, and the target's distribution of as many tokens."""
+    length = max(E.depths(parents)) + 1
+    return E.completed(outcomes, target, length), E.target_distribution(target, length)
+
+
+def outcomes_of(name: str, scheme: str, target: E.Model, draft: E.Model, parents):
+    if name in E.TREE_RULES:
+        return list(E.TREE_RULES[name].outcomes(scheme, target, draft, parents))
+    if scheme == "IID_PATHS":
+        return list(E.paths_outcomes(E.RULES[name], target, draft, parents))
+    return list(E.walks(E.RULES[name], E.SCHEMES[scheme], target, draft, parents))
+
+
+def check_steps(name: str, scheme: str, parents: tuple[int, ...]) -> None:
+    """A step's output is the target's and its length the closed form, with difficult models and
+    dense ones; over three tokens where the tree is small."""
+    tree_rule, table = E.TREE_RULES.get(name), E.CHILD_TABLES.get((name, scheme))
+    expected = tree_rule.expected if tree_rule else table and partial(E.expected_from_table, table)
+    for seed, kind in enumerate(("any", "dense")):
+        for v in (2, 3) if len(parents) <= 4 else (2,):
+            target, draft = models(seed, v, kind)
+            outcomes = outcomes_of(name, scheme, target, draft, parents)
+            output, wanted = output_of(outcomes, target, parents)
+            assert E.tv(output, wanted) == 0, (scheme, parents, v, kind)
+            if expected is not None:
+                assert E.mean_accepted(outcomes) == expected(target, draft, parents)
+
+
+def check_trees(name: str, nodes: int) -> int:
+    """Steps over all ordered trees of so many nodes besides the root; returns how many."""
+    tree_rule = E.TREE_RULES.get(name)
+    checked = 0
+    for parents in trees(nodes):
+        chain = len(set(parents)) == len(parents)
+        fits = tree_rule.fits(parents) if tree_rule else name != "rejection" or chain
+        for scheme in (tree_rule.schemes if tree_rule else E.LOSSLESS[name]) if fits else ():
+            check_steps(name, scheme, parents)
+            checked += 1
+    return checked
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_rule_is_lossless_and_its_mutants_are_refuted(name) -> None:
-    """Over fractions and as it decodes: at one node and over whole rounds the output is the
-    target's, lengths are their closed forms, acceptance is below the optimum."""
-    seen: list[float] = []
-    report = suite.run(progress=lambda done, _: seen.append(done), rules=[name])
-    (line,) = report.rules
-    assert report.right, suite.notes(report)
-    assert (line.worst, line.above, line.unequal) == (0, 0, 0)
-    assert line.production is not None
-    assert line.production.worst < 1e-9
-    assert line.killed == line.mutants == len(report.mutants)
-    assert (line.of_optimum == 1) is (name in ("rejection", "top", "point"))
-    # two models over each of the 64 trees, or of the few that fit
-    assert line.cases > (400 if name in E.RULES and name != "rejection" else 10)
-    assert not any(word in str(suite.cells(report)) for word in ("WRONG", "unfinished"))
-    assert seen == sorted(seen)
-    assert seen[0] == 0 < seen[-1] < 1
+    """Over all trees of up to five nodes besides the root; its mutants are off by something."""
+    assert sum(check_trees(name, nodes) for nodes in range(1, 6)) >= 5
+    if "IID" in E.LOSSLESS.get(name, ()) and name != "rejection":
+        for parents in PATHS:
+            check_steps(name, "IID_PATHS", parents)
+    for mutant in MUTANTS:
+        if mutant.original == name:
+            drawn = ((mutant.node, mutant.scheme, p, q, mutant.k, p) for p, q in dense_pairs(100))
+            assert any(E.output_distribution(*given) != p for *given, p in drawn), mutant.name
+    for tree_mutant in TREE_MUTANTS:
+        if tree_mutant.original == name:
+            where = tree_mutant.parents
+            assert any(
+                E.tv(
+                    *output_of(
+                        tree_mutant.outcomes(tree_mutant.scheme, *both, where), both[0], where
+                    )
+                )
+                for both in (models(seed, 3, tree_mutant.models) for seed in range(10))
+            ), tree_mutant.name
 
 
-def test_more_trees_when_asked() -> None:
-    texts: list[str] = []
-    assert suite.run(True, lambda done, text: texts.append(text), ["block"]).right
-    assert any("6 nodes" in text for text in texts)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [x if x == "block" else pytest.param(x, marks=pytest.mark.rare) for x in NAMES]
+)
+def test_every_rule_over_all_trees_of_six_nodes(name) -> None:
+    assert check_trees(name, 6)
+
+
+@pytest.mark.parametrize("name", [x for x in EVERY if x.values[0] in E.RULES])
+def test_the_output_at_one_node(name) -> None:
+    """It is p; acceptance is at most the optimum of all lossless rules, and its closed form."""
+    rule, optimal = E.RULES[name], []
+    for scheme in E.LOSSLESS[name]:
+        table, draws = E.CHILD_TABLES.get((name, scheme)), E.SCHEMES[scheme]
+        for p, q in pairs(100):
+            for k in (1,) if name == "rejection" else (1, 2, 3):
+                assert E.output_distribution(rule, draws, p, q, k) == p
+                if k > 2:
+                    continue
+                accepted, optimum = E.acceptance(rule, draws, p, q, k), E.optimum(draws, p, q, k)
+                assert accepted <= optimum
+                if scheme == E.LOSSLESS[name][0]:  # its own
+                    optimal.append(accepted == optimum)
+                if name == "kseq":  # its bonus token may be a child, which tables do not count
+                    assert table is None or accepted == E.kseq_acceptance(p, q, k)
+                elif table is not None:
+                    assert accepted == E.table_total(table(p, q, k))
+    assert all(optimal) is (name in ("rejection", "top", "point"))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_rule_as_it_decodes(name) -> None:
+    check = check_rule(name)
+    assert check.lossless, check
+    assert check.worst < 1e-9
+
+
+def test_products_of_uniforms_are_wrong() -> None:
+    """The one mutant whose output is in floats."""
+    target, draft = models(0, 3, "dense")
+    assert distance(cumulative_products(target, draft), E.target_distribution(target, 3)) > 1e-3
 
 
 def test_every_mutant_names_a_rule_and_every_node_rule_has_one() -> None:
     assert {m.original for m in MUTANTS} == set(E.RULES)
-    assert {m.original for m in suite.TREE_MUTANTS} <= {*E.RULES, *E.TREE_RULES}
+    assert {m.original for m in TREE_MUTANTS} <= set(NAMES)
     lossless = {name for name, rule in RULES.items() if rule.exactness is Exactness.LOSSLESS}
-    assert lossless == {*E.RULES, *E.TREE_RULES}
+    assert lossless == set(NAMES)
 
 
-def test_claims_are_refuted() -> None:
-    claims = suite.claims()
-    assert len(claims) == 8
-    assert not any(claim.holds for claim in claims)
-    assert {"accepted 10/9 and 11/9", "TV 1/9, accepted 4/3 where 11/9 is the most"} <= {
-        claim.outcome for claim in claims
-    }
+# -------------------------------------------------------------------------------- false claims
 
 
-CERTAIN = ([F(1)], None)
-UNDER_TEST = {
-    "wrong": residual_from_p,
-    "no bonus token": lambda p, q, tokens: (E.rejection(p, q, tokens)[0], None),
-    "above the optimum": lambda p, q, tokens: CERTAIN if tokens else ([], list(p)),
-}
+@pytest.mark.parametrize("claim", COUNTEREXAMPLES, ids=lambda claim: claim.name)
+def test_a_claim_is_refuted(claim) -> None:
+    assert claim.output() != list(claim.p)
 
 
-@pytest.mark.parametrize("kind", UNDER_TEST)
-def test_a_wrong_rule_is_an_error(kind, monkeypatch, capsys) -> None:
-    monkeypatch.setitem(E.RULES, "rejection", UNDER_TEST[kind])
-    monkeypatch.setattr(suite, "check_rule", lambda rule: RuleCheck("", (), rounds=1))
-    code, out, _ = call(monkeypatch, capsys, "verify", "--rule", "rejection")
-    assert code == 1
-    assert "WRONG" in out
-    assert ("rejection failed at" in out) is (kind == "no bonus token")
-    (line,) = suite.run(rules=["rejection"]).rules
-    assert (line.above > 0) is (kind != "no bonus token")
+def test_claims_about_blocks_are_refuted() -> None:
+    """That token and block verification coincide for two tokens, and that hierarchical speculative
+    decoding is lossless and longer than block verification."""
+    p, q = [F(1, 3), F(2, 3)], [F(2, 3), F(1, 3)]
+    both = (lambda prefix: p), (lambda prefix: q)
+    block = E.block_expected_accepted(*both, (-1, 0, 1))
+    assert (E.chain_expected_accepted(*both, 2), block) == (F(10, 9), F(11, 9))
+    (hsd,) = (m for m in TREE_MUTANTS if m.name == "hsd")
+    outcomes = list(hsd.outcomes(hsd.scheme, *both, hsd.parents))
+    assert E.tv(*output_of(outcomes, both[0], hsd.parents)) == F(1, 9)
+    assert E.mean_accepted(outcomes) == F(4, 3) > block
 
 
-@pytest.mark.parametrize("check", [RuleCheck("", (), rounds=1, worst=0.1), RuleCheck("", ())])
-def test_a_wrong_or_unchecked_rule_that_decodes_is_seen(check, monkeypatch) -> None:
-    monkeypatch.setattr(suite, "check_rule", lambda rule: check)
-    assert not suite.run(rules=["rejection"]).right
-
-
-def test_a_wrong_closed_form_is_seen(monkeypatch) -> None:
-    monkeypatch.setattr(suite, "check_rule", lambda rule: RuleCheck("", (), rounds=1))
-    monkeypatch.setitem(E.CHILD_TABLES, ("top", "TOP_AND_SAMPLE"), E.CHILD_TABLES["point", "POINT"])
-    (line,) = suite.run(rules=["top"]).rules
-    assert (line.unequal > 0, line.worst, line.right) == (True, 0, False)
-
-
-def test_a_mutant_that_survives_is_seen(monkeypatch) -> None:
-    monkeypatch.setattr(suite, "check_rule", lambda rule: RuleCheck("", (), rounds=1))
-    none = Mutant("none", E.top_rule, E.top_and_sample, 2, "nothing", "top")
-    monkeypatch.setattr(suite, "MUTANTS", (*MUTANTS, none))
-    report = suite.run(rules=["top"])
-    assert (report.rules[0].killed, report.rules[0].mutants) == (1, 2)
-    assert not report.right
-
-
-def test_a_claim_that_holds_is_seen(monkeypatch) -> None:
-    half = (F(1, 2), F(1, 2))
-    monkeypatch.setattr(
-        suite,
-        "COUNTEREXAMPLES",
-        (Counterexample("true", "rejection is lossless", E.rejection, E.iid, half, half, 1),),
+def test_lossy_rules_are_off() -> None:
+    """Typical acceptance of the two most probable tokens, and the longest of two roots."""
+    assert any(
+        E.output_distribution(E.typical, E.top, p, q, 2) != list(p) for p, q in dense_pairs(10)
     )
-    assert suite.claims()[0].holds
-    assert not suite.Report(claims=suite.claims()).right
-
-
-def test_interrupted(monkeypatch, capsys) -> None:
-    real = suite._round
-
-    def stop(*arguments) -> None:
-        real(*arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(suite, "_round", stop)
-    monkeypatch.setattr(suite, "check_rule", lambda rule: RuleCheck("", (), rounds=1))
-    code, out, _ = call(monkeypatch, capsys, "verify", "--full", "--rule", "block", "--rule", "gbv")
-    assert code == 130
-    assert "unfinished" in out
-    assert "interrupted" in out
-    assert "gbv" not in out.split("wrong rule")[0]
-
-
-@pytest.mark.parametrize("rule", ["nope", "no:Rule"])
-def test_bad_input_is_one_line(monkeypatch, capsys, rule) -> None:
-    err = refused(monkeypatch, capsys, "verify", "--rule", rule)
-    assert f"'{rule.partition(':')[0]}'" in err
+    target, draft = models(0, 3, "dense")
+    output = E.roots_distribution(target, draft, (-1, 0, 1), 2, 3)
+    assert E.tv(output, E.target_distribution(target, 3)) > 0
