@@ -3,9 +3,9 @@ with the right counterpart they decode, and say that they are lossless.
 
 ``CASES`` lists them with the method that each goes into, beside some that look wrong and are right.
 Which of ``check_rule`` and ``specwb.check`` finds which is measured by
-``tests/check_power.py`` and printed in docs/check.md. The same mistakes over fractions are in
-``specwb.verify.mutants`` and ``tree_mutants``; those that a user can try by ``specwb check
---controls`` are taken from ``specwb.verify.controls``.
+``tests/check_power.py`` and printed in docs/check.md. Six of the rules are in
+``specwb.verify.wrong_rules`` over fractions too; tensor code, as here, is faster by far, and every
+case is checked twenty times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from specwb.flow import Draft, Scheme, Scores, Verdict
 from specwb.noise import ACCEPT, BONUS, DRAFT
 from specwb.probability import Sampling
 from specwb.verify import RRS, Block, KSeq, Rejection, RRSw, Rule, WeightedRace
-from specwb.verify.controls import DuplicatesDropped, ReplacementForgotten, ResidualFromP
 from specwb.verify.kseq import scale
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10], [11, 2, 30, 4, 5]]
@@ -47,6 +46,34 @@ def warmer(q: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 # ------------------------------------------------------------------------------------------- rules
+
+
+class ReplacementForgotten(RRS):
+    """Candidates drawn without replacement are tested by the rule for independent ones."""
+
+    name = "replacement_forgotten"
+    schemes = frozenset({Scheme.WITHOUT_REPLACEMENT})
+
+
+class DuplicatesDropped(RRS):
+    """Of equal independent candidates one is kept, and what remains is tested as if it
+    were all."""
+
+    name = "duplicates_dropped"
+    schemes = frozenset({Scheme.IID})
+
+    def node(self, p, q, tokens, ok, u):
+        same = (tokens[:, :, None] == tokens[:, None, :]) & ok[:, None, :]
+        return super().node(p, q, tokens, ok & ~torch.tril(same, -1).any(2), u)
+
+
+class ResidualFromP(RRSw):
+    """After a rejection the bonus token is drawn from p and not from what is left of it."""
+
+    name = "residual_from_p"
+
+    def node(self, p, q, tokens, ok, u):
+        return super().node(p, q, tokens, ok, u)[0], p
 
 
 class NoUpdate(RRS):
@@ -610,7 +637,7 @@ class Case:
         """What is wrong, in words."""
         described = self.drafter or self.rule
         about = described.__doc__ if described is not None else RIGHT[self.name]
-        return " ".join((about or "").split()).removeprefix("Wrong: ")  # of CONTROLS
+        return " ".join((about or "").split())
 
     def method(self, target: specwb.Target, draft: specwb.Target) -> specwb.Method:
         """The method, built for a pair of models."""

@@ -21,7 +21,7 @@ from pictures_methods import METHODS
 
 from specwb import analysis
 from specwb.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
-from specwb.verify import exact, mutants
+from specwb.verify import exact, wrong_rules
 
 P = (F(1, 2), F(3, 10), F(1, 5), F(0))  # the instance of theorem 5.4
 Q = (F(1, 10), F(1, 5), F(3, 10), F(2, 5))
@@ -384,10 +384,10 @@ def wrong() -> Figure:
     """Page 8: rules that are almost right, how far off they are and what they accept."""
     figure, (axes,) = sheet(1, 5.4)
     rows = []
-    for mutant in mutants.MUTANTS:
-        drawn = mutant.node, mutant.scheme, P, Q, mutant.k
-        off = exact.tv(exact.output_distribution(*drawn), P)
-        rows.append((float(off), float(exact.acceptance(*drawn)), mutant.wrong))
+    for mutant in wrong_rules.AT_ONE_NODE:
+        drawn = exact.SCHEMES[mutant.scheme]
+        rate = exact.acceptance(mutant.node, drawn, P, Q, mutant.k)
+        rows.append((float(exact.tv(mutant.output(P, Q), P)), float(rate), mutant.wrong))
     rows.sort()
     places = range(len(rows))
     axes.barh(places, [off for off, _, _ in rows], color=REJECTED, hatch="////", edgecolor=INK)

@@ -75,7 +75,7 @@ def check(
     from specwb.bench.work import check_work
     from specwb.evaluation import check as checking
     from specwb.evaluation.joint import BATCH
-    from specwb.verify.controls import CONTROLS
+    from specwb.verify.wrong_rules import WRONG_RULES
 
     if controls and rule is not None:
         raise ValueError("--controls checks wrong rules of its own; leave --rule out")
@@ -92,7 +92,7 @@ def check(
         "seed": seed,
     }
     screen = wide()
-    tests = len(CONTROLS) if controls else 1
+    tests = sum(bool(rule.method) for rule in WRONG_RULES.values()) if controls else 1
     at_once = min(rows, BATCH)
     passes = tests * rows / at_once * TOKENS
     about = check_work(model, f"{rows:,} texts", passes, at_once, lower="--rows")

@@ -13,7 +13,7 @@ from itertools import permutations, product
 from typing import Any
 
 from specwb.verify import exact
-from specwb.verify.mutants import MUTANTS
+from specwb.verify.wrong_rules import AT_ONE_NODE
 
 
 def distributions(tokens: int, parts: int) -> Iterator[list[Fraction]]:
@@ -200,7 +200,11 @@ class Verifier:
 
 def lineups() -> Iterator[dict[str, Any]]:
     """p and q, and three verifiers for them, of which exactly one is biased."""
-    wrong = [m.node for m in MUTANTS if m.scheme is exact.iid and m.original in ("rrs", "race")]
+    wrong = [
+        m.node
+        for m in AT_ONE_NODE
+        if m.node and m.scheme == "IID" and m.original in ("rrs", "race")
+    ]
     weights = [([1, 1], [1, 3]), ([1, 2], [2, 1]), ([2, 1, 1], [1, 1, 2]), ([4, 3, 2], [2, 3, 4])]
     for (over_p, over_q), mutant in product(weights, wrong):
         p, q = tuple(exact.norm(over_p)), tuple(exact.norm(over_q))

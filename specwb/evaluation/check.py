@@ -21,7 +21,7 @@ from specwb.methods import method as make_method
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.probability import COLDEST, Sampling
-from specwb.verify.controls import CONTROLS
+from specwb.verify.wrong_rules import WRONG_RULES
 
 LATER = 4
 """How many tokens are written before the second test of three tokens."""
@@ -236,13 +236,14 @@ def controls(
         rule = method.rule_for(sampling).name
         table.append({"rule": rule, "method": spec, "wrong": wrong, "joint": test})
 
-    for spec in dict.fromkeys(control.spec for control in CONTROLS):
+    wrong = [rule for rule in WRONG_RULES.values() if rule.method]
+    for spec in dict.fromkeys(rule.method for rule in wrong):
         add(make_method(spec, target, **options), spec, "")
-    for control in CONTROLS:
-        right = make_method(control.spec, target, **options)
-        key = f"{control.spec},rule={control.name}"
-        method = Method(key, right.drafter, control.rule(), right.exactness)
-        add(method, control.spec, control.wrong)
+    for rule in wrong:
+        right = make_method(rule.method, target, **options)
+        key = f"{rule.method},rule={rule.name}"
+        method = Method(key, right.drafter, rule.rule, right.exactness)
+        add(method, rule.method, rule.wrong)
     return table
 
 

@@ -26,12 +26,12 @@ from specwb.verify.exact import (
     output_distribution,
     rrs,
 )
-from specwb.verify.mutants import MUTANTS, Mutant
+from specwb.verify.wrong_rules import WRONG_RULES, WrongRule
 
 CHILDREN = 2
 ALARM = 0.01
 """The p-value below which a verifier is called biased."""
-BIASED = {m.name: m for m in MUTANTS if m.name in ("deduplicated", "race_against_q", "low_rho")}
+BIASED = {name: WRONG_RULES[name] for name in ("deduplicated", "race_against_q", "low_rho")}
 """Whose bias cannot be told from how much they accept."""
 
 
@@ -58,12 +58,14 @@ def suspects(seed: int = 0) -> dict[str, Suspect]:
 def culprit(seed: int = 0) -> tuple[str, str]:
     """Tell which of :func:`suspects` is biased, and what is wrong with it."""
     rules, mutant = _rules(seed)
-    return "ABC"[rules.index(mutant.node)], mutant.wrong
+    (biased,) = (i for i, rule in enumerate(rules) if rule is mutant.node)
+    return "ABC"[biased], mutant.wrong
 
 
-def _rules(seed: int) -> tuple[list[NodeRule], Mutant]:
+def _rules(seed: int) -> tuple[list[NodeRule], WrongRule]:
     random = Random(seed)
     mutant = random.choice(list(BIASED.values()))
+    assert mutant.node is not None
     rules: list[NodeRule] = [rrs, kseq, mutant.node]
     random.shuffle(rules)
     return rules, mutant

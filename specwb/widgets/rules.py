@@ -11,12 +11,12 @@ from scipy.special import softmax
 from specwb import figures
 from specwb.analysis import DRAWN, RATES, optimum
 from specwb.verify import exact
-from specwb.verify.mutants import MUTANTS
+from specwb.verify.wrong_rules import AT_ONE_NODE
 from specwb.widgets.controls import Control, Explorer
 
 UNITS = 120  # probabilities are multiples of one over this, for fractions to stay small
 NAMES = {"top": "top_and_sample", "coupling": "coupling (at least)"}
-WRONG = {mutant.name: mutant for mutant in MUTANTS}
+WRONG = {mutant.name: mutant for mutant in AT_ONE_NODE}
 
 
 def pair(temperature: float, mismatch: float, vocabulary: int, seed: int) -> tuple[list, list]:
@@ -39,11 +39,9 @@ def came_out(verifier: str, p: tuple, q: tuple, k: int) -> list:
     sampling scheme that it is lossless for, or of a mutant.
     """
     if wrong := WRONG.get(verifier):
-        node, scheme, single = wrong.node, wrong.scheme, wrong.k == 1
-    else:
-        node, scheme = exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]]
-        single = verifier == "rejection"
-    return exact.output_distribution(node, scheme, p, q, 1 if single else k)
+        return wrong.output(p, q, 1 if wrong.k == 1 else k)
+    node, scheme = exact.RULES[verifier], exact.SCHEMES[exact.LOSSLESS[verifier][0]]
+    return exact.output_distribution(node, scheme, p, q, 1 if verifier == "rejection" else k)
 
 
 def _name(rule: str) -> str:
@@ -51,7 +49,7 @@ def _name(rule: str) -> str:
 
 
 LOSSLESS = [(_name(rule), rule) for rule in exact.RULES]
-WRONGS = [(f"WRONG: {mutant.wrong}", mutant.name) for mutant in MUTANTS]
+WRONGS = [(f"WRONG: {mutant.wrong}", mutant.name) for mutant in AT_ONE_NODE]
 
 
 class RulesExplorer(Explorer):

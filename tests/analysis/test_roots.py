@@ -20,7 +20,7 @@ from specwb.analysis import roots
 from specwb.verify import Longest
 from specwb.verify import exact as E
 from specwb.verify.instances import models
-from specwb.verify.tree_mutants import at_once
+from specwb.verify.wrong_rules import at_once
 
 HALF, THIRD = F(1, 2), F(1, 3)
 P = [THIRD, THIRD, F(1, 6), F(1, 6)]  # the four tokens of theorem 13.3

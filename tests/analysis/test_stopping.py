@@ -14,9 +14,8 @@ from statistics import mean
 from specwb.analysis import stopping as s
 from specwb.verify import exact as E
 from specwb.verify.instances import models
-from specwb.verify.tree_mutants import TREE_MUTANTS, left_out
+from specwb.verify.wrong_rules import WRONG_RULES, left_out
 
-MUTANTS = {mutant.name: mutant for mutant in TREE_MUTANTS}
 PAPER = json.loads((Path(__file__).parents[2] / "data/papers/kangaroo.json").read_text("utf-8"))
 
 
@@ -73,7 +72,7 @@ def test_the_mutants_do_what_the_closed_form_says() -> None:
         for seed in range(5):
             target, draft = models(seed, 3, "dense")
             p, q = target(()), draft(())
-            text = E.completed(MUTANTS[name].outcomes("IID", target, draft, (-1, 0)), target, 2)
+            text = E.completed(WRONG_RULES[name].outcomes(target, draft, (-1, 0)), target, 2)
             expected = s.left_out_distribution(p, q, {x for x in range(3) if out(p[x], q[x])})
             assert [sum(c for t, c in text.items() if t[0] == x) for x in range(3)] == expected
     never = left_out(lambda p, q: False)

@@ -47,7 +47,7 @@ from specwb.studies.kangaroo.claims import etas
 from specwb.training.falcon import glance_mask
 from specwb.verify import exact
 from specwb.verify.exact import depths
-from specwb.verify.mutants import MUTANTS
+from specwb.verify.wrong_rules import AT_ONE_NODE
 from specwb.widgets import designer, easyspec
 from specwb.widgets.acceptance import shaped
 from specwb.widgets.kangaroo import ETAS
@@ -124,7 +124,7 @@ def rules(every_rule) -> widgets.RulesExplorer:
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_rules_give_p_and_wrong_ones_do_not(rules, k):
     put(rules, k=k)
-    wrong = {mutant.name: mutant for mutant in MUTANTS}
+    wrong = {mutant.name: mutant for mutant in AT_ONE_NODE}
     names = [value for _, value in rules.verifier.options]
     assert set(names) == {*exact.RULES, *wrong}
     for name in names:

@@ -18,7 +18,7 @@ from specwb import course
 from specwb.analysis import best_gamma, speedup
 from specwb.course.problems import pairs
 from specwb.scope.pages import PACKED, unpacked
-from specwb.verify import exact, mutants
+from specwb.verify import exact, wrong_rules
 
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 LINES = 12  # of a cell at most
@@ -201,21 +201,19 @@ def test_a_wrong_verifier_is_exposed():
     assert "expose a wrong verifier with a pair of distributions over two tokens" in prose(path)
     (cell,) = [cell for cell in cells(path, "code") if cell.id == "expose"]
     assert cell.outputs[0].text == "p = (1/2, 1/2)\nq = (1/2, 1/2)\noff by 0\n"
-    wrong = mutants.MUTANTS[0]
+    wrong = wrong_rules.AT_ONE_NODE[0]
     assert wrong.wrong.startswith("bonus token from p")
     p, q = exact.norm([1, 1]), exact.norm([1, 0])  # the folded answer
-    out = exact.output_distribution(wrong.node, wrong.scheme, p, q, wrong.k)
-    assert exact.tv(out, p) == Fraction(1, 4)
-    silent = [m for m in mutants.MUTANTS if not exposed(m, (2,))]
+    assert exact.tv(wrong.output(p, q), p) == Fraction(1, 4)
+    silent = [m for m in wrong_rules.AT_ONE_NODE if not exposed(m, (2,))]
     assert [m.name for m in silent] == ["rrs_without_replacement", "deduplicated", "noise_reused"]
     assert all(exposed(m, (3,)) for m in silent)
 
 
-def exposed(mutant: mutants.Mutant, tokens: tuple[int, ...]) -> bool:
+def exposed(mutant: wrong_rules.WrongRule, tokens: tuple[int, ...]) -> bool:
     """Whether a pair over so many tokens shows that a rule is wrong."""
     return any(
-        exact.output_distribution(mutant.node, mutant.scheme, pair["p"], pair["q"], mutant.k)
-        != pair["p"]
+        mutant.output(pair["p"], pair["q"]) != pair["p"]
         for pair in pairs(tokens, parts=3)
         if len(pair["p"]) in tokens
     )

@@ -18,12 +18,11 @@ from specwb.models.path import sampled_walk
 from specwb.probability import Sampling
 from specwb.verify import exact as E
 from specwb.verify.instances import models
-from specwb.verify.tree_mutants import TREE_MUTANTS
+from specwb.verify.wrong_rules import WRONG_RULES
 
 Distributions = Sequence[E.Dist]
 Joint = dict[E.Tokens, F]
 CHAIN = (-1, 0, 1, 2)
-MUTANTS = {mutant.name: mutant for mutant in TREE_MUTANTS}
 
 
 def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
@@ -456,9 +455,9 @@ def test_a_searched_path_tested_as_a_drawn_one():
     p, q = [F(3, 10), F(7, 10)], [F(3, 5), F(2, 5)]
     assert d.ratio_distribution(p, q, 0) == [F(1, 2), F(1, 2)]
     assert E.tv(d.ratio_distribution(p, q, 0), p) == F(1, 5)
-    searched, target = MUTANTS["searched_ratio"], lambda prefix: p
+    searched, target = WRONG_RULES["searched_ratio"], lambda prefix: p
     for parents, length in (((-1, 0), 2), (CHAIN, 4)):
-        outcomes = searched.outcomes("POINT", target, lambda prefix: q, parents)
+        outcomes = searched.outcomes(target, lambda prefix: q, parents)
         wrong = E.completed(outcomes, target, length)
         assert sum(wrong.values()) == 1
         assert sum(c for x, c in wrong.items() if x[0] == 0) == F(1, 2)
@@ -486,7 +485,7 @@ def test_how_far_off_it_can_be():
     for seed in range(8):
         target, draft = models(seed, 3, "dense")
         distributions = [draft((0,) * i) for i in range(2)]
-        outcomes = list(MUTANTS["searched_ratio"].outcomes("POINT", target, draft, (-1, 0, 1)))
+        outcomes = list(WRONG_RULES["searched_ratio"].outcomes(target, draft, (-1, 0, 1)))
         path = max(
             (path for path, _, _ in outcomes), key=len
         )  # laws without zeros: sometimes all of it is kept
@@ -521,9 +520,9 @@ def test_sorting_sequences():
     for length in (1, 2):
         right = sequences(target, [third] * length, 2, likelier_first, E.point)
         assert lossless(right, target, length + 1)
-    mutant = MUTANTS["sorted_paths"].outcomes
-    assert E.completed(mutant("IID", target, target, (-1, 0, 0)), target, 2) == distribution
-    assert lossless(mutant("IID", target, target, (-1, 0)), target, 2)  # nothing to sort
+    mutant = WRONG_RULES["sorted_paths"].outcomes
+    assert E.completed(mutant(target, target, (-1, 0, 0)), target, 2) == distribution
+    assert lossless(mutant(target, target, (-1, 0)), target, 2)  # nothing to sort
 
 
 # -------------------------------------------------------------------------- 11.6, adaptive length

@@ -18,7 +18,7 @@ from specwb.tree import Tree
 from specwb.verify import exact as E
 from specwb.verify.exact.tree_rules import decided
 from specwb.verify.instances import models
-from specwb.verify.tree_mutants import left_out
+from specwb.verify.wrong_rules import left_out
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 TREES = [(-1, 0, 0, 1, 1, 2), (-1, 0, 0, 0, 1, 3, 4, 5), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 1, 2, 3)]

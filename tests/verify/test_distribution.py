@@ -17,16 +17,16 @@ from terminal import call, refused
 import specwb
 from specwb.verify import RRS, RULES, Block, NodeRule, Rejection, RRSw, check_rule, distribution_of
 from specwb.verify import exact as E
-from specwb.verify.controls import ReplacementForgotten
 from specwb.verify.instances import models
 from specwb.verify.production import distance
+from specwb.verify.wrong_rules import WRONG_RULES
 
 
 def test_of_a_wrong_rule_it_is_what_enumeration_gives() -> None:
     tree = (-1, 0, 0, 1)
     for seed in range(3):
         p, q = models(seed, 3, "dense")
-        output = distribution_of(ReplacementForgotten, p, q, tree)
+        output = distribution_of(WRONG_RULES["rrs_without_replacement"].rule, p, q, tree)
         enumerated = E.round_distribution(E.rrs, E.without_replacement, p, q, tree)
         assert distance(output, enumerated) < 1e-11
         assert distance(output, E.target_distribution(p, 3)) > 1e-3

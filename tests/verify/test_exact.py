@@ -13,12 +13,10 @@ from driven import TREES
 from specwb.analysis import expected_point
 from specwb.verify import exact as E
 from specwb.verify.instances import dense_pairs, models, pairs
-from specwb.verify.mutants import COUNTEREXAMPLES, MUTANTS
-from specwb.verify.tree_mutants import TREE_MUTANTS, TreeMutant, cumulative_products
+from specwb.verify.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
 
 CHAINS = [tuple(range(-1, length)) for length in range(4)]
 FORK = (-1, 0, 0, 1, 2)
-BY_NAME = {mutant.name: mutant for mutant in (*MUTANTS, *TREE_MUTANTS)}
 THIRD, HALF = F(1, 3), F(1, 2)
 
 
@@ -41,12 +39,6 @@ def accepted(rule: str, scheme: str, target: E.Model, draft: E.Model, parents) -
 def off(outcomes: Iterable[E.Outcome], target: E.Model, length: int) -> F:
     """How far a round is from the target's distribution of ``length`` tokens."""
     return E.tv(E.completed(outcomes, target, length), E.target_distribution(target, length))
-
-
-def wrong_by(mutant: TreeMutant, target: E.Model, draft: E.Model, parents=None) -> F:
-    tree = mutant.parents if parents is None else parents
-    outcomes = mutant.outcomes(mutant.scheme, target, draft, tree)
-    return off(outcomes, target, max(E.depths(tree)) + 1)
 
 
 # --------------------------------------------------------------------------------- sampling schemes
@@ -220,19 +212,20 @@ def test_typical_acceptance_is_not_lossless() -> None:
     assert E.typical([F(1, 20)] * 20, p, (1,)) == ([1], None)
 
 
-@pytest.mark.parametrize("case", COUNTEREXAMPLES, ids=lambda c: c.name)
-def test_counterexamples(case) -> None:
+@pytest.mark.parametrize(
+    ("name", "p", "q", "k", "output"),
+    [
+        ("sorted_by_q", "1/3 2/3", "1/3 2/3", 2, "0 1"),
+        ("no_update_sampled", "1/2 1/2", "0 1", 2, "1/4 3/4"),
+        ("rrs_without_replacement", "0 1/3 2/3", "2/3 0 1/3", 2, "0 0 1"),
+        ("rrsw_on_top", "1/2 1/2", "2/3 1/3", 1, "3/4 1/4"),
+        ("argmax_with_ratio", "3/10 7/10", "3/5 2/5", 1, "1/2 1/2"),
+    ],
+)
+def test_counterexamples(name: str, p: str, q: str, k: int, output: str) -> None:
     """These are small enough to be done by hand. Sorted children: all tokens are drawn, p = q, and
     the more probable token is always taken."""
-    by_hand = {
-        "sorted children": "0 1",
-        "siblings without residual update": "1/4 3/4",
-        "RRS without replacement": "0 0 1",
-        "top-k siblings as samples": "3/4 1/4",
-        "a searched path as a sample": "1/2 1/2",
-        "sorted sequences": "1/9 8/9",
-    }
-    assert [case.output()] == fractions(by_hand[case.name])
+    assert [WRONG_RULES[name].output(*fractions(p, q), k)] == fractions(output)
 
 
 # ------------------------------------------------------------------------------------- whole rounds
@@ -261,13 +254,10 @@ def test_trees_follow_the_prefix() -> None:
     assert dict(E.trees(E.without_replacement, draft, (-1, 0, 0, 2))) == {((), (0,), None, None): 1}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", AT_ONE_NODE, ids=lambda m: m.name)
 def test_mutants_are_killed_over_a_round(mutant) -> None:
-    tree = (-1, *([0] * mutant.k), 1)
-    assert any(
-        off(E.walks(mutant.node, mutant.scheme, target, draft, tree), target, 3)
-        for target, draft in (models(seed, 3) for seed in range(10))
-    )
+    tree = (*mutant.parents, 1)
+    assert any(mutant.off(*models(seed, 3), tree) for seed in range(10))
 
 
 def test_q_of_the_wrong_row_is_killed() -> None:
@@ -432,9 +422,9 @@ def test_expected_length_of_one_coupled_path() -> None:
 def test_uncapped_whole_blocks_are_not_lossless(length: int, mean: str, worst: str) -> None:
     """These are the distances of HSD over 30 fixed models of three tokens; for one token the rule
     is right."""
-    hsd = BY_NAME["hsd"]
-    assert wrong_by(hsd, *models(0, 3, "dense"), CHAINS[1]) == 0
-    errors = [wrong_by(hsd, *models(seed, 3, "dense"), CHAINS[length]) for seed in range(30)]
+    hsd = WRONG_RULES["hsd"]
+    assert hsd.off(*models(0, 3, "dense"), CHAINS[1]) == 0
+    errors = [hsd.off(*models(seed, 3, "dense"), CHAINS[length]) for seed in range(30)]
     assert f"{float(sum(errors) / 30):.4f}" == mean
     assert f"{float(max(errors)):.4f}" == worst
 
@@ -449,9 +439,8 @@ def test_products_of_uniforms_are_right_where_nothing_is_rejected() -> None:
 def test_shared_lists_harm_only_below_several_siblings() -> None:
     for seed in range(5):
         both = models(seed, 3, "dense")
-        wrong = [
-            wrong_by(BY_NAME["shared_lists"], *both, t) for t in (CHAINS[3], (-1, 0, 0, 0), FORK)
-        ]
+        shared = WRONG_RULES["shared_lists"]
+        wrong = [shared.off(*both, tree) for tree in (CHAINS[3], (-1, 0, 0, 0), FORK)]
         assert wrong[0] == wrong[1] == 0 < wrong[2]
 
 
@@ -460,7 +449,7 @@ def forgets(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
 
 
 MODELS = constant([F(1, 4), F(3, 4)], [HALF, HALF])
-POINT, SORTED = BY_NAME["searched_ratio"], BY_NAME["sorted_paths"]
+POINT, SORTED = WRONG_RULES["searched_ratio"], WRONG_RULES["sorted_paths"]
 
 
 @pytest.mark.parametrize(
@@ -473,8 +462,8 @@ POINT, SORTED = BY_NAME["searched_ratio"], BY_NAME["sorted_paths"]
         (lambda: accepted("block", "IID", *MODELS, (-1, 0, 0)), "chain"),
         (lambda: accepted("gbv", "IID", *MODELS, (-1, 0, 0, 1)), "part at the root"),
         (lambda: accepted("coupled", "COUPLED", *MODELS, (-1, 0, 0, 1, 1)), "part at the root"),
-        (lambda: list(POINT.outcomes("POINT", *MODELS, (-1, 0, 0))), "chain"),
-        (lambda: list(SORTED.outcomes("IID", *MODELS, (-1, 0, 0, 1))), "part at the root"),
+        (lambda: list(POINT.outcomes(*MODELS, (-1, 0, 0))), "chain"),
+        (lambda: list(SORTED.outcomes(*MODELS, (-1, 0, 0, 1))), "part at the root"),
         (lambda: E.norm([F(1), F(-1)]), "weights"),
     ],
 )
