@@ -319,20 +319,6 @@ def read_spec(
     return entry, chosen, options
 
 
-def with_preset(methods: Sequence[str], preset: str) -> list[str]:
-    """Adds ``preset=NAME`` to those specs whose method has a preset of that name."""
-    out = []
-    for spec in methods:
-        entry = METHODS.get(spec.partition(":")[0])
-        has = entry is not None and preset in entry.presets
-        out.append(f"{spec}{',' if ':' in spec else ':'}preset={preset}" if has else spec)
-    if out == list(methods):
-        names = {name for entry in METHODS.values() for name in entry.presets}
-        known = ", ".join(sorted(names))
-        raise MethodError(f"none of these methods has a preset {preset!r}; presets: {known}")
-    return out
-
-
 def _rule(rule: str | Rule | type[Rule] | None) -> Rule | None:
     """The rule that is named by its key, class or instance."""
     if rule is None or isinstance(rule, Rule):

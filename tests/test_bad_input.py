@@ -247,10 +247,10 @@ LINES = {
         ["compare", "--prompts", "p.jsonl"],
         "p.jsonl, line 1",
     ),
-    "csv ~nobody": (
+    "json ~nobody": (
         text("x", ""),
-        ["compare", "--csv", "~nobodyx/x"],
-        "--csv: ~nobodyx/x cannot be",
+        ["compare", "--json", "~nobodyx/x"],
+        "--json: ~nobodyx/x cannot be",
     ),
     "steps": (
         text("c.txt", "a b c " * 5000),
@@ -294,7 +294,6 @@ LINES = {
     ),
     "nodes": (text("x", ""), ["tune", "--nodes", "99999999"], "less than or equal to 512"),
     "texts": (text("x", ""), ["check", "--rows", "99999999999"], "99,999,999,999 texts: about "),
-    "threads": (text("x", ""), ["tune", "--threads", "99999999"], "less than or equal to 1024"),
     "top k": (text("x", ""), ["compare", "--top-k", "9" * 20], "less than or equal to 2147483648"),
     "seconds": (text("x", ""), ["tune", "--seconds", "inf"], "--seconds must be a finite number"),
     "sweep folder": (

@@ -238,7 +238,9 @@ def notes(facts: dict[str, Any]) -> list[str]:
     others = ""
     if facts["others"] is not None:
         others = f", and other programs kept {facts['others']:.1f} threads busy on {cpus} CPUs"
-    fewer = f", or compute with fewer threads (--threads {threads // 2})" if threads > 1 else ""
+    fewer = (
+        f", or compute with fewer threads (OMP_NUM_THREADS={threads // 2})" if threads > 1 else ""
+    )
     warning = (
         f"BUSY MACHINE: other work disturbed {disturbed} of {runs} decodings{others}: do not rely "
         f"on these speeds. Close other programs{fewer} and measure again."

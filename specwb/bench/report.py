@@ -131,11 +131,6 @@ def merged(frame: pd.DataFrame) -> list[dict[str, str]]:
     return rows
 
 
-def csv(frame: pd.DataFrame) -> str:
-    """Write the frame's rows, unrounded. The column ``over`` names what speedups are over."""
-    return frame.assign(over=frame.attrs["reference"]["method"]).to_csv(index=False)
-
-
 def markdown(frame: pd.DataFrame) -> str:
     """Write the table and the notes below it as Markdown."""
     rows = merged(frame)

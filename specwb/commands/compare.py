@@ -22,13 +22,6 @@ def compare(
             "or medusa,eagle; default: every method that this target can run."
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="Preset of settings, such as published, for the methods that have it (specwb "
-            "methods NAME lists them); other methods keep their settings."
-        ),
-    ] = None,
     prompts: Annotated[
         str,
         typer.Option(
@@ -45,13 +38,6 @@ def compare(
     ] = 1,
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
-    also_plain: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Number type in which plain decoding is measured too, as a reference for "
-            "speedups; the weights are loaded once more. May be repeated."
-        ),
-    ] = None,
     loading: opt.LOAD = None,
     target: opt.TARGET = "lab",
     draft: opt.DRAFT = None,
@@ -59,15 +45,9 @@ def compare(
     seconds: Annotated[
         float, typer.Option(min=0, help="Time to measure, approximately; 0 measures all prompts.")
     ] = 120.0,
-    threads: opt.THREADS = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="File for all results and texts; - is standard output."),
-        FILE,
-    ] = None,
-    csv_file: Annotated[
-        Path | None,
-        typer.Option("--csv", help="File for the table as CSV; - is standard output."),
         FILE,
     ] = None,
     markdown_file: Annotated[
@@ -83,15 +63,14 @@ def compare(
     """
     from specwb.bench import report
     from specwb.bench.compare import compare as run
-    from specwb.bench.compare import to_json, usual
+    from specwb.bench.compare import to_json
     from specwb.bench.prompts import load_prompts
     from specwb.files import write_all
-    from specwb.methods import METHODS, Method, that_run, with_preset
+    from specwb.methods import METHODS
     from specwb.options import specs
 
     files = {
         "--json": json_file,
-        "--csv": csv_file,
         "--markdown": markdown_file,
     }
     piped = [option for option, path in files.items() if path == Path("-")]
@@ -103,27 +82,12 @@ def compare(
     if chosen == []:
         raise ValueError("--methods is empty; leave it out for every method")
     questions = load_prompts(prompts)
-    model = loaded(target, device, dtype, loading, threads=threads)
-    others = [loaded(target, device, x, loading, threads=threads) for x in also_plain or ()]
-    left_out: dict[str, str] = {}
-    to_run: list[str | Method] | None = None if chosen is None else [*chosen]
-    if preset is not None:
-        named = chosen or usual(model)
-        preset_specs = with_preset(named, preset)
-        as_before = [name for name in preset_specs if name in named]
-        if as_before:
-            tell(errors, f"without a preset {preset!r}, as they are: {', '.join(as_before)}")
-        library = [spec for spec in preset_specs if spec.startswith("hf_")]
-        own = [spec for spec in preset_specs if spec not in library]
-        those, left_out = that_run(own, model, draft, usual=chosen is None)
-        if not those and not library:
-            raise ValueError("; ".join(report.left_out(left_out)))
-        to_run = [*those.values(), *library]
+    model = loaded(target, device, dtype, loading)
     with progress("comparing") as moved:
         frame = run(
             model,
             questions,
-            to_run,
+            chosen,
             draft=draft,
             temperature=temperature,
             top_k=top_k,
@@ -132,10 +96,8 @@ def compare(
             batch=batch,
             seconds=seconds or None,
             seed=seed,
-            others=others,
             progress=moved,
         )
-    frame.attrs["left_out"] = left_out | frame.attrs["left_out"]
     out = errors if piped else wide()
     speeds, columns, times = report.captions(frame.attrs)
     tell(out, speeds)
@@ -157,7 +119,6 @@ def compare(
     command = command_line()
     forms = {
         "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",
-        "--csv": lambda: report.csv(frame),
         "--markdown": lambda: report.markdown(frame),
     }
     wanted = [(option, path) for option, path in files.items() if path and option not in piped]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,8 +53,6 @@ def evaluate(
     ] = 0,
     turns: Annotated[int, typer.Option(min=1, help="Largest number of turns of a question.")] = 8,
     temperature: opt.TEMPERATURE = 0.0,
-    top_k: opt.TOP_K = 0,
-    top_p: opt.TOP_P = 1.0,
     template: opt.TEMPLATE = None,
     stop: opt.STOP = None,
     target: opt.TARGET = "lab",
@@ -64,13 +61,7 @@ def evaluate(
     dtype: opt.DTYPE = "auto",
     loading: opt.LOAD = None,
     seed: opt.SEED = 0,
-    threads: opt.THREADS = None,
     csv: Annotated[Path | None, typer.Option(help="File for all figures as CSV."), FILE] = None,
-    vllm: Annotated[
-        Path | None,
-        typer.Option(help="File for every method's speculative counters, under vLLM's names."),
-        FILE,
-    ] = None,
 ) -> None:
     """Answer a benchmark's questions, all turns of them, by every method; print its metrics.
 
@@ -80,9 +71,8 @@ def evaluate(
     from specwb.bench import report
     from specwb.bench.prompts import interleave, load_prompts
     from specwb.bench.report import csv_bytes
-    from specwb.files import Content, write_all
+    from specwb.files import write
     from specwb.harness import summary
-    from specwb.harness.record import to_vllm
     from specwb.harness.run import Settings
     from specwb.harness.run import evaluate as run
     from specwb.methods import that_run
@@ -97,13 +87,13 @@ def evaluate(
         raise ValueError("--methods is empty; name one method at least")
     check_template(template)
     questions = interleave(load_prompts(bench))[: first or None]
-    model = loaded(target, device, dtype, loading, threads=threads, stored=True, template=template)
+    model = loaded(target, device, dtype, loading, stored=True, template=template)
     left_out: dict[str, str] = {}
     if chosen is None:
         those, left_out = that_run(USUAL, model, draft)
         chosen = list(those.values())
     limit = max_new_tokens or min(1024, model.context // 2)
-    sampling = Sampling(temperature, top_k, top_p)
+    sampling = Sampling(temperature)
     settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)
     asked = sum(min(turns, len(question.turns)) for question in questions)
     tell(
@@ -142,18 +132,8 @@ def evaluate(
         *_notes(answers, questions, settings, out, model.dtype),
     ]:
         tell(console, note)
-    counted = {key: to_vllm(turns) for key, turns in answers.items() if any_draft(turns)}
-    contents: dict[Path, Content] = {}
     if csv is not None:
-        contents[csv] = csv_bytes(frame, csv)
-    if vllm is not None:
-        contents[vllm] = json.dumps(counted, indent=1) + "\n"
-    write_all(contents)
-
-
-def any_draft(turns) -> bool:
-    """Says whether anything was drafted."""
-    return any(n for turn in turns for n in turn.drafted or ())
+        write(csv_bytes(frame, csv), csv)
 
 
 def _ratio(value: float | None) -> str:

@@ -43,12 +43,6 @@ def generate(
     ] = None,
     template: opt.TEMPLATE = None,
     stop: opt.STOP = None,
-    baseline: Annotated[
-        bool,
-        typer.Option(
-            "--baseline", help="Also measure the speedup over plain decoding, after the text."
-        ),
-    ] = False,
 ) -> None:
     """Print a text as it is decoded, accepted draft tokens in another colour than bonus tokens.
 
@@ -125,40 +119,6 @@ def generate(
     whole(errors, f"{chosen.key}{lossy}: {summary}")
     if interrupted:
         raise typer.Exit(130)
-    if baseline:
-        measured = _speedup(model, ids, chosen, max_new_tokens, {"until": stops, **settings})
-        whole(errors, measured)
-
-
-def _speedup(
-    model: Any, ids: list[int], method: Any, max_new_tokens: int, settings: dict[str, Any]
-) -> str:
-    """Measure the method and plain decoding, once each and without printing; say what came out.
-
-    Both are measured alike, after a warm-up. Seeds are those of the text printed before, so the
-    text is too.
-    """
-    import specwb
-    from specwb.bench.measure import Job, measure
-    from specwb.bench.ties import same_texts
-
-    sampling = specwb.Sampling(*(settings[name] for name in ("temperature", "top_k", "top_p")))
-    jobs = [
-        Job(one.key, one, [ids], max_new_tokens, sampling, settings["seed"])
-        for one in (specwb.method("ar", model), method)
-    ]
-    plain, output = (run for _, run in measure(model, jobs, until=settings["until"], clock=False))
-    speed, plain_speed = output.tokens_per_second, plain.tokens_per_second
-    same = ""
-    if sampling.greedy:
-        found = same_texts(model, [[ids]], [plain.tokens], {"own": [output.tokens]})["own"]
-        same = f"; greedy text {'NOT ' if found.ties + found.others else ''}identical"
-        if found.ties:
-            same += f", from a tie up to rounding ({found.margin:.2g}) on"
-    return (
-        f"after a warm-up, one run each: {speed:.1f} tokens/s, plain decoding {plain_speed:.1f}: "
-        f"speedup {speed / plain_speed:.2f}x over ar, specwb's own{same}"
-    )
 
 
 def standard_input() -> str:

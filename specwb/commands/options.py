@@ -48,11 +48,3 @@ LIKE_COMPARE = Annotated[
 ]
 SEED = Annotated[int, typer.Option(min=0, max=2**62, help="Seed of all draws.")]
 MAX_NEW_TOKENS = Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")]
-THREADS = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=1024,
-        help="Number of CPU threads; default: torch's own, or one where others hold the CPUs.",
-    ),
-]

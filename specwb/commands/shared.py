@@ -330,16 +330,14 @@ def loaded(
     dtype: str,
     loading: list[str] | None = None,
     *,
-    threads: int | None = None,
     stored: bool = False,
     **settings: Any,
 ) -> Target:
-    """Load the model of a command, with threads that suit the machine as it is now.
+    """Load the model of a command, with threads that suit the machine as it is now: torch's own
+    number, or one where the CPUs are so busy that one is faster.
 
     Args:
         loading: ``--load``.
-        threads: CPU threads to compute with; None: torch's own number, or one where the CPUs are
-            so busy that one is faster.
         stored: the command keeps results that depend on the number of threads, and goes on from
             them. Then it is not changed, and a line says how to.
     """
@@ -347,18 +345,15 @@ def loaded(
 
     settings |= load_settings(loading)
     with lines(lambda: f"loading {target}"):
-        _use_threads(threads, device, stored)
+        _use_threads(device, stored)
         return load(target, device=device, dtype=dtype, **settings)
 
 
-def _use_threads(threads: int | None, device: str, stored: bool) -> None:
+def _use_threads(device: str, stored: bool) -> None:
     import torch
 
     from specwb.bench import machine
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-        return
     every, named = torch.get_num_threads(), {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & {*os.environ}
     on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
     if every == 1 or named or not on_cpu:

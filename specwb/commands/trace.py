@@ -34,15 +34,12 @@ def trace(
     ] = None,
     max_new_tokens: opt.MAX_NEW_TOKENS = 24,
     temperature: opt.TEMPERATURE = 1.0,
-    top_k: opt.TOP_K = 0,
-    top_p: opt.TOP_P = 1.0,
     seed: opt.SEED = 0,
     target: opt.TARGET = "lab",
     draft: opt.DRAFT = None,
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
     loading: opt.LOAD = None,
-    threads: opt.THREADS = None,
 ) -> None:
     """Record a decoding step by step; write it as JSON or as a page that plays it.
 
@@ -55,7 +52,7 @@ def trace(
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
     files = {"--html": html_file, "--json": json_file}
-    model = loaded(target, device, dtype, loading, threads=threads)
+    model = loaded(target, device, dtype, loading)
     # all of them, before any work is done
     chosen = [built_with(spec, model, draft) for spec in methods]
     traces = [
@@ -65,8 +62,6 @@ def trace(
             one,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
             seed=seed,
         )
         for one in chosen

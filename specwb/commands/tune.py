@@ -48,7 +48,6 @@ def tune(
         ),
     ] = 150.0,
     seed: opt.SEED = 0,
-    threads: opt.THREADS = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +65,7 @@ def tune(
     from specwb.cost import tune as tuning
 
     questions = load_prompts(prompts)
-    model = loaded(target, device, dtype, loading, threads=threads, stored=True)
+    model = loaded(target, device, dtype, loading, stored=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")
     path = out or Path(f"build/tune/{name}-{model.device.type}-T{temperature:g}.json")
     with progress("tuning", lasting=True) as tells:
@@ -93,7 +92,6 @@ def tune(
         "--dtype": (dtype, "auto"),
         "--prompts": (prompts, "lab"),
         "--temperature": (f"{temperature:g}", "0"),
-        "--threads": (None if threads is None else str(threads), None),
     }
     options = [x for name, (one, usual) in given.items() if one not in (None, usual)
                for x in (name, one)]  # fmt: skip

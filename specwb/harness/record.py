@@ -170,30 +170,3 @@ def conditional(turns: Turns) -> list[float]:
         sum(a >= d for a in accepted) / sum(t >= d for t in tested)
         for d in range(1, max(tested, default=0) + 1)
     ]
-
-
-VLLM = (
-    "spec_decode_num_drafts",
-    "spec_decode_draft_tokens",
-    "spec_decode_accepted_tokens",
-    "spec_decode_acceptance_rate",
-    "spec_decode_acceptance_length",
-    "spec_decode_per_position_acceptance_rates",
-)
-
-
-def to_vllm(turns: Turns) -> dict[str, float | list[float]]:
-    """Returns the speculative keys of what ``vllm bench serve --save-result`` writes.
-
-    The acceptance rate is in percent there.
-    """
-    counts = counters(turns)
-    values = (
-        counts.drafts,
-        counts.drafted,
-        counts.accepted,
-        100 * _over(turns, "drafted"),
-        1 + _over(turns, "drafts"),
-        marginal(turns),
-    )
-    return dict(zip(VLLM, values, strict=True))

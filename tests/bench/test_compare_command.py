@@ -5,7 +5,6 @@ The comparison itself is made once, with tiny models.
 
 from __future__ import annotations
 
-import io
 import json
 
 import pandas as pd
@@ -125,7 +124,7 @@ def test_piped_output_is_plain_and_no_wider_than_needed(command, frame):
 
 
 def test_files(command, frame, tmp_path):
-    paths = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "markdown")}
+    paths = {name: tmp_path / f"out.{name}" for name in ("json", "markdown")}
     code, out, err = command(
         *(word for name, path in paths.items() for word in (f"--{name}", str(path)))
     )
@@ -135,13 +134,10 @@ def test_files(command, frame, tmp_path):
     assert document["command"].startswith("specwb compare --json ")
     assert [row["method"] for row in document["rows"]] == list(frame["method"])
     assert {"schema_version", "commit", "began", "threads", "sha256", "outputs"} <= set(document)
-    assert len(pd.read_csv(io.StringIO(paths["csv"].read_text()))) == len(frame)
     assert paths["markdown"].read_text().startswith("| method |")
 
 
-@pytest.mark.parametrize(
-    ("option", "start"), [("--json", "{"), ("--csv", "method,"), ("--markdown", "| method |")]
-)
+@pytest.mark.parametrize(("option", "start"), [("--json", "{"), ("--markdown", "| method |")])
 def test_a_dash_is_standard_output_and_nothing_else_is_there(command, option, start):
     code, out, err = command(option, "-")
     assert code == 0
@@ -152,11 +148,11 @@ def test_a_dash_is_standard_output_and_nothing_else_is_there(command, option, st
 
 
 def test_only_one_file_can_be_standard_output(command):
-    code, out, err = command("--json", "-", "--csv", "-")
+    code, out, err = command("--json", "-", "--markdown", "-")
     assert (code, out) == (2, "")
     assert (
         err.strip()
-        == "error: --json and --csv: only one of them can go to standard output; name a file"
+        == "error: --json and --markdown: only one of them can go to standard output; name a file"
     )
 
 
@@ -172,16 +168,6 @@ def threads(monkeypatch):
     return numbers
 
 
-def test_threads(command, threads):
-    assert command("--threads", "3")[0] == 0
-    assert threads == [3]
-    assert command()[0] == 0
-    assert threads == [3]
-    code, _, err = command("--threads", "0")
-    assert code == 2
-    assert "--threads" in err
-
-
 def test_one_thread_is_taken_where_all_of_them_crawl(command, threads, monkeypatch):
     monkeypatch.setattr(machine, "slowdown", lambda: 13.0)
     code, _, err = command("--device", "cpu")
@@ -190,11 +176,9 @@ def test_one_thread_is_taken_where_all_of_them_crawl(command, threads, monkeypat
         "computing with one thread: products take 13.0 times as long with 4, as other programs "
         "use the CPUs; OMP_NUM_THREADS=4 takes 4\n"
     )
-    assert command("--threads", "2")[2] == ""
-    assert threads == [1, 2]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert command("--device", "cpu")[2] == ""
-    assert threads == [1, 2]
+    assert threads == [1]
 
 
 def test_what_keeps_results_by_threads_is_advised_and_not_changed(threads, monkeypatch, capsys):
@@ -214,26 +198,6 @@ def test_filters_reach_the_comparison(frame, command, monkeypatch):
     monkeypatch.setattr(module, "compare", lambda *args, **kwargs: settings.update(kwargs) or frame)
     assert command("--temperature", "0.5", "--top-k", "7", "--top-p", "0.9")[0] == 0
     assert (settings["temperature"], settings["top_k"], settings["top_p"]) == (0.5, 7, 0.9)
-
-
-def test_what_a_preset_cannot_run_is_left_out_by_name(frame, command, monkeypatch):
-    """The tiny target has no heads at all: eagle's preset needs one, sps has no such preset."""
-    given = []
-    monkeypatch.setattr(module, "compare", lambda *args, **kwargs: given.append(args[2]) or frame)
-    code, out, err = command("--preset", "published", "--methods", "eagle,pld,hf_greedy")
-    assert code == 0, err
-    (methods,) = given
-    assert [getattr(m, "key", m) for m in methods] == [
-        "pld",
-        "hf_greedy",
-    ]  # its preset is its default
-    lines = [line for line in out.splitlines() if line.startswith("left out: ")]
-    assert len(lines) == 1
-    assert lines[0].startswith("left out: eagle:preset=published: ")
-    code, _, err = command("--preset", "published", "--methods", "eagle")
-    assert code == 2
-    assert err.startswith("error: left out: eagle:preset=published: ")
-    assert command("--preset", "published", "--methods", "nope,pld")[0] == 2
 
 
 def test_evaluates_default_methods_are_those_that_run(monkeypatch, capsys, tmp_path):

@@ -102,10 +102,10 @@ def test_the_warning_comes_first_and_says_what_to_do(clock):
     warning, line = notes(facts)
     assert warning.startswith("BUSY MACHINE: other work disturbed 1 of 2 decodings, and other pro")
     assert "3.0 threads busy on 2 CPUs" in warning
-    assert "fewer threads (--threads 1)" in warning
+    assert "fewer threads (OMP_NUM_THREADS=1)" in warning
     assert line.startswith("machine: 2 threads on 2 CPUs; 1 of 2 decodings were disturbed (")
     assert "took over 1.5 times its usual time), and 1 measured again" in line
-    assert "--threads" not in notes(facts | {"threads": 1})[0]
+    assert "fewer threads" not in notes(facts | {"threads": 1})[0]
     assert len(notes(facts | {"busy": False})) == 1
 
 

@@ -65,7 +65,7 @@ def test_the_help_of_every_option_can_be_read_alone():
             collect(f"{path} {name}", inner)
 
     collect("specwb", typer.main.get_command(app))
-    assert len(helps) > 150
+    assert len(helps) > 100
     continued = r"(Of|That|How|As|Where|Only|The same|Default|Instead)\b"
     wrong = {
         name: text
@@ -191,7 +191,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
         (["train", "lab", "--set", "continue=2"], "--set: continue must be true or false, got 2"),
         (["methods", "eagle:preset=nope"], "eagle has no preset 'nope'; its presets: published"),
         (["methods", ""], "unknown method ''"),
-        (["compare", "--json", "a", "--csv", "./a"], "--json and --csv name one file"),
+        (["compare", "--json", "a", "--markdown", "./a"], "--json and --markdown name one file"),
         (["trace", "ar", "--html", "a", "--json", "a"], "--html and --json name one file, a; name"),
         (["evaluate", "--methods", ""], "--methods is empty; name one method at least"),
         (["check", "--controls", "--rule", "rrs"], "--controls checks wrong rules of its own"),
@@ -229,18 +229,6 @@ def test_what_a_spec_sets_is_said(monkeypatch, capsys):
     assert "mcsd:draw=with,rule=rrs,tree=3-2 sets: draw=with,tree=3-2,rule=rrs" in out
     assert " sets: " in call(monkeypatch, capsys, "methods", "eagle:preset=published")[1]
     assert " sets: " not in call(monkeypatch, capsys, "methods", "eagle")[1]
-
-
-def test_compare_names_methods_without_the_preset(monkeypatch, capsys):
-    from specwb.bench import measure as module
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_decode", stop)
-    how = ["--methods", "ar eagle2", "--preset", "published"]
-    err = call(monkeypatch, capsys, "compare", *how)[2]
-    assert err.startswith("without a preset 'published', as they are: ar\n")
 
 
 INTERRUPTED_IMPORT = """

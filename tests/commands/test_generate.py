@@ -196,13 +196,6 @@ def test_a_stop_text_is_not_printed(monkeypatch, capsys):
     assert out.rstrip("\n") == free[: free.index(stop)].rstrip("\n")
 
 
-def test_baseline_is_measured_when_asked_for(monkeypatch, capsys):
-    code, _, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "4", "--baseline")
-    assert code == 0
-    speeds = r"one run each: [\d.]+ tokens/s, plain decoding [\d.]+: speedup [\d.]+x over ar"
-    assert re.search(f"after a warm-up, {speeds}, specwb's own; greedy text identical", err)
-
-
 def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
     steps = 0
     stream_step = Stream.__call__

@@ -118,7 +118,7 @@ def test_on_the_command_line_the_file_stays_and_one_line_says_why(
             "--json: m/config.json is there and not a file that may be replaced",
         ),
         (
-            ["compare", "--methods", "medusa:head=m", "--csv", "m/card.json"],
+            ["compare", "--methods", "medusa:head=m", "--json", "m/card.json"],
             "a store of runs or a file of a model",
         ),
         (
@@ -143,9 +143,15 @@ def test_a_file_of_a_model_that_is_read(monkeypatch, capsys, tmp_path, arguments
         ("compare", {"json_file": Path("new.json"), "prompts": "mt_bench"}),
         ("compare", {"json_file": Path("lab"), "target": "./m"}),  # the default is a name, no file
         ("compare", {"json_file": Path("m/new.json"), "target": "m"}),
-        ("compare", {"json_file": Path("-"), "csv_file": Path("-")}),  # is refused in its own words
+        (
+            "compare",
+            {"json_file": Path("-"), "markdown_file": Path("-")},
+        ),  # is refused in its own words
         ("evaluate", {"out": Path("ev"), "csv": Path("ev/figures.csv")}),
-        ("compare", {"json_file": Path("lab"), "csv_file": Path("new.csv")}),  # one named by name
+        (
+            "compare",
+            {"json_file": Path("lab"), "markdown_file": Path("new.md")},
+        ),  # one named by name
     ],
 )
 def test_what_harms_nothing_is_allowed(monkeypatch, tmp_path, command, given):
@@ -166,10 +172,6 @@ LOST = {
         [*EVALUATE, "--csv", "ev/store.sqlite"],
         "--out and --csv name one file, ev/store.sqlite; name two",
     ),
-    "evaluate: counters over the store": (
-        [*EVALUATE, "--vllm", "ev/store.sqlite"],
-        "--out and --vllm name one file",
-    ),
     "evaluate: a table over answers": (
         [*EVALUATE, "--csv", "ev/answers/ar.jsonl"],
         "--out and --csv name one file",
@@ -179,8 +181,8 @@ LOST = {
         "--bench reads ev/answers/ar.jsonl, and --out would write to it",
     ),
     "compare: another evaluation's store": (
-        ["compare", "--csv", "ev/store.sqlite"],
-        "--csv: ev/store.sqlite is there and not a file that may be replaced: it is a store",
+        ["compare", "--json", "ev/store.sqlite"],
+        "--json: ev/store.sqlite is there and not a file that may be replaced: it is a store",
     ),
     "talks over a user's": (
         ["train", "talks", "--out", "talks.jsonl", "--set", "requests=p.jsonl,tokens=5"],

@@ -9,7 +9,7 @@ from terminal import call
 import specwb
 from specwb.drafters.eagle import EAGLE_TREE
 from specwb.drafters.medusa import MEDUSA_TREE
-from specwb.methods import METHODS, read_spec, with_preset
+from specwb.methods import METHODS, read_spec
 
 EVERY = [(key, name) for key, entry in METHODS.items() for name in entry.presets]
 
@@ -50,13 +50,6 @@ def test_a_preset_is_its_options_and_what_is_given_beside_it_counts():
         specwb.method("mcsd:preset=x", target, draft=draft)
     with pytest.raises(specwb.MethodError, match="its presets: none"):
         specwb.method("ar:preset=published", target)
-
-
-def test_presets_of_a_list_of_methods():
-    both = with_preset(["ar", "mcsd", "pld:gamma=4"], "published")
-    assert both == ["ar", "mcsd:preset=published", "pld:gamma=4,preset=published"]
-    with pytest.raises(specwb.MethodError, match="none of these methods has a preset 'spectr'"):
-        with_preset(["ar", "pld"], "spectr")
 
 
 def test_methods_says_what_a_preset_is(monkeypatch, capsys):

@@ -51,15 +51,6 @@ def test_acceptance_by_position():
     assert product == pytest.approx(record.marginal(TURNS[:1])[-1])  # all drafts of one length
 
 
-def test_vllms_keys():
-    written = json.loads(json.dumps(record.to_vllm(TURNS)))
-    assert written["spec_decode_acceptance_rate"] == pytest.approx(800 / 14)
-    assert written["spec_decode_acceptance_length"] == pytest.approx(2.6)
-    counters = record.counters(TURNS)
-    assert written["spec_decode_num_drafts"] == counters.drafts
-    assert 1 + counters.accepted / counters.drafts == written["spec_decode_acceptance_length"]
-
-
 def test_answers_there_and_back(tmp_path):
     path = tmp_path / "m.jsonl"
     two = [turn(5, (1, 0), (2, 2)), turn(5, (2,), (2,), number=1)]
@@ -93,7 +84,7 @@ def test_spec_benchs_own_files_are_read(tmp_path):
     rate = CONVENTIONS["draft_acceptance_rate"].compute(turns)
     assert rate != rate  # nobody said what was drafted
     with pytest.raises(ValueError, match="do not say what was drafted"):
-        record.to_vllm(turns)
+        record.counters(turns)
     tokenizer = lambda text: SimpleNamespace(input_ids=["<s>", *text.split()])  # noqa: E731
     own = spec_bench.metrics(turns, turns, tokenizer)
     assert own["mean_accepted_tokens"] == pytest.approx(7 / 3)
