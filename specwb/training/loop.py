@@ -126,6 +126,10 @@ class Learner:
     passes: Passes
     own_text: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        self.passes.layers |= set(self.head.features)
+        self.passes.heads += 1
+
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray | None]:
         """A step's rows ``[rows, length + 1]``, and which of their tokens count."""
         batch = self.settings.batch

@@ -36,6 +36,7 @@ from specwb.training.heads import RECIPES
 from specwb.training.loop import Learner, Passes, train
 from specwb.training.reading import trained_on, training_text
 from specwb.training.settings import (
+    Batch,
     Objective,
     Published,
     Settings,
@@ -112,9 +113,24 @@ def train_heads(
     passes = Passes(target)
     runs = []
     for head, settings in zip(heads, checked, strict=True):
-        folders = home(head.out), home(generated)
-        run = _Run(head, target, settings, data, mixture, seed, source, *folders, passes)
-        run.text_seed = seed if text_seed is None else text_seed
+        _check_batches(data, settings.batch)
+        own_recipe = RECIPES[head.kind](target, settings.head)
+        torch.manual_seed(seed)
+        run = _Run(
+            target=target,
+            recipe=own_recipe,
+            head=own_recipe.make(data, mixture).to(target.device),
+            settings=settings,
+            data=data,
+            mixture=mixture,
+            seed=seed,
+            passes=passes,
+            name=head.name,
+            out=home(head.out),
+            source=source,
+            generated=home(generated),
+            text_seed=seed if text_seed is None else text_seed,
+        )
         if store == "int8" and head.kind == "deep":
             raise TrainingError("deep: a whole model is stored in fp16, not in int8")
         if is_finished(run.out, run.identity, store):
@@ -123,7 +139,7 @@ def train_heads(
         saved_state(run.checkpoint, run.identity)  # another run's is reported before any work
         runs.append(run)
     for run in runs:
-        run.learner.own_text = run.written_text()  # before any head is trained
+        run.own_text = run.written_text()  # before any head is trained
         for line in _about(run, recipe):
             say(line)
     logs = train(*(run.training(len(runs)) for run in runs)) if runs else []
@@ -145,7 +161,7 @@ def check_together(heads: Sequence[Head], target: Target, source: str) -> list[S
 def _finish(run: _Run, log: Log, note: str, store: str) -> None:
     rounding = {}
     if store == "int8":
-        before = run.learner.acceptance()
+        before = run.acceptance()
         round_to_int8(run.head)
         rounding = {"store": store, "before_rounding": before}
     card = {**run.card(log, note), **rounding}
@@ -171,47 +187,24 @@ def _about(run: _Run, recipe: Published | None) -> list[str]:
     preset = run.recipe.published
     if not preset:
         return []
-    other = differences(run.flat, read_recipe(preset, run.kind))
+    other = differences(run.flat, read_recipe(preset, run.recipe.name))
     note = f"settings that differ from the published recipe {preset} (its value)"
     return [f"{note}: {other}"] if other else []
 
 
-class _Run:
+@dataclass(kw_only=True)
+class _Run(Learner):
     """One head's training; everything in it is a function of what it is made of."""
 
-    def __init__(
-        self,
-        head: Head,
-        target: Target,
-        settings: Settings,
-        data: text.Corpus,
-        mixture: dict[str, float],
-        seed: int,
-        source: str,
-        out: Path,
-        generated: Path,
-        passes: Passes,
-    ) -> None:
-        self.kind, self.target, self.settings = head.kind, target, settings
-        self.name = head.name
-        self.data, self.mixture = data, mixture
-        self.seed = self.text_seed = seed
-        self.source, self.out, self.generated = source, out, generated
-        self.checkpoint = out.with_name(out.name + ".checkpoint.pt")
-        batch = settings.batch
-        _check_text(data, batch.length)
-        mine = len(process_rows(np.empty((batch.rows, 0))))  # they can be divided among processes
-        if mine % batch.accumulate:
-            problem = f"{mine} rows cannot be divided into {batch.accumulate} parts"
-            raise TrainingError(f"{problem}; choose rows that can")
-        self.recipe = RECIPES[head.kind](target, settings.head)
-        torch.manual_seed(seed)
-        self.head = self.recipe.make(data, mixture).to(target.device)
-        self.learner = Learner(
-            target, self.recipe, self.head, settings, data, mixture, seed, passes
-        )
-        passes.layers |= set(self.head.features)
-        passes.heads += 1
+    name: str
+    out: Path
+    source: str
+    generated: Path
+    text_seed: int
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out.with_name(self.out.name + ".checkpoint.pt")
 
     def training(self, heads: int) -> Training:
         """One of ``heads``: the more there are, the less often each is saved, so that saving does
@@ -220,18 +213,14 @@ class _Run:
         return Training(
             self.name,
             self.head,
-            self.learner.loss,
+            self.loss,
             replace(plan, save_seconds=plan.save_seconds * heads),
             self.checkpoint,
             self.identity,
-            measure=self.learner.acceptance,
+            measure=self.acceptance,
             adam_matrices=self.recipe.adam_matrices(self.head),
             parts=self.settings.batch.accumulate,
         )
-
-    @property
-    def tokens(self) -> int:
-        return self.settings.tokens
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -244,7 +233,7 @@ class _Run:
     def identity(self) -> str:
         """Names everything that must not change between the parts of the run."""
         run = {
-            "kind": self.kind,
+            "kind": self.recipe.name,
             "settings": self.flat,
             "seed": [self.seed, self.text_seed],
             "text": self.source,
@@ -279,7 +268,7 @@ class _Run:
             "budget": note,
             "seed": self.seed,
             "text": self.source,
-            "tokens": self.tokens,
+            "tokens": self.settings.tokens,
             "device": target.device.type,
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -290,7 +279,7 @@ class _Run:
             "last_training_loss": last_loss(log),
             "progress": log.measurements,
             "step_seconds": log.step_seconds,
-            "held_out": self.learner.measured(),
+            "held_out": self.measured(),
         }
 
 
@@ -376,7 +365,10 @@ def announce(
         say(check_writing(target, longest.tokens_written, LOWER))
 
 
-def _check_text(data: text.Corpus, length: int) -> None:
+def _check_batches(data: text.Corpus, batch: Batch) -> None:
+    """Raises where the text is shorter than a row, or rows cannot be divided among processes and
+    parts."""
+    length = batch.length
     for part, streams, row in (
         ("training", data.train, length),
         ("held-out", data.held_out, min(length, 256)),
@@ -386,6 +378,10 @@ def _check_text(data: text.Corpus, length: int) -> None:
                 problem = f"the {part} text ({domain}) has {len(stream)} tokens"
                 advice = "give more text or a smaller length"
                 raise TrainingError(f"{problem}, fewer than one row of {row}; {advice}")
+    mine = len(process_rows(np.empty((batch.rows, 0))))
+    if mine % batch.accumulate:
+        problem = f"{mine} rows cannot be divided into {batch.accumulate} parts"
+        raise TrainingError(f"{problem}; choose rows that can")
 
 
 def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:

@@ -317,7 +317,7 @@ def run_of_any_seed(patch):
 @killed_by("test_together.py: before_the_rounding")
 def acceptance_before_rounding_is_after(patch):
     """What a card says of a head before it was rounded is measured when it was."""
-    old = "before = run.learner.acceptance()\n        round_to_int8(run.head)"
+    old = "before = run.acceptance()\n        round_to_int8(run.head)"
     patch.edit(run._finish, old, "; ".join(x.strip() for x in old.split("\n")[::-1]))
 
 
