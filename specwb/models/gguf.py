@@ -86,7 +86,8 @@ def config_of(folder: Path, file: str, name: str) -> Any:
     except Exception as error:
         # a file whose keys it cannot read the library takes for a config.json
         why = "" if isinstance(error, OSError) else f": {first_line(error)}"
-        raise LoadError(f"{name}: {path} {wrong}{why}") from error
+        place = path if Path(name) == path else f"{name}: {path}"
+        raise LoadError(f"{place} {wrong}{why}") from error
 
 
 def is_coarse(card: Mapping[str, Any]) -> bool:
@@ -165,6 +166,11 @@ def _convert(name: str, sha256: str, file: Path, dtype: torch.dtype) -> Path:
     config = config_of(file.parent, file.name, name)
     check_causal(config)
     numbers, memory = parameters(config), torch.device("cpu")
+    if numbers > 8 * file.stat().st_size:  # no type of the format has a bit or less for a weight
+        raise LoadError(
+            f"{name} is damaged or cut off: it has no room for the {numbers:,} weights of its "
+            "header (what a header lacks, the library takes from its own defaults)"
+        )
     if 4 * numbers <= free_bytes(memory):
         dtype = torch.float32
     check_weights_fit(None, config, dtype, memory, name)

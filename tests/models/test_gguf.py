@@ -6,6 +6,7 @@ import importlib.util
 import multiprocessing
 import re
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,6 +296,12 @@ def test_what_cannot_be_read_is_one_line(model, file, tmp_path):
         cut.write_bytes(content[:place] + b"\xff" * 40 + content[place + 40 :])
         refused(f"{cut} is damaged, cut off or no GGUF file", cut)
     refused("rwkv6", write(tmp_path / "other.gguf", model, architecture="rwkv6"))
+    key, word = (struct.pack("<Q", len(b)) + b for b in (b"general.architecture", b"llama"))
+    cut.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + struct.pack("<I", 8) + word)
+    refused(f"{cut} is damaged or cut off: it has no room for the 6,607,343,616 weights", cut)
+    cut.write_bytes(b"no GGUF")
+    with pytest.raises(specwb.LoadError, match=f"^{re.escape(str(cut))} is damaged"):
+        specwb.load(cut)  # named once
     part = tmp_path / "big-00001-of-00003.gguf"
     part.write_bytes(content + b"\0")  # another content than one that was converted
     refused("3 parts", part)
