@@ -58,9 +58,17 @@ _RANDOM = {
     "gumbel_softmax": {"tau", "hard", "eps", "dim"},
 }
 """Functions that draw, with the keyword arguments that are understood."""
-_FRESH = {"empty", "zeros", "ones", "full", "rand", "tensor", "clone", "float", "double", "to"}
-_FRESH |= {f"{x}_like" for x in _FRESH} | {f"new_{x}" for x in _FRESH} | {"empty_strided"}
 _SHARED = {"numpy", "__array__", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}
+_FOREIGN = {
+    "from_numpy",
+    "as_tensor",
+    "asarray",
+    "frombuffer",
+    "from_dlpack",
+    "from_file",
+    "__get__",
+}
+"""Functions whose result may have memory that was there before."""
 _VIEWS = {"__getitem__", "select", "narrow", "unbind", "__iter__", "view", "t", "transpose"}
 _VIEWS |= {"__get__", "squeeze", "unsqueeze", "expand", "permute", "flatten", "dim", "size"}
 
@@ -169,18 +177,15 @@ class Forking(TorchFunctionMode):
             return run.refuse(f"torch.{name}")
         if name in _SHARED and isinstance(args[0], Tensor):
             self.fresh.pop(args[0].untyped_storage().data_ptr(), None)
-        if name in _FRESH and not symbols_in((args, kwargs)):
-            found = self._followed(func, name, args, kwargs)
-            if not is_symbol(found) and isinstance(found, Tensor):
-                key = found.untyped_storage().data_ptr()
-                if not any(
-                    isinstance(x, Tensor) and x.untyped_storage().data_ptr() == key for x in args
-                ):
-                    if "empty" in name:
-                        found.fill_(self.blank)
-                    self.fresh[key] = found
-            return found
-        return self._followed(func, name, args, kwargs)
+        found = self._followed(func, name, args, kwargs)
+        if type(found) is Tensor and name not in _FOREIGN and found.layout is torch.strided:
+            key = found.untyped_storage().data_ptr()
+            given = [x for x in (*args, *kwargs.values()) if type(x) is Tensor]
+            if all(x.untyped_storage().data_ptr() != key for x in given):
+                self.fresh[key] = found
+                if "empty" in name:
+                    found.fill_(self.blank)
+        return found
 
     def _followed(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         run = self.run

@@ -150,7 +150,8 @@ def _parts(at: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _is_library(value: Any) -> bool:
-    return (value.__module__ or "").partition(".")[0] in _LIBRARIES
+    module = value.__module__ or ""  # of types of C a descriptor
+    return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES
 
 
 def _names(code: CodeType) -> Iterable[str]:
