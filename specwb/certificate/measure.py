@@ -121,7 +121,7 @@ def _parts(at: str, value: Any) -> Iterable[tuple[str, Any]]:
     """What an object holds, with its names."""
     kind = value if isinstance(value, type) else type(value)
     if isinstance(value, dict):
-        return [(f"{at}[{x!r:.20}]", y) for x, y in islice(value.items(), _WATCHED)]
+        return [(f"{at}[{x!r:.20}]", y) for x, y in islice(dict.items(value), _WATCHED)]
     if isinstance(value, list | tuple | deque):
         return [(f"{at}[{i}]", x) for i, x in enumerate(islice(value, _WATCHED))]
     if isinstance(value, partial):
@@ -140,6 +140,7 @@ def _parts(at: str, value: Any) -> Iterable[tuple[str, Any]]:
         return [*held.items(), *((value.__name__, x) for x in more if x)]
     if isinstance(value, ModuleType):
         is_own = value.__name__.partition(".")[0] not in _LIBRARIES
+        is_own &= "site-packages" not in str(vars(value).get("__file__"))
         return list(vars(value).items()) if is_own else []
     if kind is SimpleNamespace or not _is_library(kind):
         slots = [x for one in kind.__mro__ for x in vars(one).get("__slots__", ())]
