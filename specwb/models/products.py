@@ -33,7 +33,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,10 +222,13 @@ class Choices:
         nbval would find an output that the stored one lacks."""
         before, self._spent = self._spent, self._spent + seconds
         if before <= 1.0 < self._spent and "ipykernel" not in sys.modules:
+            kept = f"kept in {self.path}"
+            if not self._write():
+                kept = f"{self.path} cannot be written, so every start measures anew"
             logger.warning(
                 "measuring which way of multiplying is the fastest on this machine, once for every"
-                " shape of a weight and number type; kept in %s",
-                self.path,
+                " shape of a weight and number type; %s",
+                kept,
             )
 
     def _read(self) -> dict[str, dict[str, str]]:
@@ -235,13 +237,15 @@ class Choices:
         except DataError:  # none yet, or damaged: it is measured
             return {}
 
-    def _write(self) -> None:
-        """With what other processes have written since; a folder that cannot be written is no
-        error."""
+    def _write(self) -> bool:
+        """With what other processes have written since; whether the folder can be written."""
         whole = self._read()
         whole[self._machine or ""] = whole.get(self._machine or "", {}) | (self._known or {})
-        with suppress(OSError):
+        try:
             write(json.dumps(whole, indent=1, sort_keys=True), self.path)
+        except OSError:
+            return False
+        return True
 
 
 def cache_folder() -> Path:
