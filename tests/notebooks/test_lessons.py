@@ -45,7 +45,7 @@ def test_small_cells_and_about_twenty_five_of_them(path):
     assert 18 <= len(code) <= 32
     assert max(len(cell.source.splitlines()) for cell in code) <= LINES
     imports = [line for line in code[0].source.splitlines() if re.match("import|from", line)]
-    assert len(imports) <= 3
+    assert len(imports) <= 4
 
 
 @every_lesson

@@ -70,7 +70,8 @@ def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):
         together.append([head.name for head in heads])
         for head in heads:
             head.out.mkdir(parents=True)
-            card = {**dict.fromkeys(trained.CARD_KEYS, 0), "seed": seed, "steps": head.settings}
+            card = {**dict.fromkeys(trained.CARD_KEYS, 0), "sha256": "", "held_out": {"lab": {}}}
+            card |= {"seed": seed, "rows": head.settings}
             (head.out / "card.json").write_text(json.dumps(card))
 
     monkeypatch.setattr("specwb.training.reading.training_text", lambda *_: (None, {}))
@@ -86,7 +87,7 @@ def test_variants_are_trained_again_with_other_seeds(monkeypatch, tmp_path):
         ["a@2", "b@2"],
     ]  # the target runs once for these
     assert cards["b@2"]["options"] == "k=3"
-    assert cards["b@2"]["steps"] == {**cards["a@2"]["steps"], "k": 3}
+    assert cards["b@2"]["rows"] == {**cards["a@2"]["rows"], "k": 3}
     together.clear()
     trained.train("falcon", {f"v{i}": "" for i in range(9)}, "lab", tmp_path / "many")
     assert list(map(len, together)) == [4, 4, 1]  # each has its optimiser's state in memory
