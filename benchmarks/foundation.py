@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 import specwb
-from specwb.bench.conditions import describe_device
-from specwb.bench.prompts import interleave, load_prompts
+from specwb.lab.bench.conditions import describe_device
 from specwb.models.backbone import Backbone
+from specwb.models.questions import interleave, load_prompts
 
 
 class Forwards:

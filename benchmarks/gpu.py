@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from preflight import facts, problem
 
 HERE = Path(__file__).resolve().parent
-SPECWB = ["-m", "specwb.cli"]
+SPECWB = ["-m", "specwb.cli.main"]
 CUDA = ["--device", "cuda"]
 HALF = [*SPECWB, "compare", *CUDA, "--dtype", "bfloat16"]
 SMOL = [*HALF, "--target", "smol", "--prompts", "chat"]

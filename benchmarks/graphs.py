@@ -15,8 +15,8 @@ from statistics import median
 import torch
 
 import specwb
-from specwb.bench.conditions import describe_device
-from specwb.bench.prompts import interleave, load_prompts
+from specwb.lab.bench.conditions import describe_device
+from specwb.models.questions import interleave, load_prompts
 
 
 def measure(

@@ -32,8 +32,8 @@ from rich.table import Table
 
 import specwb
 from specwb import Tree
-from specwb.cost.calibrate import forward_seconds
-from specwb.mask import tree_mask
+from specwb.core.mask import tree_mask
+from specwb.lab.cost.calibrate import forward_seconds
 
 SHAPES = (
     (4, 1, 1, 1, 1),  # ours

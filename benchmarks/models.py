@@ -26,7 +26,7 @@ import torch
 from sizes import random_llama, take_turns
 
 import specwb
-from specwb.bench.conditions import describe_device
+from specwb.lab.bench.conditions import describe_device
 
 MIB = 2**20
 

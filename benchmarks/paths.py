@@ -40,15 +40,15 @@ from rich.console import Console
 from rich.table import Table
 
 import specwb
-from specwb.bench.machine import commit
-from specwb.bench.prompts import interleave, load_prompts
-from specwb.bench.results import interval, resampled
-from specwb.diffuspec.proxy import read_along
-from specwb.evaluation import lattices
-from specwb.files import weights_hash
+from specwb.core.files import weights_hash
+from specwb.drafters.diffuspec_parts.proxy import read_along
+from specwb.engine.machine import commit
+from specwb.lab.bench.results import interval, resampled
+from specwb.lab.evaluation import lattices
+from specwb.lab.studies.store import identity
 from specwb.models.diffusion import load_diffusion
 from specwb.models.path import KIND, load_path
-from specwb.studies.store import identity
+from specwb.models.questions import interleave, load_prompts
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:

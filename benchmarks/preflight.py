@@ -174,8 +174,8 @@ def smoke(device: str = "cuda", seconds: float = 30.0) -> Values:
     import tiny
 
     import specwb
-    from specwb.flow import RuleMismatch
-    from specwb.verify import RULES
+    from specwb.core.flow import RuleMismatch
+    from specwb.rules import RULES
 
     host, began = tiny.target("everything", tiny.EXACT), time.monotonic()
     there = specwb.load(copy.deepcopy(host.model).to(device), device=device)

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import specwb
-from specwb.bench.prompts import interleave, load_prompts
-from specwb.diffuspec.lattice import Lattice, beam, candidates, viterbi
-from specwb.diffuspec.ngram import NGram
+from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, candidates, viterbi
+from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.models.diffusion import load_diffusion
 from specwb.models.load import data_dir
+from specwb.models.questions import interleave, load_prompts
 
 K, TOP, WIDTH, LAM = 30, 15, 3, 0.5
 EXACT = 12  # lattices that the exact search is timed on

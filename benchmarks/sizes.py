@@ -31,10 +31,10 @@ import torch
 import transformers
 
 import specwb
-from specwb.bench.conditions import describe_device
-from specwb.flow import State, chain
+from specwb.core.flow import State, chain
+from specwb.core.probability import Sampling
+from specwb.lab.bench.conditions import describe_device
 from specwb.models import products
-from specwb.probability import Sampling
 
 # millions of parameters: layers, hidden, intermediate, heads, key/value heads, vocabulary
 SHAPES = {

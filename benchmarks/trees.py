@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 import specwb
-from specwb import Tree, analysis
-from specwb.bench.prompts import interleave, load_prompts
-from specwb.cost.calibrate import accepted_by_rank
-from specwb.evaluation.distributions import distributions_after
+from specwb import Tree
+from specwb.lab.cost.calibrate import accepted_by_rank
+from specwb.lab.evaluation.distributions import distributions_after
+from specwb.models.questions import interleave, load_prompts
+from specwb.theory import analysis
 
 ROOT = Path(__file__).parents[1]
 TEMPERATURES = (0.0, 1.0)

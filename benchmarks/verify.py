@@ -34,10 +34,10 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specwb.flow import Draft, Scheme, Scores
-from specwb.probability import Sampling, draw_without_replacement, inverse_cdf
-from specwb.tree import Tree
-from specwb.verify import RULES, Rule
+from specwb.core.flow import Draft, Scheme, Scores
+from specwb.core.probability import Sampling, draw_without_replacement, inverse_cdf
+from specwb.core.tree import Tree
+from specwb.rules import RULES, Rule
 
 SAMPLING = Sampling(1.0)
 COLD = 200_000_000  # bytes, more than a cache holds

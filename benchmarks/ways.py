@@ -20,7 +20,7 @@ import time
 
 import torch
 
-from specwb.bench.conditions import describe_device
+from specwb.lab.bench.conditions import describe_device
 from specwb.models import products
 
 SHAPES = ["49152x576", "3072x576", "576x1536", "960x576", "576x576", "8192x2048", "2048x8192"]

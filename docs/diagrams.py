@@ -11,30 +11,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from specwb.course.drawing import WIDTH, Drawing
+from specwb.show.course.drawing import WIDTH, Drawing
 
 # from top to bottom: the rooms of a floor as in FLOORS of tests/test_layers.py, what they are
 FLOORS = (
-    ("commands cli __main__", "the command line"),
-    ("course", "predictions, drawings, exercises of the lessons"),
-    ("widgets", "explorers"),
-    ("studies", "papers' cells, claims, verdicts, the ledger"),
-    ("training sweeps harness", "heads, sweeps, benchmarks"),
-    ("cost evaluation", "cost models, tune; check, the papers' probes"),
-    ("bench", "measuring, comparison"),
-    ("custom_generate figures scope", "other ways to decode, and to see it"),
-    ("methods describe engine decoding", "the loop, the registry"),
-    ("drafters", "one file a method; what several share"),
-    (
-        "verify models analysis diffuspec graphs trace certificate",
-        "rules, layers, closed forms, recorded steps",
-    ),
-    ("verify.exact", "the rules over fractions, without torch"),
-    (
-        "errors extras files inputs options templates tree mask noise probability flow blocks"
-        " streaming stops palette processors progress",
-        "types, noise, files: they need no other",
-    ),
+    ("cli __main__", "the command line"),
+    ("show", "figures, widgets, microscope, lessons, the ledger"),
+    ("lab certificate", "measuring, papers' claims; certificates of verifiers"),
+    ("training", "heads, text, losses"),
+    ("engine", "the loop, the registry, recorded steps"),
+    ("drafters", "one file per method; what several share"),
+    ("theory", "rules over fractions, closed forms, wrong rules"),
+    ("rules models", "verification; layers, target, heads, caches"),
+    ("core", "types of a step, noise, probabilities, files"),
 )
 
 
@@ -72,19 +61,14 @@ def loop() -> Drawing:
 def floors() -> Drawing:
     """The floors of the package, the highest first, with all that is on each."""
     desc = "; ".join(f"{rooms.replace(' ', ', ')}: {what}" for rooms, what in FLOORS)
-    height, deep, lines = 34, 74, 3
-    tall = (len(FLOORS) - 1) * height + deep + 26
+    height = 34
+    tall = len(FLOORS) * height + 8
     d = Drawing(WIDTH, tall, "Floors of the package: imports point down", desc)
     d.arrow(14, 10, 14, tall - 12)
     for i, (rooms, what) in enumerate(FLOORS):
-        y, last = 6 + i * height, i == len(FLOORS) - 1
-        names = rooms.split()
-        rows = [" · ".join(names)]
-        if last:
-            per = -(-len(names) // lines)
-            rows = [" · ".join(names[at : at + per]) for at in range(0, len(names), per)]
-        d.box(32, y, 372, deep if last else height - 6, "\n".join(rows), hollow=True, size=13)
-        d.text(414, y + (deep / 2 if last else 14) + 5, what, size=13)
+        y = 6 + i * height
+        d.box(32, y, 260, height - 6, " · ".join(rooms.split()), hollow=True, size=13)
+        d.text(302, y + 19, what, size=13)
     return d
 
 

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 import specwb
-from specwb.palette import ACCEPTED, TARGET
+from specwb.show.palette import ACCEPTED, TARGET
 
 PROMPT = "It was a good dog that"
 MARGIN = 0.05  # between the two best logits, so that every processor decides alike

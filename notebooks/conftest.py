@@ -1,11 +1,11 @@
 """What `pytest --nbval notebooks` compares: text, strictly. Pictures have a line of text beside
-them (specwb.widgets.show)."""
+them (specwb.show.widgets.show)."""
 
 from __future__ import annotations
 
 import pytest
 
-from specwb.scope.pages import PACKED
+from specwb.show.scope.pages import PACKED
 
 PICTURES = ("application/vnd.plotly.v1+json", "text/html", "image/svg+xml", PACKED)
 # in make test; the others take longer and are marked slow

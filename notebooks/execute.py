@@ -27,10 +27,10 @@ import nbformat
 import numpy as np
 from nbclient import NotebookClient
 
-from specwb.course.question import HOLE
-from specwb.palette import DARK, INK
-from specwb.scope.pages import PACKED, packed
-from specwb.widgets.display import STILL
+from specwb.show.course.question import HOLE
+from specwb.show.palette import DARK, INK
+from specwb.show.scope.pages import PACKED, packed
+from specwb.show.widgets.display import STILL
 
 FOLDER = Path(__file__).parent
 WIDTH = 800  # pixels, about as wide as GitHub shows an output
@@ -47,7 +47,8 @@ PAGE = f"""<!DOCTYPE html><style>
 
 @contextmanager
 def camera() -> Iterator[Any]:
-    """A function from what :func:`specwb.widgets.display.still` returns to the bytes of a PNG."""
+    """A function from what :func:`specwb.show.widgets.display.still` returns to the bytes of a
+    PNG."""
     from playwright.sync_api import sync_playwright
 
     names = ("chromium", "chromium-browser", "google-chrome")

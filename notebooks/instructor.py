@@ -28,8 +28,8 @@ import nbformat
 from nbconvert.filters.markdown import markdown2html
 from nbformat import NotebookNode
 
-from specwb.course import ask
-from specwb.scope.pages import PACKED, section, unpacked
+from specwb.show.course import ask
+from specwb.show.scope.pages import PACKED, section, unpacked
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "docs" / "site"))

@@ -101,8 +101,8 @@ def options() -> dict[str, int]:
     """How many commands and options the command line has, and options methods and recipes."""
     from typer.main import get_command
 
-    from specwb.cli import app
-    from specwb.methods import METHODS
+    from specwb.cli.main import app
+    from specwb.engine.methods import METHODS
     from specwb.training.heads import RECIPES
 
     def commands(command: Any) -> Iterator[Any]:

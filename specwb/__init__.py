@@ -6,7 +6,8 @@ out = specwb.decode(target, "def fib(n):", method="mcsd", tree=(4, 2, 2), temper
 out.text, out.mean_tokens_per_step
 ```
 
-Names and modules (``specwb.figures``, ``specwb.evaluation``, ..) are imported when they are first
+Names and modules (``specwb.show.figures``, ``specwb.lab.evaluation``, ..) are imported when they
+are first
 used: ``import specwb`` and ``specwb --help`` need no torch.
 """
 
@@ -15,28 +16,22 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specwb import analysis as analysis
-    from specwb import course as course
+    from specwb import certificate as certificate
+    from specwb import cli as cli
+    from specwb import core as core
     from specwb import drafters as drafters
-    from specwb import evaluation as evaluation
-    from specwb import figures as figures
+    from specwb import engine as engine
+    from specwb import lab as lab
     from specwb import models as models
-    from specwb import scope as scope
-    from specwb import studies as studies
-    from specwb import sweeps as sweeps
+    from specwb import rules as rules
+    from specwb import rules as verify
+    from specwb import show as show
+    from specwb import theory as theory
     from specwb import training as training
-    from specwb import verify as verify
-    from specwb import widgets as widgets
-    from specwb.bench.compare import compare
     from specwb.certificate.certify import certify
-    from specwb.custom_generate import UnsupportedGeneration, hf
-    from specwb.decoding import Output, decode, rounds
-    from specwb.drafters.base import Drafter
-    from specwb.engine import Clock, DraftError
-    from specwb.errors import ArgumentError, SpecwbError
-    from specwb.evaluation.check import check
-    from specwb.extras import MissingExtra
-    from specwb.flow import (
+    from specwb.core.errors import ArgumentError, SpecwbError
+    from specwb.core.extras import MissingExtra
+    from specwb.core.flow import (
         Draft,
         Exactness,
         InvalidDistribution,
@@ -47,53 +42,75 @@ if TYPE_CHECKING:
         Step,
         Verdict,
     )
-    from specwb.methods import METHODS, Method, MethodError, citation, method, register, unregister
+    from specwb.core.noise import Noise
+    from specwb.core.probability import Sampling
+    from specwb.core.tree import Tree
+    from specwb.drafters.base import Drafter
+    from specwb.engine.custom_generate import UnsupportedGeneration, hf
+    from specwb.engine.decoding import Output, decode, rounds
+    from specwb.engine.loop import Clock, DraftError
+    from specwb.engine.methods import (
+        METHODS,
+        Method,
+        MethodError,
+        citation,
+        method,
+        register,
+        unregister,
+    )
+    from specwb.engine.trace import explain
+    from specwb.lab.bench.compare import compare
+    from specwb.lab.evaluation.check import check
+    from specwb.lab.sweeps.run import sweep
     from specwb.models.architectures import UnsupportedModel
     from specwb.models.load import LoadError, load
     from specwb.models.prompts import PromptError
     from specwb.models.target import Target
-    from specwb.noise import Noise
-    from specwb.probability import Sampling
-    from specwb.scope import record
-    from specwb.sweeps.run import sweep
-    from specwb.trace import explain
-    from specwb.tree import Tree
-    from specwb.verify import RULES, NodeRule, Rule
-    from specwb.widgets.dials import dials
-    from specwb.widgets.microscope import microscope
+    from specwb.rules import RULES, NodeRule, Rule
+    from specwb.show.scope import record
+    from specwb.show.widgets.dials import dials
+    from specwb.show.widgets.microscope import microscope
 
 __version__ = "0.2.0"
 
 # where each public name is defined; no module right below the package may have the name of one,
 # because importing it would put the module in that name's place
 _PLACES = {
-    "bench.compare": ("compare",),
-    "custom_generate": ("UnsupportedGeneration", "hf"),
+    "lab.bench.compare": ("compare",),
+    "engine.custom_generate": ("UnsupportedGeneration", "hf"),
     "drafters.base": ("Drafter",),
-    "decoding": ("Output", "decode", "rounds"),
-    "engine": ("Clock", "DraftError"),
-    "errors": ("ArgumentError", "SpecwbError"),
-    "evaluation.check": ("check",),
-    "extras": ("MissingExtra",),
-    "flow": (
+    "engine.decoding": ("Output", "decode", "rounds"),
+    "engine.loop": ("Clock", "DraftError"),
+    "core.errors": ("ArgumentError", "SpecwbError"),
+    "lab.evaluation.check": ("check",),
+    "core.extras": ("MissingExtra",),
+    "core.flow": (
         *("Draft", "Exactness", "InvalidDistribution", "RuleMismatch", "Scheme"),
         *("Scores", "State", "Step", "Verdict"),
     ),
-    "methods": ("METHODS", "Method", "MethodError", "citation", "method", "register", "unregister"),
+    "engine.methods": (
+        "METHODS",
+        "Method",
+        "MethodError",
+        "citation",
+        "method",
+        "register",
+        "unregister",
+    ),
     "models.architectures": ("UnsupportedModel",),
     "models.load": ("LoadError", "load"),
     "models.prompts": ("PromptError",),
     "models.target": ("Target",),
-    "noise": ("Noise",),
-    "probability": ("Sampling",),
-    "scope": ("record",),
-    "sweeps.run": ("sweep",),
-    "trace": ("explain",),
-    "tree": ("Tree",),
-    "verify": ("RULES", "NodeRule", "Rule"),
+    "core.noise": ("Noise",),
+    "core.probability": ("Sampling",),
+    "show.scope": ("record",),
+    "lab.sweeps.run": ("sweep",),
+    "engine.trace": ("explain",),
+    "core.tree": ("Tree",),
+    "rules": ("RULES", "NodeRule", "Rule"),
     "certificate.certify": ("certify",),
-    "widgets.dials": ("dials",),
-    "widgets.microscope": ("microscope",),
+    "show.widgets.dials": ("dials",),
+    "show.widgets.microscope": ("microscope",),
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 # written out, because type checkers read no other form
@@ -147,13 +164,13 @@ __all__ = [
 ]
 # what an editor offers beside the names; every other module of the package is found as well
 _MODULES = (
-    *("analysis", "course", "drafters", "evaluation", "figures", "models"),
-    *("scope", "studies", "sweeps", "training", "verify", "widgets"),
+    *("certificate", "cli", "core", "drafters", "engine", "lab"),
+    *("models", "rules", "show", "theory", "training"),
 )
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package (``specwb.figures``)."""
+    """A public name, or a module of the package (``specwb.show.figures``)."""
     if name in _PLACE_OF:
         value = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
         globals()[name] = value

@@ -7,7 +7,7 @@ import sys
 def main() -> None:
     """Run the command line; Ctrl-C is one line and exit code 130 while it is still imported too."""
     try:
-        from specwb.cli import main as run
+        from specwb.cli.main import main as run
 
         run()
     except KeyboardInterrupt:

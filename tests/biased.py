@@ -4,7 +4,7 @@ with the right counterpart they decode, and say that they are lossless.
 ``CASES`` lists them with the method that each goes into, beside some that look wrong and are right.
 Which of ``check_rule`` and ``specwb.check`` finds which is measured by
 ``tests/check_power.py`` and printed in docs/check.md. Six of the rules are in
-``specwb.verify.wrong_rules`` over fractions too; tensor code, as here, is faster by far, and every
+``specwb.theory.wrong_rules`` over fractions too; tensor code, as here, is faster by far, and every
 case is checked twenty times.
 """
 
@@ -18,12 +18,12 @@ import tiny
 import torch
 
 import specwb
+from specwb.core.flow import Draft, Scheme, Scores, Verdict
+from specwb.core.noise import ACCEPT, BONUS, DRAFT
+from specwb.core.probability import Sampling
 from specwb.drafters.level import LevelDrafter
-from specwb.flow import Draft, Scheme, Scores, Verdict
-from specwb.noise import ACCEPT, BONUS, DRAFT
-from specwb.probability import Sampling
-from specwb.verify import RRS, Block, KSeq, Rejection, RRSw, Rule, WeightedRace
-from specwb.verify.kseq import scale
+from specwb.rules import RRS, Block, KSeq, Rejection, RRSw, Rule, WeightedRace
+from specwb.rules.kseq import scale
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10], [11, 2, 30, 4, 5]]
 

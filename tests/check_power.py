@@ -22,8 +22,8 @@ import biased
 import torch
 
 import specwb
-from specwb.evaluation.alarm import FALSE_ALARM
-from specwb.verify.production import TOLERANCE, check_rule
+from specwb.lab.evaluation.alarm import FALSE_ALARM
+from specwb.theory.production import TOLERANCE, check_rule
 
 STORE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "check.md"
@@ -39,10 +39,10 @@ Store = dict[str, dict[str, str]]
 TEXT = """\
 # What finds which fault
 
-`specwb.verify.check_rule` (`specwb certify package.module:Rule`) enumerates the output of a *rule*
-on small trees and models. `specwb check` (`specwb.check`) decodes with a whole *method* on a real
-target and applies three tests to the output. A correct method fails with probability {alarm:g}, of
-which each test has a third:
+`specwb.theory.production.check_rule` (`specwb certify package.module:Rule`) enumerates the output
+of a *rule* on small trees and models. `specwb check` (`specwb.check`) decodes with a whole *method*
+on a real target and applies three tests to the output. A correct method fails with probability
+{alarm:g}, of which each test has a third:
 
 - **first**: the joint distribution of the first three tokens, by Pearson's chi-square or the
   likelihood ratio, whichever is smaller.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specwb import progress
+from specwb.core import progress
 
 sys.path.insert(0, str(Path(__file__).parent))  # `import tiny` from any folder of tests
 sys.path.append(str(Path(__file__).parents[1]))  # `import scripts`, never another specwb
@@ -183,7 +183,8 @@ def taped(monkeypatch):
     """Steps are recorded on the CPU; buckets are small, so that several come up."""
     from tape import Tape
 
-    from specwb import flow, graphs
+    from specwb.core import flow
+    from specwb.engine import graphs
 
     monkeypatch.setitem(graphs.RECORDERS, "cpu", Tape)
     monkeypatch.setattr(flow, "BUCKET", 16)

@@ -11,7 +11,7 @@ pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
-from specwb.widgets.figure import LiveFigure, plain
+from specwb.show.widgets.figure import LiveFigure, plain
 
 picture = plain
 """A figure as JSON, for comparison with what is shown."""

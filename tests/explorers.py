@@ -12,19 +12,19 @@ import tiny
 import torch
 
 import specwb
-from specwb.cost.passes import ExitCost
-from specwb.diffuspec.ngram import NGram
-from specwb.evaluation import lattices
-from specwb.evaluation.exits import Rounds, every_round
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.lab.cost.passes import ExitCost
+from specwb.lab.evaluation import lattices
+from specwb.lab.evaluation.exits import Rounds, every_round
 from specwb.training.markov import MarkovSource
 
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
-from specwb import widgets
-from specwb.widgets import easyspec
-from specwb.widgets.controls import Explorer
+from specwb.show import widgets
+from specwb.show.widgets import easyspec
+from specwb.show.widgets.controls import Explorer
 
 RATES = [0.55, 0.2, 0.1, 0.05]
 SOURCE = MarkovSource.ring(5, 2)

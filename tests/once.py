@@ -11,10 +11,10 @@ from typing import Any
 import tiny
 from terminal import call
 
-from specwb.bench import measure as measuring
-from specwb.bench.measure import measure
-from specwb.bench.prompts import Question
-from specwb.studies import PLACES, grid, study_of
+from specwb.lab.bench import measure as measuring
+from specwb.lab.bench.measure import measure
+from specwb.lab.studies import PLACES, grid, study_of
+from specwb.models.questions import Question
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 QUESTIONS = [
@@ -46,7 +46,7 @@ def reproduced(monkeypatch, capsys, tmp_path: Path, name: str, cells: list, *opt
         The document that is written, and what is printed.
     """
     few = replace(study_of(name), cells=lambda _: cells, **changes)
-    monkeypatch.setattr(import_module(f"specwb.studies.{PLACES[name]}"), "STUDY", few)
+    monkeypatch.setattr(import_module(f"specwb.lab.studies.{PLACES[name]}"), "STUDY", few)
     path = tmp_path / "results.json"
     words = ["reproduce", name, "--out", str(path), "--seconds", "0", *map(str, options)]
     code, out, err = call(monkeypatch, capsys, *words)

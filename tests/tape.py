@@ -69,7 +69,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 class Tape(TorchDispatchMode):
-    """A recording, see :class:`specwb.graphs.Recording`.
+    """A recording, see :class:`specwb.engine.graphs.Recording`.
 
     Args:
         body: the step. It runs once, and what it wrote into memory that is not its own is undone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from specwb import cli
+from specwb.cli import main as cli
 
 
 def call(

@@ -20,17 +20,18 @@ from terminal import refused
 from tokenizers import Regex, normalizers
 
 import specwb
-from specwb import LoadError, MethodError, PromptError, SpecwbError, course
-from specwb.bench.store import Store, StoreError
-from specwb.errors import ArgumentError
+from specwb import LoadError, MethodError, PromptError, SpecwbError
+from specwb.core.errors import ArgumentError
+from specwb.core.stops import StopError
+from specwb.lab.bench.store import Store, StoreError
+from specwb.lab.sweeps import results
+from specwb.lab.sweeps.space import Range, Space, SweepError
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir
 from specwb.models.prompts import chat
-from specwb.scope import TraceError, page, section
-from specwb.stops import StopError
-from specwb.sweeps import results
-from specwb.sweeps.space import Range, Space, SweepError
-from specwb.templates import TemplateError
+from specwb.models.templates import TemplateError
+from specwb.show import course
+from specwb.show.scope import TraceError, page, section
 
 TARGET = tiny.target()
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if 'pirate' %}{% endif %}"
@@ -319,7 +320,7 @@ LINES = {
     "rule that exits later": (
         text(
             "m_late.py",
-            "from specwb.verify import RRS\nclass R(RRS):\n"
+            "from specwb.rules import RRS\nclass R(RRS):\n"
             "  def __init__(self): raise SystemExit(0)",
         ),
         ["check", "--rule", "m_late:R"],

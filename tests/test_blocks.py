@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwb import Tree
-from specwb.blocks import PUBLISHED, BlockTree
+from specwb.core.blocks import PUBLISHED, BlockTree
 
 Path = tuple[int, ...]
 COUNTS = {"vicuna": (20, 15, 19, 23, 21, 23, 21, 23), "llama": (20, 19, 19, 15, 16, 10, 10, 9)}

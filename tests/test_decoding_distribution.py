@@ -14,9 +14,9 @@ from scipy import stats
 from torch import Tensor
 
 import specwb
-from specwb.noise import ACCEPT, BONUS, DRAFT, Noise
-from specwb.probability import Sampling
-from specwb.verify import PointMass
+from specwb.core.noise import ACCEPT, BONUS, DRAFT, Noise
+from specwb.core.probability import Sampling
+from specwb.rules import PointMass
 
 VOCABULARY, LENGTH, PROMPT = 6, 3, [1, 4, 2]
 ROWS = 4096

@@ -11,12 +11,12 @@ import pytest
 import tiny
 
 import specwb
-from specwb.describe import catalogue, methods_markdown, option_rows
-from specwb.files import data_dir
-from specwb.options import Option
+from specwb.cli.describe import catalogue, methods_markdown, option_rows
+from specwb.core.files import data_dir
+from specwb.core.options import Option
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
-WRITE = "python -c 'import specwb.describe as d; print(d.methods_markdown(), end=\"\")'"
+WRITE = "python -c 'import specwb.cli.describe as d; print(d.methods_markdown(), end=\"\")'"
 
 
 def test_the_page_is_the_registrys():

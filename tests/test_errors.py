@@ -89,9 +89,9 @@ def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draf
     keyword = specwb.method("mcsd", target, draft=draft, tree=(3, 2), draw="with", rule="rrs")
     assert text.drafter.tree.host == keyword.drafter.tree.host == specwb.Tree.branching(3, 2).host
     assert text.drafter.draw == keyword.drafter.draw == "with"
-    assert type(text.rule) is type(keyword.rule) is specwb.verify.RRS
+    assert type(text.rule) is type(keyword.rule) is specwb.rules.RRS
     assert (
-        specwb.method("mcsd", target, draft=draft, draw="with", rule=specwb.verify.RRS).key
+        specwb.method("mcsd", target, draft=draft, draw="with", rule=specwb.rules.RRS).key
         == "mcsd:draw=with,rule=rrs"
     )
 

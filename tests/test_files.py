@@ -20,8 +20,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from specwb import files
-from specwb.errors import ArgumentError
+from specwb.core import files
+from specwb.core.errors import ArgumentError
 from specwb.models.checkpoint import write
 
 PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n' * 50
@@ -296,17 +296,19 @@ def test_a_gzip_that_unpacks_to_more_than_the_limit(tmp_path):
 
 @pytest.mark.parametrize(("part", "package"), [("figures", "plotly"), ("widgets", "ipywidgets")])
 def test_a_missing_extra_is_named(monkeypatch, part, package):
-    for name in [name for name in sys.modules if name.startswith(f"specwb.{part}")]:
+    for name in [name for name in sys.modules if name.startswith(f"specwb.show.{part}")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    message = rf"specwb\.{part} needs {package}, which the extra 'notebooks' brings: pip install "
+    message = (
+        rf"specwb\.show\.{part} needs {package}, which the extra 'notebooks' brings: pip install "
+    )
     with pytest.raises(ImportError, match=message) as caught:
-        importlib.import_module(f"specwb.{part}")
+        importlib.import_module(f"specwb.show.{part}")
     assert "'specwb[" not in str(caught.value)  # no index has that name
 
 
 def test_away_from_a_checkout_the_packages_themselves_are_named(monkeypatch, tmp_path):
-    from specwb import extras
+    from specwb.core import extras
 
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "specwb" / "extras.py"))
     requirements = ["torch>=2", "pooch>=1.8; extra == 'train'", 'plotly; extra == "x"']

@@ -10,10 +10,10 @@ import tiny
 import torch
 
 import specwb
-from specwb.engine import trim
-from specwb.flow import Draft, Scheme, State, Verdict
-from specwb.mask import aligned, tree_mask
-from specwb.probability import Sampling
+from specwb.core.flow import Draft, Scheme, State, Verdict
+from specwb.core.mask import aligned, tree_mask
+from specwb.core.probability import Sampling
+from specwb.engine.loop import trim
 
 TREE = specwb.Tree.branching(2, 2, 1)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from specwb.cli import app
-from specwb.commands.reproduce import STUDIES
-from specwb.commands.train import OUTPUTS
-from specwb.methods import METHODS
+from specwb.cli.main import app
+from specwb.cli.reproduce import STUDIES
+from specwb.cli.train import OUTPUTS
+from specwb.engine.methods import METHODS
 from specwb.models import smol
 from specwb.models.gguf import cached
-from specwb.verify import RULES
+from specwb.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

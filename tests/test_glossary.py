@@ -13,11 +13,11 @@ import specwb
 PAGE = (Path(__file__).parents[1] / "docs/glossary.md").read_text()
 PLACES = (
     "specwb",
-    "specwb.flow",
-    "specwb.tree",
-    "specwb.decoding",
+    "specwb.core.flow",
+    "specwb.core.tree",
+    "specwb.engine.decoding",
     "specwb.drafters.base",
-    "specwb.verify.rule",
+    "specwb.rules.rule",
 )
 
 
@@ -30,7 +30,7 @@ def has(owner: object, name: str) -> bool:
 def exists(span: str) -> bool:
     """Is there a module, a name of it, or an attribute of a class of that name?"""
     span = span.partition("(")[0]
-    if span in specwb.verify.RULES:
+    if span in specwb.rules.RULES:
         return True
     for place in PLACES:
         module, _, name = span.rpartition(".") if span.startswith("specwb") else (place, "", span)

@@ -24,10 +24,11 @@ from test_protocol import (
 )
 
 import specwb
-from specwb import engine, graphs
+from specwb.core.probability import Sampling
 from specwb.drafters.base import Drafter
+from specwb.engine import graphs
+from specwb.engine import loop as engine
 from specwb.models.cache import KVCache
-from specwb.probability import Sampling
 
 SETTINGS = [
     {"temperature": 0.0},

@@ -33,7 +33,7 @@ from transformers import (
 )
 
 import specwb
-from specwb import custom_generate as hf_module
+from specwb.engine import custom_generate as hf_module
 from specwb.models.load import data_dir
 
 PAD, NEW = 63, 16

@@ -10,8 +10,8 @@ import pytest
 from mutants import MUTANTS, TESTS, Patch, Stale, file_of
 
 import specwb
+from specwb.core.tree import Tree
 from specwb.models.cache import KVCache
-from specwb.tree import Tree
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from specwb import Noise
-from specwb.noise import ACCEPT, BONUS, DRAFT, philox, row_seeds
+from specwb.core.noise import ACCEPT, BONUS, DRAFT, philox, row_seeds
 
 WIDTHS = {DRAFT: 5, ACCEPT: 7, BONUS: 1}
 
@@ -24,7 +24,7 @@ def reference(counter: list[int], key: list[int]) -> list[int]:
 
 
 def words(counter: list[int], key: list[int]) -> list[int]:
-    """Computes the same by :func:`specwb.noise.philox`."""
+    """Computes the same by :func:`specwb.core.noise.philox`."""
     both = key[0] | key[1] << 32
     both -= (both >> 63) << 64  # as a signed 64-bit integer
     return philox(torch.tensor(both), *(torch.tensor(c) for c in counter[:3])).tolist()

@@ -11,9 +11,9 @@ import pytest
 import tiny
 
 import specwb
+from specwb.core.options import MethodError, Option, parse_value, shape, specs, spell
+from specwb.core.tree import Tree
 from specwb.drafters.base import Entry
-from specwb.options import MethodError, Option, parse_value, shape, specs, spell
-from specwb.tree import Tree
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from transformers import (
 
 import specwb
 from specwb import Sampling
-from specwb.probability import BLOCK, WIDE, draw_without_replacement, inverse_cdf
+from specwb.core.probability import BLOCK, WIDE, draw_without_replacement, inverse_cdf
 
 TINY, LARGEST = 2.0**-33, 1 - 2.0**-33  # the smallest and largest uniform there are
 
@@ -78,7 +78,7 @@ def test_temperatures_that_are_greedy(filters):
     for temperature in (*colder, 9.99e-5, 5e-324, torch.tensor(1e-9)):
         assert Sampling(temperature, **filters) == Sampling(0.0, **filters)
     for refused in (-1e-9, float("nan"), float("inf"), -float("inf")):
-        with pytest.raises(specwb.errors.ArgumentError, match="temperature"):
+        with pytest.raises(specwb.core.errors.ArgumentError, match="temperature"):
             Sampling(refused, **filters)
 
 

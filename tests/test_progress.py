@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from specwb import progress
+from specwb.core import progress
 
 
 @pytest.fixture

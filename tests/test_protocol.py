@@ -24,13 +24,13 @@ from tiny import EXACT
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import specwb
-from specwb import engine
+from specwb.core.mask import tree_mask
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.drafters.level import LevelDrafter
-from specwb.mask import tree_mask
+from specwb.engine import loop as engine
 from specwb.models.cache import KVCache
 from specwb.models.place import Place
 

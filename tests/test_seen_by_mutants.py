@@ -7,11 +7,11 @@ import tiny
 import torch
 
 import specwb
+from specwb.core.flow import Scheme, Verdict
 from specwb.drafters.length import Heuristic
-from specwb.flow import Scheme, Verdict
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.kangaroo import KangarooAdapter
-from specwb.verify.rule import Rule
+from specwb.rules.rule import Rule
 
 PROMPTS = [[1, 2, 3], [7, 8, 9, 10, 11, 12]]
 DEPTH = 3

@@ -22,12 +22,12 @@ import pytest
 from browsing import chromium
 from test_layers import FLOORS
 
-from specwb.analysis import RATES, best_gamma, expected_tokens, optimum, roofline, speedup
-from specwb.course import calibration, recording
-from specwb.methods import METHODS
-from specwb.scope import checked
-from specwb.studies.ledger import HEADER
-from specwb.studies.verdicts import VERDICTS
+from specwb.engine.methods import METHODS
+from specwb.lab.studies.verdicts import VERDICTS
+from specwb.show.course import calibration, recording
+from specwb.show.ledger import HEADER
+from specwb.show.scope import checked
+from specwb.theory.analysis import RATES, best_gamma, expected_tokens, optimum, roofline, speedup
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,7 +125,7 @@ def test_the_first_page_computes_what_python_computes():
 
 def test_a_lessons_page_computes_what_python_computes():
     pytest.importorskip("ipywidgets")
-    from specwb.widgets.acceptance import shaped
+    from specwb.show.widgets.acceptance import shaped
 
     settings = ((1.0, 3.0, 1.0), (0.2, -5.0, 5.0), (5.0, 0.0, 0.2), (1.3, 0.5, 1.0))
     counts = (1, 2, 3, 8)
@@ -186,7 +186,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
     theory = (site / "theory" / "05_optimum.html").read_text()
     assert re.search(r'href="[^"]*#theorem-4-1"', theory)  # a theorem that is named is a link
     assert "gallery/kangaroo.html" in (site / "index.html").read_text()
-    reference = (site / "reference" / "specwb.verify.html").read_text()
+    reference = (site / "reference" / "specwb.rules.html").read_text()
     assert re.search(r'href="../theory/[^"]*#theorem-7-4"', reference)  # in a docstring as well
 
 
@@ -200,7 +200,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
         "notebooks/papers/diffuspec",
         "theory/05_optimum",
         "theory/12_kangaroo",
-        "reference/specwb.verify",
+        "reference/specwb.rules",
         "docs/architecture",
         "gallery/kangaroo",
         "ledger",

@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import specwb
+from specwb.core.stops import CONTEXT, StopError, Stops, Text, overlap
+from specwb.engine.streaming import Stream
 from specwb.models.load import data_dir
-from specwb.stops import CONTEXT, StopError, Stops, Text, overlap
-from specwb.streaming import Stream
 
 PIECES = ["a", "b", " n", "'t", "ab", "\u00e9", ""]
 

@@ -124,7 +124,7 @@ def test_pictures_can_be_drawn(tmp_path):
 
 
 def test_a_missing_reference_is_seen():
-    assert not exists("specwb.verify.rrs.Nothing")
+    assert not exists("specwb.rules.rrs.Nothing")
     assert not exists("tests/test_theory.py::test_nothing")
     assert not exists("theory/coq/Sums.v::nothing")
     assert not exists("notebooks/lessons/1_one_speculative_step.ipynb#nothing")

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specwb import Tree
-from specwb.flow import State
-from specwb.mask import causal_mask, tree_mask
-from specwb.probability import Sampling
-from specwb.tree import GrownTree, Limits
+from specwb.core.flow import State
+from specwb.core.mask import causal_mask, tree_mask
+from specwb.core.probability import Sampling
+from specwb.core.tree import GrownTree, Limits
 
 
 @st.composite

@@ -1,8 +1,8 @@
 """What the pictures of the theory pages share: a sheet to draw on, its style, how it is stored.
 
 Pictures are SVG with letters as outlines, so that they look the same everywhere, on white, so that
-they are read on dark pages too. Colours are those of ``specwb.palette``; where two things differ in
-colour they differ in hatching, dash or marker as well.
+they are read on dark pages too. Colours are those of ``specwb.show.palette``; where two things
+differ in colour they differ in hatching, dash or marker as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specwb.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
+from specwb.show.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
 
 INK = "#222222"
 HATCHES = {ACCEPTED: "", REJECTED: "//", RESIDUAL: "..", TARGET: "", DRAFT: "", OTHER: ""}

@@ -19,9 +19,8 @@ from drawing import INK, bars, box, diagram, save, sheet, tokens
 from matplotlib.figure import Figure
 from pictures_methods import METHODS
 
-from specwb import analysis
-from specwb.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
-from specwb.verify import exact, wrong_rules
+from specwb.show.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
+from specwb.theory import analysis, exact, wrong_rules
 
 P = (F(1, 2), F(3, 10), F(1, 5), F(0))  # the instance of theorem 5.4
 Q = (F(1, 10), F(1, 5), F(3, 10), F(2, 5))

@@ -10,12 +10,12 @@ from drawing import INK, box, diagram, sheet
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from specwb import analysis
-from specwb.analysis.dependence import total_correlation
-from specwb.diffuspec.lattice import Lattice, exhaustive, viterbi
-from specwb.diffuspec.proxy import OnlineNGram
-from specwb.palette import ACCEPTED, DRAFT, OTHER, RESIDUAL, TARGET
-from specwb.tree import Tree
+from specwb.core.tree import Tree
+from specwb.drafters.diffuspec_parts.lattice import Lattice, exhaustive, viterbi
+from specwb.drafters.diffuspec_parts.proxy import OnlineNGram
+from specwb.show.palette import ACCEPTED, DRAFT, OTHER, RESIDUAL, TARGET
+from specwb.theory import analysis
+from specwb.theory.analysis.dependence import total_correlation
 
 
 def loss() -> Figure:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from specwb.studies.ledger import HEADER, Rows, escaped, markdown
-from specwb.studies.verdicts import MEANINGS, VERDICTS
+from specwb.lab.studies.verdicts import MEANINGS, VERDICTS
+from specwb.show.ledger import HEADER, Rows, escaped, markdown
 
 
 def page(sections: Sequence[tuple[str, str, tuple[str, ...], Rows]]) -> str:

@@ -1,5 +1,5 @@
 // What pages compute: from acceptance to tokens per step and speed, and what several candidates are
-// worth, as specwb.analysis.
+// worth, as specwb.theory.analysis.
 export function expectedTokens(alpha, gamma) {
   let total = 1;
   for (let i = 0; i < gamma; i++) total = total * alpha + 1;

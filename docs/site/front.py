@@ -8,12 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from specwb.course import calibration, recording, stored
-from specwb.course.measure import origin
 from specwb.drafters.base import Entry
-from specwb.methods import METHODS
-from specwb.palette import VOCABULARY
-from specwb.scope.pages import inside_script, section
+from specwb.engine.methods import METHODS
+from specwb.show.course import calibration, recording, stored
+from specwb.show.course.measure import origin
+from specwb.show.palette import VOCABULARY
+from specwb.show.scope.pages import inside_script, section
 
 SCRIPT = Path(__file__).with_name("front.js")
 BALANCE = 989e12 / 3350e9
@@ -133,7 +133,7 @@ space plays.</p>
             raw(html),
             "\n## What the speedup depends on\n",
             "Move the sliders. The formulas are those of [theory, chapter 3](theory/03_speed.md)"
-            " and of `specwb.analysis`.\n",
+            " and of `specwb.theory.analysis`.\n",
             raw(explorer("mountSpeed", machines())),
             "\n## Which method when\n",
             raw(chart),

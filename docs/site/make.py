@@ -28,9 +28,9 @@ from typing import Any
 from sphinx.cmd.build import build_main
 
 import specwb
-from specwb.course import recording
-from specwb.methods import METHODS
-from specwb.scope.pages import PACKED, section, unpacked
+from specwb.engine.methods import METHODS
+from specwb.show.course import recording
+from specwb.show.scope.pages import PACKED, section, unpacked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -293,8 +293,8 @@ def gallery(staging: Staging) -> None:
 
 def ledger(staging: Staging) -> None:
     """What the papers claim and what was measured here, as `specwb reproduce all --shipped`."""
-    from specwb.studies import ledger as book
-    from specwb.studies import run
+    from specwb.lab.studies import run
+    from specwb.show import ledger as book
 
     documents, *others = (run.shipped_reports(family) for family in run.FAMILIES)
     more = dict(zip(run.FAMILIES[1:], others, strict=True))

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import specwb
-from specwb.course import recording
-from specwb.methods import METHODS
+from specwb.engine.methods import METHODS
+from specwb.show.course import recording
 
 FOLDER = Path(__file__).parents[2] / "data/recordings"
 QUESTION = [{"role": "user", "content": "What is the capital of France, and what is it known for?"}]
@@ -94,7 +94,7 @@ def record(names: list[str], minutes: float) -> list[str]:
                 best[name] = off
                 text = json.dumps(trace, ensure_ascii=False, separators=(",", ":"))
                 (FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
-            print(f"{name}: {specwb.scope.in_words(trace)}; disturbance {off:.2f}", flush=True)
+            print(f"{name}: {specwb.show.scope.in_words(trace)}; disturbance {off:.2f}", flush=True)
         if time.monotonic() > end:
             return [name for name in names if best[name] > 1]
     return []

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from scripts.build_lab.build import LAB, build
-from specwb.errors import SpecwbError
+from specwb.core.errors import SpecwbError
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -26,13 +26,13 @@ from scripts.build_lab import loops
 from scripts.build_lab.compiling import COMPILE_FROM, compiled
 from scripts.build_lab.page import DOMAINS, model_card
 from scripts.build_lab.tokenizer import train_tokenizer
-from specwb.bench.prompts import load_prompts
-from specwb.decoding import decode
-from specwb.files import Output, claim, home, weights_hash, whole_folder, write
+from specwb.core.files import Output, claim, home, weights_hash, whole_folder, write
+from specwb.core.progress import lines
+from specwb.engine.decoding import decode
 from specwb.models.load import data_dir
 from specwb.models.placement import resolve_device
+from specwb.models.questions import load_prompts
 from specwb.models.target import Target
-from specwb.progress import lines
 from specwb.training import corpus as text
 from specwb.training.card import read_card
 from specwb.training.deep import save_half

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from specwb.files import OBJECT, document
+from specwb.core.files import OBJECT, document
 from specwb.training.card import megabytes, read_card, table
 from specwb.training.generate import TEMPERATURES
 from specwb.training.heads import RECIPES

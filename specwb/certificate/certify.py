@@ -17,11 +17,11 @@ from specwb.certificate import child
 from specwb.certificate.adapters import ADAPTERS
 from specwb.certificate.instances import DRAWS, OTHERS, Instance, instances
 from specwb.certificate.measure import ROUNDING, Worst
-from specwb.errors import ArgumentError
-from specwb.inputs import real
+from specwb.core.errors import ArgumentError
+from specwb.core.inputs import real
 
 if TYPE_CHECKING:
-    from specwb.verify.rule import Rule
+    from specwb.rules.rule import Rule
 
 SECONDS = 60.0
 LOSSLESS, BIASED, NOTHING = "lossless", "biased", "no certificate"
@@ -147,4 +147,4 @@ def certify(
 def _is_rule(verifier: Any) -> bool:
     """Whether it is a rule of this project, without importing these for anything else."""
     owner = verifier if isinstance(verifier, type) else type(verifier)
-    return any(x.__module__ == "specwb.verify.rule" and x.__name__ == "Rule" for x in owner.__mro__)
+    return any(x.__module__ == "specwb.rules.rule" and x.__name__ == "Rule" for x in owner.__mro__)

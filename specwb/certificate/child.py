@@ -34,7 +34,7 @@ from specwb.certificate.adapters import ADAPTERS
 from specwb.certificate.instances import Instance
 from specwb.certificate.measure import Finding, measured
 from specwb.certificate.symbols import NoCertificate
-from specwb.errors import ArgumentError, SpecwbError
+from specwb.core.errors import ArgumentError, SpecwbError
 
 _TICK = 0.2  # seconds between two looks at whether the child has died
 

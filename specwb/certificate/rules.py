@@ -1,4 +1,5 @@
-"""The rules of this project: the result of :func:`specwb.verify.check_rule` as a certificate's.
+"""The rules of this project: the result of :func:`specwb.theory.production.check_rule` as a
+certificate's.
 
 A rule's uniforms are its arguments, so its decisions are recovered by bisection; nothing of torch
 is intercepted.
@@ -10,13 +11,14 @@ from typing import Any
 
 from specwb.certificate.instances import Instance
 from specwb.certificate.measure import Finding
-from specwb.flow import Scheme
-from specwb.verify.distribution import UNLISTED
-from specwb.verify.production import RuleCheck, Step, check_rule
+from specwb.core.flow import Scheme
+from specwb.theory.distribution import UNLISTED
+from specwb.theory.production import RuleCheck, Step, check_rule
 
 
 def measured_rule(given: Any) -> Finding:
-    """Every step of :func:`specwb.verify.check_rule`, and the one that is furthest off."""
+    """Every step of :func:`specwb.theory.production.check_rule`, and the one that is furthest
+    off."""
     check = check_rule(given)
     done = tuple(map(_instance, check.steps))
     if step := check.counterexample:

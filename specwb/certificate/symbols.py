@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.errors import SpecwbError
+from specwb.core.errors import SpecwbError
 
 DUST = 1e-12
 """Forks of a smaller probability come from rounding and are not followed."""

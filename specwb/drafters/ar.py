@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specwb.core.flow import Draft, State
+from specwb.core.noise import Noise
+from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry
-from specwb.flow import Draft, State
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.tree import Tree
 
 
 class Autoregressive(Drafter):

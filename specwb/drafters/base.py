@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from specwb.errors import ArgumentError
-from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
-from specwb.noise import Noise
-from specwb.options import Option, options_of
-from specwb.probability import Sampling
-from specwb.tree import Limits, Tree
+from specwb.core.errors import ArgumentError
+from specwb.core.flow import Draft, Exactness, Scheme, Scores, State, Verdict
+from specwb.core.noise import Noise
+from specwb.core.options import Option, options_of
+from specwb.core.probability import Sampling
+from specwb.core.tree import Limits, Tree
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -188,13 +188,14 @@ class Preset:
 class Entry:
     """The registry entry of a method: its options, its builder, and its properties.
 
-    Every method's file ends with its entry; :mod:`specwb.methods` collects them.
+    Every method's file ends with its entry; :mod:`specwb.engine.methods` collects them.
 
     Attributes:
         key: its name in specs.
         build: ``build(target, options) -> Drafter``, with an instance of ``settings``; without
             ``settings`` it is ``build(target, **options)``.
-        settings: the frozen dataclass of its options, see :class:`specwb.options.Option`; None if
+        settings: the frozen dataclass of its options, see :class:`specwb.core.options.Option`; None
+        if
             they are the keyword arguments of ``build``.
         paper: its source.
         needs: what it needs besides the target.

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from specwb.core.errors import ArgumentError
+from specwb.core.flow import Draft, State
+from specwb.core.tree import GrownTree, Limits
 from specwb.drafters.base import Drafter
-from specwb.errors import ArgumentError
-from specwb.flow import Draft, State
 from specwb.models.place import Place
-from specwb.tree import GrownTree, Limits
 
 
 def best(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:

@@ -13,27 +13,21 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from specwb.diffuspec.lattice import Lattice, Path, beam, candidates
-from specwb.diffuspec.proxy import Proxy, last, read_along
+from specwb.core.flow import Draft, Scheme, Scores, State, Verdict
+from specwb.core.noise import DRAFT, Noise
+from specwb.core.probability import Sampling, inverse_cdf
+from specwb.core.tree import GrownTree, Tree
 from specwb.drafters.base import Drafter, chain
+from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
+from specwb.drafters.diffuspec_parts.proxy import Proxy, last, read_along
 from specwb.drafters.length import Length
-from specwb.flow import Draft, Scheme, Scores, State, Verdict
 from specwb.models.cache import KVCache
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
 from specwb.models.masked import Blocks, before
-from specwb.models.path import (
-    PathScorer,
-    best_walks,
-    follows_in,
-    greedy_walk,
-    sampled_walk,
-)
+from specwb.models.path import PathScorer, best_walks, follows_in, greedy_walk, sampled_walk
 from specwb.models.place import Place
 from specwb.models.target import Target, prefill
-from specwb.noise import DRAFT, Noise
-from specwb.probability import Sampling, inverse_cdf
-from specwb.tree import GrownTree, Tree
 
 DRAWS = ("search", "sample")
 
@@ -43,9 +37,9 @@ class DiffusionDrafter(Drafter):
 
     ``draw="search"``: the ``top`` best tokens of every place are pruned to the fewest with total
     probability ``mass``, and a beam of width ``beams`` searches for the path with the best score by
-    model and proxy (:mod:`specwb.diffuspec.lattice`). The candidates are a function of the text, so
-    the path is verified as point masses at every temperature; with ``as_tree`` all the beam's paths
-    are verified as one tree. lam = 1 and beams = 1 give the argmax row.
+    model and proxy (:mod:`specwb.drafters.diffuspec_parts.lattice`). The candidates are a function
+    of the text, so the path is verified as point masses at every temperature; with ``as_tree`` all
+    the beam's paths are verified as one tree. lam = 1 and beams = 1 give the argmax row.
 
     ``draw="sample"``: one token per place, drawn independently from the model's distribution there.
     Given the text, the prediction for a place does not depend on the tokens drawn at others, so
@@ -72,7 +66,8 @@ class DiffusionDrafter(Drafter):
     Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
     FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
     T > 0 its ratio test of a searched path is not lossless (theorem 11.5), here the path is a point
-    mass; see also :mod:`specwb.diffuspec.lattice` and :class:`~specwb.drafters.length.Adaptive`.
+    mass; see also :mod:`specwb.drafters.diffuspec_parts.lattice` and
+    :class:`~specwb.drafters.length.Adaptive`.
     """
 
     def __init__(

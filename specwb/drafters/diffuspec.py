@@ -8,18 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from specwb.diffuspec.ngram import SMOOTHINGS, NGram
-from specwb.diffuspec.proxy import CacheProxy, NGramError, OnlineNGram, Proxy, Uniform
+from specwb.core.files import home
+from specwb.core.options import MethodError, Option, spell
+from specwb.core.tree import MOST
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
+from specwb.drafters.diffuspec_parts.ngram import SMOOTHINGS, NGram
+from specwb.drafters.diffuspec_parts.proxy import (
+    CacheProxy,
+    NGramError,
+    OnlineNGram,
+    Proxy,
+    Uniform,
+)
 from specwb.drafters.heads import check_place, same_sizes, trained_head
 from specwb.drafters.length import Adaptive, Length
-from specwb.files import home
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.path import KIND, PathScorer, load_path
 from specwb.models.target import Target
-from specwb.options import MethodError, Option, spell
-from specwb.tree import MOST
 
 GROWTH = f"[0, {MOST}]"
 """What ``delta`` may be."""

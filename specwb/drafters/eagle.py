@@ -8,22 +8,18 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import (
-    Drafter,
-    Entry,
-    Preset,
-)
+from specwb.core.flow import State
+from specwb.core.mask import tree_mask
+from specwb.core.options import NodeCount, Option, TrainedHead
+from specwb.core.tree import Limits, Tree
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import DRAWS, Levels, drawable
-from specwb.flow import State
-from specwb.mask import tree_mask
 from specwb.models.backbone import Stack
 from specwb.models.eagle import EagleHead, load_eagle
 from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
-from specwb.options import NodeCount, Option, TrainedHead
-from specwb.tree import Limits, Tree
 
 _PUBLISHED = (
     "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from specwb.core.flow import Draft, State
+from specwb.core.noise import Noise
+from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import trained_head
-from specwb.flow import Draft, State
 from specwb.models.eagle import EagleHead, load_eagle
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.options import MethodError, NodeCount, Option, TrainedHead
 
 
 class DynamicEagle(EagleDrafter):

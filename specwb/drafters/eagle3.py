@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from specwb.core.options import MethodError
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.eagle2 import Options, dynamic
 from specwb.models.eagle import Eagle3Head
 from specwb.models.target import Target
-from specwb.options import MethodError
 
 
 def eagle3(target: Target, options: Options) -> Drafter:

@@ -9,15 +9,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import (
-    Drafter,
-    Entry,
-    Preset,
-)
+from specwb.core.flow import Draft, Scores, State, Verdict
+from specwb.core.mask import causal_mask
+from specwb.core.noise import Noise
+from specwb.core.options import MethodError, Option, ranges
+from specwb.core.tree import Limits, Tree
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
-from specwb.flow import Draft, Scores, State, Verdict
-from specwb.mask import causal_mask
 from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
@@ -25,9 +24,6 @@ from specwb.models.load import draft_model
 from specwb.models.place import Place
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.options import MethodError, Option, ranges
-from specwb.tree import Limits, Tree
 
 
 class EasyDrafter(LevelDrafter):

@@ -9,21 +9,21 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.blocks import PUBLISHED, BlockTree, Pass
+from specwb.core.blocks import PUBLISHED, BlockTree, Pass
+from specwb.core.flow import Draft, Scheme, State
+from specwb.core.mask import block_ends, sight_mask, table_mask
+from specwb.core.noise import DRAFT, Noise
+from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.core.probability import Sampling, draw_without_replacement, most_probable
+from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset, by_name
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import Levels, drawable
-from specwb.flow import Draft, Scheme, State
-from specwb.mask import block_ends, sight_mask, table_mask
 from specwb.models.backbone import Stack
 from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
 from specwb.models.place import Place
 from specwb.models.target import Target
-from specwb.noise import DRAFT, Noise
-from specwb.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.probability import Sampling, draw_without_replacement, most_probable
-from specwb.tree import Limits, Tree
 
 
 class FalconDrafter(EagleDrafter):

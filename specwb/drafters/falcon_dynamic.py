@@ -8,6 +8,10 @@ from typing import Annotated
 
 import torch
 
+from specwb.core.flow import Draft, State
+from specwb.core.noise import Noise
+from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.core.tree import MOST
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
     Beams,
@@ -21,12 +25,8 @@ from specwb.drafters.beam import (
     taken,
 )
 from specwb.drafters.falcon import Alignment, BlockSize, FalconDrafter, falcon_head
-from specwb.flow import Draft, State
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.tree import MOST
 
 
 class DynamicFalcon(FalconDrafter):

@@ -7,12 +7,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from specwb.analysis import grow_tree
-from specwb.errors import ArgumentError
+from specwb.core.errors import ArgumentError
+from specwb.core.options import MethodError
+from specwb.core.tree import Tree
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
-from specwb.options import MethodError
-from specwb.tree import Tree
+from specwb.theory.analysis import grow_tree
 
 ALL = "all"  # domains of a card
 LOG = [(0.56, 0.78), (0.32, 0.56), (0.20, 0.42), (0.15, 0.34), (0.12, 0.30)]

@@ -9,26 +9,22 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.drafters.base import (
-    Drafter,
-    Entry,
-    Preset,
-)
+from specwb.core.flow import Draft, Scores, State, Verdict
+from specwb.core.mask import causal_mask
+from specwb.core.noise import Noise
+from specwb.core.options import MethodError, Option
+from specwb.core.tree import MOST, Limits, Tree
+from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, grown_limits, taken
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
 from specwb.drafters.level import Drafted, Levels, drawable
 from specwb.drafters.stopping import Confidence, Entropy, Top
-from specwb.flow import Draft, Scores, State, Verdict
-from specwb.mask import causal_mask
 from specwb.models.backbone import Stack
 from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.options import MethodError, Option
-from specwb.tree import MOST, Limits, Tree
 
 
 class KangarooDrafter(Levels):

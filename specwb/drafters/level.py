@@ -9,20 +9,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from specwb.core.flow import Draft, Scheme, Scores, State, Verdict
+from specwb.core.noise import DRAFT, Noise
+from specwb.core.options import MethodError
+from specwb.core.probability import Sampling, draw_without_replacement, inverse_cdf, most_probable
+from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, by_name
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
-from specwb.flow import Draft, Scheme, Scores, State, Verdict
 from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.load import check_pair
 from specwb.models.place import Place
 from specwb.models.target import Target, prefill
 from specwb.models.words import spread
-from specwb.noise import DRAFT, Noise
-from specwb.options import MethodError
-from specwb.probability import Sampling, draw_without_replacement, inverse_cdf, most_probable
-from specwb.tree import Limits, Tree
 
 DRAWS = ("without", "with", "top", "coupled", "greedy")
 

@@ -10,13 +10,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from specwb.core.flow import Draft, Scores, State, Verdict
+from specwb.core.noise import Noise, philox
+from specwb.core.options import Option
+from specwb.core.probability import most_probable
+from specwb.core.tree import MOST, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.flow import Draft, Scores, State, Verdict
 from specwb.models.target import Target
-from specwb.noise import Noise, philox
-from specwb.options import Option
-from specwb.probability import most_probable
-from specwb.tree import MOST, Tree
 
 
 @lru_cache(maxsize=256)

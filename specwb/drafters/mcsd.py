@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from specwb.core.options import DraftModel, Option
+from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, Option
-from specwb.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,18 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from specwb.core.flow import Draft, Exactness, Scheme, Scores, State, Verdict
+from specwb.core.options import DraftModel, MethodError, Option, spell
+from specwb.core.probability import Sampling, draw_without_replacement
+from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
 from specwb.drafters.level import DRAWS, Drafted, LevelDrafter, drawable
 from specwb.drafters.stopping import Confidence, Decision, Entropy, Top
-from specwb.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, MethodError, Option, spell
-from specwb.probability import Sampling, draw_without_replacement
-from specwb.tree import Tree
 
 
 class SeveralRoots(LevelDrafter):
@@ -29,7 +29,7 @@ class SeveralRoots(LevelDrafter):
     The first level of the tree consists of ``roots`` tokens of the target's distribution after the
     last kept token (at T > 0 drawn without replacement, at T = 0 the best ones). The draft model
     continues below each, and the one with the longest accepted path stays
-    (:class:`specwb.verify.Longest`).
+    (:class:`specwb.rules.Longest`).
 
     The pending token is the last kept one, which the target has scored already; it is scored once
     more as the root of the tree.

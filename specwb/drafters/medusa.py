@@ -8,16 +8,16 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from specwb.core.flow import Draft, State
+from specwb.core.noise import Noise
+from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
 from specwb.drafters.level import drawable
-from specwb.flow import Draft, State
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.models.products import product
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.tree import Tree
 
 CHILDREN: dict[tuple[int, ...], int] = {
     (): 10,

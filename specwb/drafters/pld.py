@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specwb.core.flow import Draft, State
+from specwb.core.noise import Noise
+from specwb.core.options import Option
+from specwb.core.tree import MOST, Tree
 from specwb.drafters.base import Drafter, Entry, Preset, chain
-from specwb.flow import Draft, State
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.options import Option
-from specwb.tree import MOST, Tree
 
 
 def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:

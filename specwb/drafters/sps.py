@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from specwb.core.options import DraftModel, Option
+from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
 from specwb.drafters.stopping import Drafted
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.options import DraftModel, Option
-from specwb.tree import Tree
 
 LONGEST = 20  # draft tokens that schedule=heuristic goes up to, unless it begins with more
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from specwb.core.probability import Sampling, entropy
 from specwb.models.backbone import Backbone
 from specwb.models.decision import DecisionModel
 from specwb.models.layers import rms
-from specwb.probability import Sampling, entropy
 
 
 class Confidence:

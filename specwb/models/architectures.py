@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specwb.errors import SpecwbError
+from specwb.core.errors import SpecwbError
 
 
 class UnsupportedModel(SpecwbError, ValueError):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.mask import aligned, last_seen
+from specwb.core.mask import aligned, last_seen
 from specwb.models.architectures import architecture_of, text_config, unchanged_below, windows
 from specwb.models.cache import KVCache
 from specwb.models.hooks import check_unhooked

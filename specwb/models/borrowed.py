@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from specwb.errors import SpecwbError
-from specwb.files import home, table
+from specwb.core.errors import SpecwbError
+from specwb.core.files import home, table
 from specwb.models.checkpoint import HeadError
 from specwb.models.folder import LoadError
 from specwb.models.kangaroo import load_kangaroo

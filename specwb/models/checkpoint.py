@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specwb import files
-from specwb.files import foreign, table, weights_hash
+from specwb.core import files
+from specwb.core.files import foreign, table, weights_hash
 from specwb.models import smol
 from specwb.models.folder import (
     SAFE,

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from specwb.core.probability import entropy
 from specwb.models.checkpoint import HeadError, check_origin, fill, opened, write
 from specwb.models.target import Target
-from specwb.probability import entropy
 
 KINDS = ("soft", "hard")
 SEEN = 10  # probabilities that the hard net reads

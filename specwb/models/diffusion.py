@@ -27,17 +27,9 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.initialization import no_init_weights
 
-from specwb.files import foreign, table
+from specwb.core.files import foreign, table
 from specwb.models.backbone import Backbone
-from specwb.models.checkpoint import (
-    HeadError,
-    Stored,
-    check_sizes,
-    fill,
-    opened,
-    words_in,
-    write,
-)
+from specwb.models.checkpoint import HeadError, Stored, check_sizes, fill, opened, words_in, write
 from specwb.models.eagle import LLAMA, described, with_sdpa
 from specwb.models.folder import LoadError
 from specwb.models.products import product

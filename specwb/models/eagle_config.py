@@ -10,7 +10,7 @@ from transformers import LlamaConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from specwb.files import foreign
+from specwb.core.files import foreign
 from specwb.models.architectures import UnsupportedModel, check_head
 from specwb.models.checkpoint import HeadError
 

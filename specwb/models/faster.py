@@ -21,11 +21,11 @@ import psutil
 import torch
 from torch import nn
 
-from specwb.flow import chain
+from specwb.core.flow import chain
+from specwb.core.probability import Sampling
 from specwb.models.architectures import text_config
 from specwb.models.products import choices
 from specwb.models.target import Target
-from specwb.probability import Sampling
 
 logger = logging.getLogger("specwb")
 SMALL = 2**26  # bytes of float32 weights below which nothing is measured

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from specwb.errors import SpecwbError
-from specwb.files import first_line, foreign, home, table, weights_hash
+from specwb.core.errors import SpecwbError
+from specwb.core.files import first_line, foreign, home, table, weights_hash
 
 SAFE = ("model.safetensors", "pytorch_model.bin")
 """What a whole model's weights are called: the first that exists. ``NAME.index.json`` stands for

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from specwb.errors import SpecwbError
+from specwb.core.errors import SpecwbError
 from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache
 from specwb.models.layers import unit

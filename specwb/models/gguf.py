@@ -23,8 +23,8 @@ from unittest.mock import patch
 import torch
 from filelock import FileLock
 
-from specwb.extras import require
-from specwb.files import first_line, foreign, home, table, whole_folder
+from specwb.core.extras import require
+from specwb.core.files import first_line, foreign, home, table, whole_folder
 from specwb.models.architectures import check_causal
 from specwb.models.folder import LoadError, first_three, quiet
 from specwb.models.memory import check_weights_fit, free_bytes, gib, parameters

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, State
+from specwb.core.flow import Draft, State
 from specwb.models.backbone import Backbone
 from specwb.models.place import Place
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from specwb.files import data_dir, foreign, table, weights_hash
+from specwb.core.files import data_dir, foreign, table, weights_hash
+from specwb.core.options import MethodError
 from specwb.models import gguf, reading, smol
 from specwb.models.architectures import check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
@@ -32,9 +33,8 @@ from specwb.models.memory import check_weights_fit, is_in_bfloat16
 from specwb.models.placement import is_spread, main_device, resolve_device, resolve_dtype
 from specwb.models.ranks import Ranks
 from specwb.models.target import Target
+from specwb.models.templates import check_template, use_template
 from specwb.models.vocabulary import fitted, is_padding
-from specwb.options import MethodError
-from specwb.templates import check_template, use_template
 
 logger = logging.getLogger("specwb")
 LAB = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}
@@ -95,7 +95,8 @@ def load(
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
             every node of a draft.
-        template: a chat template by name (:data:`specwb.templates.TEMPLATES`) for a model whose
+        template: a chat template by name (:data:`specwb.models.templates.TEMPLATES`) for a model
+        whose
             tokenizer has none, as Vicuna's; it takes the place of one that is there.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specwb.mask import sight_mask
+from specwb.core.mask import sight_mask
+from specwb.core.probability import Sampling
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
 from specwb.models.place import Place
 from specwb.models.target import Target
-from specwb.probability import Sampling
 
 
 class Blocks:

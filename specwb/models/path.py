@@ -31,9 +31,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specwb.core.probability import Sampling, inverse_cdf
 from specwb.models.checkpoint import HeadError, check_origin, fill, opened, write
 from specwb.models.target import Target
-from specwb.probability import Sampling, inverse_cdf
 
 KIND = "pair"  # as config.json, folders and the option score= name it
 SIZES = ("hidden", "places", "top", "rank")

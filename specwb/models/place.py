@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specwb.mask import causal_mask
+from specwb.core.mask import causal_mask
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.files import DataError, document, home, write
+from specwb.core.files import DataError, document, home, write
 
 logger = logging.getLogger("specwb")
 MOST = 64  # tokens from which on torch's own way is taken unmeasured

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from specwb.errors import SpecwbError
-from specwb.files import foreign
-from specwb.inputs import as_int, check_unicode, is_many, to_python
+from specwb.core.errors import SpecwbError
+from specwb.core.files import foreign
+from specwb.core.inputs import as_int, check_unicode, is_many, to_python
 from specwb.models.target import Target
-from specwb.templates import rendered
+from specwb.models.templates import rendered
 
 
 class Asked(Protocol):
@@ -23,7 +23,7 @@ class Asked(Protocol):
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Asked
 """A text, token ids, the messages of a chat, or a question of
-:func:`specwb.bench.prompts.load_prompts`, of which the first turn is taken."""
+:func:`specwb.models.questions.load_prompts`, of which the first turn is taken."""
 Prompts = Prompt | Sequence[Prompt] | Mapping[str, Any] | Tensor | np.ndarray
 """One prompt, a batch of them, or what a tokenizer returned (``input_ids``, ``attention_mask``)."""
 

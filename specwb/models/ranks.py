@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specwb.errors import SpecwbError
+from specwb.core.errors import SpecwbError
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache

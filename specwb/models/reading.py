@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specwb.files import first_line, foreign
+from specwb.core.files import first_line, foreign
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.folder import LoadError, first_three, quiet
 from specwb.models.ranks import Ranks, load_parted

@@ -15,8 +15,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from specwb.errors import SpecwbError
-from specwb.files import weights_hash
+from specwb.core.errors import SpecwbError
+from specwb.core.files import weights_hash
 from specwb.models.folder import LoadError
 from specwb.models.gguf import converted
 from specwb.models.products import cache_folder

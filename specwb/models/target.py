@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from specwb.errors import ArgumentError
-from specwb.files import home, weights_hash
-from specwb.flow import BUCKET, Draft, Scores, State, Verdict
-from specwb.inputs import eos_ids, is_many
+from specwb.core.errors import ArgumentError
+from specwb.core.files import home, weights_hash
+from specwb.core.flow import BUCKET, Draft, Scores, State, Verdict
+from specwb.core.inputs import eos_ids, is_many
+from specwb.core.probability import Sampling
 from specwb.models.architectures import UnsupportedModel, check_causal, context
 from specwb.models.backbone import Backbone, Run
 from specwb.models.cache import KVCache
@@ -28,7 +29,6 @@ from specwb.models.layout import run_paths
 from specwb.models.place import Place
 from specwb.models.placement import described, is_spread
 from specwb.models.ranks import here
-from specwb.probability import Sampling
 
 T = TypeVar("T")
 CHUNK = 4096  # positions of a prompt that go through the layers together, at most

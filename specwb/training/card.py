@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specwb.files import document
+from specwb.core.files import document
 
 _RANKS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
 CARD = {

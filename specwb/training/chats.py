@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from specwb import files
-from specwb.errors import ArgumentError
-from specwb.templates import rendered
+from specwb.core import files
+from specwb.core.errors import ArgumentError
+from specwb.models.templates import rendered
 from specwb.training import corpus
 
 ROLES = {"human": "user", "gpt": "assistant"}

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from specwb import files
-from specwb.extras import how
+from specwb.core import files
+from specwb.core.extras import how
 
 USER, ASSISTANT = "<|user|>", "<|assistant|>"
 

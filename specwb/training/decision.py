@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specwb.core.probability import inverse_cdf
 from specwb.models.decision import KINDS, DecisionModel
 from specwb.models.load import draft_model
 from specwb.models.target import Target
-from specwb.probability import inverse_cdf
 from specwb.training import corpus as text
 from specwb.training.recipe import Moment, Recipe, TargetOutputs
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specwb.files import weights_hash, write
+from specwb.core.files import weights_hash, write
 from specwb.models.folder import quiet
 from specwb.models.target import Target
 from specwb.training import corpus as text

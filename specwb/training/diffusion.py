@@ -12,14 +12,14 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specwb.files import home, weights_hash
+from specwb.core.files import home, weights_hash
+from specwb.core.options import Option
 from specwb.models.borrowed import check_lender, is_borrowed
 from specwb.models.diffusion import DiffusionModel, build, load_diffusion, shared
 from specwb.models.eagle import eagle_config, with_sdpa
 from specwb.models.layers import gain
 from specwb.models.load import load
 from specwb.models.target import Target
-from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specwb.errors import SpecwbError
-from specwb.files import write
-from specwb.progress import duration, errors, line
+from specwb.core.errors import SpecwbError
+from specwb.core.files import write
+from specwb.core.progress import duration, errors, line
 from specwb.training.optim import Plan, fast_bfloat16, optimisers
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from specwb.bench.work import check_work
-from specwb.decoding import decode
-from specwb.methods import method
+from specwb.core.progress import progress
+from specwb.engine.decoding import decode
+from specwb.engine.methods import method
+from specwb.engine.work import check_work
 from specwb.models.target import Target
-from specwb.progress import progress
 from specwb.training.corpus import Corpus, token_dtype
 from specwb.training.fit import first_process, save_rows
 
@@ -25,7 +25,7 @@ TEMPERATURES = (1.0, 0.7, 0.0)  # of the blocks in turn; 0 is greedy
 
 
 def check_writing(target: Target, tokens: int, lower: str) -> str:
-    """Estimate how long the target writes, see :func:`specwb.bench.work.check_work`; text that is
+    """Estimate how long the target writes, see :func:`specwb.engine.work.check_work`; text that is
     kept already costs nothing."""
     what = f"{target.name!r} writes {tokens:,} tokens, {ROWS} rows at a time"
     return check_work(target, what, tokens / ROWS, ROWS, lower=lower)

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specwb.core.progress import progress
 from specwb.models.attention import backends
 from specwb.models.target import Target
-from specwb.progress import progress
 from specwb.training.corpus import Corpus
 from specwb.training.fit import Log, Training, autocast, average_gradients, process_rows
 from specwb.training.generate import PROMPT

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from specwb.analysis import dependence
-from specwb.errors import ArgumentError
+from specwb.core.errors import ArgumentError
 from specwb.models.falcon import FalconHead
+from specwb.theory.analysis import dependence
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import step_loss
 from specwb.training.recipe import Level, Moment, TargetOutputs
@@ -89,7 +89,7 @@ class MarkovSource:
     def joint(self, k: int) -> np.ndarray:
         """Returns ``[S, *[S]*k]``, the distribution of the next k tokens after each token.
 
-        With ``weights = stationary`` it is a table of :mod:`specwb.analysis.dependence`.
+        With ``weights = stationary`` it is a table of :mod:`specwb.theory.analysis.dependence`.
         """
         table = self.transition
         for _ in range(k - 1):
@@ -240,7 +240,7 @@ def run(
         is not shown, blocks glancing as in training, and its standard error over texts; None where
         every token is shown: place 1 at ratio 1.
         ``predicted``: ``sum_r P(r | place) H(X_place | C, X_{<=r})``,
-        :func:`specwb.analysis.dependence.glanced_loss` by place.
+        :func:`specwb.theory.analysis.dependence.glanced_loss` by place.
         ``drafting``, ``drafting_stderr``: the same with nothing shown, as a draft is made.
         ``predicted_drafting``: ``H(X_place | C)``, whatever the ratio; None where a place was never
         trained so (ratio 1).

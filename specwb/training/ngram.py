@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from specwb.diffuspec.ngram import SMOOTHINGS, NGram
-from specwb.diffuspec.proxy import log_likelihood
-from specwb.files import home, whole_folder
+from specwb.core.files import home, whole_folder
+from specwb.drafters.diffuspec_parts.ngram import SMOOTHINGS, NGram
+from specwb.drafters.diffuspec_parts.proxy import log_likelihood
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, say
@@ -62,7 +62,7 @@ def count_ngram(
 
     Args:
         text: reads the training text and the proportions of its domains, once all else is checked.
-        order, least: see :meth:`specwb.diffuspec.ngram.NGram.count`.
+        order, least: see :meth:`specwb.drafters.diffuspec_parts.ngram.NGram.count`.
         source: "read": the training text; "generated": what the target wrote; "both": either, token
             for token.
         tokens: how much the target writes, of which the first twentieth of the rows is held out.

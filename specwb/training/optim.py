@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from specwb.options import Option
+from specwb.core.options import Option
 
 # quintic Newton-Schulz coefficients of Jordan et al., as in torch.optim.Muon
 _A, _B, _C = 3.4445, -4.775, 2.0315

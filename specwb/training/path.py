@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specwb.diffuspec.lattice import candidates
+from specwb.core.options import Option
+from specwb.drafters.diffuspec_parts.lattice import candidates
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.path import PathScorer, follows_in
 from specwb.models.target import Target, memory_hash
-from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.diffusion import DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specwb import files
-from specwb.files import from_json, home
+from specwb.core import files
+from specwb.core.files import from_json, home
+from specwb.core.progress import EVERY, lines
 from specwb.models.load import load
 from specwb.models.placement import resolve_device
 from specwb.models.target import Target
-from specwb.progress import EVERY, lines
 from specwb.training.corpus import Corpus, Document, documents, encode
 from specwb.training.fit import TrainingError, say, training_device
 from specwb.training.settings import lab_recipe

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specwb.core.options import Option
 from specwb.models.borrowed import check_lender
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.eagle_config import usual_layers
@@ -23,7 +24,6 @@ from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
 from specwb.models.layers import gain
 from specwb.models.medusa import MedusaHeads
 from specwb.models.target import Target
-from specwb.options import Option
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
 from specwb.training.settings import count, number, word

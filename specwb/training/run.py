@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specwb.bench.work import check_work
-from specwb.files import FOLDER, HEAD, claim, home, table, whole_folder
+from specwb.core.files import FOLDER, HEAD, claim, home, table, whole_folder
+from specwb.engine.work import check_work
 from specwb.models.checkpoint import round_to_int8
 from specwb.models.target import Target
 from specwb.training import corpus as text
@@ -350,7 +350,7 @@ def announce(
     names: str, settings: Sequence[Settings], target: Target, source: str, seeds: int = 1
 ) -> None:
     """Says what heads that are trained together are about to read, and about how long that takes;
-    raises where it is more than :func:`specwb.bench.work.check_work` allows."""
+    raises where it is more than :func:`specwb.engine.work.check_work` allows."""
     longest = max(settings, key=lambda one: one.plan.steps)
     batch, steps = longest.batch, longest.plan.steps
     what = f"{names}: {steps:,} steps of {batch.rows:,} rows of {batch.length:,} tokens"

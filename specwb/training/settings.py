@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from specwb.files import home, toml
+from specwb.core.files import home, toml
+from specwb.core.options import REQUIRED, Option, options_of, parse_value
 from specwb.models.load import data_dir
-from specwb.options import REQUIRED, Option, options_of, parse_value
 from specwb.training.fit import TrainingError
 from specwb.training.losses import LOSSES
 from specwb.training.optim import Plan

@@ -18,15 +18,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from specwb import files
-from specwb.bench.prompts import load_prompts
-from specwb.bench.work import check_work
-from specwb.decoding import decode
-from specwb.files import TALKS, claim, document, from_json, home
-from specwb.methods import method
+from specwb.core import files
+from specwb.core.files import TALKS, claim, document, from_json, home
+from specwb.core.progress import progress
+from specwb.engine.decoding import decode
+from specwb.engine.methods import method
+from specwb.engine.work import check_work
+from specwb.models.questions import load_prompts
 from specwb.models.target import Target
-from specwb.progress import progress
-from specwb.templates import rendered
+from specwb.models.templates import rendered
 from specwb.training.fit import TrainingError, say
 from specwb.training.reading import trained_on
 
@@ -149,7 +149,7 @@ def write(
     """Writes conversations with about so many tokens of answers to a .jsonl file.
 
     Complete blocks lie in the folder ``out`` + ``.blocks``, where a later call, for more tokens
-    too, goes on. ``given`` is a prompt set or file (:func:`specwb.bench.prompts.load_prompts`)
+    too, goes on. ``given`` is a prompt set or file (:func:`specwb.models.questions.load_prompts`)
     whose questions are answered, instead of requests that the model writes; fewer tokens come if
     they end."""
     claim({"--out": (out, TALKS)})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specwb.files import HEAD, HEADS, claim, home, toml, write
+from specwb.core.files import HEAD, HEADS, claim, home, toml, write
 from specwb.models.load import data_dir
 from specwb.models.target import Target
 from specwb.training.card import HEAD_CARD, heads_card, read_card

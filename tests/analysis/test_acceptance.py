@@ -11,8 +11,7 @@ import pytest
 import torch
 from scipy import optimize, stats
 
-from specwb import analysis
-from specwb.verify import exact
+from specwb.theory import analysis, exact
 
 
 def distributions(seed: int, v: int = 4) -> tuple[list[F], list[F]]:

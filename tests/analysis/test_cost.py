@@ -10,8 +10,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from specwb import Tree, analysis
-from specwb.verify import exact
+from specwb import Tree
+from specwb.theory import analysis, exact
 
 P, Q = exact.norm([4, 2, 1, 1]), exact.norm([1, 2, 4, 1])
 

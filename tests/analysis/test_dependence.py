@@ -9,7 +9,7 @@ from math import log
 import numpy as np
 import pytest
 
-from specwb.analysis import dependence as dep
+from specwb.theory.analysis import dependence as dep
 
 
 def table(seed: int, k: int, v: int = 3, contexts: int = 2) -> tuple[np.ndarray, np.ndarray]:

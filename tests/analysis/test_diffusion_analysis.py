@@ -10,11 +10,11 @@ from itertools import product
 import pytest
 import torch
 
-from specwb.analysis import diffusion as d
-from specwb.analysis import expected_point
 from specwb.drafters.length import Adaptive
-from specwb.verify import exact as E
-from specwb.verify.instances import models, pairs
+from specwb.theory import exact as E
+from specwb.theory.analysis import diffusion as d
+from specwb.theory.analysis import expected_point
+from specwb.theory.instances import models, pairs
 
 CROSSED = {  # the row of most probable tokens is (0, 1), which the target never writes
     (0, 2): F(2, 5),

@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from specwb.analysis import expected_tokens, speedup
-from specwb.analysis import layer_parallel as lp
 from specwb.models.fuzzy import grouping
+from specwb.theory.analysis import expected_tokens, speedup
+from specwb.theory.analysis import layer_parallel as lp
 
 SHAPES = [
     grouping(32, 4),

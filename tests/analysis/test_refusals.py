@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from specwb import analysis
-from specwb.analysis import dependence, diffusion, roots, rules, stopping, timing, transport
-from specwb.analysis import layer_parallel as layers
+from specwb.theory import analysis
+from specwb.theory.analysis import dependence, diffusion, roots, rules, stopping, timing, transport
+from specwb.theory.analysis import layer_parallel as layers
 
 GOOD, SURE, NAN = [0.5, 0.5], [F(1), F(0)], float("nan")
 HALF = {(0,): F(1, 2), (1,): F(1, 2)}  # a block of one token

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 import specwb
-from specwb.analysis import roots
-from specwb.verify import Longest
-from specwb.verify import exact as E
-from specwb.verify.instances import models
-from specwb.verify.wrong_rules import at_once
+from specwb.rules import Longest
+from specwb.theory import exact as E
+from specwb.theory.analysis import roots
+from specwb.theory.instances import models
+from specwb.theory.wrong_rules import at_once
 
 HALF, THIRD = F(1, 2), F(1, 3)
 P = [THIRD, THIRD, F(1, 6), F(1, 6)]  # the four tokens of theorem 13.3

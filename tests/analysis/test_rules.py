@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from specwb import analysis
-from specwb.analysis import rules
-from specwb.verify import exact
-from specwb.verify.race import race_weights
+from specwb.rules.race import race_weights
+from specwb.theory import analysis, exact
+from specwb.theory.analysis import rules
 
 
 def distributions(seed: int) -> tuple[list[F], list[F]]:

@@ -11,10 +11,10 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from specwb.analysis import stopping as s
-from specwb.verify import exact as E
-from specwb.verify.instances import models
-from specwb.verify.wrong_rules import WRONG_RULES, left_out
+from specwb.theory import exact as E
+from specwb.theory.analysis import stopping as s
+from specwb.theory.instances import models
+from specwb.theory.wrong_rules import WRONG_RULES, left_out
 
 PAPER = json.loads((Path(__file__).parents[2] / "data/papers/kangaroo.json").read_text("utf-8"))
 

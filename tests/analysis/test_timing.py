@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specwb.analysis import timing
+from specwb.theory.analysis import timing
 
 
 def spread(design, load):

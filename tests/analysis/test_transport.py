@@ -10,9 +10,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from specwb import analysis
-from specwb.analysis import transport
-from specwb.verify import exact
+from specwb.theory import analysis, exact
+from specwb.theory.analysis import transport
 
 
 def instance(seed: int) -> tuple[list[float], list[float], int]:

@@ -9,8 +9,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from specwb import analysis
-from specwb.verify import exact
+from specwb.theory import analysis, exact
 
 
 def model(seed: int, v: int = 2):

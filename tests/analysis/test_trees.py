@@ -9,9 +9,9 @@ from itertools import product
 
 import pytest
 
-from specwb import Tree, analysis
-from specwb.verify import exact
-from specwb.verify.instances import all_trees, level_order
+from specwb import Tree
+from specwb.theory import analysis, exact
+from specwb.theory.instances import all_trees, level_order
 
 
 def ordered_trees(n: int) -> list[list[int]]:

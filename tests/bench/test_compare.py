@@ -10,16 +10,16 @@ import tiny
 import torch
 
 import specwb
-from specwb.bench import compare as module
-from specwb.bench import conditions, report, runs
-from specwb.bench import measure as measuring
-from specwb.bench.compare import compare, to_json, usual
-from specwb.bench.library import Library
-from specwb.bench.measure import Run
-from specwb.bench.prompts import Question
-from specwb.bench.runs import loops
-from specwb.errors import ArgumentError
-from specwb.probability import Sampling
+from specwb.core.errors import ArgumentError
+from specwb.core.probability import Sampling
+from specwb.core.stops import loops
+from specwb.lab.bench import compare as module
+from specwb.lab.bench import conditions, report, runs
+from specwb.lab.bench import measure as measuring
+from specwb.lab.bench.compare import compare, to_json, usual
+from specwb.lab.bench.library import Library
+from specwb.lab.bench.measure import Run
+from specwb.models.questions import Question
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
 LIBRARY = ["hf_assisted", "hf_prompt_lookup"]

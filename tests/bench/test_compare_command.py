@@ -14,11 +14,11 @@ import torch
 from terminal import call
 
 import specwb
-from specwb.bench import compare as module
-from specwb.bench import machine
-from specwb.commands.shared import loaded
-from specwb.harness import run as harness
-from specwb.methods import METHODS
+from specwb.cli.shared import loaded
+from specwb.engine import machine
+from specwb.engine.methods import METHODS
+from specwb.lab.bench import compare as module
+from specwb.lab.harness import run as harness
 
 LONG = "hf_assisted:gamma=3,schedule=constant,confidence=0"
 

@@ -8,8 +8,8 @@ from itertools import chain, repeat
 import pytest
 import tiny
 
-from specwb.bench import machine
-from specwb.bench.machine import SHARE, SLOW, Watch, notes, one_step, others_load
+from specwb.engine import machine
+from specwb.engine.machine import SHARE, SLOW, Watch, notes, one_step, others_load
 
 
 @pytest.fixture

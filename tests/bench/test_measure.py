@@ -11,11 +11,11 @@ import tiny
 import torch
 
 import specwb
-from specwb.bench import measure as module
-from specwb.bench.library import Library
-from specwb.bench.machine import Watch
-from specwb.bench.measure import Job, Run, measure
-from specwb.probability import Sampling
+from specwb.core.probability import Sampling
+from specwb.engine.machine import Watch
+from specwb.lab.bench import measure as module
+from specwb.lab.bench.library import Library
+from specwb.lab.bench.measure import Job, Run, measure
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11]]
 SAMPLED = Sampling(1.0)

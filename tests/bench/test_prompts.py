@@ -13,11 +13,12 @@ import tiny
 from transformers import AutoTokenizer
 
 import specwb
-from specwb import cli, files
-from specwb.bench.compare import compare
-from specwb.bench.prompts import OFFICIAL as OFFICIAL_FILES
-from specwb.bench.prompts import PromptSetError, Question, interleave, load_prompts, sets
+from specwb.cli import main as cli
+from specwb.core import files
+from specwb.lab.bench.compare import compare
 from specwb.models.load import data_dir
+from specwb.models.questions import OFFICIAL as OFFICIAL_FILES
+from specwb.models.questions import PromptSetError, Question, interleave, load_prompts, sets
 
 EIGHT = ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 FIVE = ["translation", "summarization", "qa", "math_reasoning", "rag"]

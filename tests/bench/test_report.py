@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 import tiny
 
-from specwb.bench import compare as module
-from specwb.bench import machine, report
-from specwb.bench.compare import compare
-from specwb.bench.runs import PARTS
+from specwb.engine import machine
+from specwb.lab.bench import compare as module
+from specwb.lab.bench import report
+from specwb.lab.bench.compare import compare
+from specwb.lab.bench.runs import PARTS
 
 PROMPTS = [[1, 2, 3], [5, 6], [7, 8, 9, 10, 11], [4]]
 

@@ -11,17 +11,18 @@ import pytest
 import tiny
 
 import specwb
-from specwb.bench import results, runs
-from specwb.bench.measure import Run as Measured
-from specwb.cost import tune
-from specwb.harness import summary as harness
-from specwb.harness.record import Turn
-from specwb.studies import PLACES, grid, ledger, study_of
-from specwb.studies.grid import Cell
-from specwb.studies.pictures import draw
-from specwb.studies.run import shipped_report
-from specwb.studies.study import lines
-from specwb.sweeps import Store, frame, summary
+from specwb.lab.bench import results, runs
+from specwb.lab.bench.measure import Run as Measured
+from specwb.lab.cost import tune
+from specwb.lab.harness import summary as harness
+from specwb.lab.harness.record import Turn
+from specwb.lab.studies import PLACES, grid, study_of
+from specwb.lab.studies.grid import Cell
+from specwb.lab.studies.run import shipped_report
+from specwb.lab.studies.study import lines
+from specwb.lab.sweeps import Store, frame, summary
+from specwb.show import ledger
+from specwb.show.pictures import draw
 
 SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
 """Of three prompts, ten tokens each."""

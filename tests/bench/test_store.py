@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specwb.bench import store as stores
-from specwb.bench.store import Store, StoreError, digest
+from specwb.lab.bench import store as stores
+from specwb.lab.bench.store import Store, StoreError, digest
 
 RECORD = {"tokens": 5, "accepted": [2, 1]}
 

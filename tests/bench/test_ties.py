@@ -7,8 +7,8 @@ import tiny
 import torch
 
 import specwb
-from specwb.bench import ties
-from specwb.bench.ties import Same, same_texts
+from specwb.lab.bench import ties
+from specwb.lab.bench.ties import Same, same_texts
 
 GROUPS = [[[1, 2, 3], [4, 5, 6, 7]], [[8]]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from specwb.bench import work
-from specwb.bench.work import WorkError, check_work
+from specwb.engine import work
+from specwb.engine.work import WorkError, check_work
 
 TARGET = tiny.target()
 

@@ -28,9 +28,9 @@ from specwb.certificate.forking import distribution
 from specwb.certificate.instances import instances
 from specwb.certificate.known import VERIFIERS, token_rejection
 from specwb.certificate.symbols import NoCertificate
-from specwb.cli import app
-from specwb.verify import Rejection
-from specwb.verify.wrong_rules import WRONG_RULES
+from specwb.cli.main import app
+from specwb.rules import Rejection
+from specwb.theory.wrong_rules import WRONG_RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "certify.md"
 BUSY = 900.0  # seconds, on a machine that does other things as well

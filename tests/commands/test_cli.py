@@ -19,12 +19,12 @@ from terminal import call, refused
 
 import specwb
 from specwb import METHODS
-from specwb.cli import app
+from specwb.cli.main import app
 from specwb.models.load import data_dir
 
 WITHOUT_TORCH = """
 import sys
-from specwb.cli import main
+from specwb.cli.main import main
 sys.argv = ["specwb", *{arguments}]
 try:
     main()
@@ -96,7 +96,7 @@ def test_every_public_name_is_there_and_listed():
     assert set(specwb.__all__) <= set(dir(specwb))
     assert all(getattr(specwb, name) is not None for name in specwb.__all__)
     assert callable(specwb.hf), "a module of this name would take the function's place"
-    assert specwb.evaluation.__name__ == "specwb.evaluation"
+    assert specwb.lab.evaluation.__name__ == "specwb.lab.evaluation"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         specwb.nonsense  # noqa: B018
 
@@ -214,7 +214,7 @@ def test_cuda_without_cuda(monkeypatch, capsys, command):
 
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error():
-    command = [sys.executable, "-m", "specwb.cli", "methods"]
+    command = [sys.executable, "-m", "specwb.cli.main", "methods"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         run.stdout.close()
         assert run.stderr.read() in (b"", b"specwb: at work\n")  # on a slow machine
@@ -258,7 +258,7 @@ def test_an_interruption_of_the_imports_is_one_line(start):
 
 def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
     """SIGTERM's, which Python would die of."""
-    from specwb.bench import measure as module
+    from specwb.lab.bench import measure as module
 
     before = signal.getsignal(signal.SIGTERM)
 

@@ -18,9 +18,9 @@ from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import specwb
+from specwb.core.stops import Stops
+from specwb.engine.streaming import Stream
 from specwb.models.load import data_dir
-from specwb.stops import Stops
-from specwb.streaming import Stream
 
 TEXT = "naïve — 日本 🙂 café\tx\n  y 👩‍👩‍👧 ends"
 
@@ -90,7 +90,7 @@ def test_a_piece_belongs_to_the_token_that_completed_it(bytelevel):
 def test_speed_counts_neither_the_first_step_nor_its_tokens(bytelevel, monkeypatch):
     """The first step, with all that is done once, ends after 40 s; 3 tokens follow in 1.5 s."""
     times = iter([40.0, 41.0, 41.5])
-    monkeypatch.setattr("specwb.streaming.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("specwb.engine.streaming.time.perf_counter", lambda: next(times))
     ids = bytelevel("a b c d e")["input_ids"][:5]
     stream, _ = run_stream(bytelevel, [5], [ids[:2], ids[2:4], ids[4:]])
     assert stream.tokens_per_second == 2.0

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from terminal import refused
 
-from specwb import cli
-from specwb.bench.store import Store
-from specwb.commands.shared import Places, careful, file_parameters
+from specwb.cli import main as cli
+from specwb.cli.shared import Places, careful, file_parameters
+from specwb.lab.bench.store import Store
 
 READ = {"FILE", "FOLDER", "--merge", "--corpus", "--recipe"}
 """The paths that are read and not written; all others must have an Output in their annotation."""

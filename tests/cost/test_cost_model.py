@@ -10,10 +10,9 @@ import tiny
 import torch
 
 import specwb
-from specwb import analysis
-from specwb.bench.measure import Run
-from specwb.cost import calibrate as measuring
-from specwb.cost.calibrate import (
+from specwb.lab.bench.measure import Run
+from specwb.lab.cost import calibrate as measuring
+from specwb.lab.cost.calibrate import (
     CostError,
     CostModel,
     accepted_by_rank,
@@ -21,6 +20,7 @@ from specwb.cost.calibrate import (
     forward_seconds,
     in_order,
 )
+from specwb.theory import analysis
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from specwb.cost.passes import ExitCost, exit_cost
+from specwb.lab.cost.passes import ExitCost, exit_cost
 
 
 def test_what_early_exits_cost_on_this_machine():

@@ -12,11 +12,11 @@ import tiny
 from terminal import call, refused
 
 import specwb
-from specwb.bench import compare as comparing
-from specwb.bench.prompts import Question
-from specwb.cost import tune as tuning
-from specwb.cost.calibrate import CostModel
-from specwb.methods import that_run
+from specwb.engine.methods import that_run
+from specwb.lab.bench import compare as comparing
+from specwb.lab.cost import tune as tuning
+from specwb.lab.cost.calibrate import CostModel
+from specwb.models.questions import Question
 
 
 @pytest.fixture(autouse=True)

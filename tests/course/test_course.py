@@ -10,7 +10,7 @@ from statistics import mean, median
 
 import pytest
 
-from specwb import course
+from specwb.show import course
 
 half = Fraction(1, 2)
 # right solutions by hand are the folded answers of the lessons, which test_lessons.py grades

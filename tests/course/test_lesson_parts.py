@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 from test_scenes import NAMESPACE, inside
 
-from specwb import course
-from specwb.course.measure import HERE, SHIPPED, MeasuredError, says
-from specwb.course.question import _ASKED, _SCORES, HOLE, QuestionError
+from specwb.show import course
+from specwb.show.course.measure import HERE, SHIPPED, MeasuredError, says
+from specwb.show.course.question import _ASKED, _SCORES, HOLE, QuestionError
 
 STILL = "application/vnd.specwb.still+json"
 
@@ -30,7 +30,7 @@ def displayed(thing, monkeypatch) -> dict:
     monkeypatch.setattr(
         "IPython.display.display", lambda bundle, raw: bundles.append(bundle), raising=True
     )
-    monkeypatch.setattr("specwb.widgets.display.display", lambda b, raw: bundles.append(b))
+    monkeypatch.setattr("specwb.show.widgets.display.display", lambda b, raw: bundles.append(b))
     thing._ipython_display_()
     (bundle,) = bundles
     return bundle
@@ -55,7 +55,7 @@ question = "What is {seed}?"
 choices = { one = 1, two = 2, three = 3 }
 given = { seed = 1 }
 answer = "course.nearest(choices, *ends)"
-facts = "from specwb import course; ends = (seed, seed + 0.6)"
+facts = "from specwb.show import course; ends = (seed, seed + 0.6)"
 because = "So it is."
 show = "course.bars([1, 0], [0, 1], ['a', 'b'], 'Bars', 'Nothing shared')"
 wrong = { one = "not {seed}", two = "not {seed}", three = "not {seed}" }
@@ -65,7 +65,7 @@ wrong = { one = "not {seed}", two = "not {seed}", three = "not {seed}" }
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """Writes the questions of a lesson 9."""
-    monkeypatch.setattr("specwb.course.question.FOLDER", tmp_path)
+    monkeypatch.setattr("specwb.show.course.question.FOLDER", tmp_path)
 
     def write(text: str) -> None:
         (tmp_path / "9.toml").write_text(text, "utf-8")
@@ -257,7 +257,7 @@ def test_bars_have_the_areas_of_the_rule():
     """What is rejected and what the residual adds have the same area; accepted is min(p, q)."""
     p, q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
     root = inside(course.bars(p, q, list("abc"), "Bars", "Three"))
-    from specwb.palette import ACCEPTED, REJECTED, RESIDUAL
+    from specwb.show.palette import ACCEPTED, REJECTED, RESIDUAL
 
     def area(colour: str) -> float:
         drawn = [r for r in root.iter(f"{NAMESPACE}rect") if r.get("fill") == colour]

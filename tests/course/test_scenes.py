@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from specwb.course import Drawing, scenes
-from specwb.course.architectures import DRAWINGS, architecture
+from specwb.show.course import Drawing, scenes
+from specwb.show.course.architectures import DRAWINGS, architecture
 
 SCENES = [scenes.chain_and_tree, scenes.five_drafters, scenes.two_orders, *DRAWINGS.values()]
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from specwb.diffuspec.lattice import Lattice, beam, candidates, exhaustive, viterbi
-from specwb.diffuspec.ngram import NGram
-from specwb.diffuspec.proxy import Uniform
+from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, candidates, exhaustive, viterbi
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.drafters.diffuspec_parts.proxy import Uniform
 
 V, END, OTHER = 12, 11, 10
 INF = math.inf

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from specwb.diffuspec.ngram import COLUMNS, NGram
-from specwb.diffuspec.proxy import NGramError, OnlineNGram, log_likelihood
+from specwb.drafters.diffuspec_parts.ngram import COLUMNS, NGram
+from specwb.drafters.diffuspec_parts.proxy import NGramError, OnlineNGram, log_likelihood
 
 V = 7
 TEXTS = [
@@ -173,11 +173,11 @@ def test_log_likelihood():
 
 
 def test_many_contexts_are_forgotten_and_come_again(monkeypatch):
-    monkeypatch.setattr("specwb.diffuspec.ngram.ROWS", 3)
+    monkeypatch.setattr("specwb.drafters.diffuspec_parts.ngram.ROWS", 3)
     proxy, fresh = NGram.count(random_texts(), V), NGram.count(random_texts(), V)
-    monkeypatch.setattr("specwb.diffuspec.ngram.ROWS", 10**6)
+    monkeypatch.setattr("specwb.drafters.diffuspec_parts.ngram.ROWS", 10**6)
     wanted = {h: fresh.scores(h, range(V)) for h in contexts(3)}
-    monkeypatch.setattr("specwb.diffuspec.ngram.ROWS", 3)
+    monkeypatch.setattr("specwb.drafters.diffuspec_parts.ngram.ROWS", 3)
     for _ in range(2):
         for h, scores in wanted.items():
             assert proxy.scores(h, range(V)) == scores

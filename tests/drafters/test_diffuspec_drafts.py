@@ -18,16 +18,16 @@ from transformers import LlamaConfig
 
 import specwb
 import specwb.drafters.diffusion as module
-from specwb.diffuspec.lattice import Lattice, Path, beam, candidates
-from specwb.diffuspec.ngram import NGram
-from specwb.diffuspec.proxy import CacheProxy, OnlineNGram, Uniform
+from specwb.core.options import MethodError
 from specwb.drafters.diffusion import DiffusionDrafter, trie
+from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.drafters.diffuspec_parts.proxy import CacheProxy, OnlineNGram, Uniform
 from specwb.drafters.length import Adaptive, Length
 from specwb.models.checkpoint import HeadError
 from specwb.models.diffusion import DiffusionModel, build, shared
 from specwb.models.eagle import eagle_config
 from specwb.models.masked import Blocks, block
-from specwb.options import MethodError
 
 V, MASK, PROMPTS = tiny.VOCABULARY, tiny.MASK, tiny.PROMPTS
 UNIFORM = Uniform(V)

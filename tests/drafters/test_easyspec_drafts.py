@@ -21,10 +21,10 @@ from test_protocol import watched
 from torch import Tensor
 
 import specwb
+from specwb.core.options import MethodError
 from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.fuzzy import Groups, grouping
 from specwb.models.place import Place
-from specwb.options import MethodError
 
 PROMPTS, V = tiny.PROMPTS, tiny.VOCABULARY
 SHAPES: dict[str, dict] = {

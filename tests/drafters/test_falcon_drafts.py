@@ -15,15 +15,15 @@ from test_eagle import CHANGES, layers
 from torch import Tensor
 
 import specwb
-from specwb.blocks import BlockTree
+from specwb.core.blocks import BlockTree
+from specwb.core.flow import Scheme, Verdict
 from specwb.drafters import falcon_dynamic
 from specwb.drafters.beam import best
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.falcon_dynamic import DynamicFalcon
-from specwb.flow import Scheme, Verdict
 from specwb.models.eagle import eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, FalconHead
-from specwb.verify.rule import Rule
+from specwb.rules.rule import Rule
 
 PROMPTS = tiny.PROMPTS
 RAGGED = [

@@ -13,11 +13,11 @@ import tiny
 import torch
 
 import specwb
+from specwb.core.flow import Draft, Scheme, Scores
+from specwb.core.mask import tree_mask
+from specwb.core.probability import Sampling
 from specwb.drafters.lookahead import Lookahead, lookahead_tree, remember
-from specwb.flow import Draft, Scheme, Scores
-from specwb.mask import tree_mask
-from specwb.probability import Sampling
-from specwb.verify import PointMass
+from specwb.rules import PointMass
 
 SIZES = [(7, 5, 7), (1, 3, 1), (3, 3, 2), (4, 6, 3), (2, 4, 0)]
 SPECS = [

@@ -10,8 +10,8 @@ from test_stopping_drafts import models, right
 from tiny import EXACT
 
 import specwb
-from specwb.probability import Sampling
-from specwb.verify import Longest
+from specwb.core.probability import Sampling
+from specwb.rules import Longest
 
 PROMPTS = tiny.PROMPTS
 

@@ -16,7 +16,8 @@ import torch
 from test_diffuspec_drafts import little
 
 import specwb
-from specwb.bench.prompts import load_prompts
+from specwb.core.options import MethodError
+from specwb.core.probability import Sampling
 from specwb.models.checkpoint import HeadError
 from specwb.models.path import (
     PathScorer,
@@ -26,8 +27,7 @@ from specwb.models.path import (
     load_path,
     sampled_walk,
 )
-from specwb.options import MethodError
-from specwb.probability import Sampling
+from specwb.models.questions import load_prompts
 from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import Moment
 
@@ -205,7 +205,7 @@ def test_training_learns_what_follows_what(recipe):
 
 def test_lattices_are_those_of_drafting(recipe):
     """Ids, log-probabilities, states and the target's say of one block, computed by themselves."""
-    from specwb.diffuspec.lattice import candidates
+    from specwb.drafters.diffuspec_parts.lattice import candidates
     from specwb.models.layers import rms
     from specwb.models.masked import Blocks
 

@@ -11,9 +11,9 @@ import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 import specwb
+from specwb.core.flow import State
+from specwb.core.probability import Sampling
 from specwb.drafters.pld import PromptLookup
-from specwb.flow import State
-from specwb.probability import Sampling
 
 
 def state_of(texts: list[list[int]], done: list[bool] | None = None, spare: int = 20) -> State:

@@ -9,7 +9,7 @@ from terminal import call
 import specwb
 from specwb.drafters.eagle import EAGLE_TREE
 from specwb.drafters.medusa import MEDUSA_TREE
-from specwb.methods import METHODS, read_spec
+from specwb.engine.methods import METHODS, read_spec
 
 EVERY = [(key, name) for key, entry in METHODS.items() for name in entry.presets]
 

@@ -13,7 +13,7 @@ import test_kangaroo_drafts
 import tiny
 
 import specwb
-from specwb.diffuspec.ngram import NGram
+from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.models.checkpoint import HeadError
 from specwb.models.decision import DecisionModel
 from specwb.models.eagle import EagleHead, eagle_config

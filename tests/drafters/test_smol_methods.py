@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import specwb
-from specwb.bench.compare import usual
-from specwb.bench.prompts import load_prompts
-from specwb.bench.ties import same_texts
-from specwb.methods import that_run
+from specwb.engine.methods import that_run
+from specwb.lab.bench.compare import usual
+from specwb.lab.bench.ties import same_texts
 from specwb.models import smol
 from specwb.models.gguf import cached
+from specwb.models.questions import load_prompts
 
 pytestmark = [
     pytest.mark.slow,

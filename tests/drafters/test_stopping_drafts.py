@@ -14,12 +14,12 @@ from test_decoding_distribution import chi_square
 from torch import Tensor
 
 import specwb
+from specwb.core.flow import Scores
+from specwb.core.probability import Sampling
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence, Decision, Drafted, Entropy, Top
-from specwb.flow import Scores
 from specwb.models.decision import DecisionModel
 from specwb.models.kangaroo import KangarooAdapter
-from specwb.probability import Sampling
 
 PROMPTS = tiny.PROMPTS
 COLD, WARM = Sampling(), Sampling(1.0)
@@ -211,7 +211,7 @@ def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
     tokens = torch.randint(v, (rows, tree.n), generator=generator)
     q, p = (torch.rand(rows, tree.n, v, generator=generator).pow(3) for _ in range(2))
     q, q_row = q / q.sum(-1, keepdim=True), torch.arange(tree.n)[None]
-    rule = specwb.verify.RULES[name]()
+    rule = specwb.rules.RULES[name]()
     u = torch.rand(rows, rule.uniforms(tree.limits), generator=generator, dtype=torch.float64)
     rule.lazy, found = lazy, set()
     for depth in range(1 + (name == "longest"), tree.D):

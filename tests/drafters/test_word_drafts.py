@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 import specwb
-from specwb.flow import Scheme
+from specwb.core.flow import Scheme
 
 PROMPTS, V = tiny.PROMPTS, tiny.VOCABULARY
 WORDS = torch.tensor([i for i in range(V) if i % 4 != 1])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from specwb import flow
+from specwb.core import flow
 from specwb.drafters.base import Drafter
 from specwb.drafters.diffusion import DiffusionDrafter
 

@@ -8,9 +8,9 @@ import pytest
 import tiny
 import torch
 
-from specwb import analysis
-from specwb.bench.statistics import mean_and_error, ratio_and_error
-from specwb.evaluation import acceptance
+from specwb.lab.bench.statistics import mean_and_error, ratio_and_error
+from specwb.lab.evaluation import acceptance
+from specwb.theory import analysis
 
 KS = (1, 2, 4)
 

@@ -7,7 +7,7 @@ import tiny
 import torch
 
 import specwb
-from specwb.evaluation.caches import BEFORE, cache_moments
+from specwb.lab.evaluation.caches import BEFORE, cache_moments
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import KangarooAdapter
 

@@ -13,12 +13,12 @@ import tiny
 import torch
 
 import specwb
-from specwb.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, Outcome, decided
-from specwb.evaluation.check import Check, controls
-from specwb.evaluation.joint import Joint, beginnings, joint
-from specwb.evaluation.martingale import Martingale, Sum
-from specwb.verify import RRSw
-from specwb.verify.wrong_rules import WRONG_RULES
+from specwb.lab.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, Outcome, decided
+from specwb.lab.evaluation.check import Check, controls
+from specwb.lab.evaluation.joint import Joint, beginnings, joint
+from specwb.lab.evaluation.martingale import Martingale, Sum
+from specwb.rules import RRSw
+from specwb.theory.wrong_rules import WRONG_RULES
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 ROWS = 600

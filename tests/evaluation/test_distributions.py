@@ -7,8 +7,8 @@ import pytest
 import tiny
 import torch
 
-from specwb import analysis
-from specwb.evaluation.distributions import distributions_after
+from specwb.lab.evaluation.distributions import distributions_after
+from specwb.theory import analysis
 
 TEXT = [1, 2, 3, 4]
 

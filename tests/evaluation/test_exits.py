@@ -8,7 +8,7 @@ import tiny
 
 import specwb
 from specwb.drafters.stopping import Entropy, Top
-from specwb.evaluation.exits import Rounds, Simulation, every_round
+from specwb.lab.evaluation.exits import Rounds, Simulation, every_round
 
 
 def random_rounds(rng: np.random.Generator, positions: int = 40, depth: int = 7) -> Rounds:

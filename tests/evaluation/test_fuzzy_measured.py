@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional as F
 
 import specwb
-from specwb.bench import measure
-from specwb.evaluation import fuzzy
+from specwb.lab.bench import measure
+from specwb.lab.evaluation import fuzzy
 from specwb.models.fuzzy import grouping
 
 LAYERS = 6

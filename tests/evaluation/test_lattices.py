@@ -14,10 +14,10 @@ import tiny
 import torch
 
 import specwb
-from specwb.diffuspec.lattice import beam, exhaustive
-from specwb.diffuspec.ngram import NGram
-from specwb.diffuspec.proxy import OnlineNGram, Uniform
-from specwb.evaluation import lattices
+from specwb.drafters.diffuspec_parts.lattice import beam, exhaustive
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.drafters.diffuspec_parts.proxy import OnlineNGram, Uniform
+from specwb.lab.evaluation import lattices
 from specwb.models.masked import block
 from specwb.models.path import best_walks
 

@@ -12,8 +12,8 @@ from scipy import stats
 from test_check import PROMPTS, Liar, Repeat, fixed
 
 import specwb
-from specwb.evaluation.martingale import DIRECTIONS, TILTS, Sum, _add, _root, martingale
-from specwb.probability import Sampling
+from specwb.core.probability import Sampling
+from specwb.lab.evaluation.martingale import DIRECTIONS, TILTS, Sum, _add, _root, martingale
 
 
 def test_the_moments_are_those_of_the_target():

@@ -16,7 +16,7 @@ import torch
 from torch.special import entr
 
 import specwb
-from specwb.evaluation import dependence as measured
+from specwb.lab.evaluation import dependence as measured
 
 SIX, TEXT, TEMPERATURE = 6, [1, 2, 3, 0], 0.5
 
@@ -211,5 +211,5 @@ def test_bad_input():
     broken = tiny.build("llama")
     with torch.no_grad():
         broken.lm_head.weight.fill_(float("nan"))
-    with pytest.raises(specwb.flow.InvalidDistribution, match="NaN"):
+    with pytest.raises(specwb.core.flow.InvalidDistribution, match="NaN"):
         measured.dependence(specwb.load(broken), [[1, 2]], paths=2)

@@ -14,13 +14,9 @@ import tiny
 import torch
 
 import specwb
-from specwb.evaluation.roots import (
-    RootDistributions,
-    output_shifts,
-    root_distributions,
-)
-from specwb.probability import Sampling
-from specwb.verify import exact
+from specwb.core.probability import Sampling
+from specwb.lab.evaluation.roots import RootDistributions, output_shifts, root_distributions
+from specwb.theory import exact
 
 PROMPT = [7, 8, 9, 10, 11]
 TEMPERATURE = 0.4  # at 1 the tiny target is near uniform

@@ -15,20 +15,20 @@ import torch
 from terminal import call, refused
 
 import specwb
-from specwb.bench import measure as measuring
-from specwb.bench.prompts import PromptSetError, Question
-from specwb.bench.store import Store, StoreError
-from specwb.diffuspec.ngram import NGram
+from specwb.core.errors import ArgumentError
+from specwb.core.flow import Exactness
+from specwb.core.probability import Sampling
+from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter
-from specwb.errors import ArgumentError
-from specwb.flow import Exactness
-from specwb.harness import run, spec_bench, summary
-from specwb.harness.record import Turn
-from specwb.harness.run import HarnessError, Settings
-from specwb.methods import Method
-from specwb.probability import Sampling
-from specwb.templates import TEMPLATES, TemplateError, use_template
-from specwb.tree import Tree
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.engine.methods import Method
+from specwb.lab.bench import measure as measuring
+from specwb.lab.bench.store import Store, StoreError
+from specwb.lab.harness import run, spec_bench, summary
+from specwb.lab.harness.record import Turn
+from specwb.lab.harness.run import HarnessError, Settings
+from specwb.models.questions import PromptSetError, Question
+from specwb.models.templates import TEMPLATES, TemplateError, use_template
 
 QUESTIONS = [
     Question(7, "coding", ("w1 w2 w3", "w4 w5"), subtask="mt_bench"),
@@ -257,7 +257,7 @@ def test_answers_by_another_model_are_not_taken_over(target, tmp_path, monkeypat
 
 def test_another_commit_goes_on(target, tmp_path, monkeypatch):
     first = run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT)
-    monkeypatch.setattr("specwb.bench.conditions.commit", lambda: "another")
+    monkeypatch.setattr("specwb.lab.bench.conditions.commit", lambda: "another")
     monkeypatch.setattr(run, "measure", lambda *_, **__: iter(()))  # nothing is decoded
     assert run.evaluate(target, QUESTIONS[:1], [], tmp_path, SHORT) == first
     assert json.loads((tmp_path / "run.json").read_text())["commit"] == "another"

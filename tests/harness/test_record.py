@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from specwb.bench.prompts import Question
-from specwb.harness import record, spec_bench
-from specwb.harness.record import CONVENTIONS, Turn
-from specwb.harness.spec_bench import AnswersError
+from specwb.lab.harness import record, spec_bench
+from specwb.lab.harness.record import CONVENTIONS, Turn
+from specwb.lab.harness.spec_bench import AnswersError
+from specwb.models.questions import Question
 
 
 def turn(question: int, accepted, drafted, seconds: float = 1.0, number: int = 0) -> Turn:

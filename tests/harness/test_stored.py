@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from specwb.harness.record import CONVENTIONS, counters
-from specwb.harness.stored import shipped_turns
+from specwb.lab.harness.record import CONVENTIONS, counters
+from specwb.lab.harness.stored import shipped_turns
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     }
     (tmp_path / "results").mkdir()
     (tmp_path / "results/some-lab-cpu.json").write_text(json.dumps(document))
-    monkeypatch.setattr("specwb.harness.stored.data_dir", lambda: tmp_path)
+    monkeypatch.setattr("specwb.lab.harness.stored.data_dir", lambda: tmp_path)
 
 
 def test_by_hand(folder):

@@ -22,13 +22,14 @@ from tape import Tape
 from torch import Tensor, nn
 
 import specwb
-from specwb import flow, graphs
-from specwb.flow import Draft, Scheme
-from specwb.mask import last_seen, tree_mask
+from specwb.core import flow
+from specwb.core.flow import Draft, Scheme
+from specwb.core.mask import last_seen, tree_mask
+from specwb.core.probability import Sampling
+from specwb.engine import graphs
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.fuzzy import Groups
 from specwb.models.place import Place
-from specwb.probability import Sampling
 from specwb.training.heads import target_outputs
 
 NAMES = [*FAST, *GENERIC]

@@ -20,13 +20,13 @@ from transformers import (
 )
 
 import specwb
-from specwb.flow import Draft, Scheme
+from specwb.core.flow import Draft, Scheme
+from specwb.core.probability import Sampling
 from specwb.models.backbone import Backbone
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.layers import attend, unit
 from specwb.models.place import Place
-from specwb.probability import Sampling
 
 KINDS = list(tiny.FAMILIES)
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -13,14 +13,14 @@ import torch
 from torch.nn import functional as F
 
 import specwb
-from specwb.errors import ArgumentError
+from specwb.core.errors import ArgumentError
+from specwb.core.options import MethodError
 from specwb.models.borrowed import borrowed, is_borrowed
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import eagle_config
 from specwb.models.folder import LoadError
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.load import draft_model
-from specwb.options import MethodError
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
 

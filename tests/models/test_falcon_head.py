@@ -12,11 +12,11 @@ from layouts import FALCON, H, decoder_layer, falcon_file, norm, put
 from torch import Tensor
 
 import specwb
+from specwb.core.probability import Sampling
 from specwb.drafters.falcon import FalconDrafter
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.falcon import FUSIONS, FalconHead, load_falcon
 from specwb.models.place import Place
-from specwb.probability import Sampling
 
 every_fusion = pytest.mark.parametrize("fusion", FUSIONS)
 TABLES = {  # (n, k), align -> how many pairs each of n sees, which are the first so many

@@ -24,7 +24,7 @@ from transformers import GenerationConfig
 
 import specwb
 from specwb import LoadError
-from specwb.files import weights_hash
+from specwb.core.files import weights_hash
 from specwb.models import generation
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from specwb.mask import causal_mask
+from specwb.core.mask import causal_mask
 from specwb.models.backbone import Backbone, Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import (

@@ -18,8 +18,8 @@ import torch
 from typer.testing import CliRunner
 
 import specwb
-from specwb.cli import app
-from specwb.files import weights_hash
+from specwb.cli.main import app
+from specwb.core.files import weights_hash
 from specwb.models import gguf as module
 from specwb.models import load as loading
 

@@ -29,15 +29,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import specwb
-from specwb.flow import Draft, Scheme
-from specwb.mask import tree_mask
+from specwb.core.flow import Draft, Scheme
+from specwb.core.mask import tree_mask
+from specwb.core.probability import Sampling
 from specwb.models.backbone import Stack
 from specwb.models.decision import DecisionModel, load_decision
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter, load_kangaroo
 from specwb.models.layout import LAYOUTS
 from specwb.models.place import Place
-from specwb.probability import Sampling
 
 LAYERS = 3
 TREES = {

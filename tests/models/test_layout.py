@@ -8,8 +8,8 @@ import torch
 from tiny import EXACT
 
 import specwb
-from specwb import decoding
-from specwb.flow import Draft, Scheme
+from specwb.core.flow import Draft, Scheme
+from specwb.engine import decoding
 from specwb.models.layout import leaf_paths
 
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])

@@ -15,7 +15,7 @@ from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
 from specwb.models.prompts import token_rows
-from specwb.templates import TemplateError
+from specwb.models.templates import TemplateError
 
 sentencepiece = pytest.importorskip("sentencepiece")
 pytest.importorskip("google.protobuf")
@@ -88,7 +88,7 @@ def test_a_chat_by_the_name_of_a_template(vicuna):
 @pytest.mark.slow
 def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monkeypatch):
     """An EAGLE, a Medusa and a Kangaroo file."""
-    from specwb.cli import main
+    from specwb.cli.main import main
 
     target = specwb.load(vicuna)
     heads = {

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import torch
 
 from mutants.patch import Patch, killed_by
-from specwb import decoding, engine, mask, tree
+from specwb.core import mask, tree
+from specwb.core.flow import Scores, State
+from specwb.core.noise import Noise
+from specwb.core.probability import draw_without_replacement
+from specwb.core.tree import Tree
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.easyspec import EasyDrafter
@@ -15,18 +19,16 @@ from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.drafters.length import Heuristic
 from specwb.drafters.level import LevelDrafter, Levels
-from specwb.flow import Scores, State
+from specwb.engine import decoding
+from specwb.engine import loop as engine
 from specwb.models import layout, path
 from specwb.models.cache import KVCache
 from specwb.models.target import Target
-from specwb.noise import Noise
-from specwb.probability import draw_without_replacement
-from specwb.tree import Tree
-from specwb.verify.greedy import Greedy
-from specwb.verify.rejection import Rejection
-from specwb.verify.rrs import RRS
-from specwb.verify.rrsw import RRSw
-from specwb.verify.rule import NodeRule
+from specwb.rules.greedy import Greedy
+from specwb.rules.rejection import Rejection
+from specwb.rules.rrs import RRS
+from specwb.rules.rrsw import RRSw
+from specwb.rules.rule import NodeRule
 
 # ----------------------------------------------------------------------- the engine and its state
 

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from mutants.patch import killed_by
-from specwb.evaluation.exits import Simulation
-from specwb.figures.diffuspec import adaptive
-from specwb.figures.easyspec import round_on_devices
-from specwb.figures.falcon import block_designer, ratios
-from specwb.figures.kangaroo import densities
-from specwb.figures.kit import whiskers
-from specwb.figures.mcsd_ti import bin_of
-from specwb.figures.measuring import bars, estimates
-from specwb.figures.methods import (
-    comparison,
-    speedup,
-    tried,
-)
-from specwb.figures.rules import acceptance, rule_rates
-from specwb.figures.sweeps import by_parameter
-from specwb.figures.tree import _mask, designer, draft_tree
-from specwb.widgets.acceptance import SpeedExplorer, shaped
-from specwb.widgets.controls import Explorer
-from specwb.widgets.designer import TreeDesigner
-from specwb.widgets.dials import Dials
-from specwb.widgets.diffuspec import LengthExplorer
-from specwb.widgets.easyspec import DevicesExplorer
-from specwb.widgets.falcon import GlancingExplorer
-from specwb.widgets.kangaroo import StopExplorer
-from specwb.widgets.microscope import Microscope
-from specwb.widgets.papers import show_ledger
-from specwb.widgets.rules import pair
+from specwb.lab.evaluation.exits import Simulation
+from specwb.show.figures.diffuspec import adaptive
+from specwb.show.figures.easyspec import round_on_devices
+from specwb.show.figures.falcon import block_designer, ratios
+from specwb.show.figures.kangaroo import densities
+from specwb.show.figures.kit import whiskers
+from specwb.show.figures.mcsd_ti import bin_of
+from specwb.show.figures.measuring import bars, estimates
+from specwb.show.figures.methods import comparison, speedup, tried
+from specwb.show.figures.rules import acceptance, rule_rates
+from specwb.show.figures.sweeps import by_parameter
+from specwb.show.figures.tree import _mask, designer, draft_tree
+from specwb.show.widgets.acceptance import SpeedExplorer, shaped
+from specwb.show.widgets.controls import Explorer
+from specwb.show.widgets.designer import TreeDesigner
+from specwb.show.widgets.dials import Dials
+from specwb.show.widgets.diffuspec import LengthExplorer
+from specwb.show.widgets.easyspec import DevicesExplorer
+from specwb.show.widgets.falcon import GlancingExplorer
+from specwb.show.widgets.kangaroo import StopExplorer
+from specwb.show.widgets.microscope import Microscope
+from specwb.show.widgets.papers import show_ledger
+from specwb.show.widgets.rules import pair
 
 # ----------------------------------------------------------------------- methods side by side
 

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from mutants.patch import killed_by
-from specwb import analysis
-from specwb.bench import (
-    compare,
-    conditions,
-    library,
-    machine,
-    measure,
-    prompts,
-    report,
-    runs,
-    statistics,
-    ties,
-)
-from specwb.bench import results as figures
-from specwb.bench import store as run_store
-from specwb.cost import calibrate, tune
-from specwb.evaluation import (
+from specwb.engine import machine
+from specwb.lab.bench import compare, conditions, library, measure, report, runs, statistics, ties
+from specwb.lab.bench import results as figures
+from specwb.lab.bench import store as run_store
+from specwb.lab.cost import calibrate, tune
+from specwb.lab.evaluation import (
     acceptance,
     alarm,
     caches,
@@ -33,10 +22,10 @@ from specwb.evaluation import (
     martingale,
     roots,
 )
-from specwb.harness import record, spec_bench, stored, summary
-from specwb.harness import run as answering
-from specwb.studies import acceptance as acceptance_study
-from specwb.studies import (
+from specwb.lab.harness import record, spec_bench, stored, summary
+from specwb.lab.harness import run as answering
+from specwb.lab.studies import acceptance as acceptance_study
+from specwb.lab.studies import (
     claim,
     curves,
     falcon,
@@ -48,10 +37,12 @@ from specwb.studies import (
     trained,
     verdicts,
 )
-from specwb.studies.kangaroo import cells as kangaroo
-from specwb.studies.mcsd_ti import study as mcsd_ti
-from specwb.studies.study import Study
-from specwb.sweeps import heads, results, space
+from specwb.lab.studies.kangaroo import cells as kangaroo
+from specwb.lab.studies.mcsd_ti import study as mcsd_ti
+from specwb.lab.studies.study import Study
+from specwb.lab.sweeps import heads, results, space
+from specwb.models import questions as prompts
+from specwb.theory import analysis
 
 # ---------------------------------------------------------- comparisons, and what is made of runs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mutants.patch import killed_by
-from specwb import custom_generate
+from specwb.engine import custom_generate
 from specwb.models import (
     architectures,
     checkpoint,

@@ -36,7 +36,7 @@ ONLY = {  # cells that are run here; nbval runs them all
     MANY: ("imports", "pair", "two-candidates", "by-hand", "same-p", "score"),
 }
 EXPLORERS = (  # four figures, all in widgets
-    "from specwb import widgets",
+    "from specwb.show import widgets",
     "speed = widgets.SpeedExplorer(alpha=0.6, c=0.1, gamma=3)\nwidgets.show(speed, speed.summary)",
     "rules = widgets.RulesExplorer()\nwidgets.show(rules, rules.summary)",
 )
@@ -72,7 +72,7 @@ def lab(tmp_path_factory):
                 cell.outputs, cell.execution_count = [], None
         nbformat.write(notebook, folder / name)
     shown = [
-        f"from specwb.widgets import *\nfrom specwb.widgets.easyspec import *\n{name}()"
+        f"from specwb.show.widgets import *\nfrom specwb.show.widgets.easyspec import *\n{name}()"
         for name in CONTROLLED
     ]
     for name, sources in (("explorers", EXPLORERS), ("controls", shown)):
@@ -366,8 +366,8 @@ def leaves(widget) -> list:
 
 def test_every_control_of_an_explorer_is_followed_in_the_page(browser, lab):
     """Moved by a step in the page and in Python alike, both say the same."""
-    from specwb import widgets
-    from specwb.widgets import easyspec
+    from specwb.show import widgets
+    from specwb.show.widgets import easyspec
 
     page = ran(browser, lab, "controls.ipynb")
     for place, name in enumerate(CONTROLLED):

@@ -13,17 +13,17 @@ from explorers import deep
 
 import specwb
 from specwb import Tree
+from specwb.core.options import Option, options_of
 from specwb.drafters.base import Drafter
-from specwb.methods import METHODS
-from specwb.options import Option, options_of
+from specwb.engine.methods import METHODS
 
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
-from specwb.widgets import Dials, Microscope
-from specwb.widgets import dials as module
-from specwb.widgets.dials import BY_LEVEL, dial
+from specwb.show.widgets import Dials, Microscope
+from specwb.show.widgets import dials as module
+from specwb.show.widgets.dials import BY_LEVEL, dial
 
 FILES = ("draft", "head", "groups", "ngram", "score")  # models and files have no control
 TEXTS, TOKENS = [[1, 2, 3], [5, 9], [7, 8, 9, 10]], 10

@@ -30,28 +30,29 @@ from explorers import (
 )
 
 import specwb
-from specwb import Tree, analysis, figures, widgets
-from specwb.analysis import dependence
-from specwb.analysis import layer_parallel as parallel
-from specwb.analysis.diffusion import AdlRound
-from specwb.analysis.roots import first_stays, kept_root
-from specwb.blocks import BlockTree
-from specwb.diffuspec.lattice import beam, viterbi
+from specwb import Tree
+from specwb.core.blocks import BlockTree
+from specwb.core.mask import sight_mask
+from specwb.drafters.diffuspec_parts.lattice import beam, viterbi
 from specwb.drafters.heads import accuracies, measured_tree
-from specwb.evaluation import lattices
-from specwb.evaluation.fuzzy import KINDS, similarity
-from specwb.mask import sight_mask
+from specwb.lab.evaluation import lattices
+from specwb.lab.evaluation.fuzzy import KINDS, similarity
+from specwb.lab.studies.kangaroo import cells as reproduced
+from specwb.lab.studies.kangaroo.claims import etas
 from specwb.models.fuzzy import grouping
-from specwb.studies.kangaroo import cells as reproduced
-from specwb.studies.kangaroo.claims import etas
+from specwb.show import figures, widgets
+from specwb.show.widgets import designer, easyspec
+from specwb.show.widgets.acceptance import shaped
+from specwb.show.widgets.kangaroo import ETAS
+from specwb.show.widgets.rules import NAMES, UNITS, pair
+from specwb.theory import analysis, exact
+from specwb.theory.analysis import dependence
+from specwb.theory.analysis import layer_parallel as parallel
+from specwb.theory.analysis.diffusion import AdlRound
+from specwb.theory.analysis.roots import first_stays, kept_root
+from specwb.theory.exact import depths
+from specwb.theory.wrong_rules import AT_ONE_NODE
 from specwb.training.falcon import glance_mask
-from specwb.verify import exact
-from specwb.verify.exact import depths
-from specwb.verify.wrong_rules import AT_ONE_NODE
-from specwb.widgets import designer, easyspec
-from specwb.widgets.acceptance import shaped
-from specwb.widgets.kangaroo import ETAS
-from specwb.widgets.rules import NAMES, UNITS, pair
 
 
 def put(view, **values):

@@ -13,9 +13,9 @@ from drawn import every_figure, numbers
 from explorers import EXPLORERS
 
 import specwb
-from specwb import widgets
-from specwb.widgets import easyspec
-from specwb.widgets.controls import Control, Explorer
+from specwb.show import widgets
+from specwb.show.widgets import easyspec
+from specwb.show.widgets.controls import Control, Explorer
 
 CONTROLS = {
     name: [f.name for f in fields(kind) if isinstance(f.default, Control)]

@@ -12,23 +12,23 @@ import tiny
 import torch
 
 import specwb
-from specwb.analysis import adl_trace
-from specwb.analysis.layer_parallel import Span
-from specwb.blocks import BlockTree
-from specwb.flow import Draft, Step, Verdict
-from specwb.tree import Tree
-from specwb.verify import exact
+from specwb.core.blocks import BlockTree
+from specwb.core.flow import Draft, Step, Verdict
+from specwb.core.tree import Tree
+from specwb.theory import exact
+from specwb.theory.analysis import adl_trace
+from specwb.theory.analysis.layer_parallel import Span
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly")
 
 import plotly.graph_objects as go  # noqa: E402
 
-from specwb import figures, palette  # noqa: E402
-from specwb.figures import easyspec, kit, sweeps  # noqa: E402
-from specwb.figures.style import label, visible  # noqa: E402
-from specwb.figures.sweeps import by_parameter  # noqa: E402
-from specwb.palette import looks  # noqa: E402
+from specwb.show import figures, palette  # noqa: E402
+from specwb.show.figures import easyspec, kit, sweeps  # noqa: E402
+from specwb.show.figures.style import label, visible  # noqa: E402
+from specwb.show.figures.sweeps import by_parameter  # noqa: E402
+from specwb.show.palette import looks  # noqa: E402
 
 COMPARED = pd.DataFrame(
     {

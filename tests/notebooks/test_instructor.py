@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from browsing import chromium
 
-from specwb import course
-from specwb.scope.pages import PACKED, packed
+from specwb.show import course
+from specwb.show.scope.pages import PACKED, packed
 
 ROOT = Path(__file__).parents[2]
 LESSON = ROOT / "notebooks" / "lessons" / "2_the_rejection_rule.ipynb"

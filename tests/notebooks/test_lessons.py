@@ -14,11 +14,11 @@ import pytest
 from books import LESSONS, PAPERS, ROOT, cells, prose
 
 import specwb
-from specwb import course
-from specwb.analysis import best_gamma, speedup
-from specwb.course.problems import pairs
-from specwb.scope.pages import PACKED, unpacked
-from specwb.verify import exact, wrong_rules
+from specwb.show import course
+from specwb.show.course.problems import pairs
+from specwb.show.scope.pages import PACKED, unpacked
+from specwb.theory import exact, wrong_rules
+from specwb.theory.analysis import best_gamma, speedup
 
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 LINES = 12  # of a cell at most
@@ -30,7 +30,7 @@ def number(path: Path) -> str:
 
 
 def calls(path: Path, name: str) -> list[ast.Call]:
-    """Calls of ``course.NAME`` or ``specwb.course.NAME`` in a lesson's code."""
+    """Calls of ``course.NAME`` or ``specwb.show.course.NAME`` in a lesson's code."""
     found = []
     for cell in cells(path, "code"):
         for node in ast.walk(ast.parse(cell.source)):
@@ -175,7 +175,7 @@ def test_the_answers_to_lesson_1_s_tasks():
 
 def test_the_answers_to_lesson_6_s_tasks():
     pytest.importorskip("plotly")
-    from specwb.widgets import StopExplorer
+    from specwb.show.widgets import StopExplorer
 
     explorer = StopExplorer.of(course.stored("kangaroo-lab-cpu"))
     speeds = {gamma: [x for _, x in explorer.curve("own", gamma)] for gamma in (2, 6)}

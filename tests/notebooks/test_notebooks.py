@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from books import LESSONS, NOTEBOOKS, PAPERS, ROOT, cells, prose
 
-from specwb.scope.pages import PACKED
+from specwb.show.scope.pages import PACKED
 
 TAG = re.compile(r"nbval-ignore-output|answer|minutes-\d+")  # what notebooks/instructor.py reads
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS + LESSONS + PAPERS, ids=lambda p: p.stem)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from books import ROOT, cells
 
-from specwb.course.architectures import architecture
-from specwb.studies import PLACES
+from specwb.lab.studies import PLACES
+from specwb.show.course.architectures import architecture
 
 TRACK = ("mcsd", "diffuspec", "falcon", "kangaroo", "mcsd_ti", "easyspec", "heads", "trees")
 each = pytest.mark.parametrize("name", TRACK)
@@ -45,7 +45,7 @@ def test_it_looks_at_its_method_and_ends_with_the_ledger(name):
 
 def test_papers_results_and_figures():
     pytest.importorskip("plotly")
-    from specwb.widgets import papers
+    from specwb.show.widgets import papers
 
     assert papers.results("diffuspec")["rows"] is not papers.results("diffuspec")["rows"]
     drawn = papers.paper_figure("diffuspec", "length")
@@ -59,8 +59,8 @@ def test_papers_results_and_figures():
 
 def test_a_ledger_counts_its_verdicts(monkeypatch):
     pytest.importorskip("plotly")
-    from specwb.studies import ledger
-    from specwb.widgets import papers
+    from specwb.show import ledger
+    from specwb.show.widgets import papers
 
     shown = []
     monkeypatch.setattr(papers, "display", lambda data, raw: shown.append(data))

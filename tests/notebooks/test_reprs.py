@@ -22,7 +22,7 @@ CELLS = [
     "specwb.method('eagle', target)",
     "specwb.record(target, 'def fib(n):', 'sps', max_new_tokens=4, repeats=1)",
     "specwb.microscope(target, 'def fib(n):', max_new_tokens=4)",
-    "specwb.widgets.SpeedExplorer()",
+    "specwb.show.widgets.SpeedExplorer()",
 ]
 
 
@@ -35,7 +35,7 @@ def results() -> dict[str, object]:
         "decode": specwb.decode(target, [1, 2, 3], "sps", draft=draft, max_new_tokens=4),
         "record": trace,
         "microscope": specwb.microscope(trace),
-        "explorer": specwb.widgets.SpeedExplorer(),
+        "explorer": specwb.show.widgets.SpeedExplorer(),
     }
 
 

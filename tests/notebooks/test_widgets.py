@@ -20,11 +20,11 @@ import plotly.graph_objects as go
 from drawn import numbers, picture, shown
 from plotly.offline import get_plotlyjs
 
-from specwb import figures, widgets
-from specwb.figures import kit, style
-from specwb.widgets import RootsExplorer, RulesExplorer, SpeedExplorer, display, show
-from specwb.widgets.controls import Explorer
-from specwb.widgets.figure import LiveFigure, _asked
+from specwb.show import figures, widgets
+from specwb.show.figures import kit, style
+from specwb.show.widgets import RootsExplorer, RulesExplorer, SpeedExplorer, display, show
+from specwb.show.widgets.controls import Explorer
+from specwb.show.widgets.figure import LiveFigure, _asked
 
 FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]})
 

@@ -6,8 +6,8 @@ import pytest
 import tiny
 
 import specwb
-from specwb.scope import TraceError
-from specwb.widgets import Microscope
+from specwb.show.scope import TraceError
+from specwb.show.widgets import Microscope
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
 

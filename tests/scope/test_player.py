@@ -11,7 +11,7 @@ from browsing import chromium
 from test_protocol import FIRST
 from test_traces import HOSTILE, recorded
 
-from specwb.scope import module, page
+from specwb.show.scope import module, page
 
 pytestmark = pytest.mark.slow
 playwright = pytest.importorskip("playwright.sync_api")

@@ -13,11 +13,11 @@ from jsonschema import Draft202012Validator
 from test_protocol import EVERYTHING, FIRST, Scorer, made
 
 import specwb
-from specwb.flow import Draft, Scheme, Scores
-from specwb.palette import VOCABULARY
-from specwb.probability import Sampling
-from specwb.scope import TraceError, checked, darts, module, page, schema, section
-from specwb.verify import RULES
+from specwb.core.flow import Draft, Scheme, Scores
+from specwb.core.probability import Sampling
+from specwb.rules import RULES
+from specwb.show.palette import VOCABULARY
+from specwb.show.scope import TraceError, checked, darts, module, page, schema, section
 
 PROMPT = tiny.PROMPTS[2]
 NEW = 20

@@ -7,7 +7,7 @@ import tiny
 from once import words
 
 import specwb
-from specwb.studies import grid
+from specwb.lab.studies import grid
 
 
 @pytest.fixture(autouse=True)

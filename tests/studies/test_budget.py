@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from specwb.errors import ArgumentError
-from specwb.studies import OTHERS, budget, falcon, study_of
-from specwb.studies.adapters import ADAPTERS
-from specwb.studies.claim import again
-from specwb.studies.csgd import CSGD, PUBLISHED
-from specwb.studies.curves import series
-from specwb.studies.hass import HASS
-from specwb.studies.losses import LOSSES
-from specwb.studies.pictures import draw, picture_of
-from specwb.studies.trained import in_layers
+from specwb.core.errors import ArgumentError
+from specwb.lab.studies import OTHERS, budget, falcon, study_of
+from specwb.lab.studies.adapters import ADAPTERS
+from specwb.lab.studies.claim import again
+from specwb.lab.studies.csgd import CSGD, PUBLISHED
+from specwb.lab.studies.curves import series
+from specwb.lab.studies.hass import HASS
+from specwb.lab.studies.losses import LOSSES
+from specwb.lab.studies.trained import in_layers
+from specwb.show.pictures import draw, picture_of
 from specwb.training.heads import RECIPES
 from specwb.training.run import lab_settings
 from specwb.training.settings import parse, read_recipe

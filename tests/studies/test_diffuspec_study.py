@@ -14,20 +14,20 @@ import tiny
 from once import QUESTIONS, measured_once, reproduced
 
 import specwb
-from specwb.bench import measure as measuring
-from specwb.diffuspec.lattice import beam
-from specwb.diffuspec.ngram import NGram
 from specwb.drafters import diffusion
-from specwb.studies import grid
-from specwb.studies.diffuspec import cells, claims
-from specwb.studies.diffuspec import study as made
-from specwb.studies.diffuspec.cells import ARGMAX, LONG, SHORT
-from specwb.studies.diffuspec.cells import diffuspec as make_cell
-from specwb.studies.diffuspec.study import STUDY
-from specwb.studies.grid import Cell
-from specwb.studies.run import measure
-from specwb.studies.store import Store
-from specwb.studies.study import Models
+from specwb.drafters.diffuspec_parts.lattice import beam
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.lab.bench import measure as measuring
+from specwb.lab.studies import grid
+from specwb.lab.studies.diffuspec import cells, claims
+from specwb.lab.studies.diffuspec import study as made
+from specwb.lab.studies.diffuspec.cells import ARGMAX, LONG, SHORT
+from specwb.lab.studies.diffuspec.cells import diffuspec as make_cell
+from specwb.lab.studies.diffuspec.study import STUDY
+from specwb.lab.studies.grid import Cell
+from specwb.lab.studies.run import measure
+from specwb.lab.studies.store import Store
+from specwb.lab.studies.study import Models
 from specwb.training.diffusion import DiffusionRecipe
 
 pytestmark = pytest.mark.slow

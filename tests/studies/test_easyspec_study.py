@@ -15,16 +15,16 @@ import tiny
 from once import QUESTIONS, reproduced, words
 
 import specwb
-from specwb.bench import measure as measuring
-from specwb.studies import verdicts
-from specwb.studies.easyspec import cells, claims
-from specwb.studies.easyspec import study as made
-from specwb.studies.easyspec.cells import Eager, easy, plain
-from specwb.studies.easyspec.study import STUDY
-from specwb.studies.grid import Cell
-from specwb.studies.run import measure
-from specwb.studies.store import Store
-from specwb.studies.study import Models
+from specwb.lab.bench import measure as measuring
+from specwb.lab.studies import verdicts
+from specwb.lab.studies.easyspec import cells, claims
+from specwb.lab.studies.easyspec import study as made
+from specwb.lab.studies.easyspec.cells import Eager, easy, plain
+from specwb.lab.studies.easyspec.study import STUDY
+from specwb.lab.studies.grid import Cell
+from specwb.lab.studies.run import measure
+from specwb.lab.studies.store import Store
+from specwb.lab.studies.study import Models
 from specwb.training.deep import DeepRecipe, save_half
 
 pytestmark = pytest.mark.slow

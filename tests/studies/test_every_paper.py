@@ -7,9 +7,9 @@ import tiny
 from once import refused
 
 import specwb
-from specwb.studies import PLACES, study_of, trained
-from specwb.studies.run import shipped
-from specwb.studies.verdicts import LACKING
+from specwb.lab.studies import PLACES, study_of, trained
+from specwb.lab.studies.run import shipped
+from specwb.lab.studies.verdicts import LACKING
 
 
 @pytest.mark.parametrize("name", PLACES)

@@ -13,11 +13,11 @@ import tiny
 from once import QUESTIONS, reproduced
 
 import specwb
-from specwb.studies import falcon, trained
-from specwb.studies.falcon import STUDY, Cell
-from specwb.studies.run import measure, shipped
-from specwb.studies.store import Store
-from specwb.studies.study import Models
+from specwb.lab.studies import falcon, trained
+from specwb.lab.studies.falcon import STUDY, Cell
+from specwb.lab.studies.run import measure, shipped
+from specwb.lab.studies.store import Store
+from specwb.lab.studies.study import Models
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
 from specwb.training.settings import lab_recipe, parse

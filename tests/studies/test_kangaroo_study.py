@@ -16,17 +16,17 @@ import tiny
 from once import QUESTIONS, reproduced
 
 import specwb
-from specwb.bench import measure as measuring
-from specwb.evaluation import exits
-from specwb.studies import trained
-from specwb.studies.grid import Cell
-from specwb.studies.kangaroo import cells, claims
-from specwb.studies.kangaroo import study as made
-from specwb.studies.kangaroo.cells import chain, tree
-from specwb.studies.kangaroo.study import STUDY
-from specwb.studies.run import measure
-from specwb.studies.store import Store
-from specwb.studies.study import Models
+from specwb.lab.bench import measure as measuring
+from specwb.lab.evaluation import exits
+from specwb.lab.studies import trained
+from specwb.lab.studies.grid import Cell
+from specwb.lab.studies.kangaroo import cells, claims
+from specwb.lab.studies.kangaroo import study as made
+from specwb.lab.studies.kangaroo.cells import chain, tree
+from specwb.lab.studies.kangaroo.study import STUDY
+from specwb.lab.studies.run import measure
+from specwb.lab.studies.store import Store
+from specwb.lab.studies.study import Models
 from specwb.training.recipe import KangarooRecipe
 
 pytestmark = pytest.mark.slow

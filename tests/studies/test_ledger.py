@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 import pytest
 from terminal import call
 
-from specwb.studies import PLACES, ledger, study_of
-from specwb.studies.ledger import Drawn
-from specwb.studies.run import shipped, shipped_report
-from specwb.studies.study import published
-from specwb.studies.verdicts import counts
+from specwb.lab.studies import PLACES, study_of
+from specwb.lab.studies.run import shipped, shipped_report
+from specwb.lab.studies.study import published
+from specwb.lab.studies.verdicts import counts
+from specwb.show import ledger
+from specwb.show.ledger import Drawn
 
 
 def leaves(x: object) -> int:
@@ -148,7 +149,7 @@ def test_all_papers_by_a_plan_that_is_interrupted(monkeypatch, capsys, tmp_path)
             raise ValueError("no head | of its own")
         return study.report(*shipped(study)), study.name == "kangaroo"
 
-    monkeypatch.setattr("specwb.studies.run.reproduce", reproduce)
+    monkeypatch.setattr("specwb.lab.studies.run.reproduce", reproduce)
     monkeypatch.setattr(ledger, "drawings", lambda documents: {})
     command = ("reproduce", "all", "--quick", "--minutes", "10", "--out", str(tmp_path))
     code, _, err = call(monkeypatch, capsys, *command)

@@ -15,17 +15,17 @@ from once import QUESTIONS, measured_once, reproduced
 from terminal import refused
 
 import specwb
-from specwb.bench import machine
-from specwb.bench import measure as measuring
-from specwb.bench.store import StoreError
-from specwb.errors import ArgumentError
-from specwb.studies import acceptance, grid, mcsd, run
-from specwb.studies.mcsd import STUDY, Cell
-from specwb.studies.run import measure
-from specwb.studies.store import Store
-from specwb.studies.study import Models, Study
-from specwb.studies.verdicts import LACKING
-from specwb.tree import Tree
+from specwb.core.errors import ArgumentError
+from specwb.core.tree import Tree
+from specwb.engine import machine
+from specwb.lab.bench import measure as measuring
+from specwb.lab.bench.store import StoreError
+from specwb.lab.studies import acceptance, grid, mcsd, run
+from specwb.lab.studies.mcsd import STUDY, Cell
+from specwb.lab.studies.run import measure
+from specwb.lab.studies.store import Store
+from specwb.lab.studies.study import Models, Study
+from specwb.lab.studies.verdicts import LACKING
 
 SHAPES = {"small": ((1,), (2,)), "trees": ((1, 1, 1), (2, 2, 1)), "equals": ((3,),)}
 

@@ -12,16 +12,16 @@ import tiny
 from once import QUESTIONS, reproduced
 
 import specwb
-from specwb.bench import measure as measuring
-from specwb.studies.grid import Cell
-from specwb.studies.mcsd_ti import cells, claims
-from specwb.studies.mcsd_ti import study as made
-from specwb.studies.mcsd_ti.cells import cut, lossy, mcsd, rooted, static
-from specwb.studies.mcsd_ti.study import STUDY
-from specwb.studies.run import measure
-from specwb.studies.store import Store
-from specwb.studies.study import Models
-from specwb.tree import Tree
+from specwb.core.tree import Tree
+from specwb.lab.bench import measure as measuring
+from specwb.lab.studies.grid import Cell
+from specwb.lab.studies.mcsd_ti import cells, claims
+from specwb.lab.studies.mcsd_ti import study as made
+from specwb.lab.studies.mcsd_ti.cells import cut, lossy, mcsd, rooted, static
+from specwb.lab.studies.mcsd_ti.study import STUDY
+from specwb.lab.studies.run import measure
+from specwb.lab.studies.store import Store
+from specwb.lab.studies.study import Models
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_every_cell_is_a_method_and_equal_trees_are_equal(target):
             takes_head = by_default or "stop=soft" in cell.spec or "stop=hard" in cell.spec
             head = tiny.head("decision") if takes_head else None
             methods[cell] = cell.method(target, head, draft=draft)
-            assert (methods[cell].exactness is specwb.flow.Exactness.LOSSY) == lossy(cell)
+            assert (methods[cell].exactness is specwb.core.flow.Exactness.LOSSY) == lossy(cell)
     for r in STUDY.paper["tables"]["shapes"]["rows"]:
         one = methods[static(r["shape"])].drafter.tree
         two = methods[rooted(2, r["shape"][1:])].drafter.tree

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from specwb.methods import METHODS, read_spec
-from specwb.options import spell
-from specwb.studies import PLACES, study_of
-from specwb.studies.run import shipped
-from specwb.studies.verdicts import LACKING
+from specwb.core.options import spell
+from specwb.engine.methods import METHODS, read_spec
+from specwb.lab.studies import PLACES, study_of
+from specwb.lab.studies.run import shipped
+from specwb.lab.studies.verdicts import LACKING
 
 SWEPT = {
     ("mcsd_ti", "table width"): {"roots", "stop"},
@@ -77,8 +77,8 @@ def test_papers_numbers_are_held_against_that_papers_settings(name):
 
 
 def test_a_setting_that_is_not_the_papers_is_found():
-    from specwb.studies.claim import Claim
-    from specwb.studies.mcsd_ti.cells import TI, as_published, rooted
+    from specwb.lab.studies.claim import Claim
+    from specwb.lab.studies.mcsd_ti.cells import TI, as_published, rooted
 
     for cell, is_found in ((as_published(), False), (rooted(2, TI), True)):
         claim = Claim("two roots over plain", "abstract", "speedup", cell, cell, 1.9)

@@ -8,15 +8,15 @@ import pytest
 from plotly.graph_objects import Figure
 from terminal import call, refused
 
-from specwb.figures.kit import read_off
-from specwb.studies import PLACES, study_of
-from specwb.studies.curves import Curve, Picture, Point, in_domain, over, series
-from specwb.studies.grid import Cell
-from specwb.studies.kangaroo.cells import chain
-from specwb.studies.ledger import entries
-from specwb.studies.pictures import draw, picture_of
-from specwb.studies.run import shipped
-from specwb.studies.study import published
+from specwb.lab.studies import PLACES, study_of
+from specwb.lab.studies.curves import Curve, Picture, Point, in_domain, over, series
+from specwb.lab.studies.grid import Cell
+from specwb.lab.studies.kangaroo.cells import chain
+from specwb.lab.studies.run import shipped
+from specwb.lab.studies.study import published
+from specwb.show.figures.kit import read_off
+from specwb.show.ledger import entries
+from specwb.show.pictures import draw, picture_of
 
 CELLS = [chain(eta) for eta in (0, 0.5)]
 DOCUMENT = {

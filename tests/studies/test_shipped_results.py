@@ -16,16 +16,16 @@ import pytest
 from terminal import call, refused
 
 import specwb
-from specwb.bench.prompts import load_prompts
-from specwb.files import weights_hash
+from specwb.core.files import weights_hash
+from specwb.lab.studies import OTHERS, PLACES, study_of, trained, verdicts
+from specwb.lab.studies.easyspec.cells import easy, plain
+from specwb.lab.studies.kangaroo.cells import EXITS
+from specwb.lab.studies.mcsd_ti.cells import as_published
+from specwb.lab.studies.run import shipped, shipped_report
+from specwb.lab.studies.study import MEDUSA, medusa_of
+from specwb.lab.studies.verdicts import EVEN, VERDICTS, counts
 from specwb.models.load import data_dir
-from specwb.studies import OTHERS, PLACES, study_of, trained, verdicts
-from specwb.studies.easyspec.cells import easy, plain
-from specwb.studies.kangaroo.cells import EXITS
-from specwb.studies.mcsd_ti.cells import as_published
-from specwb.studies.run import shipped, shipped_report
-from specwb.studies.study import MEDUSA, medusa_of
-from specwb.studies.verdicts import EVEN, VERDICTS, counts
+from specwb.models.questions import load_prompts
 
 NUMBERS = ("ratio", "low", "high", "prompts", "paper")
 

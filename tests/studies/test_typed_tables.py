@@ -7,10 +7,11 @@ import json
 
 import pytest
 
-from specwb.errors import ArgumentError
-from specwb.studies import PLACES, ledger, study, study_of
-from specwb.studies.run import shipped
-from specwb.studies.study import published, typed_ratio, waiting
+from specwb.core.errors import ArgumentError
+from specwb.lab.studies import PLACES, study, study_of
+from specwb.lab.studies.run import shipped
+from specwb.lab.studies.study import published, typed_ratio, waiting
+from specwb.show import ledger
 
 ROW = {
     "target": "Vicuna-13B",

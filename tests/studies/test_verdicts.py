@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specwb.studies import verdicts
-from specwb.studies.claim import LACKING, Bar, Claim, Pooled, Tuned, again
-from specwb.studies.grid import Cell, values
-from specwb.studies.intervals import Estimate, Part, bootstrap, estimate, spread
-from specwb.studies.study import Study
+from specwb.lab.studies import verdicts
+from specwb.lab.studies.claim import LACKING, Bar, Claim, Pooled, Tuned, again
+from specwb.lab.studies.grid import Cell, values
+from specwb.lab.studies.intervals import Estimate, Part, bootstrap, estimate, spread
+from specwb.lab.studies.study import Study
 
 A, B, C, D = (Cell(name) for name in ("falcon", "eagle", "medusa", "pld"))
 CLAIM = Claim("x", "table 1", "accepted", A, B, 1.44)

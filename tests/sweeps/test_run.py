@@ -21,14 +21,13 @@ import tiny
 from terminal import call, refused
 
 import specwb
-from specwb.bench import conditions
-from specwb.bench import measure as measuring
-from specwb.bench.store import digest
-from specwb.bench.work import WorkError
-from specwb.figures.sweeps import trade
-from specwb.options import parse_value
-from specwb.studies import study_of
-from specwb.sweeps import (
+from specwb.core.options import parse_value
+from specwb.engine.work import WorkError
+from specwb.lab.bench import conditions
+from specwb.lab.bench import measure as measuring
+from specwb.lab.bench.store import digest
+from specwb.lab.studies import study_of
+from specwb.lab.sweeps import (
     Space,
     Store,
     StoreError,
@@ -39,9 +38,10 @@ from specwb.sweeps import (
     summary,
     workers,
 )
-from specwb.sweeps.results import filtered, pareto
-from specwb.sweeps.run import with_plain
-from specwb.sweeps.space import SHARED, checked, read
+from specwb.lab.sweeps.results import filtered, pareto
+from specwb.lab.sweeps.run import with_plain
+from specwb.lab.sweeps.space import SHARED, checked, read
+from specwb.show.figures.sweeps import trade
 
 PROMPTS = [[1, 2, 3], [5, 4], [7, 8, 9, 1]]
 SHORT = {"max_new_tokens": 8}

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from specwb.options import MethodError
-from specwb.sweeps.space import (
+from specwb.core.options import MethodError
+from specwb.lab.sweeps.space import (
     SHARED,
     Range,
     Space,

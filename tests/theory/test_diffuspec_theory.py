@@ -12,13 +12,13 @@ from itertools import combinations, pairwise, permutations, product
 import pytest
 import torch
 
-from specwb.analysis import diffusion as d
-from specwb.diffuspec.lattice import Lattice, beam, exhaustive, viterbi
+from specwb.core.probability import Sampling
+from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, exhaustive, viterbi
 from specwb.models.path import sampled_walk
-from specwb.probability import Sampling
-from specwb.verify import exact as E
-from specwb.verify.instances import models
-from specwb.verify.wrong_rules import WRONG_RULES
+from specwb.theory import exact as E
+from specwb.theory.analysis import diffusion as d
+from specwb.theory.instances import models
+from specwb.theory.wrong_rules import WRONG_RULES
 
 Distributions = Sequence[E.Dist]
 Joint = dict[E.Tokens, F]

@@ -16,14 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import specwb
+from specwb.core.tree import Tree
 from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.backbone import Backbone
 from specwb.models.fuzzy import FusedGroups, Groups, unit
 from specwb.models.layers import rms
 from specwb.models.place import Place
-from specwb.tree import Tree
-from specwb.verify import exact as E
-from specwb.verify.instances import models
+from specwb.theory import exact as E
+from specwb.theory.instances import models
 
 LAYERS, GROUPS = 6, ((0,), (1,), (2, 3, 4), (5,))
 
@@ -248,7 +248,7 @@ def test_a_norm_without_a_gain_keeps_cosines():
     for before, after in zip(
         cosine(x, y).double().tolist(), cosine(rms(x, norm), rms(y, norm)).tolist(), strict=True
     ):
-        low, high = specwb.analysis.gained_cosine(before, kappa)
+        low, high = specwb.theory.analysis.gained_cosine(before, kappa)
         assert low - 1e-6 <= after <= high + 1e-6
     centred = torch.nn.functional.layer_norm(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), (2,))
     assert float(cosine(centred[0], centred[1])) == pytest.approx(-1)

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from specwb import analysis
-from specwb.analysis import dependence
-from specwb.mask import block_ends
+from specwb.core.mask import block_ends
+from specwb.theory import analysis, exact
+from specwb.theory.analysis import dependence
 from specwb.training.falcon import glance_mask
-from specwb.verify import exact
 
 
 def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:

@@ -13,15 +13,14 @@ import tiny
 import torch
 
 import specwb
-from specwb import analysis
+from specwb.core.probability import Sampling
 from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.medusa import MedusaHeads
-from specwb.probability import Sampling
+from specwb.rules.point import PointMass
+from specwb.theory import analysis, exact
+from specwb.theory.instances import all_trees, level_order
 from specwb.training.heads import RECIPES, target_outputs
-from specwb.verify import exact
-from specwb.verify.instances import all_trees, level_order
-from specwb.verify.point import PointMass
 
 UNIFORM = [F(1, 3)] * 3
 

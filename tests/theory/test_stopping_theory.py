@@ -13,12 +13,12 @@ import pytest
 import tiny
 import torch
 
+from specwb.core.tree import Tree
+from specwb.theory import exact as E
+from specwb.theory.exact.tree_rules import decided
+from specwb.theory.instances import models
+from specwb.theory.wrong_rules import left_out
 from specwb.training.heads import RECIPES, target_outputs
-from specwb.tree import Tree
-from specwb.verify import exact as E
-from specwb.verify.exact.tree_rules import decided
-from specwb.verify.instances import models
-from specwb.verify.wrong_rules import left_out
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 TREES = [(-1, 0, 0, 1, 1, 2), (-1, 0, 0, 0, 1, 3, 4, 5), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 1, 2, 3)]

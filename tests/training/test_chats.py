@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from specwb.files import DataError
+from specwb.core.files import DataError
 from specwb.training import reading
 from specwb.training.chats import tokens, turns
 

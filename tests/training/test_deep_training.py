@@ -14,7 +14,7 @@ from killed import random_corpus, trained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specwb
-from specwb.files import weights_hash
+from specwb.core.files import weights_hash
 from specwb.training import fit
 from specwb.training.deep import SPREAD, DeepDraft, DeepRecipe
 from specwb.training.fit import TrainingError

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from specwb.files import WriteError, write
+from specwb.core.files import WriteError, write
 from specwb.training.fit import Log, Plan, Training, TrainingError, dump
 from specwb.training.loop import train as train_together
 from specwb.training.optim import Muon, optimisers, orthogonalise

@@ -19,8 +19,8 @@ from killed import card_of, trained, weights
 from terminal import call
 
 import specwb
-from specwb.errors import ArgumentError
-from specwb.files import DataError
+from specwb.core.errors import ArgumentError
+from specwb.core.files import DataError
 from specwb.models.backbone import Stack
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import load_falcon

@@ -13,11 +13,11 @@ from killed import trained
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import specwb
+from specwb.core.options import MethodError
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
-from specwb.options import MethodError
 from specwb.training import fit
 from specwb.training.decision import DecisionRecipe, area
 from specwb.training.heads import RECIPES, step_loss, target_outputs

@@ -24,8 +24,8 @@ from scripts.build_lab.__main__ import main
 from scripts.build_lab.compiling import COMPILE_FROM, compiled
 from scripts.build_lab.page import DOMAINS, budget_card, model_card, ngram_card
 from scripts.build_lab.tokenizer import SPECIALS, TEMPLATE, train_tokenizer
-from specwb import files
-from specwb.files import weights_hash
+from specwb.core import files
+from specwb.core.files import weights_hash
 from specwb.training import corpus, reading, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from specwb.analysis import dependence
 from specwb.models.falcon import FalconHead
+from specwb.theory.analysis import dependence
 from specwb.training import markov
 from specwb.training.markov import BlockwiseRecipe, MarkovSource, run
 from specwb.training.recipe import Moment

@@ -12,8 +12,8 @@ import tiny
 from terminal import call
 
 import specwb
-from specwb.diffuspec.ngram import NGram
-from specwb.diffuspec.proxy import log_likelihood
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.drafters.diffuspec_parts.proxy import log_likelihood
 from specwb.training import reading
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text

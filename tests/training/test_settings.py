@@ -7,19 +7,12 @@ import math
 import pytest
 import tiny
 
-from specwb.options import MethodError
+from specwb.core.options import MethodError
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES
 from specwb.training.optim import Plan
 from specwb.training.run import checked_settings
-from specwb.training.settings import (
-    TRAINING,
-    differences,
-    parse,
-    published,
-    read_recipe,
-    split,
-)
+from specwb.training.settings import TRAINING, differences, parse, published, read_recipe, split
 
 SIZES = {"steps": 100, "rows": 2, "length": 48}
 

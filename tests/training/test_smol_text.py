@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specwb import files
-from specwb.bench.prompts import OFFICIAL, load_prompts
+from specwb.core import files
 from specwb.models.load import data_dir
+from specwb.models.questions import OFFICIAL, load_prompts
 from specwb.training.talks import fingerprint, requests
 
 SEEN = data_dir() / "smol" / "requests.txt"

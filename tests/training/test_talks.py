@@ -9,7 +9,7 @@ import tiny
 import torch
 
 import specwb
-from specwb.bench.prompts import PromptSetError
+from specwb.models.questions import PromptSetError
 from specwb.training import chats, talks
 from specwb.training.fit import TrainingError
 from specwb.training.reading import from_file

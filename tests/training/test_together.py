@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from terminal import call
 
 import specwb
-from specwb.files import toml
+from specwb.core.files import toml
 from specwb.models import checkpoint
 from specwb.models.checkpoint import HeadError
 from specwb.models.kangaroo import load_kangaroo

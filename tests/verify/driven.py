@@ -1,6 +1,6 @@
 """Rules that decode, next to the exact ones: what each makes of a drafted tree, as a distribution.
 
-``specwb.verify.distribution`` recovers the decisions of a rule by bisection on its uniforms, so
+``specwb.theory.distribution`` recovers the decisions of a rule by bisection on its uniforms, so
 nothing is sampled.
 """
 
@@ -15,13 +15,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Scheme, Scores, Verdict
-from specwb.tree import Tree
-from specwb.verify import RULES, Rule, distribution
-from specwb.verify import exact as E
-from specwb.verify.instances import dense_pairs, models, pairs
-from specwb.verify.kseq import scale
-from specwb.verify.race import race_weights
+from specwb.core.flow import Draft, Scheme, Scores, Verdict
+from specwb.core.tree import Tree
+from specwb.rules import RULES, Rule
+from specwb.rules.kseq import scale
+from specwb.rules.race import race_weights
+from specwb.theory import distribution
+from specwb.theory import exact as E
+from specwb.theory.instances import dense_pairs, models, pairs
 
 DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.cuda)] * torch.cuda.is_available()
 every_device = pytest.mark.parametrize("device", DEVICES)

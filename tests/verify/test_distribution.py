@@ -1,4 +1,5 @@
-"""``specwb.verify.distribution_of`` is the distribution that enumeration over fractions gives.
+"""``specwb.theory.distribution.distribution_of`` is the distribution that enumeration over
+fractions gives.
 
 ``check_rule`` sees what is wrong with a rule that decodes, one of your own too.
 """
@@ -15,11 +16,12 @@ import torch
 from terminal import call, refused
 
 import specwb
-from specwb.verify import RRS, RULES, Block, NodeRule, Rejection, RRSw, check_rule, distribution_of
-from specwb.verify import exact as E
-from specwb.verify.instances import models
-from specwb.verify.production import distance
-from specwb.verify.wrong_rules import WRONG_RULES
+from specwb.rules import RRS, RULES, Block, NodeRule, Rejection, RRSw
+from specwb.theory import exact as E
+from specwb.theory.distribution import distribution_of
+from specwb.theory.instances import models
+from specwb.theory.production import check_rule, distance
+from specwb.theory.wrong_rules import WRONG_RULES
 
 
 def test_of_a_wrong_rule_it_is_what_enumeration_gives() -> None:
@@ -288,7 +290,7 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
     assert "RuntimeError: no" in check_rule(Raises).failure
     assert "no distribution" in check_rule(Negative).failure
     with pytest.raises(ValueError, match="names no schemes"):
-        check_rule(specwb.verify.NodeRule())
+        check_rule(specwb.rules.NodeRule())
 
 
 def test_coupled_is_sampled(monkeypatch) -> None:
@@ -312,7 +314,7 @@ def test_coupled_is_sampled(monkeypatch) -> None:
 
 def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
-        "import specwb, torch\nfrom specwb.verify import Rejection\n"
+        "import specwb, torch\nfrom specwb.rules import Rejection\n"
         "class Own(Rejection):\n    name = 'own'\n"
         "    def node(self, p, q, tokens, ok, u):\n"
         "        return super().node(p, q, tokens, ok, torch.rand_like(u))\n"

@@ -10,10 +10,10 @@ from itertools import product
 import pytest
 from driven import TREES
 
-from specwb.analysis import expected_point
-from specwb.verify import exact as E
-from specwb.verify.instances import dense_pairs, models, pairs
-from specwb.verify.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
+from specwb.theory import exact as E
+from specwb.theory.analysis import expected_point
+from specwb.theory.instances import dense_pairs, models, pairs
+from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
 
 CHAINS = [tuple(range(-1, length)) for length in range(4)]
 FORK = (-1, 0, 0, 1, 2)

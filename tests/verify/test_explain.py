@@ -7,9 +7,9 @@ import tiny
 import torch
 
 import specwb
-from specwb.noise import ACCEPT, BONUS, Noise
-from specwb.probability import inverse_cdf
-from specwb.trace import Level
+from specwb.core.noise import ACCEPT, BONUS, Noise
+from specwb.core.probability import inverse_cdf
+from specwb.engine.trace import Level
 
 SPECS = {
     "ar": ("ar", {}),

@@ -7,9 +7,9 @@ import tiny
 import torch
 
 import specwb
-from specwb.flow import Draft, Scheme, Scores
-from specwb.probability import Sampling
-from specwb.verify import Independent
+from specwb.core.flow import Draft, Scheme, Scores
+from specwb.core.probability import Sampling
+from specwb.rules import Independent
 
 ROWS = 200_000
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)

@@ -9,10 +9,10 @@ import tiny
 import torch
 
 import specwb
-from specwb.flow import Draft, InvalidDistribution, Scheme, Scores
-from specwb.verify import RULES, Greedy, Longest
-from specwb.verify.distribution import all_drafts
-from specwb.verify.instances import models
+from specwb.core.flow import Draft, InvalidDistribution, Scheme, Scores
+from specwb.rules import RULES, Greedy, Longest
+from specwb.theory.distribution import all_drafts
+from specwb.theory.instances import models
 
 PATHS = [
     "mcsd:tree=2-1,draw=coupled",

@@ -28,17 +28,17 @@ from scipy import stats
 from torch import Tensor
 
 import specwb
-from specwb.flow import Draft, RuleMismatch, Scheme, Scores
-from specwb.noise import DRAFT, Noise, row_seeds
-from specwb.probability import Sampling
-from specwb.tree import Tree
-from specwb.verify import RULES, Coupled, PointMass, RRSw, TopAndSample, Typical
-from specwb.verify import distribution as D
-from specwb.verify import exact as E
-from specwb.verify.instances import all_trees, models
-from specwb.verify.kseq import scale
-from specwb.verify.race import race_weights
-from specwb.verify.rule import NodeRule
+from specwb.core.flow import Draft, RuleMismatch, Scheme, Scores
+from specwb.core.noise import DRAFT, Noise, row_seeds
+from specwb.core.probability import Sampling
+from specwb.core.tree import Tree
+from specwb.rules import RULES, Coupled, PointMass, RRSw, TopAndSample, Typical
+from specwb.rules.kseq import scale
+from specwb.rules.race import race_weights
+from specwb.rules.rule import NodeRule
+from specwb.theory import distribution as D
+from specwb.theory import exact as E
+from specwb.theory.instances import all_trees, models
 
 CASES = [(name, tree) for name, (*_, trees) in DRIVEN.items() for tree in trees]
 FLOATS = ("any", "half", "16", "102")

@@ -11,11 +11,11 @@ import tiny
 import torch
 
 import specwb
+from specwb.core.flow import Draft, RuleMismatch
 from specwb.drafters.level import LevelDrafter
-from specwb.flow import Draft, RuleMismatch
-from specwb.verify import RULES
-from specwb.verify import exact as E
-from specwb.verify.exact.tree_rules import decided
+from specwb.rules import RULES
+from specwb.theory import exact as E
+from specwb.theory.exact.tree_rules import decided
 
 FORK = (-1, 0, 0)
 HALF = F(1, 2)

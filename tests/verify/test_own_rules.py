@@ -7,8 +7,8 @@ import tiny
 import torch
 
 import specwb
-from specwb.flow import Verdict
-from specwb.verify import RULES, NodeRule, RRSw
+from specwb.core.flow import Verdict
+from specwb.rules import RULES, NodeRule, RRSw
 
 
 class Last(NodeRule):

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specwb.flow import Draft, Scheme, Scores
-from specwb.probability import Sampling
-from specwb.tree import Tree
-from specwb.verify import RULES, Greedy, Rule
-from specwb.verify.kseq import scale
-from specwb.verify.race import race_weights
+from specwb.core.flow import Draft, Scheme, Scores
+from specwb.core.probability import Sampling
+from specwb.core.tree import Tree
+from specwb.rules import RULES, Greedy, Rule
+from specwb.rules.kseq import scale
+from specwb.rules.race import race_weights
 
 V, TRIALS = 5, 60
 NODE_RULES = ("rejection", "rrs", "rrsw", "kseq", "race", "top", "point", "naive", "typical")

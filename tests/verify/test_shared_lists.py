@@ -14,8 +14,8 @@ from functools import cache
 
 import pytest
 
-from specwb.verify import exact as E
-from specwb.verify.instances import weights
+from specwb.theory import exact as E
+from specwb.theory.instances import weights
 
 Parents = tuple[int, ...]
 Block = tuple[E.Tokens, int]

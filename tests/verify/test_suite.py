@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from specwb.flow import Exactness
-from specwb.verify import RULES, check_rule
-from specwb.verify import exact as E
-from specwb.verify.instances import all_trees, dense_pairs, level_order, models, pairs
-from specwb.verify.production import distance
-from specwb.verify.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
+from specwb.core.flow import Exactness
+from specwb.rules import RULES
+from specwb.theory import exact as E
+from specwb.theory.instances import all_trees, dense_pairs, level_order, models, pairs
+from specwb.theory.production import check_rule, distance
+from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
 
 NAMES = (*E.RULES, *E.TREE_RULES)
 QUICK = ("rejection", "top", "block")

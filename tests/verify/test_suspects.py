@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from specwb.verify import exact
-from specwb.verify import suspects as S
+from specwb.theory import exact
+from specwb.theory import suspects as S
 
 P, Q = exact.norm([4, 3, 2, 1]), exact.norm([1, 2, 3, 4])
 

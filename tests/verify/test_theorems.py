@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from specwb.analysis import kseq_rate, kseq_rho
-from specwb.flow import Scheme
-from specwb.noise import _uniform
-from specwb.probability import inverse_cdf
-from specwb.verify import RRS, Rejection, RRSw, distribution_of
-from specwb.verify import exact as E
-from specwb.verify.instances import pairs
-from specwb.verify.wrong_rules import WRONG_RULES, squared_q, uncapped_tests
+from specwb.core.flow import Scheme
+from specwb.core.noise import _uniform
+from specwb.core.probability import inverse_cdf
+from specwb.rules import RRS, Rejection, RRSw
+from specwb.theory import exact as E
+from specwb.theory.analysis import kseq_rate, kseq_rho
+from specwb.theory.distribution import distribution_of
+from specwb.theory.instances import pairs
+from specwb.theory.wrong_rules import WRONG_RULES, squared_q, uncapped_tests
 
 
 def distributions(*rows: str) -> list[list[F]]:

@@ -1,0 +1,129 @@
+"""specwb compare: all methods on the same prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specwb.cli import options as opt
+from specwb.cli.shared import command_line, errors, loaded, table, tell, wide
+from specwb.core.files import FILE
+from specwb.core.progress import progress
+
+
+def compare(
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods with their options, such as 'sps:gamma=3 mcsd hf_assisted:gamma=3' "
+            "or medusa,eagle; default: every method that this target can run."
+        ),
+    ] = None,
+    prompts: Annotated[
+        str,
+        typer.Option(
+            help="Prompts: lab, chat, edit, tune, spec_bench, mt_bench, humaneval, gsm8k, a "
+            "part of one (spec_bench/rag) or a .jsonl file in one of their formats."
+        ),
+    ] = "lab",
+    temperature: opt.TEMPERATURE = 0.0,
+    top_k: opt.TOP_K = 0,
+    top_p: opt.TOP_P = 1.0,
+    max_new_tokens: opt.MAX_NEW_TOKENS = 64,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Number of prompts that are decoded together.")
+    ] = 1,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    seed: opt.SEED = 0,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Time to measure, approximately; 0 measures all prompts.")
+    ] = 120.0,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="File for all results and texts; - is standard output."),
+        FILE,
+    ] = None,
+    markdown_file: Annotated[
+        Path | None,
+        typer.Option("--markdown", help="File for the table as Markdown; - is standard output."),
+        FILE,
+    ] = None,
+) -> None:
+    """Decode the same prompts with every method and with the transformers library; print a table.
+
+    Speedups are over the fastest plain decoding, specwb's own or the library's. Where a file goes
+    to standard output, the table goes to standard error.
+    """
+    from specwb.core.files import write_all
+    from specwb.core.options import specs
+    from specwb.engine.methods import METHODS
+    from specwb.lab.bench import report
+    from specwb.lab.bench.compare import compare as run
+    from specwb.lab.bench.compare import to_json
+    from specwb.models.questions import load_prompts
+
+    files = {
+        "--json": json_file,
+        "--markdown": markdown_file,
+    }
+    piped = [option for option, path in files.items() if path == Path("-")]
+    if len(piped) > 1:
+        raise ValueError(
+            f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
+        )
+    chosen = None if methods is None else specs(methods)
+    if chosen == []:
+        raise ValueError("--methods is empty; leave it out for every method")
+    questions = load_prompts(prompts)
+    model = loaded(target, device, dtype, loading)
+    with progress("comparing") as moved:
+        frame = run(
+            model,
+            questions,
+            chosen,
+            draft=draft,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+            batch=batch,
+            seconds=seconds or None,
+            seed=seed,
+            progress=moved,
+        )
+    out = errors if piped else wide()
+    speeds, columns, times = report.captions(frame.attrs)
+    tell(out, speeds)
+    out.print(table(report.cells(frame), ("method", "same text"), out))
+    tell(out, columns)
+    if shares := report.times(frame):
+        tell(out, f"\n{times}")
+        out.print(table(shares, ("method",), out))
+    out.print()
+    for note in report.notes(frame.attrs):
+        tell(out, note)
+    names = [name for name in report.ranked(frame)["method"] if name != "ar"]
+    shown = next((name for name in names if name.partition(":")[0] in METHODS), "pld")
+    tell(
+        out,
+        f"next: specwb tune looks for better settings, specwb trace {shown} --html steps.html "
+        "plays the decoding steps; docs/cli.md#compare explains the columns",
+    )
+    command = command_line()
+    forms = {
+        "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",
+        "--markdown": lambda: report.markdown(frame),
+    }
+    wanted = [(option, path) for option, path in files.items() if path and option not in piped]
+    write_all({path: forms[option]() for option, path in wanted})
+    for option in piped:  # the last: its reader may have gone
+        typer.echo(forms[option](), nl=False)
+    if frame.attrs["interrupted"]:
+        raise typer.Exit(130)

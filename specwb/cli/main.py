@@ -1,0 +1,126 @@
+"""The command line: every command is a few library calls.
+
+Bad input is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from specwb import __version__
+from specwb.cli.certify import certify
+from specwb.cli.check import check
+from specwb.cli.compare import compare
+from specwb.cli.evaluate import evaluate
+from specwb.cli.generate import generate
+from specwb.cli.methods import list_methods
+from specwb.cli.reproduce import reproduce
+from specwb.cli.shared import Commands, errors, whole
+from specwb.cli.sweep import sweep
+from specwb.cli.trace import trace
+from specwb.cli.train import train
+from specwb.cli.tune import tune
+from specwb.core.errors import SpecwbError
+from specwb.core.files import first_line
+
+app = Commands(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Speculative decoding workbench.",
+)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and exit, where it is wanted."""
+    if wanted:
+        typer.echo(f"specwb {__version__}")
+        raise typer.Exit
+
+
+VERSION = typer.Option("--version", callback=show_version, is_eager=True, help="Print it and exit.")
+
+
+@app.callback()
+def options(version: Annotated[bool, VERSION] = False) -> None:
+    """Speculative decoding workbench."""
+
+
+# in the order of the help text
+app.command()(generate)
+app.command()(compare)
+app.command()(trace)
+app.command("methods")(list_methods)
+app.command()(tune)
+app.command()(certify)
+app.command()(check)
+app.command()(evaluate)
+app.command()(sweep)
+app.command()(train)
+app.command()(reproduce)
+
+
+def main() -> None:
+    """Run the command line; known errors become one line and exit code 2."""
+    if sys.stderr is None:  # closed, as by 2>&-
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        fail("standard output is closed")
+    # SIGTERM ends a command as Ctrl-C does, which keeps what there is
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # the hub's client reports every retry; one line of ours says what failed
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        code = app(standalone_mode=False)  # typer answers Ctrl-C by returning 130
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain once more at closing standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")):
+            fail(error.format_message() if hasattr(error, "format_message") else str(error))
+        if isinstance(error, RecursionError):
+            fail(f"something is nested too deep: {error}")
+        if not isinstance(error, (SpecwbError, ValueError, OSError)):
+            if not out_of_memory(error):
+                raise
+            fail(f"there is not enough memory for that: {first_line(error)}")
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            fail(f"{error.filename}: {error.strerror}")
+        fail(str(error))
+    if code == 130:
+        errors.print("interrupted")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str) -> NoReturn:
+    """Print one line on standard error and exit with code 2."""
+    # what cannot be written, such as half of a surrogate pair, is shown by its number
+    line = message.encode("utf-8", "backslashreplace").decode()
+    whole(errors, f"error: {line}")
+    sys.exit(2)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether the machine or a device ran out of memory."""
+    if isinstance(error, MemoryError):
+        return True
+    import torch  # not before: it takes seconds, and a wrong option needs none of it
+
+    # torch has no class of its own for a CPU's memory
+    on_cpu = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return on_cpu or isinstance(error, torch.OutOfMemoryError)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""specwb train: the shipped models, and heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specwb.cli import options as opt
+from specwb.cli.shared import Places, refuse, settings_of
+from specwb.core.files import FOLDER, HEAD, HEADS, TALKS
+
+if TYPE_CHECKING:
+    from specwb.core.options import Option
+
+USES = {
+    "medusa": "medusa:head",
+    "eagle": "eagle:head",
+    "eagle3": "eagle3:head",
+    "falcon": "falcon:head",
+    "kangaroo": "kangaroo:head",
+    "diffusion": "diffuspec:head",
+    "decision": "mcsd_ti:head",
+    "path": "diffuspec:score",
+    "deep": "easyspec:draft",
+    "draft": "sps:draft",
+}
+"""Kinds of heads and draft models, and the option of a method that takes one."""
+OUTPUTS = Places(
+    "kind",
+    {
+        **{kind: (FOLDER, f"build/heads/{kind}") for kind in USES},
+        "heads": (HEADS, "build/heads"),
+        "talks": (TALKS, "build/talks.jsonl"),
+        "ngram": (HEAD, "build/ngram"),
+    },
+)
+OF_HEADS = ("length", "seeds")
+REFUSED = {
+    "heads": (*OF_HEADS, "budget", "rows", "text", "generated"),
+    "talks": (*OF_HEADS, "budget", "steps", "text", "generated", "corpus", "recipe"),
+    "ngram": (*OF_HEADS, "budget", "steps", "rows", "recipe"),
+}
+"""Options that a kind has no use for."""
+LARGEST_SEED = {"talks": 2**20}
+
+
+def train(
+    ctx: typer.Context,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help=f"Head or draft model: {', '.join(USES)}; heads: several at once; talks: a chat "
+            "model's conversations to train on; ngram: n-grams of a target's tokens."
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Target model: lab, smol, a folder, a hub id or a .gguf file; default: lab, for "
+            "heads and talks smol."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the result (talks: .jsonl file), where an interrupted run continues; "
+            "default: in build."
+        ),
+        OUTPUTS,
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(
+            help="Amount of training: cpu, gpu or smoke; data/lab/recipe.toml has their steps and "
+            "batches."
+        ),
+    ] = "cpu",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of training steps, in place of the budget's or recipe's."),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of rows per step, in place of the budget's; talks: of conversations "
+            "written at once, 64 unless asked for.",
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(min=16, help="Number of tokens per row, in place of the budget's."),
+    ] = None,
+    settings: Annotated[
+        str,
+        typer.Option(
+            "--set",
+            help="Settings as name=value with commas: a head's, such as heads=5 (medusa), "
+            "k=3 (falcon), loss=lk or lr=1e-4; of heads: only; of talks: tokens, requests, dtype; "
+            "of ngram: order, least, tokens.",
+        ),
+    ] = "",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, mcsd_ti) or a "
+            ".toml file; --set overrides it. heads: .toml file that lists them; default: "
+            "data/smol's."
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Text to learn from: generated (mostly written by the target), read (the "
+            "corpus), or for ngram both; default: generated, for ngram both."
+        ),
+    ] = None,
+    generated: Annotated[
+        Path,
+        typer.Option(help="Folder for the target's own text, which all heads share."),
+        FOLDER,
+    ] = Path("build/generated"),
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Corpus: a .txt file, or a .jsonl file with a text or a conversation per "
+            "line; default: the lab's text."
+        ),
+    ] = None,
+    device: opt.DEVICE = "auto",
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of seeds, from --seed on; each trains one in OUT/seed-0, .."
+        ),
+    ] = 1,
+) -> None:
+    """Train a head or draft model on a frozen target; stop and restart it at any moment.
+
+    Scales with accelerate launch -m specwb. docs/training.md has all settings.
+    """
+    assert out is not None  # by Places
+    refuse(ctx, f"train {kind}", *REFUSED.get(kind, ()))
+    if seed > LARGEST_SEED.get(kind, seed):
+        raise ValueError(f"train {kind}: --seed is at most {LARGEST_SEED[kind]}, got {seed}")
+    if kind in USES:
+        from specwb.training.fit import say
+        from specwb.training.run import train_for
+
+        train_for(
+            kind,
+            target or "lab",
+            out,
+            budget,
+            {"steps": steps, "rows": rows, "length": length},
+            settings,
+            recipe=recipe,
+            source=text or "generated",
+            generated=generated,
+            corpus=corpus,
+            device=device,
+            seed=seed,
+            seeds=seeds,
+        )
+        if seeds == 1:
+            say(f"trained into {out}; use it with {USES[kind]}={out}")
+        return
+    own = settings_of(settings, _settings(kind), f"train {kind}")
+    from specwb.training.fit import say
+
+    if kind == "heads":
+        from specwb.training.together import train_together
+
+        if corpus is None:
+            raise ValueError("train heads needs --corpus, such as specwb train talks writes")
+        names = [name.strip() for name in own.get("only", "").split(",") if name.strip()]
+        listed = None if recipe is None else Path(recipe)
+        train_together(
+            target or "smol", out, corpus, listed, names, steps, device=device, seed=seed
+        )
+        say(f"the heads are in {out}; use one with head={out}/NAME")
+    elif kind == "talks":
+        from specwb.training import talks
+
+        given, dtype = own.get("requests"), own.get("dtype", "auto")
+        talks.write(
+            target or "smol",
+            out,
+            own.get("tokens", 1_500_000),
+            given=given,
+            rows=rows or talks.ROWS,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+        )
+        say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
+    else:
+        from specwb.training.ngram import count_for
+
+        folder = count_for(
+            target or "lab",
+            out,
+            source=text or "both",
+            corpus=corpus,
+            generated=generated,
+            device=device,
+            seed=seed,
+            **own,
+        )
+        say(f"the n-grams are in {folder}")
+
+
+def _settings(kind: str) -> dict[str, Option]:
+    """What ``--set`` can say about a training that is not one head's, by name."""
+    from specwb.core.options import Option
+
+    tokens = Option(name="tokens", low=1, types=(int,))
+    return {
+        "heads": {"only": Option(name="only")},
+        "talks": {
+            "tokens": tokens,
+            "requests": Option(name="requests"),
+            "dtype": Option(name="dtype"),
+        },
+        "ngram": {
+            "order": Option(name="order", low=1, types=(int,)),
+            "least": Option(name="least", low=1, types=(int,)),
+            "tokens": tokens,
+        },
+    }[kind]

@@ -1,0 +1,142 @@
+"""``specwb tune``: the best chain or tree for a pair of models on this machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specwb.cli import options as opt
+from specwb.cli.shared import command_line, loaded, table, tell, whole, wide
+from specwb.core.files import TUNED
+from specwb.core.progress import progress
+
+MOST = 512
+"""Nodes of a tree that is looked for in under a minute; the search takes their square."""
+
+
+def tune(
+    target: opt.TARGET = "lab",
+    draft: opt.DRAFT = None,
+    device: opt.DEVICE = "auto",
+    dtype: opt.DTYPE = "auto",
+    loading: opt.LOAD = None,
+    temperature: opt.TEMPERATURE = 0.0,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            min=2, max=MOST, help="Number of nodes of the largest tree, its root included."
+        ),
+    ] = 32,
+    prompts: Annotated[
+        str,
+        typer.Option(
+            help="Prompt set or .jsonl file, as for specwb compare; a third of it is for "
+            "calibration."
+        ),
+    ] = "lab",
+    max_new_tokens: opt.MAX_NEW_TOKENS = 64,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Time to measure, approximately, after minutes of calibration; 0 measures all "
+            "prompts.",
+        ),
+    ] = 150.0,
+    seed: opt.SEED = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the result; default build/tune/TARGET-DEVICE-TTEMPERATURE.json."
+        ),
+        TUNED,
+    ] = None,
+) -> None:
+    """Measure costs and acceptance, choose trees by them, and find the fastest method.
+
+    Chains, trees and all other methods are measured side by side.
+    """
+    from specwb.engine import machine
+    from specwb.lab.bench import report
+    from specwb.lab.cost import tune as tuning
+    from specwb.models.questions import load_prompts
+
+    questions = load_prompts(prompts)
+    model = loaded(target, device, dtype, loading, stored=True)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")
+    path = out or Path(f"build/tune/{name}-{model.device.type}-T{temperature:g}.json")
+    with progress("tuning", lasting=True) as tells:
+        result = tuning.tune(
+            model,
+            questions,
+            draft=draft,
+            temperature=temperature,
+            nodes=nodes,
+            max_new_tokens=max_new_tokens,
+            seconds=seconds or None,
+            seed=seed,
+            path=path,
+            progress=tells,
+            command=command_line(),
+        )
+    screen = wide()
+    screen.print(table(_cells(result), ("setting",), screen))
+    screen.print()
+    given = {  # value and default
+        "--target": (target, "lab"),
+        "--draft": (draft, None),
+        "--device": (device, "auto"),
+        "--dtype": (dtype, "auto"),
+        "--prompts": (prompts, "lab"),
+        "--temperature": (f"{temperature:g}", "0"),
+    }
+    options = [x for name, (one, usual) in given.items() if one not in (None, usual)
+               for x in (name, one)]  # fmt: skip
+    best = result["best"]
+    arguments, counts = result["arguments"], result["prompts"]
+    notes = [
+        f"{arguments['device']}; target {arguments['target']}; "
+        f"draft {arguments['draft'] or 'none'}; {arguments['dtype']}, temperature {temperature:g}",
+        f"calibrated on {counts['calibrated']} prompts, measured on {counts['measured']} others, "
+        f"{max_new_tokens} new tokens",
+        *report.left_out(result["left_out"]),
+    ]
+    if "reference" in result:
+        notes += [*machine.notes(result["machine"]), report.over(result)]
+        over = result["reference"]["method"]
+        notes.append(
+            f"fastest: {best['method']}, {best['speedup']:.2f}x over {over}"
+            if best["method"] != "ar"
+            else f"nothing is faster than {over}"
+        )
+    for note in notes:
+        tell(screen, note)
+    methods = " ".join(dict.fromkeys(["ar", best["method"]]))
+    command = shlex.join(["specwb", "compare", "--methods", methods, *options])
+    for line in (command, f"kept in {path}"):  # these are copied, so they are never broken
+        whole(screen, line)
+    if result["interrupted"]:
+        raise typer.Exit(130)
+
+
+def _cells(result: dict[str, Any]) -> list[dict[str, str]]:
+    """The table as it is printed: one row a setting, column -> text."""
+    columns = {
+        "tau predicted": "tau_predicted",
+        "tau": "tau_measured",
+        "over ar predicted": "predicted",
+        "over ar": "measured",
+    }
+    if "reference" in result:
+        columns[f"speedup over {result['reference']['method']}"] = "speedup"
+    return [
+        {
+            "setting": row["method"],
+            **{name: f"{row[key]:.2f}" if key in row else "-" for name, key in columns.items()},
+        }
+        for row in result["rows"]
+    ]

@@ -1,0 +1,187 @@
+"""From logits to the probabilities that tokens are sampled from, and sampling by inverse CDF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from specwb.core.errors import ArgumentError
+from specwb.core.inputs import as_int, real
+
+COLDEST = 1e-4
+"""The smallest temperature that is not greedy decoding. Below it a softmax shows rounding, not the
+model: two ways to compute one logit in float32 differ by about 1e-5, which moves a log-probability
+by 1e-5 / T, more than a tenth."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Temperature, top-k and top-p, applied in this order by the transformers library's warpers.
+
+    Numbers of numpy and torch are taken and turned into Python's.
+
+    Args:
+        temperature: 0 is greedy decoding, and so is anything below :data:`COLDEST` (1e-4), which
+            becomes 0: clients send 1e-6 or 1e-9 for "greedy".
+        top_k: 0 switches the filter off. The library's own generation default of 50 never applies
+            here.
+        top_p: 1 switches the filter off.
+
+    Raises:
+        ArgumentError: temperature < 0, top_k < 0, top_p outside (0, 1], or something that is no
+            number (a text, a bool, NaN).
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("temperature", real("temperature", self.temperature)),
+            ("top_k", as_int(self.top_k)),
+            ("top_p", real("top_p", self.top_p)),
+        ):
+            if value is not None:
+                object.__setattr__(self, name, value)  # the class is frozen
+        if not (self.temperature >= 0 and self.temperature < float("inf")):
+            raise ArgumentError(f"temperature must be >= 0 and finite, got {self.temperature}")
+        if self.temperature < COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise ArgumentError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
+        if not 0 < self.top_p <= 1:
+            raise ArgumentError(f"top_p must be in (0, 1], got {self.top_p}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def for_confidence(self) -> Sampling:
+        """The settings that a model's confidence is read under.
+
+        They are these settings, or plain sampling at T = 1 where these are greedy.
+        """
+        return Sampling(1.0) if self.greedy else self
+
+    @cached_property
+    def _warpers(self) -> LogitsProcessorList:
+        warpers = LogitsProcessorList()
+        if self.temperature not in (0.0, 1.0):
+            warpers.append(TemperatureLogitsWarper(float(self.temperature)))
+        if self.top_k:
+            warpers.append(TopKLogitsWarper(self.top_k))
+        if self.top_p < 1:
+            warpers.append(TopPLogitsWarper(float(self.top_p)))
+        return warpers
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Turns logits into the probabilities that tokens are sampled from.
+
+        Greedy settings give a one-hot row, at the lowest of the tokens with the highest logit.
+
+        Args:
+            logits: ``[..., V]``.
+
+        Returns:
+            ``[..., V]``, float32; logits in float64 give float64.
+        """
+        if self.greedy:
+            x = logits if logits.dtype == torch.float64 else logits.float()
+            return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
+        return self.warped(logits).softmax(-1)
+
+    @property
+    def filters(self) -> bool:
+        """Whether there is a filter beside the temperature."""
+        return self.top_k > 0 or self.top_p < 1
+
+    def warped(self, logits: Tensor) -> Tensor:
+        """Logits ``[..., V]`` after temperature and filters, float32 or float64; what is filtered
+        out is -inf."""
+        x = logits if logits.dtype == torch.float64 else logits.float()
+        if not len(self._warpers):
+            return x
+        ids: Any = None  # these warpers look at the scores only
+        return self._warpers(ids, x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+def most_probable(logits: Tensor) -> Tensor:
+    """``[..., V] -> [...]``: the token with the highest logit, the lowest index on ties.
+
+    In half precision torch's own argmax takes five times as long on a CPU.
+    """
+    half = logits.is_cpu and logits.dtype in (torch.bfloat16, torch.float16)
+    return (logits.float() if half else logits).argmax(-1)
+
+
+BLOCK = 128  # tokens that are summed together
+WIDE = 16384  # the vocabulary from which summing by blocks pays
+
+
+def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
+    """Draws one token ``[...]`` from each row of ``p [..., V]`` with ``u [...]`` in (0, 1): the
+    first x with ``cumsum(p)[x] > u * sum(p)``; a row need not sum to 1.
+
+    So a token of probability 0 is never drawn while sum(p) > 0. Wide rows are summed by blocks
+    first, and only the block that u falls into is cumulated.
+    """
+    width = p.shape[-1]
+    if width >= WIDE and width % BLOCK == 0:
+        return _inverse_cdf_by_blocks(p, u)
+    cdf = p.cumsum(-1, dtype=torch.float64)
+    return _first_above(cdf, u.unsqueeze(-1) * cdf[..., -1:])
+
+
+def _inverse_cdf_by_blocks(p: Tensor, u: Tensor) -> Tensor:
+    """:func:`inverse_cdf` where the vocabulary is a multiple of ``BLOCK``."""
+    blocks = p.unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1)
+    cdf = sums.cumsum(-1, dtype=torch.float64)
+    point = (u * cdf[..., -1]).unsqueeze(-1)
+    block = torch.searchsorted(cdf, point, right=True).clamp_(max=sums.shape[-1] - 1)
+    mass_before = cdf.gather(-1, block) - sums.gather(-1, block)
+    chosen = block.unsqueeze(-1).expand(*block.shape, BLOCK)
+    inside = blocks.gather(-2, chosen).squeeze(-2)
+    # sums and cumulations differ in the last bits; below 0 a token of probability 0 could be drawn
+    rest = (point - mass_before).clamp_min_(0)
+    return block.squeeze(-1) * BLOCK + _first_above(inside.cumsum(-1, dtype=torch.float64), rest)
+
+
+def _first_above(cdf: Tensor, point: Tensor) -> Tensor:
+    """``[...]``, the first x with ``cdf[x] > point``; where there is none, the first x that has all
+    the mass."""
+    total = cdf[..., -1:]
+    point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp_(max=cdf.shape[-1] - 1)
+
+
+def draw_without_replacement(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws K tokens from each row of ``q [..., V]`` with ``u [..., K]``, without replacement: each
+    draw renormalises by the sum of what remains. Returns the tokens in order, and False for draws
+    after the support of q had ended, both ``[..., K]``."""
+    left = q.clone()
+    tokens, ok = [], []
+    for j in range(u.shape[-1]):
+        x = inverse_cdf(left, u[..., j])
+        ok.append(left.gather(-1, x.unsqueeze(-1)).squeeze(-1) > 0)
+        left.scatter_(-1, x.unsqueeze(-1), 0.0)
+        tokens.append(x)
+    return torch.stack(tokens, -1), torch.stack(ok, -1)
+
+
+def entropy(logq: Tensor) -> Tensor:
+    """The entropy in nats, ``[...]``, of log-probabilities ``[..., V]``; a token without
+    probability counts nothing."""
+    return -(logq.exp() * logq.clamp_min(torch.finfo(logq.dtype).min)).sum(-1)

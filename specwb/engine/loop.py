@@ -1,0 +1,335 @@
+"""The one loop: a batch that is decoded, step by step (:mod:`specwb.engine.decoding` is its
+front)."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specwb.core.errors import SpecwbError
+from specwb.core.flow import Draft, Fault, Scores, State, Step, Verdict, offered
+from specwb.core.noise import ACCEPT, BONUS, DRAFT, Noise
+from specwb.core.probability import Sampling, inverse_cdf
+from specwb.core.stops import Stops
+from specwb.drafters.base import Drafter
+from specwb.engine.graphs import ARENAS, Arena
+from specwb.engine.methods import Method
+from specwb.models.attention import backends
+from specwb.models.ranks import here
+from specwb.models.target import Target
+from specwb.rules import Rule
+
+__all__ = ["Clock", "Decoding", "DraftError", "trim"]
+
+Rescore = Callable[[State, Draft, Scores], Scores]
+
+
+class DraftError(SpecwbError, ValueError):
+    """A drafter proposed something that is no draft, or tokens that are no ids."""
+
+
+@dataclass
+class Clock:
+    """Seconds spent in the four parts of a decoding step.
+
+    It waits for the device at every part, so it is for measuring only.
+    """
+
+    device: torch.device
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("draft", "score", "verify", "commit"), 0.0)
+    )
+    _last: float = 0.0
+
+    def start(self) -> None:
+        self._last = self._now()
+
+    def lap(self, part: str) -> None:
+        now = self._now()
+        self.seconds[part] += now - self._last
+        self._last = now
+
+    def _now(self) -> float:
+        if (ranks := here()) is not None:
+            ranks.settled()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+@dataclass
+class Decoding:
+    """A batch that is decoded: what takes part in every step, and the step. The arguments are those
+    of :func:`specwb.rounds`, checked; ``state``, ``drafter`` and ``noise`` are made by
+    :meth:`open`."""
+
+    target: Target
+    method: Method
+    sampling: Sampling
+    prompts: Sequence[Sequence[int]]
+    budgets: Sequence[int]
+    seeds: Tensor
+    ends: Sequence[int] = ()
+    static: bool = False
+    trace: bool = False
+    clock: Clock | None = None
+    rescore: Rescore | None = None
+    layout: str = "tree"
+    stops: Stops | None = None
+    rule: Rule = field(init=False)
+    state: State = field(init=False)
+    drafter: Drafter = field(init=False)
+    noise: Noise = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rule = self.method.rule_for(self.sampling)
+        self.rule.lazy = self.target.device.type == "cpu" and not self.static
+
+    def open(self) -> Decoding:
+        """Process the prompts and let the drafter prepare; returns itself."""
+        with torch.inference_mode(), backends(self.target.device):
+            return self._open()
+
+    def _open(self) -> Decoding:
+        self.drafter = copy.copy(self.method.drafter)
+        limits = self.drafter.limits
+        self.state = state = self.target.open(
+            self.prompts,
+            self.budgets,
+            max(limits.nodes, self.drafter.slots, self.drafter.window) + 1,
+            self.sampling,
+            self.ends,
+            self.drafter.features,
+            self.static,
+        )
+        state.static = self.static
+        self.drafter.open(state, self.target)
+        if (ranks := here()) is not None:
+            ranks.settled()
+        if self.static:
+            state.horizon = state.rounded(state.horizon)
+        draws = 0 if self.sampling.greedy else 1
+        streams = {
+            DRAFT: self.drafter.uniforms(self.sampling),
+            ACCEPT: draws * self.rule.uniforms(limits),
+            BONUS: draws,
+        }
+        self.noise = Noise(self.seeds, streams, max_step=limits.depth + 1)
+        return self
+
+    def __iter__(self) -> Iterator[Step]:
+        """Step by step to the end of every row."""
+        self.open()
+        arena = self._borrow() if self.static else None
+        # an arena chooses kernels where it records; a replay needs no choice
+        chosen = nullcontext() if self.static else backends(self.target.device)
+        index, between = 0, True
+        try:
+            while not self.state.finished:
+                # not around the yield: a generator must not leave its caller in inference mode
+                with torch.inference_mode(), chosen:
+                    between = False
+                    step = self.step(arena)
+                    if self.stops:
+                        self._stop(step)
+                    between = True
+                step.index, step.stops = index, self.stops
+                yield step
+                index += 1
+        finally:
+            if arena is not None and between:  # one broken off inside a step is not used again
+                self._give_back(arena)
+
+    def step(self, arena: Arena | None = None) -> Step:
+        """One decoding step and its host read; with an ``arena`` by its graphs."""
+        self.noise.renew(self.state.length)
+        if arena is None:
+            step = self._advance()
+        else:
+            arena.begin()
+            staged = self.drafter.staged
+            step = self._advance_in_stages(arena) if staged else arena.run(self._advance)
+            step = step.clone()
+        if (ranks := here()) is not None:
+            ranks.settled()
+        self.state.read(self.rule.name)
+        self._lap("commit")
+        if not self.trace:
+            step.scores = step.uniforms = step.bonus_uniform = None
+        return step
+
+    def _stop(self, step: Step) -> None:
+        """Ends the rows whose text is complete with this step, and cuts it and the step's verdict
+        there, as :func:`trim` does. Caches keep what is behind: the rows are done."""
+        state, verdict = self.state, step.verdict
+        assert self.stops is not None
+        assert verdict.emitted is not None
+        counts, emitted = verdict.count.tolist(), verdict.emitted.tolist()
+        for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
+            surplus = self.stops.surplus(row, ids[:n]) if n else None
+            if surplus is None:
+                continue
+            state.done[row] = True
+            if surplus:
+                state.length[row] -= surplus
+                verdict.accepted[row] -= surplus
+                verdict.bonus[row] = ids[n - 1 - surplus]
+                last = n - 1 - surplus
+                verdict.path[row, last:] = verdict.path[row, last].clone()
+        state.finished = state.finished or bool(state.done.all())
+
+    def _advance(self) -> Step:
+        """All of a step that happens on the device. Nothing here waits for a value of it, unless
+        the drafter declares so."""
+        if self.clock:
+            self.clock.start()
+        draft = checked(self.drafter.propose(self.state, self.noise), self.drafter, self.state)
+        self._lap("draft")
+        return self._settle(draft)
+
+    def _advance_in_stages(self, arena: Arena) -> Step:
+        """The same, of a drafter that looks at what it has drafted before it goes on: its stages
+        and what follows them are recorded apart."""
+        state, drafter = self.state, self.drafter
+        state.stages = arena.run
+        try:
+            draft = checked(drafter.propose(state, self.noise), drafter, state)
+            # the draft's tensors are those of the stage before, whose recording this one reads
+            name = "settle", draft.tree.n, arena.last
+            return state.stage(name, lambda: self._settle(draft))
+        finally:
+            state.stages = None  # the arena holds the state: no circle, graphs end with the arena
+
+    def _settle(self, draft: Draft) -> Step:
+        """All of a step that follows the draft."""
+        state, target, drafter = self.state, self.target, self.drafter
+        length = state.length.clone()
+        scores = self._score(draft)
+        self._lap("score")
+        tests = not state.sampling.greedy and self.rule.uniforms(draft.tree.limits)
+        accept = self.noise.u(ACCEPT) if tests else None
+        raw = self.rule.verify(draft, scores, accept)  # type: ignore[arg-type]
+        bonus_uniform, fault = self._close(raw, scores)
+        if self.rule.fixed_number and draft.tree.K > 1:
+            uneven = draft.uneven() & ~state.done
+            fault = torch.where(uneven, Fault.UNEVEN.value, fault)
+        verdict, done = trim(raw, draft, state)
+        self._lap("verify")
+        target.commit(state, draft, verdict, scores)
+        drafter.observe(state, draft, verdict, scores)
+        state.advance(verdict, done, fault)
+        tokenizer = target.tokenizer
+        known = length, draft, verdict, offered(draft, verdict), scores, accept, bonus_uniform
+        return Step(0, *known, self.rule, tokenizer, state)
+
+    def _score(self, draft: Draft) -> Scores:
+        try:
+            scores = self.target.score(self.state, draft, self.drafter.features, self.layout)
+        except IndexError as error:  # the embedding's; to look at the ids before is a host read
+            if wrong := outside(draft, self.drafter, self.target):
+                raise wrong from error
+            raise
+        return scores if self.rescore is None else self.rescore(self.state, draft, scores)
+
+    def _close(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
+        """Draw the bonus token of ``raw`` where the rule left that open. Returns its uniforms
+        ``[B]`` and a fault ``[B]`` of rows that have nothing sound to draw from."""
+        uniforms = None
+        if raw.distribution is not None:
+            uniforms = self.noise.u(BONUS)[:, 0]
+            raw.bonus = inverse_cdf(raw.distribution, uniforms)
+            sound = raw.distribution.gather(1, raw.bonus[:, None]).squeeze(1) > 0
+        else:
+            row = torch.arange(len(raw.accepted), device=raw.accepted.device)
+            last = raw.path.gather(1, raw.accepted[:, None]).squeeze(1)
+            sound = scores.logits[row, last, raw.bonus].isfinite()
+            if raw.next_distribution is not None:
+                sound = sound & raw.next_distribution.amax(1).isfinite()
+        return uniforms, ~sound & ~self.state.done  # True is Fault.NO_DISTRIBUTION
+
+    def _lap(self, part: str) -> None:
+        if self.clock:
+            self.clock.lap(part)
+
+    def _key(self) -> tuple:
+        """Decodings with equal keys can take turns in one arena."""
+        rows, capacity = self.state.rows, self.state.capacity
+        return self.target, rows, capacity, self.sampling, tuple(self.ends)
+
+    def _borrow(self) -> Arena:
+        """The tensors that this method's graphs look at, with this decoding's contents."""
+        fresh = Arena(self.state, self.drafter, self.noise)
+        arena = self.method.arenas.pop(self._key(), None)
+        if arena is None:
+            return fresh
+        with torch.inference_mode():
+            arena.take(fresh)
+        self.state, self.drafter, self.noise = arena.state, arena.drafter, arena.noise
+        return arena
+
+    def _give_back(self, arena: Arena) -> None:
+        free = self.method.arenas
+        free[self._key()] = arena
+        while len(free) > ARENAS:
+            free.pop(next(iter(free)))
+
+
+def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
+    """The draft, if its shapes and types can be scored; otherwise raises :class:`DraftError`."""
+    name = type(drafter).__name__
+    if not isinstance(draft, Draft):
+        raise DraftError(f"{name}.propose must return a specwb.Draft, got {draft!r}")
+    tree, limits = draft.tree, drafter.limits
+    if limits.depth < tree.D or tree.n > limits.nodes:
+        raise DraftError(f"{name} proposed {tree}, larger than its trees may be: {limits}")
+    shape = (state.rows, tree.n)
+    for part, dtype in (("tokens", torch.long), ("valid", torch.bool)):
+        tensor = getattr(draft, part)
+        if tensor.dtype != dtype or tensor.shape != shape:
+            wanted = f"{list(shape)} of {dtype}"
+            got = f"{list(tensor.shape)} of {tensor.dtype}"
+            raise DraftError(f"{name}: {part} of a draft must be {wanted}, got {got}")
+    return draft
+
+
+def outside(draft: Draft, drafter: Drafter, target: Target) -> DraftError | None:
+    """The error to raise if a draft token is no id of the target's vocabulary."""
+    wrong = [x for x in draft.tokens.flatten().tolist() if not 0 <= x < target.vocabulary]
+    if not wrong:
+        return None
+    ids = f"ids are 0..{target.vocabulary - 1}, of invalid nodes too"
+    return DraftError(f"{type(drafter).__name__} drafted token {wrong[0]}; {ids}")
+
+
+def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]:
+    """Cut the block at the end of text or at the limit, before anything is committed.
+
+    The last token that stays becomes the bonus token, so that the result is an ordinary verdict:
+    tokens, features, caches and statistics are all cut alike. Returns the verdict (with
+    ``emitted``) and ``done [B]``.
+    """
+    drafted = draft.tokens.gather(1, verdict.path)
+    accepted, bonus = verdict.accepted, verdict.bonus[:, None]
+    place = torch.arange(verdict.path.shape[1], device=accepted.device)
+    emitted = torch.cat([drafted[:, 1:], bonus], 1)
+    emitted = torch.where(place == accepted[:, None], bonus, emitted)
+    count = torch.minimum(accepted + 1, state.limit - state.length)
+    if state.eos.numel():
+        stops = (emitted[:, :, None] == state.eos).any(-1) & (place < count[:, None])
+        ended, at = stops.max(1)
+        count = torch.where(ended, at + 1, count)
+        done = ended | (state.length + count >= state.limit)
+    else:
+        done = state.length + count >= state.limit
+    count = torch.where(state.done, 0, count)
+    last = (count - 1).clamp_min(0)[:, None]
+    path = verdict.path.gather(1, torch.minimum(place, last))
+    bonus = emitted.gather(1, last).squeeze(1)
+    cut = Verdict(path, count - 1, bonus, verdict.distribution, emitted, verdict.next_distribution)
+    return cut, done | state.done

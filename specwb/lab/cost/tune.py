@@ -1,0 +1,228 @@
+"""Which method, gamma or tree is fastest for a pair of models on this machine (``specwb tune``).
+
+Acceptance and costs are measured on some of the questions, one in three of every category. The best
+tree of every drafter follows from them (:func:`specwb.theory.analysis.choose_tree`). It is measured
+on the other questions, side by side with chains, fixed trees and all other methods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from specwb.core.errors import SpecwbError
+from specwb.core.files import TUNED, claim, home, write
+from specwb.core.options import spell
+from specwb.core.probability import Sampling
+from specwb.core.tree import Tree
+from specwb.engine.methods import Method, that_run
+from specwb.lab.bench.compare import compare
+from specwb.lab.bench.conditions import conditions
+from specwb.lab.cost.calibrate import WIDTHS, CostModel, calibrate, forward_seconds, middle
+from specwb.models.questions import Question, interleave
+from specwb.models.target import Target
+from specwb.theory.analysis import choose_tree, tree_reach
+
+GAMMA = 8
+"""Length of the longest chain."""
+WIDE = {
+    "sps": f"gamma={GAMMA}",
+    "mcsd": "tree=4-4-4",
+    "medusa": "tree=6-4-3",
+    "eagle": "tree=4-3-2-1-1-1",
+    "falcon": "tree=4-3-2-1-1-1",
+}
+"""The options of every drafter on whose tree acceptance is counted; chosen trees are no larger."""
+FIXED = [
+    *("mcsd:tree=2-1", "mcsd:tree=2-2", "mcsd:tree=3-1-1", "mcsd:tree=2-2-2", "mcsd:tree=4-2"),
+    *("mcsd:tree=2-1,draw=top", "mcsd:tree=2-2,draw=top", "mcsd:tree=4-2,draw=top"),
+    *("medusa", "eagle", "eagle2", "eagle3", "eagle3:nodes=4,depth=3,top=1"),
+    *("falcon", "falcon_dynamic", "pld", "pld:gamma=4", "lookahead"),
+    *("lookahead:window=4,level=4,guesses=4", "diffuspec", "diffuspec:k=3", "kangaroo"),
+    *("kangaroo:gamma=3,eta=0.6", "mcsd_ti", "mcsd_ti:tree=2-1-1", "easyspec", "easyspec:gamma=2"),
+]
+"""What is always measured, where the target has the models for it."""
+
+
+class TuneError(SpecwbError, ValueError):
+    """Arguments with which nothing can be tuned."""
+
+
+def tune(
+    target: Target,
+    questions: Sequence[Question],
+    *,
+    draft: Target | str | None = None,
+    temperature: float = 0.0,
+    nodes: int = 32,
+    max_new_tokens: int = 64,
+    seconds: float | None = None,
+    seed: int = 0,
+    path: Path | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    command: str = "",
+) -> dict[str, Any]:
+    """Measure chains, trees, heads and all other methods, and name the fastest.
+
+    ``nodes`` is the size of the largest tree, its root included. Counting acceptance and the
+    comparison take about ``seconds`` each. The result is written to ``path`` as JSON.
+
+    Returns:
+        A dict: command and commit; arguments (also models, device and versions); calibrated, a
+        :class:`CostModel` for every drafter; rows, one a setting, with its tau, tokens/s over plain
+        decoding's by this engine (``measured``) and ``speedup`` over the fastest plain decoding, as
+        :func:`specwb.compare` has it, also ``nodes`` and the ``tau_predicted`` of a best tree;
+        left_out, methods and why; interrupted, reference, machine and prompts, as of compare; best,
+        the fastest setting.
+    Raises:
+        ValueError: nodes < 2, there are too few questions, the file cannot be written, or as
+            :func:`specwb.compare`.
+    """
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
+        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
+    temperature = Sampling(temperature).temperature
+    room = target.context - max_new_tokens
+    if max_new_tokens < 1 or room < 1:
+        raise TuneError(
+            "max_new_tokens must be >= 1 and leave room for a prompt in the context of "
+            f"{target.name!r} ({target.context}), got {max_new_tokens}"
+        )
+    if path is not None:  # before the minutes of work whose result it is to hold
+        path = home(path)
+        claim({"--out": (path, TUNED)})
+    calibrating, measuring = split_questions(questions)
+    tell = progress or (lambda done, text: None)
+    texts = [question.fit(target.tokenizer, room)[0] for question in calibrating]
+    tell(0.0, "calibrating, forwards")
+    forwards = forward_seconds(target, WIDTHS, middle(target, texts), temperature=temperature)
+    wide, _ = that_run([f"{key}:{options}" for key, options in WIDE.items()], target, draft)
+    models: dict[str, CostModel] = {}
+    counting: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed}
+    counting |= {"temperature": temperature, "seconds": seconds and seconds / max(len(wide), 1)}
+    for i, (spec, method) in enumerate(wide.items(), 1):
+        tell(i / (1 + len(wide)) / 3, f"calibrating, {spec}")
+        models[spec.partition(":")[0]] = calibrate(target, method, texts, forwards, **counting)
+    rows = candidates(models, nodes)
+    methods, left_out = that_run([row["method"] for row in rows], target, draft)
+    rows = [row for row in rows if row["method"] in methods]
+    made_on = conditions(target, methods.values())
+    pair = models.pop("mcsd", CostModel(forwards, {}))
+    result: dict[str, Any] = {
+        "command": command,
+        "commit": made_on["commit"],
+        "arguments": {
+            **{role: made_on["models"].get(role) for role in ("target", "draft")},
+            **{name: made_on[name] for name in ("sha256", "device", "dtype", "versions")},
+            **{"temperature": float(temperature), "nodes": nodes, "seed": seed},
+            **{"max_new_tokens": max_new_tokens},
+            "questions": [question.question_id for question in questions],
+        },
+        "calibrated": asdict(replace(pair, chain=models.pop("sps", pair).tree)),
+        "calibrated_heads": {kind: asdict(model) for kind, model in models.items()},
+        "rows": rows,
+        "left_out": left_out,
+        "interrupted": False,
+        "prompts": {"calibrated": len(calibrating), "measured": 0},
+    }
+    _write(result, path)
+    try:
+        frame = compare(
+            target,
+            measuring,
+            ["ar", *{method.key: method for method in methods.values()}.values()],
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            seconds=seconds,
+            seed=seed,
+            library=False,
+            progress=lambda done, text: tell((1 + 2 * done) / 3, f"measuring, {text}"),
+        )
+    except KeyboardInterrupt:
+        result["interrupted"] = True
+    else:
+        result |= {name: frame.attrs[name] for name in ("reference", "machine", "interrupted")}
+        result["left_out"] = left_out | frame.attrs["left_out"]
+        result["prompts"]["measured"] = frame.attrs["prompts"]
+        _add_measurements(rows, frame.set_index("method"), methods)
+    result["best"] = max(
+        (row for row in rows if row.get("speedup", 0) > 1),
+        key=lambda row: row["speedup"],
+        default={"method": "ar", "speedup": 1.0},
+    )
+    _write(result, path)
+    return result
+
+
+def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+    """Split into the questions that calibrate, one in three of every category, and the others."""
+    if len(questions) < 2:
+        raise TuneError(
+            "tune needs at least two prompts, one to calibrate and one to measure on; "
+            f"got {len(questions)}"
+        )
+    counts: Counter[str] = Counter()
+    calibrating: list[Question] = []
+    measuring: list[Question] = []
+    for question in interleave(list(questions)):
+        (measuring if counts[question.subtask] % 3 else calibrating).append(question)
+        counts[question.subtask] += 1
+    if not measuring:  # there is one question a category
+        measuring.append(calibrating.pop())
+    return calibrating, measuring
+
+
+def candidates(models: Mapping[str, CostModel], nodes: int) -> list[dict[str, Any]]:
+    """What is measured: chains, every drafter's best tree of at most ``nodes``, and
+    :data:`FIXED`; the first two with the tau and the speed over plain decoding that follow from
+    the cost model."""
+    trees = {}
+    for key, model in models.items():
+        if key == "sps":
+            for gamma in range(1, min(GAMMA, nodes - 1) + 1):
+                trees[f"sps:gamma={gamma}"] = model, Tree.chain(gamma)
+            continue
+        tree = best_tree(model, nodes)
+        if tree.n > 1:
+            trees[f"{key}:tree={spell(tree)}"] = model, tree
+    rows = {}
+    for spec, (model, tree) in trees.items():
+        tau = sum(tree_reach(model.tree, tree.host[0]))
+        rows[spec] = {
+            "method": spec,
+            "family": "chain" if tree.is_chain else "tree",
+            "nodes": tree.n,
+            "tau_predicted": tau,
+            "predicted": tau * model.target[1] / model.round_seconds(tree),
+        }
+    fixed = (spec for spec in FIXED if spec not in rows)
+    return [*rows.values(), *({"method": spec, "family": "fixed"} for spec in fixed)]
+
+
+def best_tree(model: CostModel, nodes: int) -> Tree:
+    """The tree with the most tokens a second, by the cost model; the root alone where none pays."""
+
+    def seconds(parents: list[int]) -> float:
+        return model.round_seconds(Tree.parents(parents))
+
+    return Tree.parents(choose_tree(model.tree, seconds, nodes)[0])
+
+
+def _add_measurements(
+    rows: list[dict[str, Any]], frame: Any, methods: Mapping[str, Method]
+) -> None:
+    """Put what was measured into the rows; for some the time may have been up."""
+    for row in rows:
+        if (key := methods[row["method"]].key) in frame.index:
+            one = frame.loc[key]
+            row["tau_measured"] = float(one.tau)
+            row["measured"] = float(one.tokens_per_second / frame.tokens_per_second["ar"])
+            row["speedup"] = float(one.speedup)
+
+
+def _write(result: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        write(json.dumps(result, indent=1) + "\n", path)

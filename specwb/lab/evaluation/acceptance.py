@@ -1,0 +1,175 @@
+"""Acceptance of every rule on a real pair of models.
+
+It is computed from both models' exact distributions, at positions along texts that the target
+samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from specwb.core.errors import ArgumentError
+from specwb.core.probability import Sampling
+from specwb.lab.bench.statistics import mean_and_error
+from specwb.models.target import Target
+from specwb.theory.analysis import DRAWN, RATES, optimum, rrsw_estimate
+
+SCHEMES = tuple(dict.fromkeys(DRAWN.values()))
+"""The ways to draw candidates, as ``analysis.optimum`` names them."""
+COLUMNS = (*RATES, *(f"optimum {scheme}" for scheme in SCHEMES))
+BOUNDS = frozenset({"coupling"})
+"""Rules whose rate is known only by a lower bound. They are shown and never win."""
+TIE = 2.0
+"""Two rules tie if their paired difference is within so many of its standard errors."""
+
+
+def distributions_along(
+    target: Target,
+    draft: Target,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    at: Sequence[int],
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute both models' distributions of the next token at positions along a text.
+
+    Each model runs one forward over prompt and text.
+
+    Returns:
+        p of the target and q of the draft model, each ``[m,V]`` in float64: after the first i
+        tokens of ``text``, for the m positions i in ``at``.
+    """
+    ids = [*prompt, *text]
+    rows = [len(prompt) - 1 + i for i in at]
+    sampling = Sampling(temperature)
+
+    def distributions(model: Target) -> Tensor:
+        tokens = torch.tensor([ids], device=model.device)
+        with torch.inference_mode():
+            logits = model.model(tokens, use_cache=False).logits[0, rows]
+        return sampling.probabilities(logits.double())
+
+    return distributions(target), distributions(draft)
+
+
+def rates(p: Tensor, q: Tensor, ks: Sequence[int], *, samples: int = 64, seed: int = 0) -> Tensor:
+    """Compute the acceptance of every rule, and the optimum alpha* of every sampling scheme.
+
+    The rules are those of ``analysis.RATES``. All rates are exact but ``rrsw`` for k >= 3, which
+    is estimated without bias from ``samples`` tuples. Its noise is independent from position to
+    position and so contained in every standard error taken over positions or prompts.
+
+    Returns:
+        ``[len(ks), m, len(COLUMNS)]``.
+    """
+
+    def column(name: str, k: int) -> Tensor:
+        if name.startswith("optimum "):
+            return optimum(p, q, k, name.removeprefix("optimum "))
+        if name == "rrsw":
+            return rrsw_estimate(p, q, k, samples=samples, seed=seed)[0]
+        return RATES[name](p, q, k)
+
+    return torch.stack([torch.stack([column(name, k) for name in COLUMNS], -1) for k in ks])
+
+
+def random_positions(length: int, count: int, seed: int) -> list[int]:
+    """Draw ``count`` different positions of 0..length - 1 (all, if there are fewer), in order."""
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    return sorted(order[:count].tolist())
+
+
+def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Compare the rules: one row for every domain ("all" too), temperature, k and rule.
+
+    Returns:
+        A frame with the columns
+
+        - domain, temperature, k, rule.
+        - drawn: how the candidates are drawn, as ``analysis.optimum`` names it.
+        - mean: the mean rate; every prompt counts the same.
+        - error: its standard error over prompts.
+        - error_positions: the standard error if positions were independent.
+        - optimum: alpha* of that sampling scheme.
+        - share: mean / optimum.
+        - behind, behind_error: the paired difference from the rule with the largest mean, and the
+          standard error of that difference.
+        - best: whether the rule has the largest mean or is within two errors of it.
+        - verdict: the rules that are best, the largest first.
+        - prompts, positions: how many there are.
+    """
+    if not records or any(
+        len(values) != len(COLUMNS)
+        for record in records
+        for at_k in record["rates"]
+        for values in at_k
+    ):
+        raise ArgumentError(
+            f"records must have the columns {', '.join(COLUMNS)}; measure them again"
+        )
+    long = pd.DataFrame(
+        [
+            (record["temperature"], record["domain"], prompt, k, position, *values)
+            for prompt, record in enumerate(records)
+            for k, at_k in zip(record["ks"], record["rates"], strict=True)
+            for position, values in enumerate(at_k)
+        ],
+        columns=["temperature", "domain", "prompt", "k", "position", *COLUMNS],
+    )
+    rows = []
+    for domain in [*dict.fromkeys(long.domain), "all"]:
+        in_domain = long if domain == "all" else long[long.domain == domain]
+        for group, cell in in_domain.groupby(["temperature", "k"]):
+            temperature, k = group  # type: ignore[misc]
+            labels = {"domain": domain, "temperature": temperature, "k": int(k)}
+            rows += _compared(cell, labels)
+    return pd.DataFrame(rows)
+
+
+def _compared(cell: pd.DataFrame, labels: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of one domain, temperature and k; ``labels`` are their first columns."""
+    prompts = cell.groupby("prompt")[list(COLUMNS)].mean()
+    rules = [name for name in RATES if name not in BOUNDS]
+    winner = max(rules, key=lambda name: prompts[name].mean())
+    behind = {
+        name: mean_and_error(prompts[winner] - prompts[name])  # type: ignore[arg-type]
+        for name in RATES
+    }
+
+    def ties(name: str) -> bool:
+        # Two rules that are the same differ by rounding alone: hence 1e-9. A single prompt has the
+        # error NaN, so that it ties with none.
+        difference, error = behind[name]
+        return difference <= 1e-9 or difference <= TIE * error
+
+    best = [name for name in rules if ties(name)]
+    best.sort(key=lambda name: behind[name][0])
+    rows = []
+    for name in RATES:
+        mean, error = mean_and_error(prompts[name])  # type: ignore[arg-type]
+        _, error_positions = mean_and_error(cell[name])  # type: ignore[arg-type]
+        alpha = float(prompts[f"optimum {DRAWN[name]}"].mean())
+        rows.append(
+            {
+                **labels,
+                "rule": name,
+                "drawn": DRAWN[name],
+                "mean": mean,
+                "error": error,
+                "error_positions": error_positions,
+                "optimum": alpha,
+                "share": mean / alpha,
+                "behind": behind[name][0],
+                "behind_error": behind[name][1],
+                "best": name in best,
+                "verdict": " = ".join(best),
+                "prompts": len(prompts),
+                "positions": len(cell),
+            }
+        )
+    return rows

@@ -1,0 +1,239 @@
+"""How much the next tokens depend on each other under a target, measured on texts.
+
+That dependence costs a head acceptance that predicts several of them at once. A block head gives
+distributions q_1, .., q_k for the tokens X_1, .., X_k after a text C without knowing which X_1 came
+out. Therefore its loss is, at the least, the total correlation
+``TC = sum_{j>=2} I(X_j; X_<j | C)`` above that of a head that knew. Everything is in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.special import entr, xlogy
+
+from specwb.core.flow import Draft, InvalidDistribution, Scheme, State
+from specwb.core.probability import Sampling, inverse_cdf
+from specwb.core.tree import Tree
+from specwb.drafters.falcon import FalconDrafter
+from specwb.models.falcon import FalconHead
+from specwb.models.prompts import Prompt, check_room, token_rows
+from specwb.models.target import Target
+
+CHUNK = 64
+"""Distributions that are held in float64 at once."""
+
+
+def dependence(
+    target: Target,
+    contexts: Sequence[Prompt],
+    k: int = 3,
+    paths: int = 64,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Measure how much each of the next k tokens after a text depends on those before it.
+
+    The dependence is bounded from either side by two estimates. From n paths x^1, .., x^n that the
+    target draws, and its distributions ``p_i = p(X_j | C, x^i_<j)`` over the whole vocabulary::
+
+        information = H(mean_i p_i) - mean_i H(p_i)
+        upper       = mean_i KL(p_i || mean of the others' p)
+
+    The expectation of ``information`` is at most I(X_j; X_<j | C), and it is at most log n; the
+    expectation of ``upper`` is at least I.
+
+    The first is biased towards 0: the entropy of a mean of n distributions is, in expectation, at
+    most that of the distribution of X_j. Its bias falls as n grows; where I is near log n it says
+    little. ``upper >= n / (n - 1) information`` on any paths; it is infinite where only one path
+    allows a token (in float64). Both are noisy at a single text, most where a rare X_<j matters
+    that no path took.
+
+    Args:
+        target: the target model.
+        contexts: texts or token ids; tokens 1..k are those that follow.
+        k: number of tokens, >= 1.
+        paths: n, the paths a context, >= 2.
+        temperature: 0 is greedy. Then all paths are the same and everything is 0, which 2 paths
+            show as well as more.
+        seed: context i draws from (seed, i).
+    Returns:
+        One row a context and position j = 1..k, with the columns
+
+        - context: its number.
+        - place: j.
+        - entropy: H(mean_i p_i).
+        - conditional: mean_i H(p_i), which is unbiased.
+        - information, upper: as above.
+        - total_correlation: of the first j tokens, the sum of the information up to j.
+    Raises:
+        ValueError: there are no contexts, the temperature is < 0, a context and k tokens more are
+            longer than the target's context, or it has tokens that the target does not have.
+        InvalidDistribution: probabilities are NaN.
+
+    Source: both bounds are those for known conditional distributions of Poole et al., "On
+    Variational Bounds of Mutual Information" (2019), arXiv 1905.06922, with the sum over the last
+    token done exactly. Falcon (Gao et al. 2024, arXiv 2412.12639, 3.3) has I of two tokens,
+    unmeasured.
+    """
+    rows = _rows(target, contexts, k)
+    sampling, trees = Sampling(temperature), _trees(target, k, paths)
+    records = []
+    for i, ids in enumerate(rows):
+        state = _open(target, ids, trees, sampling)
+        for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i), 1):
+            records.append({"context": i, "place": j, **_estimates(p)})
+    return _table(records)
+
+
+def acceptance_by_dependence(
+    target: Target,
+    head: FalconHead,
+    contexts: Sequence[Prompt],
+    paths: int = 64,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Measure dependence and acceptance at the k positions of a head's block.
+
+    Beside the columns of :func:`dependence` there are two means over the paths that the target
+    drew, of what is accepted of the first pass over each text::
+
+        acceptance = mean_i sum_x min(p_i(x), q_j(x))
+        marginal   = mean_i sum_x min(p_i(x), (mean_l p_l)(x))
+
+    q_j is the head's distribution of position j, from the text only, at this temperature.
+    ``marginal`` is the acceptance of a draft whose distribution is that of X_j given C.
+
+    A head has the acceptance ``marginal`` whose positions know nothing of each other and whose
+    block loss is the least there is. By Pinsker's inequality
+    ``1 - marginal <= sqrt(information / 2)``, on the paths themselves. ``marginal`` is a little too
+    large, since each p_i is part of the mean (1/n where the distributions have nothing in common).
+    The distribution with the least loss is not the one that is accepted most, so a head may have
+    more; mostly it has less, and that is the head's own fault.
+
+    At T = 0 the distributions are one-hot: ``acceptance`` is 1 where the head's best token is the
+    target's after its greedy tokens before it, else 0; ``marginal`` is 1. The tokens before
+    position j are the target's own, not those that a verification would have accepted.
+
+    Args:
+        target: the target model.
+        head: its k is the number of tokens.
+        contexts: texts or token ids of at least k + 1 tokens. The others are those of
+            :func:`dependence`.
+    """
+    k = head.k
+    rows = _rows(target, contexts, k)
+    sampling, trees = Sampling(temperature), _trees(target, k, paths)
+    records = []
+    for i, ids in enumerate(rows):
+        state = _open(target, ids, trees, sampling, head.features)
+        drafter = FalconDrafter(head, Tree.chain(k, target.device))
+        with torch.inference_mode():
+            drafter.open(state, target)
+            q = sampling.probabilities(drafter.logits(drafter.begin(state))[0].double())
+        for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i), 1):
+            records.append(
+                {
+                    "context": i,
+                    "place": j,
+                    **_estimates(p),
+                    "acceptance": _overlap(p, q[j - 1]),
+                    "marginal": _overlap(p, p.mean(0)),
+                }
+            )
+    return _table(records)
+
+
+def _overlap(p: Tensor, q: Tensor) -> float:
+    """``mean_i sum_x min(p_i(x), q(x))``."""
+    return float(torch.minimum(p, q).sum(-1).mean())
+
+
+def _rows(target: Target, contexts: Sequence[Prompt], k: int) -> list[list[int]]:
+    """The token ids of every context, with room for k tokens behind it."""
+    rows = token_rows(target, contexts)
+    check_room(rows, k, target.name, target.context)
+    return rows
+
+
+def _trees(target: Target, k: int, paths: int) -> list[Tree]:
+    """For j = 1..k the tree of all paths up to the token before token j."""
+    return [Tree.branching(*[paths, *[1] * k][:d], device=target.device) for d in range(k)]
+
+
+def _open(
+    target: Target,
+    ids: list[int],
+    trees: list[Tree],
+    sampling: Sampling,
+    features: tuple[int, ...] = (),
+) -> State:
+    """A state after a context, with room for the trees."""
+    with torch.inference_mode():
+        return target.open([ids], [len(trees)], trees[-1].n, sampling, (), features)
+
+
+def _logits(target: Target, state: State, tree: Tree, tokens: Sequence[int] | Tensor) -> Tensor:
+    """``[n,V]`` logits after every node; ``tokens``: of the nodes, the root's first."""
+    row = torch.as_tensor(tokens, device=target.device)[None]
+    draft = Draft(tree, row, torch.ones_like(row, dtype=torch.bool), Scheme.POINT)
+    return target.score(state, draft).logits[0]
+
+
+def _distributions(sampling: Sampling, logits: Tensor) -> Tensor:
+    """``[n,V]`` probabilities in float64; NaN is an error."""
+    p = sampling.probabilities(logits.double())
+    if not bool(p.isfinite().all()):
+        raise InvalidDistribution(
+            "the target's probabilities are NaN; try dtype='float32', or look at the weights"
+        )
+    return p
+
+
+def _path_distributions(
+    target: Target, state: State, trees: list[Tree], paths: int, seed: int, i: int
+) -> Iterator[Tensor]:
+    """``[paths,V]`` distributions of token j = 1..k, each after the tokens that its path drew."""
+    u = np.random.Generator(np.random.Philox(key=[seed, i])).random((len(trees), paths))
+    tokens = state.tokens[0, state.horizon - 1 : state.horizon]
+    for tree, row in zip(trees, u, strict=True):
+        with torch.inference_mode():
+            logits = _logits(target, state, tree, tokens)[-paths:]
+            p = _distributions(state.sampling, logits).expand(paths, -1)
+            uniforms = torch.from_numpy(row).to(p.device)
+            tokens = torch.cat([tokens, inverse_cdf(p, uniforms)])
+        yield p
+
+
+def _estimates(p: Tensor) -> dict[str, float]:
+    """The columns of :func:`dependence` from ``p [n,V]``, the distributions of n equal paths."""
+    n = len(p)
+    mean, conditional = p.mean(0), entr(p).sum(-1).mean()
+    # The sum of the others is the sum before a path and the sum after it. A total less the path's
+    # own would leave rounding where the others have next to nothing.
+    before = F.pad(p.cumsum(0), (0, 0, 1, 0))[:-1]
+    after = F.pad(p.flip(0).cumsum(0), (0, 0, 1, 0))[:-1].flip(0)
+    upper = -xlogy(p, (before + after) / (n - 1)).sum(-1).mean() - conditional
+    entropy = entr(mean).sum()
+    return {
+        "entropy": float(entropy),
+        "conditional": float(conditional),
+        "information": max(float(entropy - conditional), 0.0),
+        "upper": max(float(upper), 0.0),
+    }
+
+
+def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """The records as a frame, with the total correlation."""
+    table = pd.DataFrame(records)
+    after_upper = table.columns.get_loc("upper") + 1  # type: ignore[operator]
+    total = table.groupby("context").information.cumsum()
+    table.insert(after_upper, "total_correlation", total)
+    return table

@@ -1,0 +1,1 @@
+"""Figures, widgets, the microscope, the course and the ledger."""

@@ -1,0 +1,108 @@
+"""Which choices of a question are right, each judged by itself: what cannot be told from the right
+answer is right too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from specwb.core.errors import ArgumentError
+from specwb.lab.studies import study_of
+from specwb.lab.studies.intervals import bootstrap, weights
+
+Figures = float | Fraction | Sequence[float] | np.ndarray
+"""A number that is exact, or one number for every prompt."""
+
+ROUNDING = 1e-9
+
+
+def per_prompt(document: Mapping[str, Any], cell: str, what: str = "speedup") -> list[float]:
+    """Compute a figure of a shipped study's cell for every prompt.
+
+    Args:
+        document: the study's results (:func:`stored`).
+        cell: the name of the cell, as in the ``cell`` of a row.
+        what: "speedup", "tau", "accepted" or another of :func:`specwb.lab.studies.grid.values`.
+    Raises:
+        KeyError: the study has no such cell.
+    """
+    study = study_of(document["arguments"]["system"])
+    settings = {setting.key: setting for setting in study.cells(dict(document))}
+    return study.values(document["cells"], settings[cell], what)
+
+
+def best(values: Mapping[str, Figures], *, smallest: bool = False) -> list[str]:
+    """Name the choice with the largest mean, and all that cannot be told from it.
+
+    Exact numbers are told apart wherever they differ. Of measured ones the mean difference from the
+    best over resampled prompts counts, pairs of a prompt together: a choice is behind if the 95 %
+    interval of the difference lies above 0.
+
+    Args:
+        values: choice -> an exact number, or one number for every prompt, in the same order.
+        smallest: whether the smallest is asked for.
+    """
+    sign = -1.0 if smallest else 1.0
+    means = {
+        name: sign * np.atleast_1d(np.asarray(figures, float)) for name, figures in values.items()
+    }
+    first = means[max(means, key=lambda name: means[name].mean())]
+    prompts = max(map(len, means.values()))
+    shares = weights(prompts)
+    return [
+        name
+        for name, figures in means.items()
+        if np.quantile(np.broadcast_to(first - figures, prompts) @ shares, 0.025) <= ROUNDING
+    ]
+
+
+def within(ranges: Mapping[str, float], *values: float) -> list[str]:
+    """Name the ranges that a number lies in, with all that its interval touches.
+
+    Args:
+        ranges: choice -> the range's upper end, which belongs to it, in rising order.
+        values: the number and the ends of its interval, in any order; a number alone is exact.
+    Raises:
+        ArgumentError: the interval lies above the last range, so that no choice would be right.
+    """
+    low, high, below = min(values), max(values), -np.inf
+    right = []
+    for name, top in ranges.items():
+        if low <= top and high > below:
+            right.append(name)
+        below = top
+    if not right:
+        raise ArgumentError(f"{low:g} lies in none of the ranges, which end at {below:g}")
+    return right
+
+
+def nearest(choices: Mapping[str, float], *values: float) -> list[str]:
+    """Name the choice whose number is nearest, and those nearest to a part of the interval.
+
+    Args:
+        choices: choice -> its number.
+        values: as of :func:`within`.
+    """
+    rising = sorted(choices, key=choices.__getitem__)
+    tops = [(choices[a] + choices[b]) / 2 for a, b in pairwise(rising)]
+    return within(dict(zip(rising, [*tops, np.inf], strict=True)), *values)
+
+
+def ratio(
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
+) -> tuple[float, float, float]:
+    """Compute the ratio of two means over the same prompts, and the ends of its 95 % interval."""
+    return bootstrap(np.array([first, second]))
+
+
+def with_intervals(values: Mapping[str, Sequence[float]], unit: str = "") -> str:
+    """Write means over prompts with their 95 % intervals, as in ``pld: 1.16x (1.07-1.26)``."""
+    parts = []
+    for name, figures in values.items():
+        mean, low, high = ratio(figures, np.ones(len(figures)))
+        parts.append(f"{name}: {mean:.2f}{unit} ({low:.2f}-{high:.2f})")
+    return ", ".join(parts)

@@ -1,0 +1,59 @@
+"""Plotly figures of plain results: a step, its tests, a decoding, a comparison, two distributions,
+a curve. They compute nothing about models.
+"""
+
+from specwb.core.extras import require
+
+require("specwb.show.figures", "notebooks", "plotly")
+
+from specwb.show.figures.diffuspec import adaptive, by_setting, lattice
+from specwb.show.figures.falcon import (
+    block_designer,
+    block_sight,
+    block_tree,
+    by_dependence,
+    dependence,
+    glancing,
+    ratios,
+)
+from specwb.show.figures.kangaroo import cache_slots, densities, stopping
+from specwb.show.figures.mcsd_ti import calibration, kept_roots, mask_slices
+from specwb.show.figures.measuring import bars, estimates, price_and_tokens
+from specwb.show.figures.methods import comparison, head_accuracy, speedup, tried
+from specwb.show.figures.rules import acceptance, output, rule_rates, slices
+from specwb.show.figures.tree import by_nodes, designer, draft_tree, tree_mask, value_tree
+
+__all__ = [
+    "acceptance",
+    "adaptive",
+    "bars",
+    "block_designer",
+    "block_sight",
+    "block_tree",
+    "by_dependence",
+    "by_nodes",
+    "by_setting",
+    "cache_slots",
+    "calibration",
+    "comparison",
+    "densities",
+    "dependence",
+    "designer",
+    "draft_tree",
+    "estimates",
+    "glancing",
+    "head_accuracy",
+    "kept_roots",
+    "lattice",
+    "mask_slices",
+    "output",
+    "price_and_tokens",
+    "ratios",
+    "rule_rates",
+    "slices",
+    "speedup",
+    "stopping",
+    "tree_mask",
+    "tried",
+    "value_tree",
+]

@@ -1,0 +1,40 @@
+"""Views for notebooks: what is shown comes from the library, a widget only chooses what to show."""
+
+from specwb.core.extras import require
+
+require("specwb.show.widgets", "notebooks", "plotly", "ipywidgets", "anywidget")
+
+from specwb.show.widgets.acceptance import AcceptanceExplorer, SpeedExplorer
+from specwb.show.widgets.designer import TreeDesigner
+from specwb.show.widgets.dials import Dials
+from specwb.show.widgets.diffuspec import LatticeExplorer, LengthExplorer
+from specwb.show.widgets.display import show
+from specwb.show.widgets.falcon import (
+    BlockDesigner,
+    BlockExplorer,
+    DependenceExplorer,
+    GlancingExplorer,
+)
+from specwb.show.widgets.kangaroo import StopExplorer
+from specwb.show.widgets.mcsd_ti import MaskExplorer, RootsExplorer
+from specwb.show.widgets.microscope import Microscope
+from specwb.show.widgets.rules import RulesExplorer
+
+__all__ = [
+    "AcceptanceExplorer",
+    "BlockDesigner",
+    "BlockExplorer",
+    "DependenceExplorer",
+    "Dials",
+    "GlancingExplorer",
+    "LatticeExplorer",
+    "LengthExplorer",
+    "MaskExplorer",
+    "Microscope",
+    "RootsExplorer",
+    "RulesExplorer",
+    "SpeedExplorer",
+    "StopExplorer",
+    "TreeDesigner",
+    "show",
+]

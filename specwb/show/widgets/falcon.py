@@ -1,0 +1,207 @@
+"""Drafting in blocks: what a pair sees, which pairs glance, and trees by passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from specwb.core.blocks import BlockTree
+from specwb.core.errors import ArgumentError
+from specwb.core.mask import block_ends
+from specwb.drafters.heads import accuracies, measured_tree
+from specwb.models.falcon import ALIGNS, LARGEST
+from specwb.show import figures
+from specwb.show.widgets.controls import Control, Drawn, Explorer
+from specwb.theory.analysis import dependence, path_values
+from specwb.training.falcon import glance_mask
+
+
+class BlockExplorer(Explorer):
+    """Choose the size of a block, the number of pairs of a text and where blocks end, and see what
+    each pair sees and which pairs predict the next tokens.
+
+    The blocks are those of the drafter (:func:`specwb.core.mask.block_ends`).
+
+    Args:
+        most: the longest text.
+    """
+
+    most: int = 12
+    k: Any = Control(2, low=1, high=LARGEST)
+    pairs: Any = Control(7, low=LARGEST, high=lambda self: self.most)
+    align: Any = Control("right", of=ALIGNS, label="blocks end")
+
+    def draw(self, k: int, n: int, align: str) -> Drawn:
+        ends = (block_ends(torch.arange(n), torch.tensor(n - 1), k, align) + 1).tolist()
+        starts = [ends.index(end) + 1 for end in ends]
+        self.sees = ends[n - k :]
+        spans = dict.fromkeys(zip(starts, ends, strict=True))
+        blocks = " ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+        seen = enumerate(self.sees, 1)
+        sights = ", ".join(f"X{j} by pair {n - k + j}, which sees {end} of {n}" for j, end in seen)
+        missing = sum(end < n for end in self.sees)
+        tokens = f"{missing} of the {k} next tokens are" if missing > 1 else "1 of them is"
+        without = f"{tokens} predicted without the newest pair"
+        judged = without if missing else "all see the newest pair"
+        line = f"k = {k}, {n} pairs in blocks {blocks}: {sights}; {judged}"
+        return line, figures.block_sight(ends, starts, k)
+
+
+class DependenceExplorer(Explorer):
+    """Choose how much the second of two tokens depends on the first, at the same margins, and what
+    share of blocks glances; see what a block lacks, and what is kept of its second token.
+
+    The joint distribution is ``p(x) ((1 - d) p(y) + d [y belongs to x])``.
+
+    Args:
+        names: pairs of a first and a second token that belong together.
+        chances: their probabilities.
+    """
+
+    names: Sequence[tuple[str, str]]
+    chances: Sequence[float]
+    d: Any = Control(1.0, step=0.05, label="dependence")
+    g: Any = Control(0.0, step=0.05, label="glancing")
+    continuous = True
+
+    def draw(self, d: float, g: float) -> Drawn:
+        chances = np.array(self.chances)
+        self.joint = (1 - d) * np.outer(chances, chances) + d * np.diag(chances)
+        lacks = dependence.mutual_information(self.joint, (1,), (2,))
+        kept = float(np.minimum(self.joint, np.outer(chances, chances)).sum())
+        line = (
+            f"dependence {d:.2f}, {g:.0%} of blocks glance: I(X; Y) = {lacks:.3f} of H(Y) = "
+            f"{dependence.entropy(self.joint, (2,)):.3f} nats; the least loss of the second token "
+            f"is above autoregression by {(1 - g) * lacks:.3f} in training, by {lacks:.3f} in "
+            f"drafting, where {kept:.3f} of the second tokens are kept"
+        )
+        firsts, seconds = zip(*self.names, strict=True)
+        return line, figures.dependence(self.joint.tolist(), firsts, seconds, g)
+
+
+class GlancingExplorer(Explorer):
+    """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer
+    would replace (:func:`specwb.training.falcon.glance_mask`), and what the least loss is then
+    (:func:`specwb.theory.analysis.dependence.excess`).
+
+    As in the trainer, ``lambda x wrong x pairs`` pairs of every text are replaced, ``wrong`` being
+    the share of places that a first pass gets wrong.
+
+    Args:
+        tables: k -> (joint, weights) as in :mod:`specwb.theory.analysis.dependence`: the source
+        whose
+            losses are predicted.
+    Attributes:
+        excess: nats a block, for the prefixes that are shown.
+    """
+
+    tables: Mapping[int, tuple[Any, Any]]
+    k: Any = Control(of=lambda self: sorted(self.tables))
+    ratio: Any = Control(0.4, step=0.05, label="lambda")
+    wrong: Any = Control(0.5, step=0.05)
+    seed: Any = Control(0, high=9)
+    TEXTS, BLOCKS = 6, 12
+
+    def prepare(self) -> None:
+        if any(np.ndim(joint) - 1 != size for size, (joint, _) in self.tables.items()):
+            raise ArgumentError(
+                "tables[k] must begin with a joint distribution [contexts, V, .., V] of k tokens"
+            )
+        self._curves = cache(self._predicted)
+
+    def _predicted(self, k: int) -> dict[str, list[float]]:
+        joint, weights = self.tables[k]
+        firsts = [np.sum(joint, tuple(range(j + 1, k + 1))) for j in range(1, k + 1)]
+        reveals = [dependence.prefix_reveal(k, g / 20) for g in range(21)]
+        block = [
+            [dependence.excess(first, rows[:j], weights) for rows in reveals]
+            for j, first in enumerate(firsts, 1)
+        ]
+        places = np.diff(block, axis=0).tolist()
+        return {f"place {j}": p for j, p in enumerate(places, 2)} | {"the block": block[-1]}
+
+    def draw(self, k: int, ratio: float, wrong: float, seed: int) -> Drawn:
+        made, pairs = np.random.default_rng(seed), k * self.BLOCKS
+        order, lengths = torch.from_numpy(made.random((2, self.TEXTS, self.BLOCKS)))
+        counted = torch.full((self.TEXTS,), int(round(ratio * wrong, 6) * pairs))
+        mask = glance_mask(counted, pairs, k, order, lengths)
+        self.replaced = mask.tolist()
+        counts = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
+        self.share = sum(counts[1:]) / sum(counts)
+        # where no block shows fewer than j tokens, place j is never trained
+        rows = [counts[:j] if any(counts[:j]) else [0] * (j - 1) + [1] for j in range(1, k + 1)]
+        reveal = [[n / sum(row) for n in row] for row in rows]
+        joint, weights = self.tables[k]
+        self.excess = dependence.excess(joint, reveal, weights)
+        floor = dependence.total_correlation(joint, weights)
+        line = (
+            f"k = {k}: lambda {ratio:.2f} of {wrong:.0%} wrong guesses, "
+            f"{int(mask.sum())} of {mask.numel()} pairs replaced, "
+            f"{self.share:.0%} of blocks glance; least loss {self.excess:.3f} nats a block above "
+            f"autoregression, {floor:.3f} with nothing shown"
+        )
+        here = self.share, self.excess
+        return line, figures.glancing(self.replaced, k, self._curves(k), here)
+
+
+class BlockDesigner(Explorer):
+    """Choose a head, how many passes it may take, how many nodes are scored and what they cost, and
+    see the best tree by the head's measured accuracies: its passes and blocks, expected tokens per
+    step, predicted speedup.
+
+    A step costs ``1 + v (n - 1) + c passes + f fed`` plain steps, with n the nodes, the root
+    included, and ``fed`` the pairs given to the head below the text, k for each block. The tree of
+    a budget is :func:`specwb.drafters.heads.measured_tree`'s, what the methods take where no tree
+    is named.
+
+    Args:
+        cards: name -> (k, ``card.json``).
+        most: the largest tree.
+    Attributes:
+        tree: the :class:`specwb.core.blocks.BlockTree` shown.
+    """
+
+    cards: Mapping[str, tuple[int, Mapping[str, Any]]]
+    most: int = 64
+    head: Any = Control(of=lambda self: list(self.cards))
+    passes: Any = Control(2, low=1, high=4)
+    nodes: Any = Control(16, low=2, high=lambda self: self.most)
+    v: Any = Control(0.02, high=0.2, step=0.005, label="v, a node", row=1)
+    c: Any = Control(0.1, high=1, step=0.01, label="c, a pass", row=1)
+    f: Any = Control(0.01, high=0.2, step=0.005, label="f, a pair", row=1)
+
+    def prepare(self) -> None:
+        self._rates = {name: accuracies(card) for name, (_, card) in self.cards.items()}
+        self._best = cache(self.best)
+
+    def best(self, head: str, passes: int, nodes: int) -> tuple[BlockTree, float]:
+        """The head's tree of so many nodes, the root included, in at most so many passes, and its
+        expected tau at T = 0.
+        """
+        k, card = self.cards[head]
+        tree = measured_tree(dict(card), nodes, min(k * passes, len(self._rates[head])))
+        return BlockTree(tree, k), float(sum(path_values(self._rates[head], tree.host[0])))
+
+    def draw(self, head: str, passes: int, nodes: int, *costs: float) -> Drawn:
+        def speed(m: int, n: int) -> float:
+            tree, tau = self._best(head, m, n)
+            return tau / tree.steps(*costs)
+
+        (self.tree, self.tau), self.speed = self._best(head, passes, nodes), speed(passes, nodes)
+        sizes, names = range(2, self.most + 1), ["1 pass", *(f"{m} passes" for m in (2, 3, 4))]
+        speeds = {x: [1.0, *(speed(m, n) for n in sizes)] for m, x in enumerate(names, 1)}
+        fastest, steps = max(names, key=lambda x: max(speeds[x])), self.tree.steps(*costs)
+        top = max(speeds[fastest])
+        blocks = ", ".join(str(len(one.blocks)) for one in self.tree.passes)
+        line = (
+            f"{head}, k = {self.tree.k}: {self.tree.tree.n} nodes to depth {self.tree.tree.D}, "
+            f"blocks by pass {blocks}; {self.tau - 1:.2f} accepted + 1 = {self.tau:.2f} tokens per "
+            f"step expected at T = 0 for {steps:.2f} plain steps, speedup {self.speed:.2f}x; the "
+            f"fastest of at most {self.most} nodes: {fastest}, {1 + speeds[fastest].index(top)} "
+            f"nodes, {top:.2f}x"
+        )
+        return line, figures.block_designer(self.tree, speeds, names[passes - 1])

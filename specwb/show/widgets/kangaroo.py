@@ -1,0 +1,97 @@
+"""Drafting from an early exit: where to leave the target, when to stop, what that gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from specwb.core.errors import ArgumentError
+from specwb.lab.cost.passes import ExitCost
+from specwb.lab.evaluation.exits import Rounds, Simulation
+from specwb.lab.studies.kangaroo import cells as reproduced
+from specwb.lab.studies.kangaroo.claims import etas
+from specwb.show import figures
+from specwb.show.widgets.controls import Control, Drawn, Explorer
+
+STEP = 0.05
+ETAS = tuple(round(STEP * i, 2) for i in range(21))
+Curve = Mapping[float, tuple[float, float]]
+
+
+class StopExplorer(Explorer):
+    """Choose an exit layer, a threshold eta and at most gamma tokens, and see the steps of
+    decoding at T = 0: CR, drafted and wasted tokens, the speedup predicted from what steps cost,
+    the one measured where it was measured, and the paper's curves beside.
+
+    The steps are those that a decoding would have
+    (:meth:`specwb.lab.evaluation.exits.Rounds.simulate`); nothing is run.
+
+    Args:
+        traces: name of an adapter -> :class:`Rounds`.
+        costs: name -> :class:`ExitCost`.
+        measured: (name, gamma) -> eta -> (CR, speedup).
+        paper: name -> eta -> (CR, speedup).
+    Attributes:
+        rounds: the :class:`Simulation` shown.
+    """
+
+    traces: Mapping[str, Rounds]
+    costs: Mapping[str, ExitCost]
+    measured: Mapping[tuple[str, int], Curve]
+    paper: Mapping[str, Curve]
+    exit: Any = Control(of=lambda self: list(self.traces), slide=True)
+    eta: Any = Control(0.6, step=STEP)
+    gamma: Any = Control(6, low=1, high=lambda self: min(x.depth for x in self.traces.values()))
+
+    def prepare(self) -> None:
+        if unpriced := ", ".join(set(self.traces) - set(self.costs)):
+            raise ArgumentError(f"every adapter needs costs, {unpriced} has none")
+        self._curve = cache(self.curve)
+
+    @classmethod
+    def of(cls, *documents: Mapping[str, Any], **at: Any) -> StopExplorer:
+        """Of result files of ``specwb reproduce kangaroo``. The target's own adapter is called
+        "own". ``at``: where the controls stand.
+        """
+        traces, costs, measured = {}, {}, {}
+        for document in documents:
+            rows = {r["cell"]: (r["tau"], r["speedup"]) for r in document["rows"] if r["speedup"]}
+            for variant, trace in document["traces"].items():
+                name = variant or "own"
+                traces[name] = reproduced.rounds_of(trace)
+                costs[name] = reproduced.costs_of(document["costs"][variant])
+                for gamma in reproduced.GAMMAS:
+                    cells = {
+                        e: reproduced.chain(e, gamma, variant=variant) for e in reproduced.ETAS
+                    }
+                    keys = {float(eta): cell.key for eta, cell in cells.items()}
+                    measured[name, gamma] = {e: rows[key] for e, key in keys.items() if key in rows}
+        points = {key: (row["cr"], row["speedup"]) for key, row in etas().items()}
+        paper = {
+            f"gamma {g}": {eta: point for (eta, of), point in points.items() if of == g}
+            for g in reproduced.GAMMAS
+        }
+        return cls(traces, costs, measured, paper, **at)
+
+    def curve(self, name: str, gamma: int) -> list[tuple[Simulation, float]]:
+        """The steps at every threshold of :data:`ETAS`, and the speedup predicted of them."""
+        every = (self.traces[name].simulate("top", eta, gamma) for eta in ETAS)
+        cost = self.costs[name]
+        return [(one, one.speedup(cost.seconds, cost.plain)) for one in every]
+
+    def draw(self, name: str, eta: float, gamma: int) -> Drawn:
+        rounds, speeds = zip(*self._curve(name, gamma), strict=True)
+        chosen, measured = round(eta / STEP), self.measured.get((name, gamma), {})
+        one, eta = rounds[chosen], ETAS[chosen]
+        self.rounds, self.predicted = one, speeds[chosen]
+        best = max(range(len(ETAS)), key=speeds.__getitem__)
+        seen = f", measured {measured[eta][1]:.2f}x" if eta in measured else ""
+        line = (
+            f"{name}, eta {eta:.2f}, gamma {gamma}: {one.mean_drafted:.2f} tokens drafted per "
+            f"step, {one.cr - 1:.2f} kept + 1 = CR {one.cr:.2f}, {one.wasted:.2f} wasted; "
+            f"predicted speedup {self.predicted:.2f}x{seen}; the best eta here would be "
+            f"{ETAS[best]:.2f} with {speeds[best]:.2f}x"
+        )
+        crs, drafted = zip(*((x.cr, x.mean_drafted) for x in rounds), strict=True)
+        return line, figures.stopping(ETAS, crs, drafted, speeds, chosen, measured, self.paper)

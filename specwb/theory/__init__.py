@@ -1,0 +1,1 @@
+"""Rules over fractions, the recovery of a rule's decisions, wrong rules, and closed forms."""

@@ -1,0 +1,172 @@
+"""From acceptance to tokens per decoding step, and from there to speed.
+
+A decoding step drafts gamma tokens and always adds one bonus token. ``reach[d]`` is the
+probability that at least d draft tokens are accepted (``alpha`` and ``c`` are the acceptance rate
+and the time of a draft step over a target step's), and everything else follows from it:
+tau = sum of reach, and P(a step adds k tokens) = reach[k - 1] - reach[k].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+from specwb.core.errors import ArgumentError
+from specwb.theory.analysis.trees import path_values
+from specwb.theory.exact import depths
+
+Cost = float | Callable[[int], float]
+"""Time of a target pass over gamma + 1 tokens over its time for one: a number, or a function of
+gamma."""
+
+
+def expected_tokens(alpha: Any, gamma: int) -> Any:
+    """A decoding step adds ``tau = (1 - alpha^(gamma+1)) / (1 - alpha)`` tokens on average.
+
+    Each draft token is taken to be accepted with probability alpha, independently of the others.
+    The sum is computed as ``1 + alpha + .. + alpha^gamma``, which also holds at alpha = 1 and
+    keeps fractions exact.
+
+    Args:
+        alpha: Acceptance rate, a number or an array.
+        gamma: Draft tokens per step, 0 for plain decoding.
+    Returns:
+        tau, the bonus token included, of the same kind as alpha.
+    Raises:
+        ValueError: gamma is not an integer >= 0, or a number alpha is outside 0..1.
+    Source: Leviathan et al. 2023, equation (1). Its limits: theory/03_speed.md, theorem 3.2.
+    """
+    _check_gamma(gamma)
+    if not hasattr(alpha, "shape") and not 0 <= alpha <= 1:
+        raise ArgumentError(f"alpha must be in 0..1, got {alpha}")
+    total = alpha * 0 + 1
+    for _ in range(gamma):
+        total = total * alpha + 1
+    return total
+
+
+def speedup(alpha: Any, gamma: int, c: Any, v: Any = 1) -> Any:
+    """Tokens per second over plain decoding's are ``sigma = tau / (gamma c + v)``.
+
+    Args:
+        c: Time of one draft step over the time of one target step.
+        v: Time of a target pass over gamma + 1 tokens over its time for one token. The usual model
+            has v = 1, which is true where reading the weights takes all the time (a GPU at batch 1)
+            and false where arithmetic does (a CPU, a large batch).
+    Returns:
+        sigma; drafting is faster where sigma > 1.
+    Raises:
+        ValueError: A number c < 0 or v <= 0, or as :func:`expected_tokens`.
+    Source: Leviathan et al. 2023, theorem 3.8. Differs from the paper in: v.
+    """
+    if (not hasattr(c, "shape") and c < 0) or (not hasattr(v, "shape") and v <= 0):
+        raise ArgumentError(f"c must be >= 0 and v > 0, got c={c}, v={v}")
+    return expected_tokens(alpha, gamma) / (gamma * c + v)
+
+
+def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
+    """The gamma in 0..most with the largest :func:`speedup`, the smallest of equals.
+
+    A result of 0 means that drafting does not pay. With v = 1, c > 0 and alpha < 1 the speedup
+    rises, then falls, so the first gamma with ``alpha^(gamma+1) <= c sigma(gamma)`` is the best
+    one, and drafting pays iff alpha > c.
+
+    Args:
+        alpha: Acceptance rate, a number, as in :func:`speedup`.
+        c: Time of a draft step, a number, as in :func:`speedup`.
+        v: A number, or a function of gamma with v(0) = 1.
+        most: The largest gamma that is looked at.
+    Raises:
+        ValueError: ``most`` is not an integer >= 0, or as :func:`speedup`.
+    """
+    _check_gamma(most)
+
+    def scoring_time(gamma: int) -> float:
+        if callable(v):
+            return v(gamma)
+        # gamma = 0 is plain decoding, which scores one token whatever the price of scoring more
+        return v if gamma else 1
+
+    return max(range(most + 1), key=lambda gamma: speedup(alpha, gamma, c, scoring_time(gamma)))
+
+
+def roofline(gamma: int, batch: int, balance: float) -> float:
+    """A roofline gives ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``: the time of a target
+    pass over gamma + 1 tokens a row over its time for one, for a batch of B rows.
+
+    A target pass takes as long as the slower of reading the weights once and computing its
+    tokens. v is 1 while ``B (gamma + 1) <= n*``, and ``gamma + 1`` from ``B >= n*`` on, where no
+    draft can pay. ``balance`` is n* > 0, the number of tokens whose arithmetic takes as long as
+    reading the weights (some hundreds on a GPU, a few on a CPU).
+
+    Source: Williams et al., "Roofline" (2009); attention and its cache are left out.
+    """
+    _check_gamma(gamma)
+    if batch < 1 or not balance > 0:
+        raise ArgumentError(
+            f"batch must be >= 1 and balance > 0, got batch={batch}, balance={balance}"
+        )
+    return max(balance, batch * (gamma + 1)) / max(balance, batch)
+
+
+def reach(rates: Sequence[Any]) -> list[Any]:
+    """A chain reaches depth d with probability ``rate_1 .. rate_d``: ``[1, rate_1, rate_1 rate_2,
+    ..]``.
+
+    Each rate is the probability that the token of a depth is accepted, given that all before it
+    were. The sum is tau, and without the 1 the expected number of accepted tokens.
+    """
+    return list(accumulate(rates, mul, initial=1))
+
+
+def tree_reach(rates: Sequence[Any], parents: Sequence[int]) -> list[Any]:
+    """A tree reaches depth d with the sum of its nodes' :func:`path_values` at depth d.
+
+    The value of a node is the product of the rates along its path. This takes acceptance to depend
+    on a node's depth and rank among its siblings only, not on the tokens or on which sibling was
+    accepted above it. Without replacement a candidate's test does not depend on the candidates
+    after it, so rates of a wide tree hold for a narrower one.
+
+    Args:
+        rates: ``rates[d - 1][r]`` is the probability that at depth d the child of rank r (0 first)
+            is the one accepted, given that its parent was; or ``rates[r]``, the same at every
+            depth.
+        parents: The tree, -1 for the root (node 0), siblings in drawing order; ``Tree.host[0]``.
+    Returns:
+        ``[1, P(at least one accepted), ..]``, whose sum is tau.
+    Raises:
+        ValueError: ``parents`` is not a tree, or has depths or ranks without a rate.
+    Source: the positional acceptance assumption of Sequoia (Chen et al. 2402.12374). Differs from
+        it in: rates by depth.
+    """
+    depth = depths(parents)
+    values = path_values(rates, parents)
+    total: list[Any] = [1] + [0] * max(depth)
+    for d, value in zip(depth[1:], values[1:], strict=True):
+        total[d] = total[d] + value
+    return total
+
+
+def expected_rounds(reached: Sequence[Any], tokens: int) -> Any:
+    """Decoding n tokens takes ``m(n) = 1 + sum_k P(k) m(n - k)`` steps, m(n) = 0 for n <= 0.
+
+    P(k) is the probability that a step adds k tokens, from ``reached`` as :func:`reach` or
+    :func:`tree_reach` returns it; the last block is cut short. m(n) is at least tokens / tau, since
+    what the last step adds beyond the limit is lost. Steps are taken as independent.
+    """
+    if tokens < 0:
+        raise ArgumentError(f"tokens must be >= 0, got {tokens}")
+    # P(k) for k = 1, 2, ..
+    added = [a - b for a, b in zip(reached, [*reached[1:], 0], strict=True)]
+    steps: list[Any] = [0]
+    for n in range(1, tokens + 1):
+        onward = sum(p * steps[n - k] for k, p in enumerate(added, 1) if k <= n)
+        steps.append(1 + onward)
+    return steps[tokens]
+
+
+def _check_gamma(gamma: int) -> None:
+    if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
+        raise ArgumentError(f"gamma must be an integer >= 0, got {gamma!r}")

@@ -1,0 +1,146 @@
+"""The output's distribution at one node, and how often a child is accepted, in closed form."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import chain, combinations
+
+from specwb.theory.exact.basics import Decision, Dist, NodeRule, SamplingScheme, Tokens, minus, norm
+from specwb.theory.exact.child_tables import rrs_table, rrsw_table, table_total
+from specwb.theory.exact.nodes import kseq_rho
+
+_0, _1 = Fraction(0), Fraction(1)
+
+
+def conditional_distribution(decision: Decision, tokens: Tokens, vocabulary: int) -> list[Fraction]:
+    """Given the children the next token y has probability
+    ``sum_i accept_i [x_i = y] + (1 - sum_i accept_i) residual(y)``.
+    """
+    accept, residual = decision
+    output = [_0] * vocabulary
+    for x, a in zip(tokens, accept, strict=True):
+        output[x] += a
+    if residual is not None:
+        none = 1 - sum(accept, _0)
+        output = [a + none * r for a, r in zip(output, residual, strict=True)]
+    return output
+
+
+def output_distribution(
+    rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int
+) -> list[Fraction]:
+    """The distribution of the next token at one node is ``P(Y = y) = sum_x P(x) P(y | x)``.
+
+    The sum is over the tuples x of children. The rule is lossless iff the result equals p.
+    """
+    output = [_0] * len(p)
+    for tokens, probability in scheme(q, k):
+        conditional = conditional_distribution(rule(p, q, tokens), tokens, len(p))
+        output = [a + probability * b for a, b in zip(output, conditional, strict=True)]
+    return output
+
+
+def acceptance(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
+    """The probability that the next token is one of the children, ``P(Y in {x_1..x_k})``.
+
+    A bonus token that happens to equal a child counts (it never does under rejection, rrs, rrsw,
+    top and point).
+    """
+    total = _0
+    for tokens, probability in scheme(q, k):
+        conditional = conditional_distribution(rule(p, q, tokens), tokens, len(p))
+        total += probability * sum((conditional[x] for x in set(tokens)), _0)
+    return total
+
+
+def optimum(scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
+    """No lossless rule accepts more often than
+    ``1 + min over sets S of tokens of (p(S) - P(all children in S))``, and one attains it.
+
+    It is a minimum cut of the transport from tuples of children to tokens. The minimum is over all
+    2^V sets.
+
+    Source: the transport is SpecTr's (2310.15141), the subset form that of Hu et al. 2502.18779.
+    """
+    tuples = [(set(tokens), probability) for tokens, probability in scheme(q, k)]
+    v = len(p)
+
+    def cut(s: set[int]) -> Fraction:
+        inside = sum((probability for tokens, probability in tuples if tokens <= s), _0)
+        return sum((p[x] for x in s), _0) - inside
+
+    subsets = chain.from_iterable(combinations(range(v), n) for n in range(v + 1))
+    return 1 + min(cut(set(s)) for s in subsets)
+
+
+def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
+    """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i)``.
+
+    Here ``beta_i = sum min(p_i, q)``; ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on
+    the draws. It is never less than :func:`naive_acceptance` (theorem 4.7).
+
+    Source: SpecInfer 2305.09781; MCSD 2401.06706.
+    """
+    return table_total(rrs_table(p, q, k))
+
+
+def rrs_levels(p: Dist, q: Dist, k: int) -> list[Fraction]:
+    """After j rejections recursive rejection with replacement draws from ``norm((p - M_j q)+)``.
+
+    Returns ``M_1 .. M_k``, fewer where nothing is left to reject: ``M_1 = 1`` and
+    ``M_{j+1} = M_j + R(M_j)``, with ``R(c) = sum (p - c q)+``.
+
+    Source: derived in theory/ (theorem 4.3).
+    """
+    levels: list[Fraction] = []
+    c, left = _0, _1
+    while left and len(levels) < k:
+        levels.append(c := c + left)
+        left = sum(minus(p, q, c), _0)
+    return levels
+
+
+def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
+    """Recursive rejection with replacement accepts with ``1 - R(M_k)`` (:func:`rrs_levels`)."""
+    return 1 - sum(minus(p, q, [_0, *rrs_levels(p, q, k)][-1]), _0)
+
+
+def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
+    """Recursive rejection without replacement accepts with
+    ``1 - sum over ordered distinct tuples of prod_i (q_i - p_i)+(x_i)``.
+
+    The sum runs over tuples as long as k or, if that is less, the support of q; it has no closed
+    form, p_i and q_i depending on the tokens before. It is never less than :func:`rrs_acceptance`
+    (theorem 4.6), nor than ``naive`` on the same children (theorem 4.7).
+
+    Source: MCSD 2401.06706.
+    """
+    return table_total(rrsw_table(p, q, k))
+
+
+def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
+    """The point-mass rule on k independent draws from q accepts with ``sum p (1 - (1 - q)^k)``."""
+    return sum((a * (1 - (1 - b) ** k) for a, b in zip(p, q, strict=True)), _0)
+
+
+def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fraction:
+    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``, at any scale rho (default
+    ``kseq_rho``).
+
+    Of this the tests accept ``a = 1 - (1 - beta)^k``. With ``b = min(p/rho, q)`` and
+    ``beta = sum b``, ``res = norm(p - b a/beta)`` is the distribution of the bonus token and
+    ``r = norm(q - b)`` that of a rejected child: the sum is the probability that the bonus token is
+    a child after all. It is 0 at the smallest valid rho.
+
+    Source: SpecTr 2310.15141; the second term: reference code of 2602.16961.
+    """
+    rho = kseq_rho(tuple(p), tuple(q), k) if rho is None else rho
+    b = [min(x / rho, y) for x, y in zip(p, q, strict=True)]
+    beta = sum(b, _0)
+    a = 1 - (1 - beta) ** k
+    if a == 1:
+        return a
+    residual = norm(minus(p, b, a / beta if beta else _0))
+    rejected = norm(minus(q, b))
+    hit = sum((y * (1 - (1 - r) ** k) for y, r in zip(residual, rejected, strict=True)), _0)
+    return a + (1 - a) * hit

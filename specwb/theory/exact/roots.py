@@ -1,0 +1,152 @@
+"""Several roots drawn from the target itself: the distribution if the one with the longest accepted
+path is kept. LOSSY."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import cache
+
+from specwb.core.errors import ArgumentError
+from specwb.theory.exact.basics import Dist, Model, NodeRule, Tokens
+from specwb.theory.exact.nodes import rrsw
+from specwb.theory.exact.rounds import Outcome, depths, walks
+from specwb.theory.exact.schemes import iid, without_replacement
+
+_0, _1 = Fraction(0), Fraction(1)
+
+
+def root_chances(
+    P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
+) -> list[list[Fraction]]:
+    """``w(x, l)`` is the probability that root x is drawn, and kept if the accepted path below it
+    becomes l tokens long.
+
+    W roots ``x_1..x_W`` are drawn from P. The longest is kept, ties go to the first drawn, and the
+    lengths L_i are independent, so ``w(x, l)`` is the sum over draws and positions j with
+    ``x_j = x`` of ``P(draw) prod_{i<j} P(L_i < l) prod_{i>j} P(L_i <= l)``.
+
+    Args:
+        lengths: For every token x the probabilities that the accepted path below it becomes
+            0, 1, .., D tokens long.
+        draw: ``without`` replacement (where P has fewer tokens there are fewer roots) or ``with``.
+    Returns:
+        ``w[x][l]``.
+    Raises:
+        ValueError: W < 1, another draw, or ``lengths`` is not a distribution of the same D for
+            every token of P.
+    Source: Lu et al. 2024, arXiv 2409.10644, and its code; theory/13_improved_mcsd.md.
+    """
+    depth = max(map(len, lengths), default=0)
+    if W < 1 or draw not in ("without", "with") or len(lengths) != len(P):
+        raise ArgumentError(
+            "W >= 1 roots, draw without or with, "
+            f"a distribution of lengths for each of {len(P)} tokens; "
+            f"got W={W}, {draw!r}, {len(lengths)} distributions"
+        )
+    for b, row in zip(P, lengths, strict=True):
+        if b and (len(row) != depth or min(row) < 0 or abs(float(sum(row)) - 1) > 1e-9):
+            raise ArgumentError(
+                "a token's lengths are the probabilities of 0..D, "
+                "the same D for all of them, with sum 1"
+            )
+    at_most = [[sum(row[: n + 1], _0) for n in range(depth)] for row in lengths]
+
+    def shorter(x: int, n: int) -> Fraction:
+        return at_most[x][n - 1] if n else _0
+
+    chances = [[_0] * depth for _ in P]
+    scheme = without_replacement if draw == "without" else iid
+    for tokens, probability in scheme(P, W):
+        for j, x in enumerate(tokens):
+            for n in range(depth):
+                longest = _1
+                for y in tokens[:j]:
+                    longest = longest * shorter(y, n)
+                for y in tokens[j + 1 :]:
+                    longest = longest * at_most[y][n]
+                chances[x][n] += probability * longest
+    return chances
+
+
+def kept_root(
+    P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
+) -> list[Fraction]:
+    """The root that is kept has the distribution ``Q(x) = sum_l P(L_x = l) w(x, l)``.
+
+    It is P itself for W = 1.
+    """
+    chances = root_chances(P, lengths, W, draw)
+    return [
+        sum((a * b for a, b in zip(row, chances_of_x, strict=False)), _0)
+        for row, chances_of_x in zip(lengths, chances, strict=True)
+    ]
+
+
+def roots_outcomes(
+    P: Dist,
+    target: Model,
+    draft: Model,
+    parents: Sequence[int],
+    W: int,
+    rule: NodeRule = rrsw,
+) -> Iterator[Outcome]:
+    """The outcomes of one step: the kept path with its root, the distribution of the next token,
+    and the probability of both.
+
+    The W roots are drawn from P. Below each, the tree ``parents`` (the root is its node 0) is
+    drafted without replacement and verified by ``rule``, independently of the others; the prefixes
+    that ``target`` and ``draft`` get begin with the root.
+    """
+
+    def below(x: int) -> list[Outcome]:
+        root = (x,)
+        return list(
+            walks(rule, without_replacement, _after(target, root), _after(draft, root), parents)
+        )
+
+    largest = max(depths(parents))
+    outcomes = [below(x) if b else [] for x, b in enumerate(P)]
+    lengths = [[_0] * (largest + 1) for _ in P]
+    for x, outcomes_of_x in enumerate(outcomes):
+        for path, _, probability in outcomes_of_x:
+            lengths[x][len(path)] += probability
+    for x, chances in enumerate(root_chances(P, lengths, W)):
+        for path, bonus, probability in outcomes[x]:
+            if chance := probability * chances[len(path)]:
+                yield (x, *path), bonus, chance
+
+
+def roots_distribution(
+    target: Model, draft: Model, parents: Sequence[int], W: int, tokens: int
+) -> dict[Tokens, Fraction]:
+    """The distribution of the first ``tokens`` tokens that steps with W roots write.
+
+    It is the target's iff the steps are lossless. Each step draws its roots from the distribution
+    that the last one left: of what comes after its path, the residual where a walk was rejected.
+
+    Args:
+        parents: The tree below each root, which is its node 0.
+    """
+    texts: dict[Tokens, Fraction] = {}
+
+    @cache
+    def outcomes_after(text: Tokens, P: tuple[Fraction, ...]) -> list[Outcome]:
+        return list(roots_outcomes(P, _after(target, text), _after(draft, text), parents, W))
+
+    def write(text: Tokens, P: Dist, chance: Fraction) -> None:
+        for path, bonus, probability in outcomes_after(text, tuple(P)):
+            longer = (*text, *path)
+            if len(longer) >= tokens:
+                longer = longer[:tokens]
+                texts[longer] = texts.get(longer, _0) + chance * probability
+            else:
+                assert bonus is not None
+                write(longer, bonus, chance * probability)
+
+    write((), target(()), _1)
+    return texts
+
+
+def _after(model: Model, text: Tokens) -> Model:
+    return lambda prefix: model((*text, *prefix))
