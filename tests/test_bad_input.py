@@ -317,6 +317,11 @@ LINES = {
         ["check", "--rule", "m_end:R"],
         "--rule m_end:R: cannot import 'm_end': ImportError: it ends the process (0)",
     ),
+    "rule that loops": (
+        text("m_loop.py", "while True: pass"),
+        ["check", "--rule", "m_loop:R"],
+        "--rule m_loop:R: cannot import 'm_loop': ImportError: it had not ended after 3 s",
+    ),
     "rule that exits later": (
         text(
             "m_late.py",
@@ -339,6 +344,7 @@ LINES = {
 def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("specwb.cli.shared.IMPORT_SECONDS", 3)
     make(tmp_path)
     err = refused(monkeypatch, capsys, *arguments)
     assert err.startswith("error: ")

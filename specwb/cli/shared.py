@@ -407,11 +407,16 @@ def imported(name: str, option: str) -> Any:
     return getattr(found, attribute)
 
 
+IMPORT_SECONDS = 30
+"""Time budget for the import of a user's module."""
+
+
 def _import_in_child(module: str) -> None:
     """Import a module in a forked process first: one that ends the process, as ``os._exit`` does,
-    would decide the exit code of a check, 0 perhaps."""
+    would decide the exit code of a check, 0 perhaps; one that loops would keep it for ever."""
     child = os.fork()
     if not child:
+        signal.alarm(IMPORT_SECONDS)
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)  # the import that counts says what there is to say
@@ -419,6 +424,8 @@ def _import_in_child(module: str) -> None:
             importlib.import_module(module)
         os.kill(os.getpid(), signal.SIGKILL)  # an end that no module brings about by itself
     _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        raise ImportError(f"it had not ended after {IMPORT_SECONDS} s")
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
         raise ImportError(f"it ends the process ({os.waitstatus_to_exitcode(status)})")
 
