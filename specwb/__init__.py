@@ -11,6 +11,7 @@ are first
 used: ``import specwb`` and ``specwb --help`` need no torch.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -169,15 +170,24 @@ _MODULES = (
 )
 
 
+def modules_of(room: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports its modules when they are first used."""
+
+    def module(name: str) -> Any:
+        if not name.startswith("_") and find_spec(f"{room}.{name}") is not None:
+            return import_module(f"{room}.{name}")
+        raise AttributeError(f"module {room!r} has no attribute {name!r}")
+
+    return module
+
+
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package (``specwb.show.figures``)."""
-    if name in _PLACE_OF:
-        value = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
-        globals()[name] = value
-        return value
-    if not name.startswith("_") and find_spec(f"specwb.{name}") is not None:
-        return import_module(f"specwb.{name}")
-    raise AttributeError(f"module 'specwb' has no attribute {name!r}")
+    """A public name, or a room of the package (``specwb.show``)."""
+    if name not in _PLACE_OF:
+        return modules_of("specwb")(name)
+    value = getattr(import_module(f"specwb.{_PLACE_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

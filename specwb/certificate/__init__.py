@@ -5,3 +5,7 @@ compares distributions of texts on ``instances``; ``forking``, ``symbols`` and `
 follow a function's random numbers. ``adapters`` are for functions with the signature of an engine,
 ``known`` has verifiers of known verdict, and ``rules`` measures the rules of this project.
 """
+
+from specwb import modules_of
+
+__getattr__ = modules_of(__name__)

@@ -1,1 +1,5 @@
 """Figures, widgets, the microscope, the course and the ledger."""
+
+from specwb import modules_of
+
+__getattr__ = modules_of(__name__)
