@@ -116,7 +116,7 @@ def test_a_run_is_measured_and_kept(pair, calibrated, tmp_path, monkeypatch):
     monkeypatch.setattr(
         tuning, "compare", lambda *a, **k: frames.append(compare(*a, **k)) or frames[-1]
     )
-    path, fractions = tmp_path / "deep" / "out.json", []
+    path, fractions = tmp_path / "out.json", []
     settings = {"draft": draft, "temperature": 1.0, "nodes": 7, "max_new_tokens": 6, "path": path}
     result = tuning.tune(
         target, questions(3, 3), **settings, progress=lambda done, text: fractions.append(done)

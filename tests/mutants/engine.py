@@ -391,7 +391,7 @@ def kangaroo_runs_a_layer_twice(patch):
     patch.edit(KangarooDrafter.shallow, "last=self.exit", "last=self.exit + 1")
 
 
-@killed_by("drafters/test_path_scores.py: distribution_of_the_text pair-options0-plain")
+@killed_by("drafters/test_path_scores.py: distribution_of_the_text options0-plain")
 def walk_tested_with_the_place_before(patch):
     """A drawn walk's token is tested with the distribution of the place before its own."""
     old = "row = torch.arange(tree.n, device=tokens.device)"
