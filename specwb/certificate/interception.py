@@ -341,7 +341,8 @@ def _moment(name: str, old: Any) -> Any:
 def know() -> None:
     """Take note of the generators there are: functions may use them."""
     made = [x for x in gc.get_objects() if _is_generator(x)]
-    made += [random._inst, np.random.mtrand._rand, torch.default_generator]  # type: ignore[attr-defined]
+    made += [np.random.mtrand._rand, torch.default_generator]
+    made.append(random._inst)  # type: ignore[attr-defined]
     _known.update((_id(x), x) for x in made)
     ours = {_id(_bits(x)) for x in _private.values()}
     watched = {_id(x): x for x in map(_bits, made) if isinstance(x, tuple(_state_of))}

@@ -1,1 +1,1 @@
-"""Groups of the command line, and what its commands share."""
+"""The command line: one file per command, and what they share."""

@@ -1,4 +1,4 @@
-"""Training text, one training loop, and the lab family built with it."""
+"""Training text, the one training loop, and recipes of heads."""
 
 from specwb import modules_of
 
