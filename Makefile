@@ -54,7 +54,7 @@ prove: $(STAMP)
 	$(BIN)/python -m pytest tests/theory/test_coq.py -rs
 
 mutants: $(STAMP)
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutants --jobs 2
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutants
 
 matrix: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/matrix.py --out docs/matrix.md

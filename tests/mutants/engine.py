@@ -385,7 +385,7 @@ def eagle_pairs_off_by_one(patch):
     )
 
 
-@killed_by("test_protocol.py: plain_decoding kangaroo gamma=4")
+@killed_by("test_protocol.py: plain_decoding kangaroo gamma")
 def kangaroo_runs_a_layer_twice(patch):
     """The layers before the exit are counted from 1, those behind it from 0."""
     patch.edit(KangarooDrafter.shallow, "last=self.exit", "last=self.exit + 1")

@@ -84,16 +84,12 @@ class Patch:
 
 @dataclass(frozen=True)
 class Mutant:
-    """``tests``: "file.py: words" are the tests of that file with all these words in their names;
-    one of them must fail."""
+    """A mistake. ``tests``: "file.py: words" selects the tests of that file with all these words
+    in their names; one of them must fail."""
 
     name: str
     apply: Callable[[Patch], None]
     tests: tuple[str, ...]
-
-    @property
-    def mistake(self) -> str:
-        return inspect.getdoc(self.apply) or ""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -106,7 +102,6 @@ class Mutant:
 
 
 MUTANTS: dict[str, Mutant] = {}
-"""All mutants by name, in the order in which the rooms of this package are imported."""
 
 
 def killed_by(*tests: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
