@@ -23,10 +23,9 @@ ROOT = Path(__file__).parents[1]
 # what compares numbers, texts or decisions of two computations; fractions, frequencies, files,
 # commands and pictures are left out, and replayed graphs, which are compared bit for bit
 FILES = ("protocol", "ar_oracle", "backbone", "invalid_distribution", "explain", "probability")
-RULES = ("kernels", "lazy")
 NUMERIC = [
     *(f"tests/test_{name}.py" for name in FILES),
-    *(f"tests/verify/test_{name}.py" for name in RULES),
+    "tests/rules/test_kernels.py",
     "tests/drafters",
     "tests/models",
 ]

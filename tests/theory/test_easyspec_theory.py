@@ -1,5 +1,5 @@
 """theory/14_easyspec.md: what its theorems say of the code. Times and bounds are in
-tests/analysis/test_layer_parallel.py."""
+tests/theory/test_layer_parallel.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """theory/12_kangaroo.md and theory/13_improved_mcsd.md: laws in fractions, and what their theorems
-say of the code. Closed forms, best rules and several roots are in tests/analysis/test_stopping.py
+say of the code. Closed forms, best rules and several roots are in tests/theory/test_stopping.py
 and test_roots.py."""
 
 from __future__ import annotations
