@@ -1,111 +1,153 @@
-"""What runs on the dry device: ``inside.py PART``, one JSON document a line on standard output.
+"""What runs on the dry device: ``inside.py PART``, a JSON document for each case on standard output.
 
-Parts: ``calibrate``, ``steps`` (tiny shapes; DTYPE, then keys of methods), ``large`` (8B; the
-same), ``memory``, ``dropped``, ``attention``. ``run.py`` calls them, and ``several.py``, and
-judges.
+Parts: ``calibrate``, ``fp32`` and ``bf16`` (every method's variants of tests/test_protocol.py on
+the tiny family with every feature), ``rank`` (EasySpec and a sharded target on two ranks, in the
+environment of torchrun). ``run.py`` starts them and judges.
 """
 
 from __future__ import annotations
 
-import gc
+import copy
 import json
 import sys
-import traceback
 from collections.abc import Callable
+from functools import cache
 
 import device
+import ranked
+import test_protocol as protocol
+import tiny
 import torch
-from device import GIB
+from torch import nn
 
 import specwb
-from specwb.drafters.base import Drafter
+from specwb.models import ranks
 
 # kernels of other attentions than cuDNN's are the ones that the runtime can stand in for; LSTMs too
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
-PROMPTS = {"tiny": [[1, 2, 3], [4, 5]], "large": [[5] * 400]}
-KEPT = ("launches", "gemms", "nodes", "replays", "syncs", "pageable", "pinned", "reads", "mallocs")
-KEPT += ("collectives",)
+PROMPTS = [[1, 2, 3], [4, 5]]
 
 
-def say(**values: object) -> None:
+def report(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 
-def where(error: BaseException) -> str:
-    """The last line of specwb that an error went through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/specwb/" in f.filename]
-    if not frames:
-        return ""
-    return f"{frames[-1].filename.rpartition('/specwb/')[2]}:{frames[-1].lineno}"
+def moved(target: specwb.Target, dtype: torch.dtype) -> specwb.Target:
+    return specwb.load(copy.deepcopy(target.model).to(dtype), device="cuda")
 
 
-def measured(method: specwb.Method, target: specwb.Target, prompts, temperature, graphs) -> dict:
-    """What a decoding step counts once it has settled: the most of four steps, each number apart.
-
-    Its first step is eager, its second recorded.
-    """
+def measured(method: specwb.Method, target: specwb.Target, temperature: float, graphs) -> dict:
+    """Counts of a decoding step once it has settled: the most of four steps, each counter apart;
+    violations of all steps. The first step is eager, the second recorded."""
     device.reset()
     steps = specwb.rounds(
-        target, prompts, method, max_new_tokens=60, temperature=temperature, eos=7, graphs=graphs
+        target, PROMPTS, method, max_new_tokens=60, temperature=temperature, eos=7, graphs=graphs
     )
-    most = dict.fromkeys(KEPT, 0)
-    whole = dict.fromkeys(("violations", "captured_mallocs"), 0)
-    before = device.counts()
+    most, violations = dict.fromkeys(device.NAMES, 0), 0
     for i in range(8):
         device.reset()
         next(steps)
-        now = device.counts()
+        counts = device.counts()
+        violations += counts["violations"]
         if i >= 4:
-            most = {name: max(most[name], now[name]) for name in KEPT}
-        whole = {name: whole[name] + now[name] for name in whole}
+            most = {name: max(most[name], counts[name]) for name in most}
     steps.close()
-    return {**most, **whole, "used": now["used"] - before["used"]}
+    return most | {"violations": violations}
 
 
-def modes(drafter: Drafter) -> list[str]:
-    """How a method's steps are run: recorded, with drafts as short as they may be, eagerly."""
-    if not drafter.captured:
-        return ["eager"]
-    return ["graph", *(["stopped"] if drafter.staged else []), "eager"]
+def counted(about: dict, method: specwb.Method, target: specwb.Target, graphs=None) -> dict:
+    """Report the counts of a step, or the error that ended it."""
+    drafter = method.drafter
+    about |= {name: getattr(drafter, name) for name in ("host_reads", "captured", "staged")}
+    try:
+        counts = measured(method, target, about["T"], graphs)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error} ({device.complaint()})"
+        report(**about, error=message.replace("\n", " ")[:400])
+        return {}
+    report(**about, **counts)
+    return counts
 
 
-def steps(shapes, prompts, only: list[str]) -> None:
-    for name, key, build in shapes.cases():
-        if only and key not in only:
-            continue
-        try:
-            method = build()
-        except Exception as error:
-            say(case=name, key=key, error=f"{type(error).__name__}: {error}"[:200], at=where(error))
-            continue
-        drafter = method.drafter
-        for temperature in (0.0, 1.0):
-            for mode in modes(drafter):
-                device.shortest = mode == "stopped"
-                graphs = False if mode == "eager" else None
-                about = {
-                    "case": name,
-                    "key": key,
-                    "T": temperature,
-                    "mode": mode,
-                    "host_reads": drafter.host_reads,
-                    "captured": drafter.captured,
-                    "staged": drafter.staged,
-                }
-                try:
-                    counted = measured(method, shapes.target, prompts, temperature, graphs)
-                    say(**about, **counted)
-                except Exception as error:
-                    text = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
-                    say(**about, error=text, at=where(error), complaint=device.complaint())
-        method.arenas.clear()
-        del method
-        gc.collect()
-        device.empty_cache()
+class Variants:
+    """Every method's variants of ``tests/test_protocol.py``, on the family with every feature."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.host = dtype, tiny.target("everything")
+        self.target = moved(self.host, dtype)
+        self.draft = moved(tiny.draft("everything"), dtype)
+
+    @cache  # noqa: B019
+    def head(self, kind: str) -> nn.Module:
+        host = self.host
+        if kind == "decision":
+            host = tiny.with_draft(host, tiny.draft("everything"))
+        made = tiny._untrained(kind, host, torch.zeros(1, 8, dtype=torch.long), 48)[0]
+        return made.to(self.dtype).to("cuda").eval().requires_grad_(False)
+
+    def scorer(self) -> nn.Module:
+        made = copy.deepcopy(tiny.scorer(self.host)).to("cuda")
+        object.__setattr__(made, "table", self.target.backbone.embed)
+        return made
+
+    def method(self, key: str, options: dict) -> specwb.Method:
+        values = {**protocol.NEEDS.get(key, {}), **options}
+        for name, value in values.items():
+            if isinstance(value, protocol.Scorer):
+                values[name] = self.scorer()
+            elif isinstance(value, protocol.Head):
+                values[name] = self.head(value.kind)
+        if "draft" in specwb.METHODS[key].options:
+            values["draft"] = self.draft
+        return specwb.method(key, self.target, **values)
 
 
-# --------------------------------------------------------------------------------- calibration
+def steps(dtype: torch.dtype) -> None:
+    variants = Variants(dtype)
+    device.endless()
+    for key, options in protocol.CASES:
+        executions: list[dict] = [{}]
+        if key == "easyspec" and "execution" not in options:
+            executions = [{"execution": way} for way in ("fused", "simulation", "streams")]
+        for execution in executions:
+            method = variants.method(key, {**options, **execution})
+            for temperature in (0.0, 1.0):
+                about = {"case": protocol.named(key, {**options, **execution}), "T": temperature}
+                if method.drafter.captured:
+                    counted({**about, "mode": "graph"}, method, variants.target)
+                    device.shortest = method.drafter.staged
+                    if device.shortest:
+                        counted({**about, "mode": "stopped"}, method, variants.target)
+                    device.shortest = False
+                counted({**about, "mode": "eager"}, method, variants.target, graphs=False)
+
+
+def rank(folder: str) -> None:
+    """Decodings whose attentions are on both ranks, with the target whole and parted over them."""
+    device.endless()
+    here = ranks.join("cuda", timeout=60.0)
+    draft = moved(ranked.deep(), torch.float32)
+    whole, methods = moved(tiny.target(), torch.float32), []
+    for kind, target in (("whole", whole), ("parted", specwb.load(folder, ranks=here))):
+        for name, (options, settings) in ranked.CASES.items():
+            about = {"case": f"{name}, {kind} target, rank {here.rank}"}
+            about["T"] = settings.get("temperature", 0.0)
+            method = specwb.method("easyspec", target, draft=draft, execution="ranks", **options)
+            methods.append(method)  # their graphs are there when the group is left
+            exchanged = {
+                counted({**about, "mode": mode}, method, target, graphs).get("collectives")
+                for mode, graphs in (("graph", True), ("eager", False))
+            }
+            if exchanged in ({0}, {None}) or len(exchanged) > 1:
+                report(**about, error=f"collectives of a step, recorded and eager: {exchanged}")
+    alone = specwb.method("sps", whole, draft=whole)
+    measured(alone, whole, 0.0, True)
+    device.reset()
+    ranks.leave()
+    if device.counts()["violations"]:
+        report(case="leaving", error=device.complaint())
+    counted({"case": "after leaving", "T": 0.0, "mode": "graph"}, alone, whole, graphs=True)
 
 
 def calibrate() -> None:
@@ -113,7 +155,7 @@ def calibrate() -> None:
     x = torch.zeros(4, 8, device="cuda")
     ids = torch.zeros(4, dtype=torch.long, device="cuda")
     host = torch.zeros(4, 1, dtype=torch.long)
-    good: dict[str, Callable] = {
+    accepted: dict[str, Callable] = {
         "add": lambda: x + 1,
         "masked_fill": lambda: x.masked_fill(x > 0, 1.0),
         "where with a number": lambda: torch.where(x > 0, x, 0),
@@ -125,7 +167,7 @@ def calibrate() -> None:
         "product": lambda: x @ x.T,
         "scatter": lambda: x.scatter(1, ids[:, None], 1.0),
     }
-    bad: dict[str, Callable] = {
+    refused: dict[str, Callable] = {
         "item": lambda: x.sum().item(),
         "nonzero": lambda: x.nonzero(),
         "read by a mask": lambda: x[x > 0],
@@ -138,163 +180,25 @@ def calibrate() -> None:
         "bincount": lambda: ids.bincount(),
         "synchronize": torch.cuda.synchronize,
     }
-    for wanted, operations in ((True, good), (False, bad)):
-        for name, operation in operations.items():
-            before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
-            accepted = True
-            try:
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    operation()
-            except (RuntimeError, ValueError):
-                accepted = False
-            finally:
-                torch.cuda.set_stream(before)
-            say(operation=name, wanted=wanted, accepted=accepted)
-    mixed = {
-        "gather": lambda: x.gather(1, host),
-        "cat": lambda: torch.cat([x, torch.zeros(1, 8)]),
-        "index_select": lambda: x.index_select(0, torch.tensor([0])),
-        "integer product": lambda: ids[None] @ ids[:, None],
-    }
-    for name, operation in mixed.items():
+    for name, operation in (accepted | refused).items():
+        before, graph, error = torch.cuda.current_stream(), torch.cuda.CUDAGraph(), None
         try:
-            operation()
-            accepted = True
-        except (RuntimeError, ValueError, NotImplementedError):
-            accepted = False
-        say(operation=f"{name}, eager, of two devices or integers", wanted=False, accepted=accepted)
-
-
-# ------------------------------------------------------------------------ memory and attention
-
-
-def memory() -> None:
-    """GiB reserved when a model has been loaded, and the most that a decoding has allocated."""
-    from shapes import SIZES, llama
-
-    for size in SIZES:
-        device.empty_cache()
-        device.reset()
-        floor = device.counts()["used"]
-        model = llama(size)
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        before = device.counts()["used"] - floor
-        target = specwb.Target(model)
-        now = device.counts()
-        reserved, peak = now["used"] - floor, now["peak"] - floor
-        gc.collect()
-        device.empty_cache()
-        settled = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        for _ in zip(range(3), specwb.rounds(target, [[5] * 500], "ar", max_new_tokens=100, eos=7)):
-            pass
-        used = torch.cuda.max_memory_allocated() - settled
-        sizes = {"weights": weights, "library": before, "reserved": reserved, "peak": peak}
-        sizes["decoding"] = used
-        say(size=size, **{name: round(value / GIB, 2) for name, value in sizes.items()})
-        del model, target
-        gc.collect()
-
-
-def dropped() -> None:
-    """A method that is given up takes its own graphs along, at once, and nothing that the graphs of
-    others go on using: what cuBLAS has set aside for captured products."""
-    from shapes import Tiny
-
-    shapes = Tiny(torch.float32)
-
-    def held(key: str, **options: float) -> tuple[specwb.Method, int]:
-        """A method with its graphs, and the bytes that are allocated then."""
-        method = specwb.method(key, shapes.target, **options)
-        steps = specwb.rounds(shapes.target, [[1, 2, 3]], method, max_new_tokens=60, eos=7)
-        for _ in zip(range(6), steps):
-            pass
-        steps.close()
-        device.empty_cache()
-        return method, torch.cuda.memory_allocated()
-
-    gc.disable()
-    _kept, before = held("ar")
-    for key, options in (
-        ("sps", {"draft": shapes.draft, "gamma": 2}),
-        ("sps", {"draft": shapes.draft, "gamma": 2, "confidence": 0.4}),
-    ):
-        method, with_it = held(key, **options)
-        del method
-        device.empty_cache()
-        left = torch.cuda.memory_allocated()
-        about = {"case": f"{key} given up{', staged' if len(options) > 2 else ''}"}
-        if not before <= left < (before + with_it) / 2:  # tables that are made once stay
-            about["error"] = f"bytes allocated: {before} before, {with_it} with it, {left} after"
-        say(**about)
-        before = left
-    gc.enable()
-
-
-def attention() -> None:
-    """Which backend torch chooses for the products of attention that steps ask for."""
-    from unittest.mock import patch
-
-    from shapes import DTYPES, Large
-    from torch.nn import functional as F
-
-    backends = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
-    real = F.scaled_dot_product_attention
-    torch.backends.cudnn.enabled = True
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    for dtype_name, dtype in DTYPES.items():
-        shapes = Large(dtype)
-        for name, key, build in shapes.cases():
-            if key not in ("ar", "sps", "eagle"):
-                continue
-            seen: dict[str, int] = {}
-
-            def asked(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, seen=seen, **more):
-                choice = torch._fused_sdp_choice(q, k, v, attn_mask, 0.0, is_causal, **more)
-                kind = "prompt" if is_causal else "mask" if attn_mask is not None else "all"
-                label = f"{kind}: {backends.get(choice, 'error')}"
-                seen[label] = seen.get(label, 0) + 1
-                if backends.get(choice) != "cudnn":
-                    return real(q, k, v, attn_mask, dropout_p, is_causal, **more)
-                return torch.empty_like(q)
-
-            method = build()
-            for graphs in (None, False):
-                seen.clear()
-                with patch.object(F, "scaled_dot_product_attention", asked):
-                    steps = specwb.rounds(
-                        shapes.target,
-                        PROMPTS["large"],
-                        method,
-                        max_new_tokens=60,
-                        eos=7,
-                        graphs=graphs,
-                    )
-                    for _ in zip(range(3), steps):
-                        pass
-                    steps.close()
-                mode = "eager" if graphs is False else "graph"
-                say(case=name, dtype=dtype_name, mode=mode, chosen=dict(seen))
-        del shapes
-        gc.collect()
-        device.empty_cache()
-
-
-def main() -> None:
-    part, dtype, *only = *sys.argv[1:], *["fp32"][len(sys.argv) - 2 :]
-    if part == "calibrate":
-        calibrate()
-        return
-    from shapes import DTYPES, Large, Tiny
-
-    device.endless()
-    if part == "steps":
-        steps(Tiny(DTYPES[dtype]), PROMPTS["tiny"], only)
-    elif part == "large":
-        steps(Large(DTYPES[dtype]), PROMPTS["large"], only)
-    else:
-        {"memory": memory, "attention": attention, "dropped": dropped}[part]()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                operation()
+        except (RuntimeError, ValueError) as refusal:
+            error = refusal
+        finally:
+            torch.cuda.set_stream(before)
+        if (error is None) == (name in accepted):
+            report(case=name)
+        else:
+            report(case=name, error=f"{error or 'not refused'}")
 
 
 if __name__ == "__main__":
-    main()
+    part, *arguments = sys.argv[1:]
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if part in dtypes:
+        steps(dtypes[part])
+    else:
+        {"calibrate": calibrate, "rank": rank}[part](*arguments)
