@@ -10,96 +10,77 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, proxy
 
 import torch
 from torch import Tensor, nn
 from transformers import (
+    GenerationMixin,
     LogitsProcessorList,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-from transformers.generation import (
-    EosTokenCriteria,
-    GenerateDecoderOnlyOutput,
-    MaxLengthCriteria,
-)
+from transformers.generation import GenerateDecoderOnlyOutput, MaxLengthCriteria
 
 from specwb.core.errors import SpecwbError
-from specwb.core.flow import Scores, State, Step
+from specwb.core.flow import Draft, Scores, State, Step
 from specwb.core.probability import Sampling
 from specwb.engine.decoding import rounds
 from specwb.engine.methods import Method, read_spec
 from specwb.engine.methods import method as make_method
-from specwb.engine.processors import Processors, impure
 from specwb.models.architectures import UnsupportedModel
 from specwb.models.target import Target
 
-# Arguments of a forward that say nothing about the text, or that have no meaning here (the cache is
-# our own).
-_IGNORED = {
-    "attention_mask",
-    "cache_position",
-    "logits_to_keep",
-    "output_attentions",
-    "output_hidden_states",
-    "past_key_values",
-    "position_ids",
-    "return_dict",
-    "use_cache",
-}
+FILTERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
+"""The library's processors that the engine applies itself, in their order."""
+PROCESSORS = (
+    *("EpsilonLogitsWarper", "EtaLogitsWarper", "ExponentialDecayLengthPenalty"),
+    *("ForcedEOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization"),
+    *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "MinPLogitsWarper"),
+    *("NoBadWordsLogitsProcessor", "NoRepeatNGramLogitsProcessor", "TemperatureLogitsWarper"),
+    *("RepetitionPenaltyLogitsProcessor", "SequenceBiasLogitsProcessor", "TopKLogitsWarper"),
+    *("SuppressTokensAtBeginLogitsProcessor", "SuppressTokensLogitsProcessor", "TopPLogitsWarper"),
+    "TypicalLogitsWarper",
+)
+"""The logits processors that can be applied to the nodes of a draft: pure functions of a row's
+``(input_ids, scores)``, defined for any text."""
 
 
 class UnsupportedGeneration(SpecwbError, ValueError):
-    """``generate`` was asked for something that this decoding does not do.
-
-    It is refused by name before any work.
-    """
+    """An argument of ``generate`` that this decoding does not support, by name; raised before any
+    work is done."""
 
 
 def hf(
-    method: str = "sps",
-    draft: str | nn.Module | Target | None = None,
-    tokenizer: Any = None,
-    **options,
+    method: str = "sps", draft: str | nn.Module | Target | None = None, **options
 ) -> Callable[..., Any]:
     """Returns a ``custom_generate`` for the transformers library.
 
     With it, ``generate`` returns the same tokens as without it at T = 0, and tokens of the same
     distribution at T > 0.
 
-    The model's weights are wrapped once, whatever number of calls and instances uses them, and
-    again when they have changed. Batches are left-padded as always.
-    Everything ``generate`` prepares is obeyed: sampling settings (the library's default top_k = 50
-    too), logits processors, stopping criteria (without scores), ``num_return_sequences``, a
-    streamer, ``return_dict_in_generate`` with ``output_scores`` and ``output_logits``: one
-    ``[rows, V]`` for every new token, float32. Where a row has stopped before the others they are 0
-    at ``pad_token_id`` and -inf elsewhere: padding is certain, and adds nothing to the sums of
-    ``compute_transition_scores``.
+    It supports batches with left padding, greedy decoding and sampling with all settings of the
+    generation config that are :data:`PROCESSORS` (the library's default top_k = 50 too),
+    ``max_new_tokens``, ``num_return_sequences``, stopping criteria (without scores), a streamer,
+    and ``return_dict_in_generate`` with ``output_scores`` and ``output_logits``: one ``[rows, V]``
+    for every new token, float32. Where a row has stopped before the others they are 0 at
+    ``pad_token_id`` and -inf elsewhere: padding is certain, and adds nothing to the sums of
+    ``compute_transition_scores``. Everything else is refused by name.
 
-    Logits processors are applied to every visited node's own path, with the row's padding in front
-    as the library would have it, so that a history-dependent one changes p and never what p means.
-    They run row by row without CUDA graphs. One that is not known to be a pure function of a row's
-    (input_ids, scores) is refused; a processor of your own says that it is by an attribute
-    ``specwb_pure = True``. Stopping criteria see every token prefix, in step over the batch, and a
-    row is cut where the first one says stop.
-
-    So the text has the distribution of plain sampling with these processors: p masked and
-    renormalised at each position. For a grammar's mask that is not the model's distribution given
-    that the whole text obeys the grammar, neither here nor in the library
-    (theory/01_single_draft.md, after theorem 1.3).
+    Processors other than temperature, top-k and top-p are applied to every node's path, with the
+    row's padding in front as the library would have it; these decodings run without CUDA graphs.
+    Stopping criteria are evaluated at every token, and a row is cut where the first one stops it.
 
     Args:
         method: a method's spec, such as ``"mcsd:tree=4-2-2"``.
-        draft: the draft model, for methods that have one: a name, folder, hub id or loaded model.
-        tokenizer: the model's, where the draft model's vocabulary has another number of rows of
-            padding; none is needed if the draft was loaded with its own.
+        draft: the draft model, for methods that have one: a name, folder, hub id or loaded model;
+            where its vocabulary has another number of rows of padding than the model's, what
+            ``specwb.load(.., tokenizer=..)`` returned.
         options: the method's other options, as in :func:`specwb.method`.
 
     Raises:
@@ -107,41 +88,27 @@ def hf(
         UnsupportedGeneration, UnsupportedModel, MethodError, LoadError, PromptError: when
             ``generate`` is called, before any work.
 
-    Differs from the library in: noise comes from row seeds, themselves one draw from torch's
+    Differs from the library in: the noise comes from row seeds, themselves one draw from torch's
     default (CPU) generator, so that ``torch.manual_seed`` makes texts repeatable but not equal to
-    the library's; a ``past_key_values`` that is passed is left as it is, empty if it was, and the
-    result's is None: the cache is this decoding's own, so the next turn of a chat is given its
-    whole text. Stop strings are given as a ``StopStringCriteria``, because ``generate`` keeps its
-    ``tokenizer`` from any callable.
+    the library's; the KV cache is the decoding's own and not returned. Stop strings are given as a
+    ``StopStringCriteria``, because ``generate`` keeps its ``tokenizer`` from any callable.
     """
     all_options = options if draft is None else {**options, "draft": draft}
     without_rule = {name: value for name, value in all_options.items() if name != "rule"}
     read_spec(method, all_options.get("rule"), without_rule)
-    return _CustomGenerate(method, draft, options, tokenizer)
+    return _CustomGenerate(method, draft, options)
 
 
 class _CustomGenerate:
-    """What :func:`hf` returns."""
+    """The callable that :func:`hf` returns."""
 
     def __init__(
-        self,
-        method: str,
-        draft: str | nn.Module | Target | None,
-        options: dict,
-        tokenizer: Any = None,
+        self, method: str, draft: str | nn.Module | Target | None, options: dict[str, Any]
     ) -> None:
         self.method, self.draft, self.options = method, draft, options
-        self.tokenizer = tokenizer
-        # by model: its target, the draft, the target with the tokenizer and the method over them
-        self._built: WeakKeyDictionary[nn.Module, tuple[Target, object, Target, Method]]
+        # by model: its target, the draft and the method over them
+        self._built: WeakKeyDictionary[nn.Module, tuple[Target, object, Method]]
         self._built = WeakKeyDictionary()
-
-    def __repr__(self) -> str:
-        options = self.options if self.draft is None else {"draft": self.draft, **self.options}
-        if self.tokenizer is not None:
-            options = {"tokenizer": type(self.tokenizer), **options}
-        arguments = [f"{name}={value!r}" for name, value in options.items()]
-        return f"specwb.hf({', '.join([repr(self.method), *arguments])})"
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -149,18 +116,16 @@ class _CustomGenerate:
         anything else, and would next refuse stop strings for want of a tokenizer, which it keeps
         from callables even where it was given one."""
         arguments = _arguments_of_generate()
-        model = arguments.get("self")
-        settings = arguments.get("generation_config") or getattr(model, "generation_config", None)
-        stop_strings = arguments.get("kwargs", {}).get("stop_strings")
-        if stop_strings or getattr(settings, "stop_strings", None):
-            instead = "stopping_criteria=[transformers.StopStringCriteria(tokenizer, stop_strings)]"
-            message = f"stop_strings is not supported by specwb.hf; give {instead}"
-            raise UnsupportedGeneration(message)
+        settings = arguments.get("generation_config") or getattr(
+            arguments.get("self"), "generation_config", None
+        )
+        given = arguments.get("kwargs", {}).get("stop_strings")
+        if given or getattr(settings, "stop_strings", None):
+            raise UnsupportedGeneration(
+                "stop_strings is not supported by specwb.hf; give stopping_criteria="
+                "[transformers.StopStringCriteria(tokenizer, stop_strings)]"
+            )
         return inspect.signature(self.__call__)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # what was built belongs to models of this process
-        return type(self), (self.method, self.draft, self.options, self.tokenizer)
 
     # attention_mask stays among the model's arguments: named here, generate would pass it twice
     def __call__(
@@ -170,73 +135,54 @@ class _CustomGenerate:
         logits_processor=None,
         stopping_criteria=None,
         generation_config=None,
-        streamer=None,
-        synced_gpus=None,
         **model_kwargs,
     ):
-        settings = generation_config
-        arguments = _arguments_of_generate()
-        streamer = streamer or arguments.get("streamer")
-        criteria = stopping_criteria or StoppingCriteriaList()
+        arguments, settings = _arguments_of_generate(), generation_config
         processors = logits_processor or LogitsProcessorList()
-        synced = synced_gpus or arguments.get("synced_gpus")
-        _check(settings, model_kwargs, arguments.get("assistant_model"), synced)
-        starts = _starts(input_ids, settings, model_kwargs)
-        sampling = _sampling(settings)
-        if name := impure(processors):
-            raise UnsupportedGeneration(
-                f"logits processor {name} cannot be applied to the nodes of a draft: "
-                "it is not known to be a pure function of a row's (input_ids, scores); "
-                f"if it is, set {name}.specwb_pure = True"
-            )
-        pad = _pad(settings, criteria)
+        criteria = stopping_criteria or StoppingCriteriaList()
+        _check(arguments, settings, processors)
+        starts = _starts(input_ids, model_kwargs.get("attention_mask"))
+        sampling = Sampling()
+        if settings.do_sample:
+            temperature = 1.0 if settings.temperature is None else settings.temperature
+            top_p = 1.0 if settings.top_p is None else settings.top_p
+            sampling = Sampling(temperature, settings.top_k or 0, top_p)
+        processed = None
+        if not _are_filters(processors, settings):
+            padding = [row[:start] for row, start in zip(input_ids, starts, strict=True)]
+            processed = _Processed(processors, padding, sampling)
         width = input_ids.shape[1]
-        limit = _limit(criteria, width)
-        ends = [
-            token
-            for criterion in criteria
-            if type(criterion) is EosTokenCriteria
-            for token in criterion.eos_token_id.tolist()
-        ]
-        rescore = None
-        if not _is_plain_sampling(processors, settings):
-            rescore = Processors(processors, input_ids, starts, ends, limit)
-
-        tables = {}
+        streamer = arguments.get("streamer")
+        text = _Text(input_ids, criteria, streamer, _pad(settings, criteria))
+        tables = []
         if settings.return_dict_in_generate:
-            asked = {"scores": settings.output_scores, "logits": settings.output_logits}
-            tables = {name: _Table(name, len(input_ids)) for name, on in asked.items() if on}
+            wanted = (("scores", settings.output_scores), ("logits", settings.output_logits))
+            tables = [_Table(name, len(input_ids)) for name, is_wanted in wanted if is_wanted]
         target, method = self._for(model)
         steps = rounds(
             target,
             [row[start:] for row, start in zip(input_ids.tolist(), starts, strict=True)],
             method,
-            max_new_tokens=limit - width,
+            max_new_tokens=_limit(criteria, width) - width,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             seed=torch.default_generator if settings.do_sample else 0,
-            eos=ends,
-            rescore=rescore,
+            eos=(),  # a criterion's matter, as every other end
+            rescore=processed,
             trace=bool(tables),
         )
-        text = _Text(input_ids, criteria, streamer, pad)
-        own_stops = (EosTokenCriteria, MaxLengthCriteria)  # the engine obeys these itself
-        by_column = streamer is not None or any(type(c) not in own_stops for c in criteria)
         for step in steps:
-            state = typing.cast(State, step.state)
-            for table in tables.values():
-                table.take(step)
-            if by_column and text.follow(state):
+            for table in tables:
+                table.take(step, processed)
+            if text.follow(cast(State, step.state)):
                 break
         if streamer is not None:
             streamer.end()
-        if not by_column:
-            text.complete(state)
         if not settings.return_dict_in_generate:
             return text.ids
-        found: dict[str, Any] = {name: table.columns(text) for name, table in tables.items()}
-        return GenerateDecoderOnlyOutput(**{"sequences": text.ids, **found})
+        columns: dict[str, Any] = {table.name: table.columns(text) for table in tables}
+        return GenerateDecoderOnlyOutput(**{"sequences": text.ids, **columns})
 
     def _for(self, model: nn.Module) -> tuple[Target, Method]:
         """The target and the method for a model, built anew where either has changed."""
@@ -245,13 +191,9 @@ class _CustomGenerate:
         built = self._built.get(model)
         if built is None or built[0] is not target or built[1] is not draft:
             options = self.options if draft is None else {**self.options, "draft": draft}
-            known = target
-            if self.tokenizer is not None:  # the target itself is every instance's
-                known = copy.copy(target)
-                known.tokenizer = self.tokenizer
-            built = target, draft, known, make_method(self.method, known, **options)
+            built = target, draft, make_method(self.method, target, **options)
             self._built[model] = built
-        return built[2], built[3]
+        return target, built[2]
 
 
 _targets: WeakKeyDictionary[nn.Module, tuple[tuple, Target]] = WeakKeyDictionary()
@@ -266,11 +208,12 @@ def wrap(model: nn.Module) -> Target:
     devices = {p.device for p in model.parameters()}
     if len(devices) != 1 or next(iter(devices)).type == "meta":
         names = ", ".join(sorted(map(str, devices)))
-        wanted = f"{type(model).__name__} must have all its weights on one device"
-        raise UnsupportedModel(f"{wanted}, they are on {names}")
+        raise UnsupportedModel(
+            f"{type(model).__name__} must have all its weights on one device, they are on {names}"
+        )
     target = Target(model, name=type(model).__name__)
     target.model = proxy(model)
-    _targets[model] = _fingerprint(model), target
+    _targets[model] = _fingerprint(model), target  # the target's fused products replace weights
     return target
 
 
@@ -283,11 +226,9 @@ def _fingerprint(model: nn.Module) -> tuple:
 
 
 def _arguments_of_generate() -> dict[str, Any]:
-    """The local variables of the ``generate`` that is running, none where none is. It does not hand
-    streamer, assistant_model and synced_gpus to a callable, and a streamer that is never ended
-    leaves its reader waiting."""
-    from transformers import GenerationMixin
-
+    """The local variables of the ``generate`` that is running. It does not hand streamer,
+    assistant_model and synced_gpus to a callable, and a streamer that is never ended leaves its
+    reader waiting."""
     code = inspect.unwrap(GenerationMixin.generate).__code__
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not code:
@@ -295,84 +236,44 @@ def _arguments_of_generate() -> dict[str, Any]:
     return {} if frame is None else frame.f_locals
 
 
-def _or(value, default):
-    return default if value is None else value
-
-
-def _sampling(settings) -> Sampling:
-    if not settings.do_sample:
-        return Sampling()
-    top_k, top_p = _or(settings.top_k, 0), _or(settings.top_p, 1.0)
-    return Sampling(_or(settings.temperature, 1.0), top_k, top_p)
-
-
-def _is_plain_sampling(processors, settings) -> bool:
-    """Whether the processors are just temperature, top-k and top-p, as the engine has them."""
-    usual = {
-        TemperatureLogitsWarper: settings.temperature not in (None, 1),
-        TopKLogitsWarper: settings.top_k,
-        TopPLogitsWarper: _or(settings.top_p, 1.0) < 1,
-    }
-    kinds = [kind for kind, is_on in usual.items() if settings.do_sample and is_on]
-    return [type(processor) for processor in processors] == kinds
-
-
-def _pad(settings, criteria) -> Tensor | None:
-    """The token that rows are padded with after they stop, None where they are not: the library
-    pads only where a criterion has an ``eos_token_id``."""
-    if not any(hasattr(criterion, "eos_token_id") for criterion in criteria):
-        return None
-    if settings._pad_token_tensor is None:
-        reason = "rows that end at an eos_token_id are padded"
-        raise UnsupportedGeneration(f"{reason}: pad_token_id must be set")
-    return settings._pad_token_tensor
-
-
-def _limit(criteria, width: int) -> int:
-    """The number of columns that the text may have, of which the prompt takes ``width``."""
-    limits = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
-    if not limits:
-        reason = "memory for the text is reserved in advance"
-        raise UnsupportedGeneration(f"max_length or max_new_tokens must be set: {reason}")
-    return max(min(limits), width + 1)
-
-
-def _check(settings, model_kwargs: dict, assistant, synced) -> None:
+def _check(arguments: dict[str, Any], settings: Any, processors: Sequence[Any]) -> None:
     """Checks that this is greedy decoding or sampling, from one model and of one text per row."""
-    mode = settings.get_generation_mode(assistant)
+    mode = settings.get_generation_mode(arguments.get("assistant_model"))
     if mode not in ("greedy_search", "sample"):
         raise UnsupportedGeneration(
             f"generation mode {str(mode.value)!r} is not supported by specwb.hf, "
             "only greedy_search and sample are"
         )
-    if synced:
-        reason = "the weights must be on one device"
-        raise UnsupportedGeneration(f"synced_gpus is not supported by specwb.hf: {reason}")
+    given = {
+        name
+        for name, value in arguments.get("kwargs", {}).items()
+        if value is not None and value is not False and not hasattr(settings, name)
+    }
+    given -= {"input_ids", "attention_mask", "tokenizer"}
+    if arguments.get("synced_gpus"):
+        given.add("synced_gpus")
     if settings.return_dict_in_generate:
-        for name in ("output_attentions", "output_hidden_states"):
-            if getattr(settings, name, None):
-                reason = "decoding steps of several tokens have no such tuple"
-                message = f"{name}=True is not supported by specwb.hf: {reason}"
-                raise UnsupportedGeneration(message)
-    for name, value in model_kwargs.items():
-        if name not in _IGNORED and value is not None and value is not False:
-            problem = f"argument {name!r} is not supported by specwb.hf"
-            raise UnsupportedGeneration(f"{problem}; the prompt is input_ids and attention_mask")
-
-
-def _starts(input_ids: Tensor, settings, model_kwargs: dict) -> list[int]:
-    """The column at which each row's text begins, after its left padding."""
-    mask, columns = model_kwargs.get("attention_mask"), input_ids.shape[1]
-    past_columns = getattr(settings, "_mask_length", columns)
-    mask_columns = past_columns if mask is None else mask.shape[1]
-    if mask_columns != columns:
+        tables = ("output_attentions", "output_hidden_states")
+        given.update(name for name in tables if getattr(settings, name, None))
+    if given:
         raise UnsupportedGeneration(
-            f"input_ids must hold the whole text: it has {columns} columns "
-            f"and attention_mask {mask_columns}"
+            f"argument {min(given)!r} is not supported by specwb.hf; the prompt is input_ids and "
+            "attention_mask"
         )
-    mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
-    inside = mask != 0
-    if bool((inside[:, 1:] < inside[:, :-1]).any()):
+    for processor in processors:
+        name = getattr(processor, "__name__", type(processor).__name__)
+        if name not in PROCESSORS:
+            raise UnsupportedGeneration(
+                f"logits processor {name} is not supported by specwb.hf: it is not known to be a "
+                "function of the text alone that can be applied to the nodes of a draft"
+            )
+
+
+def _starts(input_ids: Tensor, mask: Tensor | None) -> list[int]:
+    """The column at which each row's text begins, after its left padding."""
+    inside = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
+    inside = inside != 0
+    if inside.shape != input_ids.shape or bool((inside[:, 1:] < inside[:, :-1]).any()):
         raise UnsupportedGeneration(
             "attention_mask must be left padding, zeros and then ones: "
             "set padding_side='left' on the tokenizer"
@@ -380,19 +281,83 @@ def _starts(input_ids: Tensor, settings, model_kwargs: dict) -> list[int]:
     if not bool(inside.any(1).all()):
         empty = inside.any(1).tolist().index(False)
         raise UnsupportedGeneration(f"prompt {empty} is empty; it needs at least one token")
-    positions = model_kwargs.get("position_ids")
-    if positions is not None and not _count_from_zero(positions, inside):
-        message = "position_ids must count each row's tokens from 0; leave them out"
-        raise UnsupportedGeneration(message)
     return inside.int().argmax(1).tolist()
 
 
-def _count_from_zero(positions: Tensor, inside: Tensor) -> bool:
-    """Whether the positions ``inside`` the texts count each row's tokens from 0."""
-    if positions.shape[-1] != inside.shape[1]:
-        return False
-    expected = inside.long().cumsum(1) - 1
-    return not bool(((positions.to(expected.device) != expected) & inside).any())
+def _are_filters(processors: Sequence[Any], settings: Any) -> bool:
+    """Whether the processors are the settings' temperature, top-k and top-p and nothing else."""
+    is_set = (
+        settings.temperature not in (None, 1),
+        bool(settings.top_k),
+        settings.top_p is not None and settings.top_p < 1,
+    )
+    kinds = [kind for kind, on in zip(FILTERS, is_set, strict=True) if settings.do_sample and on]
+    return [type(processor) for processor in processors] == kinds
+
+
+def _pad(settings: Any, criteria: StoppingCriteriaList) -> Tensor | None:
+    """The token that rows are padded with after they stop, None where they are not: the library
+    pads only where a criterion has an ``eos_token_id``."""
+    if not any(hasattr(criterion, "eos_token_id") for criterion in criteria):
+        return None
+    if settings._pad_token_tensor is None:
+        raise UnsupportedGeneration(
+            "pad_token_id must be set: rows that end at an eos_token_id are padded"
+        )
+    return settings._pad_token_tensor
+
+
+def _limit(criteria: StoppingCriteriaList, width: int) -> int:
+    """The number of columns that the text may have, of which the prompt takes ``width``."""
+    limits = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
+    if not limits:
+        raise UnsupportedGeneration(
+            "max_length or max_new_tokens must be set: memory is reserved for the text"
+        )
+    return max(min(limits), width + 1)
+
+
+class _Processed:
+    """Replaces a step's scores by those after the logits processors; ``raw`` are the target's own
+    logits of the last step. ``padding`` is each row's, in front of its text."""
+
+    def __init__(
+        self, processors: Sequence[Any], padding: list[Tensor], sampling: Sampling
+    ) -> None:
+        if sampling.greedy:  # filters leave the best token, and the library divides by T near 0
+            processors = [p for p in processors if not type(p).__name__.endswith("LogitsWarper")]
+        self.processors = [
+            LogitsProcessorList([_of_row(processor, row) for processor in processors])
+            for row in range(len(padding))
+        ]
+        self.padding = padding
+        # the processors end with temperature and filters
+        self.sampling = Sampling() if sampling.greedy else Sampling(1.0)
+
+    def __call__(self, state: State, draft: Draft, scores: Scores) -> Scores:
+        self.raw, tree = scores.logits, draft.tree
+        logits = self.raw.to(torch.float32, copy=True)
+        ids: Any
+        for row, length in enumerate(state.length.tolist()):
+            shape = row if tree.R > 1 else 0
+            text = torch.cat([self.padding[row].to(logits.device), state.tokens[row, :length]])
+            depth = tree.depth[shape, : tree.v]
+            for d in range(tree.D + 1):
+                nodes = (depth == d).nonzero()[:, 0]
+                path = draft.tokens[row, tree.trail[shape, nodes, 1 : d + 1]]
+                ids = torch.cat([text.expand(len(nodes), -1), path], 1)
+                logits[row, nodes] = self.processors[row](ids, logits[row, nodes])
+        return Scores(logits, self.sampling, scores.features)
+
+
+def _of_row(processor: Any, row: int) -> Any:
+    """The processor for one row alone: the repetition penalty knows each row's padding by its
+    place in the batch."""
+    ignored = getattr(processor, "prompt_ignore_length", None)
+    if isinstance(ignored, Tensor):
+        processor = copy.copy(processor)
+        processor.prompt_ignore_length = int(ignored[row])
+    return processor
 
 
 class _Text:
@@ -402,7 +367,7 @@ class _Text:
     new columns where they do so with ``pad``."""
 
     def __init__(
-        self, input_ids: Tensor, criteria: StoppingCriteriaList, streamer, pad: Tensor | None
+        self, input_ids: Tensor, criteria: StoppingCriteriaList, streamer: Any, pad: Tensor | None
     ) -> None:
         self.ids, self.criteria, self.streamer, self.pad = input_ids, criteria, streamer, pad
         self.width = input_ids.shape[1]
@@ -411,13 +376,20 @@ class _Text:
 
     def follow(self, state: State) -> bool:
         """Takes the columns that all rows have reached; returns whether every row has stopped."""
-        counts, new = self._new_tokens(state)
+        counts = (state.length - state.start).to(self.ids.device)
+        index = torch.arange(int(counts.max()), device=state.start.device)
+        new = state.tokens.gather(1, state.start[:, None] + index).to(self.ids.device)
         while bool(self.open.any()):
             column = self.ids.shape[1] - self.width
             awaited = self.open if self.pad is not None else torch.ones_like(self.open)
             if bool((awaited & (counts <= column)).any()):
                 break
-            self._append(new[:, column, None], ~self.open[:, None])
+            tokens, padded = new[:, column], torch.zeros_like(self.open)
+            if self.pad is not None:
+                padded = ~self.open
+                tokens = torch.where(padded, self.pad.to(new), tokens)
+            self.ids = torch.cat([self.ids, tokens[:, None]], 1)
+            self.padded = torch.cat([self.padded, padded[:, None]], 1)
             self.open = self.open & ~self.criteria(self.ids, None)
             if self.streamer is not None:
                 self.streamer.put(self.ids[:, -1].cpu())
@@ -426,27 +398,6 @@ class _Text:
                 state.done |= ~self.open.to(state.done.device)
         return not bool(self.open.any())
 
-    def complete(self, state: State) -> None:
-        """Takes the finished text, where only the end of text and the limit stop a row."""
-        counts, new = self._new_tokens(state)
-        self._append(new, torch.arange(new.shape[1], device=new.device) >= counts[:, None])
-
-    def _append(self, new: Tensor, stopped: Tensor) -> None:
-        """Appends columns ``[B, n]``, padded where their rows have ``stopped``."""
-        if self.pad is None:
-            stopped = torch.zeros_like(stopped)
-        else:
-            new = torch.where(stopped, self.pad.to(new), new)
-        self.ids = torch.cat([self.ids, new], 1)
-        self.padded = torch.cat([self.padded, stopped], 1)
-
-    def _new_tokens(self, state: State) -> tuple[Tensor, Tensor]:
-        """How many new tokens every row has, ``[B]``, and the tokens, ``[B, longest]``."""
-        counts = state.length - state.start
-        index = torch.arange(int(counts.max()), device=counts.device)
-        tokens = state.tokens.gather(1, state.start[:, None] + index)
-        return counts.to(self.ids.device), tokens.to(self.ids.device)
-
 
 class _Table:
     """The ``scores`` or ``logits`` of ``generate``: of each new token the row ``[V]`` that it was
@@ -454,16 +405,17 @@ class _Table:
     ``pad`` and -inf elsewhere."""
 
     def __init__(self, name: str, rows: int) -> None:
-        self.of_target = name == "logits"
+        self.name = name
         self.rows: list[list[Tensor]] = [[] for _ in range(rows)]
 
-    def take(self, step: Step) -> None:
+    def take(self, step: Step, processed: _Processed | None) -> None:
         """Takes the rows of a step's tokens: token j follows node j of the accepted path."""
-        scores = typing.cast(Scores, step.scores)
+        scores = cast(Scores, step.scores)
+        raw = scores.logits if processed is None else processed.raw
         paths, counts = step.verdict.path.tolist(), step.verdict.count.tolist()
         for i, (path, count) in enumerate(zip(paths, counts, strict=True)):
             for node in path[: max(count, 0)]:
-                row = scores.logits[i, node] if self.of_target else scores.at(i, node)
+                row = raw[i, node] if self.name == "logits" else scores.at(i, node)
                 # a copy, since a view would keep the scores of the whole draft
                 self.rows[i].append(row.to(torch.float32, copy=True))
 

@@ -314,7 +314,7 @@ def check_pair(target: Target, draft: Target) -> None:
         if target.tokenizer is None and draft.tokenizer is None:
             why = (
                 "and without a tokenizer nothing says whether only unused rows differ; give one: "
-                "draft=specwb.load(.., tokenizer=..), or specwb.hf(.., tokenizer=..)"
+                "draft=specwb.load(.., tokenizer=..)"
             )
         raise LoadError(
             f"vocabulary mismatch: target {target.name!r} has {target.vocabulary} tokens, draft "

@@ -95,11 +95,11 @@ def test_rows_that_a_token_has_are_no_padding():
 
 @every_pair
 def test_with_other_rows_in_generate_of_the_library(rows):
-    """With the model's own tokenizer; without one the message says what to give."""
+    """With a draft that has a tokenizer; without one the message says what to give."""
     target, draft = padded(*rows)
     ids = torch.tensor(PROMPTS[:1])
     right = target.model.generate(ids, max_new_tokens=20, do_sample=False)
-    custom = specwb.hf("sps:gamma=3", draft=draft.model, tokenizer=draft.tokenizer)
+    custom = specwb.hf("sps:gamma=3", draft=draft)
     text = target.model.generate(ids, max_new_tokens=20, custom_generate=custom)
     assert text.tolist() == right.tolist()
     custom = specwb.hf("sps", draft=draft.model)

@@ -352,7 +352,7 @@ def added_tokens_need_a_row(patch):
     patch.edit(reading.check_words, " - tokenizer.get_added_vocab().keys()", "")
 
 
-@killed_by("test_hf.py: logits_are_the_librarys")
+@killed_by("test_hf.py: greedy_is_the_librarys sps plain")
 def scores_of_the_root_alone(patch):
     """The scores of a step's tokens are all those of its first one."""
     patch.edit(
