@@ -1,4 +1,4 @@
-"""What runs on the dry device: ``inside.py PART``, a JSON document for each case on standard output.
+"""What runs on the dry device: ``inside.py PART``, one JSON document a case on standard output.
 
 Parts: ``calibrate``, ``fp32`` and ``bf16`` (every method's variants of tests/test_protocol.py on
 the tiny family with every feature), ``rank`` (EasySpec and a sharded target on two ranks, in the
