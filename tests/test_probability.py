@@ -94,9 +94,7 @@ def test_cold_texts_are_the_greedy_ones(temperature, spec):
     assert out.tokens == wanted.tokens
     if temperature < 1e-4:  # the rule and the draws are greedy too
         assert out.step_counts == wanted.step_counts
-        trace = specwb.record(
-            model, tiny.PROMPTS[0], spec, temperature=temperature, repeats=1, **(how | FEW)
-        )
+        trace = specwb.record(model, tiny.PROMPTS[0], spec, temperature=temperature, **(how | FEW))
         assert trace["sampling"]["temperature"] == 0
         assert trace["tokens"] == wanted.tokens[0][:4]
 

@@ -29,16 +29,15 @@ from sphinx.cmd.build import build_main
 
 import specwb
 from specwb.engine.methods import METHODS
-from specwb.show.course import recording
 from specwb.show.scope.pages import PACKED, section, unpacked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import cards  # noqa: E402, these lie beside this file
-import front  # noqa: E402
+import front  # noqa: E402, it lies next to this file
 
 ROOT = HERE.parents[1]
+RECORDINGS = ROOT / "data" / "recordings"
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -267,9 +266,10 @@ def code(lines: list[str]) -> str:
 
 
 def gallery(staging: Staging) -> None:
-    """A page for every method with a recorded decoding that plays in the browser."""
-    rows = []
-    for name in METHODS:  # in the order of docs/methods.md
+    """A page for each method that has a recording: a decoding that plays in the browser."""
+    rows, names = [], [name for name in METHODS if (RECORDINGS / f"{name}.json").exists()]
+    for name in names:  # in the order of docs/methods.md
+        trace = json.loads((RECORDINGS / f"{name}.json").read_text("utf-8"))
         about = f"[What it is, its options](../docs/methods.md#{name})"
         paper = ROOT / "notebooks" / "papers" / f"{name}.ipynb"
         if paper in staging.pages:
@@ -278,13 +278,13 @@ def gallery(staging: Staging) -> None:
             f"gallery/{name}.md",
             f"# {name}\n\n{METHODS[name].paper}. {about}.\n\nOne decoding, recorded; step through"
             " it with the arrow keys, with shift by whole steps, and play it with space."
-            f"\n\n```{{raw}} html\n{section(recording(name), name)}\n```\n",
+            f"\n\n```{{raw}} html\n{section(trace, name)}\n```\n",
         )
         rows.append(f"| [{name}]({name}.md) | {METHODS[name].needs} | {METHODS[name].paper} |")
-    listed = "\n".join(METHODS)
+    listed = "\n".join(names)
     staging.write(
         "gallery/index.md",
-        "# Gallery\n\nEvery method under the microscope: one recorded decoding each, which plays"
+        "# Gallery\n\nMethods under the microscope: one recorded decoding each, which plays"
         " without Python.\n\n| method | needs | source |\n|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listed}\n```\n",
@@ -298,7 +298,7 @@ def ledger(staging: Staging) -> None:
 
     documents, *others = (run.shipped_reports(family) for family in run.FAMILIES)
     more = dict(zip(run.FAMILIES[1:], others, strict=True))
-    staging.write("ledger.md", cards.page(book.sections(documents, others=more)))
+    staging.write("ledger.md", book.markdown(book.sections(documents, others=more)))
 
 
 def index(staging: Staging) -> None:

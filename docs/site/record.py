@@ -1,25 +1,21 @@
-"""Record what the site plays: one decoding of every method, and the one on the first page.
+"""Record what the site plays: one decoding per method, and the one on the first page.
 
-    python docs/site/record.py [NAME ..] [--minutes 30]
+    python docs/site/record.py [NAME ..]
 
-Writes ``data/recordings/NAME.json``, of all of :data:`RECORDINGS` or of those named. A recording
-made while other programs had work is not trusted (:func:`disturbed`), so it is made again until the
-machine was calm or the time is over; a stored recording is replaced by a calmer one only. SmolLM2
-must have been fetched (``specwb`` does so where it can).
+Writes ``data/recordings/NAME.json`` for the rows of :data:`RECORDINGS` that are named, by default
+for all. The same row gives the same recording. SmolLM2 must have been fetched (``specwb`` does so
+where it can). The gallery has a page for each method that has a recording of its name.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import specwb
-from specwb.engine.methods import METHODS
-from specwb.show.course import recording
 
 FOLDER = Path(__file__).parents[2] / "data/recordings"
 QUESTION = [{"role": "user", "content": "What is the capital of France, and what is it known for?"}]
@@ -57,61 +53,23 @@ RECORDINGS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "easyspec": ("lab", "easyspec:n=4,width=2", STORY, {"temperature": 1.0}),
 }
 """Name -> target, method, prompt and settings: a text in which the method does something."""
-REPEATS = 3
-TOKENS = 24
-
-
-def disturbed(trace: dict[str, Any]) -> float:
-    """How far a recording's times are off; above 1 the microscope says not to trust them."""
-    plain = trace["plain"]
-    return max(plain["spread"] / 1.25, (plain["load"] or 0.0) / (plain["cores"] or 1))
-
-
-def calm_load() -> float:
-    """How much the machine has to do already, before anything is recorded, over its cores."""
-    return os.getloadavg()[0] / ((os.cpu_count() or 1) - 0.5)
-
-
-def record(names: list[str], minutes: float) -> list[str]:
-    """Record until all are calm; returns the names of those that are not when the time is over."""
-    FOLDER.mkdir(exist_ok=True)
-    targets: dict[str, Any] = {}
-    best = {
-        name: disturbed(recording(name)) for name in names if (FOLDER / f"{name}.json").exists()
-    }
-    end = time.monotonic() + 60 * minutes
-    while waiting := [name for name in names if best.get(name, 2.0) > 1]:
-        for name in sorted(waiting, key=best.__contains__):  # the missing ones at once
-            while calm_load() > 1 and time.monotonic() < end and name in best:
-                time.sleep(5)
-            model, method, prompt, settings = RECORDINGS[name]
-            target = targets.setdefault(model, None) or specwb.load(model)
-            targets[model] = target
-            settings = {"max_new_tokens": TOKENS, "repeats": REPEATS, **settings}
-            trace = specwb.record(target, prompt, method, **settings)
-            off = disturbed(trace)
-            if off < best.get(name, float("inf")):
-                best[name] = off
-                text = json.dumps(trace, ensure_ascii=False, separators=(",", ":"))
-                (FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
-            print(f"{name}: {specwb.show.scope.in_words(trace)}; disturbance {off:.2f}", flush=True)
-        if time.monotonic() > end:
-            return [name for name in names if best[name] > 1]
-    return []
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record what the site plays.")
     parser.add_argument("names", nargs="*", help=f"some of {', '.join(RECORDINGS)}; default: all")
-    parser.add_argument("--minutes", type=float, default=30, help="until it gives up waiting")
     given = parser.parse_args()
     if unknown := sorted(set(given.names) - set(RECORDINGS)):
         parser.error(f"no such recording: {', '.join(unknown)}")
-    left = record(given.names or list(RECORDINGS), given.minutes)
-    if left:
-        raise SystemExit(f"the machine was busy while these were recorded: {', '.join(left)}")
+    load = cache(specwb.load)
+    FOLDER.mkdir(exist_ok=True)
+    for name in given.names or RECORDINGS:
+        model, method, prompt, settings = RECORDINGS[name]
+        trace = specwb.record(load(model), prompt, method, **settings)
+        text = json.dumps(trace, ensure_ascii=False, separators=(",", ":"))
+        (FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
+        print(f"{name}: {trace}")
 
 
 if __name__ == "__main__":
-    assert set(METHODS) <= set(RECORDINGS)
     main()

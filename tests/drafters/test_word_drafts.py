@@ -140,7 +140,7 @@ def test_more_children_than_words_are_refused(name, few, message):
 
 def test_a_microscope_shows_tokens_and_not_their_places():
     method, words = made("medusa")
-    trace = specwb.record(target(), PROMPTS[0], method, max_new_tokens=8, repeats=1)
+    trace = specwb.record(target(), PROMPTS[0], method, max_new_tokens=8)
     heads = [head for one in trace["rounds"] if one["lens"] for head in one["lens"]["heads"]]
     shown = {token for head in heads for token, _ in head}
     assert len(shown) > 8

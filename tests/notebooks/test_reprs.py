@@ -20,7 +20,7 @@ CELLS = [
     "import specwb\ntarget = specwb.load('lab')\ntarget",
     "specwb.decode(target, 'def fib(n):', 'mcsd', max_new_tokens=6)",
     "specwb.method('eagle', target)",
-    "specwb.record(target, 'def fib(n):', 'sps', max_new_tokens=4, repeats=1)",
+    "specwb.record(target, 'def fib(n):', 'sps', max_new_tokens=4)",
     "specwb.microscope(target, 'def fib(n):', max_new_tokens=4)",
     "specwb.show.widgets.SpeedExplorer()",
 ]
@@ -29,7 +29,7 @@ CELLS = [
 def results() -> dict[str, object]:
     """What a user's cell may end in."""
     target, draft = tiny.target(), tiny.draft()
-    trace = specwb.record(target, [1, 2, 3], "sps", draft=draft, max_new_tokens=4, repeats=1)
+    trace = specwb.record(target, [1, 2, 3], "sps", draft=draft, max_new_tokens=4)
     return {
         "method": specwb.method("mcsd:tree=2-1", target, draft=draft, rule="rrsw"),
         "decode": specwb.decode(target, [1, 2, 3], "sps", draft=draft, max_new_tokens=4),

@@ -17,7 +17,7 @@ def target() -> specwb.Target:
 
 
 def test_a_trace_plays_without_a_target():
-    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=3, repeats=1)
+    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=3)
     shown = specwb.microscope([trace, trace])
     assert (len(shown.traces), shown.live) == (2, None)
     assert shown.summary == "ar: 3 tokens in 3 steps, 1.00 per step, and 1 more"
@@ -59,7 +59,7 @@ def test_what_cannot_be_recorded_is_said(change, words):
 
 
 def test_other_messages_change_nothing():
-    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2, repeats=1)
+    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2)
     shown = Microscope(trace)
     for message in (None, "x", {}, {"kind": "record"}, {"kind": "record", "settings": {}}):
         shown._asked(shown, message, None)

@@ -10,14 +10,16 @@ import pytest
 import tiny
 import torch
 from jsonschema import Draft202012Validator
-from test_protocol import EVERYTHING, FIRST, Scorer, made
+from test_protocol import EVERYTHING, FIRST, made
 
 import specwb
-from specwb.core.flow import Draft, Scheme, Scores
+from specwb.core.flow import Draft, Scores
 from specwb.core.probability import Sampling
+from specwb.engine import trace as explained
 from specwb.rules import RULES
 from specwb.show.palette import VOCABULARY
-from specwb.show.scope import TraceError, checked, darts, module, page, schema, section
+from specwb.show.scope import TraceError, checked, module, page, schema, section
+from specwb.show.scope.rounds import RATIO, STRETCHES, stretches, thresholds
 
 PROMPT = tiny.PROMPTS[2]
 NEW = 20
@@ -27,30 +29,21 @@ NEW = 20
 def recorded(key: str, temperature: float) -> tuple[dict, specwb.Method]:
     options = next(options for name, options in FIRST if name == key)
     method = made(key, options, EVERYTHING)
-    trace = specwb.record(
-        EVERYTHING.target, PROMPT, method, max_new_tokens=NEW, temperature=temperature, seed=5,
-        repeats=1,
-    )  # fmt: skip
+    settings = {"max_new_tokens": NEW, "temperature": temperature, "seed": 5}
+    trace = specwb.record(EVERYTHING.target, PROMPT, method, **settings)
     return json.loads(json.dumps(trace, allow_nan=False)), method
 
 
-every_trace = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("key", "temperature"), [(key, heat) for key, _ in FIRST for heat in (0.0, 1.0)]
 )
-
-
-@every_trace
-def test_a_trace_is_what_the_schema_says_and_small(key, temperature):
-    trace, _ = recorded(key, temperature)
+def test_a_trace_tells_what_was_decoded(key, temperature):
+    """It is what the schema says, and what a reader sees accepted is what stays; every dart lies in
+    the segment that has the decision's label."""
+    trace, method = recorded(key, temperature)
     Draft202012Validator(schema()).validate(trace)
     assert checked(trace) == trace
-    eight = json.dumps({**trace, "rounds": trace["rounds"][:8]})
-    assert len(eight) < 300_000
-
-
-@every_trace
-def test_a_trace_tells_what_was_decoded(key, temperature):
-    trace, method = recorded(key, temperature)
+    assert len(json.dumps({**trace, "rounds": trace["rounds"][:8]})) < 300_000
     out = specwb.decode(
         EVERYTHING.target, PROMPT, method, max_new_tokens=NEW, temperature=temperature, seed=5
     )
@@ -61,15 +54,6 @@ def test_a_trace_tells_what_was_decoded(key, temperature):
         assert [token for token, _ in one["text"]] == [*kept, one["bonus"]["token"]]
         for child, parent in zip(one["path"][1:], one["path"], strict=False):
             assert one["parents"][child] == parent
-    assert len(trace["plain"]["seconds"]) == NEW
-
-
-@every_trace
-def test_tests_of_a_trace_lead_along_the_path(key, temperature):
-    """What a reader sees accepted is what stays, and every dart lies in the part that says what was
-    decided."""
-    trace, _ = recorded(key, temperature)
-    for one in trace["rounds"]:
         visited = [level["node"] for level in one["levels"]]
         assert visited == one["path"][: len(visited)]
         for level, node in zip(one["levels"], one["path"][1:], strict=False):
@@ -78,93 +62,79 @@ def test_tests_of_a_trace_lead_along_the_path(key, temperature):
             for test in level["tests"]:
                 assert one["parents"][test["child"]] == level["node"]
                 if "dart" in test:
-                    accepted = test["decision"] == "accepted"
-                    assert fallen(test["dart"]) == accepted, test
+                    assert fallen(test["dart"]) == (test["decision"] == "accepted"), test
             chosen = [t["candidate"] for t in level["tests"] if t["decision"] == "accepted"]
-            if level["darts"] and level["darts"][-1]["what"] == "choose":
-                assert fallen(level["darts"][-1]) == (chosen or [-1])[0]
+            for dart in level["darts"]:
+                assert fallen(dart) == (chosen or [-1])[0]
         if "u" in one["bonus"]:
-            token = one["bonus"]["token"]
+            token, u = one["bonus"]["token"], one["bonus"]["u"]
             (stretch,) = [s for s in one["bonus"]["stretches"] if s[2] == token]
-            assert stretch[0] - 1e-3 <= one["bonus"]["u"] <= stretch[1] + 1e-3
+            assert stretch[0] - 1e-3 <= u <= stretch[1] + 1e-3
 
 
 def fallen(dart: dict) -> int:
-    """The decision of the part that the dart lies in."""
+    """The decision of the segment that the dart lies in."""
     return next(decision for end, decision in dart["segments"] if dart["u"] <= end + 1e-4)
 
 
 def test_something_is_tested_in_most_methods():
-    """The tests above would prove nothing of traces in which nothing happens."""
-    seen = {
-        key: {t["decision"] for r in recorded(key, 1.0)[0]["rounds"] for x in r["levels"]
-              for t in x["tests"]}
-        for key, _ in FIRST
-    }  # fmt: skip
+    """The test above would prove nothing of traces in which nothing happens."""
+    rounds = {key: recorded(key, 1.0)[0]["rounds"] for key, _ in FIRST}
+    tests = {
+        key: [t for r in rounds[key] for x in r["levels"] for t in x["tests"]] for key in rounds
+    }
+    seen = {key: {test["decision"] for test in tests[key]} for key in tests}
     both = [key for key, decisions in seen.items() if {"accepted", "rejected"} <= decisions]
     assert len(both) >= len(FIRST) - 3, seen
-    lenses = {r["lens"]["kind"] for key, _ in FIRST for r in recorded(key, 1.0)[0]["rounds"]
-              if r["lens"]}  # fmt: skip
+    lenses = {r["lens"]["kind"] for rows in rounds.values() for r in rows if r["lens"]}
     wanted = schema()["$defs"]["round"]["properties"]["lens"]["oneOf"][1]
     assert lenses == set(wanted["properties"]["kind"]["enum"])
 
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]
+FIXED = [name for name in RATIO + STRETCHES if name in RULES]
 
 
-def visit(name: str, tokens: list[int], scheme: Scheme, u: list[float], q=Q):
-    """One node with these children, under a rule."""
+@pytest.mark.parametrize("name", FIXED)
+def test_darts_lie_where_the_rule_decides_otherwise(name):
+    """The segments against the rule itself, run on 400 values of one uniform."""
     rule = RULES[name]()
+    tokens = [2] if name == "rejection" else [2, 1]
+    scheme = next(iter(rule.schemes))
     tree = specwb.Tree.branching(len(tokens))
     p = torch.tensor([P], dtype=torch.float64)
-    draft = Draft(
-        tree,
-        torch.tensor([[0, *tokens]]),
-        torch.ones(1, tree.n, dtype=torch.bool),
-        scheme,
-        None if q is None else torch.tensor([[q]], dtype=torch.float64),
-        torch.tensor([[0] + [-1] * len(tokens)]),
-    )
+    q = None if name in STRETCHES else torch.tensor([[Q]], dtype=torch.float64)
+    rows = torch.tensor([[0] + [-1] * len(tokens)])
+    ok = torch.ones(1, tree.n, dtype=torch.bool)
+    draft = Draft(tree, torch.tensor([[0, *tokens]]), ok, scheme, q, rows)
     scores = Scores(p.log()[:, None].expand(-1, tree.n, -1), Sampling(1.0))
-    (one,) = rule.visits(draft, scores, torch.tensor([u], dtype=torch.float64))
-    return rule, one
-
-
-def test_a_dart_is_accepted_below_p_over_q():
-    rule, one = visit("rejection", [2], Scheme.IID, [0.9])
-    test = darts.in_turn(rule, one, 0, 0, torch.tensor([0, 1, 2]))
-    assert test["dart"]["segments"] == [[pytest.approx(0.2 / 0.6, abs=1e-4), 1], [1.0, 0]]
-    assert test["r"] == P
-    assert test["q_now"] == Q
+    tests = [explained.Test(j, x, "", P[x], Q[x], 0.5, "rejected") for j, x in enumerate(tokens)]
+    target, draft_p = p[0], torch.tensor(Q, dtype=torch.float64)
+    ends = [end for _, _, end in thresholds(tests, target, draft_p, without=name == "rrsw")]
+    for u in torch.linspace(0.001, 0.999, 400, dtype=torch.float64).tolist():
+        for j in range(len(tokens)):
+            uniforms = torch.full((1, len(tokens)), 0.9999, dtype=torch.float64)
+            uniforms[0, 0 if name in STRETCHES else j] = u
+            (visit,) = rule.visits(draft, scores, uniforms[:, : rule.uniforms(tree.limits)])
+            if name in STRETCHES:
+                dart = {"u": u, "segments": stretches(tests, target)}
+                near = min(abs(u - end) for end, _ in dart["segments"]) < 1e-3
+                assert near or fallen(dart) == int(visit.choice[0])
+            elif all(end < 0.9999 for end in ends[:j]):
+                assert (int(visit.choice[0]) == j) == (u < ends[j])
 
 
 def test_the_second_candidate_is_compared_with_the_residual():
     """By hand: token 2 is rejected, which leaves (.3, .1, 0) of p. Of independent draws q stays,
     and token 1 is kept below (.1 / .4) / .2; without replacement q is (.5, .5) then."""
-    rule, one = visit("rrs", [2, 1], Scheme.IID, [0.9, 0.9])
-    test = darts.in_turn(rule, one, 0, 1, torch.tensor([0, 1, 2]))
-    assert test["r"] == pytest.approx([0.75, 0.25, 0.0], abs=1e-3)
-    assert test["q_now"] == pytest.approx(Q)
-    assert test["dart"]["segments"] == [[1.0, 1]]  # .25 / .2 is more than 1
-    rule, one = visit("rrsw", [2, 1], Scheme.WITHOUT_REPLACEMENT, [0.9, 0.9])
-    test = darts.in_turn(rule, one, 0, 1, torch.tensor([0, 1, 2]))
-    assert test["q_now"] == pytest.approx([0.5, 0.5, 0.0], abs=1e-3)
-    assert test["dart"]["segments"] == [[pytest.approx(0.5, abs=1e-4), 1], [1.0, 0]]
-
-
-def test_of_fixed_candidates_the_dart_chooses():
-    rule, one = visit("point", [1, 2], Scheme.POINT, [0.7], q=None)
-    (dart,) = darts.drawn(rule, one, 0)
-    near = [pytest.approx(end, abs=1e-4) for end in (0.3, 0.5, 1.0)]
-    assert dart["segments"] == [[near[0], 0], [near[1], 1], [near[2], -1]]
-
-
-def test_of_a_race_one_dart_chooses_and_one_accepts():
-    rule, one = visit("race", [2, 0], Scheme.IID, [0.4, 0.9])
-    choose, accept = darts.drawn(rule, one, 0)
-    assert (choose["what"], accept["what"]) == ("choose", "accept")
-    assert {decision for _, decision in choose["segments"]} == {0, 1}
-    assert fallen(accept) == int(one.choice[0])
+    tests = [explained.Test(j, x, "", P[x], Q[x], 0.9, "rejected") for j, x in enumerate([2, 1])]
+    p, q = torch.tensor(P, dtype=torch.float64), torch.tensor(Q, dtype=torch.float64)
+    for without, expected, end in ((False, Q, 1.0), (True, [0.5, 0.5, 0.0], 0.5)):
+        (_, _, first), (r, q_now, second) = thresholds(tests, p, q, without=without)
+        assert first == pytest.approx(0.2 / 0.6)
+        assert r.tolist() == pytest.approx([0.75, 0.25, 0.0])
+        assert q_now.tolist() == pytest.approx(expected)
+        assert second == pytest.approx(end)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +145,6 @@ def test_of_a_race_one_dart_chooses_and_one_accepts():
 def test_what_is_no_trace_is_refused(wrong):
     with pytest.raises(TraceError, match="trace"):
         checked(wrong)
-
-
-def test_a_recording_needs_a_run():
-    with pytest.raises(ValueError, match="repeats must be an integer >= 1, got 0"):
-        specwb.record(tiny.target(), PROMPT, "ar", repeats=0)
 
 
 HOSTILE = "</script><script>document.title='taken'</script><!-- <img src=x onerror=alert(1)>"
@@ -208,37 +173,3 @@ def test_the_module_parses_no_text_as_html_and_has_the_colours():
     for name, colour in VOCABULARY.items():
         assert f'"{name}": "{colour}"' in code
     assert "#0072B2" not in code.split("\n", 1)[1]  # nowhere but in the first line
-
-
-@pytest.mark.parametrize("more", [{}, {"draw": "sample", "paths": 2}, {"tree": True}], ids=str)
-def test_a_learned_walk_shows_what_it_went_by(more):
-    """The scores of the drafted tokens are the walk's own, behind the tokens before them."""
-    target = EVERYTHING.target
-    options = {"k": 3, "score": Scorer(), **more}
-    trace = specwb.record(
-        target, PROMPT, made("diffuspec", options, EVERYTHING), max_new_tokens=6, temperature=1.0,
-        seed=5, repeats=1,
-    )  # fmt: skip
-    Draft202012Validator(schema()).validate(trace)
-    one = trace["rounds"][0]
-    lens = one["lens"]
-    assert (lens["kind"], lens["learned"]) == ("lattice", "pair")
-    for path in lens["paths"]:
-        for i, rank in enumerate(path["ranks"]):
-            place = lens["places"][i]
-            at = place["ranks"].index(rank)
-            assert place["tokens"][at] == path["tokens"][i]
-            assert place["logq"][at] == path["logq"][i]
-            if path is lens["paths"][0]:
-                assert place["logr"][at] == path["logr"][i]
-    node, drafted = 0, set()
-    for path in lens["paths"]:
-        node = 0
-        for token in path["tokens"]:
-            below = [i for i, parent in enumerate(one["parents"]) if parent == node]
-            node = next(i for i in below if one["tokens"][i] == token)
-            drafted.add(node)
-    every = set(range(1, len(one["tokens"])))
-    assert drafted <= every
-    if more.get("draw") != "sample":  # a drawn walk is shown up to a token that is no candidate
-        assert drafted == every, "every drafted token is on a walk"

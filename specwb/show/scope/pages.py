@@ -17,7 +17,7 @@ from specwb.show.palette import VOCABULARY
 from specwb.show.scope.trace import TraceError, several
 
 FOLDER = Path(__file__).with_name("js")
-PARTS = ("base", "frames", "race", "tree", "panel", "lenses", "main")
+PARTS = ("base", "frames", "prose", "tree", "panel", "lenses", "main")
 """The files that the module is joined from, in this order."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,25 +10,28 @@ from torch import Tensor
 
 from specwb.core.flow import Scheme, Step
 from specwb.core.tree import Trie
-from specwb.engine.trace import Explanation, explain
-from specwb.rules import Greedy, NodeRule, Rule
-from specwb.rules.rule import Visit
-from specwb.show.scope import darts
+from specwb.engine.trace import Explanation, Level, Test, explain
+from specwb.rules import Greedy, Rule
 from specwb.show.scope.trace import short
 
-TOP = 5  # tokens of a row that are listed beside the candidates
+TOP = 5  # tokens of a row that are listed next to the candidates
 CANDIDATES = 12  # of a node's children
 ROWS = 48  # nodes that have a row
+RATIO = ("rejection", "rrs", "rrsw")
+"""Rules that accept a candidate iff its uniform is below a ratio (:func:`thresholds`)."""
+STRETCHES = ("point", "naive")
+"""Rules that accept the candidate in whose stretch of cumulative p their one uniform falls."""
 
 
 class Nodes:
-    """The nodes of a draft that are there, numbered anew from the root on, which is 0. Where a walk
-    takes nodes with equal paths for one, they are one here.
+    """The valid nodes of a draft, numbered anew from the root, which is 0. Where a walk treats
+    nodes with equal paths as one, they are one here.
 
     Attributes:
         number: node of the draft -> its number here.
         old: the reverse.
         parent, token: by number.
+        kids: the children of each node, in drawing order.
     """
 
     def __init__(self, step: Step, row: int) -> None:
@@ -36,64 +39,65 @@ class Nodes:
         tree = draft.tree
         merged = isinstance(step.rule, Greedy) or isinstance(tree, Trie)
         merged = merged or draft.scheme is Scheme.IID_PATHS
-        shape = row if tree.R > 1 else 0
-        parents = tree.parent[shape].tolist()
+        parents = tree.parent[row if tree.R > 1 else 0].tolist()
         valid, tokens = draft.valid[row].tolist(), draft.tokens[row].tolist()
         self.number, self.old, self.parent, self.token = {0: 0}, [0], [-1], [tokens[0]]
         known: dict[tuple[int, int], int] = {}
         for node in range(1, tree.v):
-            if valid[node] and parents[node] in self.number:
-                place = self.number[parents[node]], tokens[node]
-                if merged and place in known:
-                    self.number[node] = known[place]
-                    continue
-                self.number[node] = known[place] = len(self.old)
-                self.old.append(node)
-                self.parent.append(self.number[parents[node]])
-                self.token.append(tokens[node])
+            if not valid[node] or parents[node] not in self.number:
+                continue
+            place = self.number[parents[node]], tokens[node]
+            if merged and place in known:
+                self.number[node] = known[place]
+                continue
+            self.number[node] = known[place] = len(self.old)
+            self.old.append(node)
+            self.parent.append(place[0])
+            self.token.append(tokens[node])
         self.kids: list[list[int]] = [[] for _ in self.old]
         for node, parent in enumerate(self.parent[1:], 1):
             self.kids[parent].append(node)
 
-    def child(self, parent: int, token: int) -> int | None:
-        """The first child of a node with this token."""
-        return next((kid for kid in self.kids[parent] if self.token[kid] == token), None)
+    def children(self, parent: int, tokens: Sequence[int]) -> list[int | None]:
+        """The children of a node that candidates with these tokens are: of equal tokens the
+        first candidate is the first child, and so on while there are further ones."""
+        places: list[int | None] = []
+        for token in tokens:
+            same = [kid for kid in self.kids[parent] if self.token[kid] == token]
+            left = [kid for kid in same if kid not in places]
+            places.append(next(iter(left or same), None))
+        return places
 
 
 def as_round(step: Step, row: int = 0) -> dict[str, Any]:
-    """One row of a decoding step, as the schema of docs/trace.md says, without the words,
-    the clock and the lens.
+    """One row of a decoding step, as the schema of docs/trace.md says, without words and lens.
 
     Args:
         step: a step that was traced.
         row: the row.
     Raises:
-        ValueError: as :func:`specwb.explain` does.
+        ArgumentError: as :func:`specwb.explain` does.
     """
-    assert step.scores is not None
     explained = explain(step, row)
     nodes = Nodes(step, row)
-    verdict = step.verdict
-    accepted = int(verdict.accepted[row])
-    path = verdict.path[row, : accepted + 1].tolist()
+    accepted = int(step.verdict.accepted[row])
+    path = step.verdict.path[row, : accepted + 1].tolist()
     bonus, left = _bonus(step, row, explained, nodes, path[-1])
     on_path = [nodes.number[node] for node in path if node in nodes.number]
     tested = [nodes.number.get(level.node, 0) for level in explained.levels]
     inner = [node for node, kids in enumerate(nodes.kids) if kids]
-    wanted = list(dict.fromkeys([*tested, *on_path, *inner]))[:ROWS]
     rows = {}
-    for node in wanted:
-        last = node == bonus["node"]
-        rows[str(node)] = _row(step, row, nodes, node, left if last else None, bonus["token"])
-    beside = step.draft.tree.n - step.draft.tree.v
+    for node in list(dict.fromkeys([*tested, *on_path, *inner]))[:ROWS]:
+        drawn_from = left if node == bonus["node"] else None
+        rows[str(node)] = _row(step, row, nodes, node, drawn_from, bonus["token"])
     return {
         "index": step.index,
         "length": int(step.length[row]),
         "parents": nodes.parent,
         "tokens": nodes.token,
-        "beside": beside,
+        "beside": step.draft.tree.n - step.draft.tree.v,
         "rows": rows,
-        "levels": _levels(step, row, explained, nodes, rows),
+        "levels": [_level(step, row, level, nodes, rows) for level in explained.levels],
         "path": on_path,
         "accepted": accepted,
         "bonus": bonus,
@@ -101,87 +105,131 @@ def as_round(step: Step, row: int = 0) -> dict[str, Any]:
     }
 
 
-def _levels(
-    step: Step, row: int, explained: Explanation, nodes: Nodes, rows: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The tests by visited node, with darts and what each compared at the tokens of its row."""
-    rule: Any = step.rule
-    visits: list[Visit] = []
-    if isinstance(rule, NodeRule) and not isinstance(rule, Greedy) and step.uniforms is not None:
-        rule = copy.copy(rule)
-        rule.lazy = False
-        assert step.scores is not None
-        visits = list(rule.visits(step.draft, step.scores, step.uniforms))
-    levels = []
-    for place, level in enumerate(explained.levels):
-        node = nodes.number.get(level.node, 0)
-        visit = visits[place] if place < len(visits) else None
-        shown = torch.tensor(rows[str(node)]["tokens"], device=level.residual.device)
-        tests, stays = [], False
-        for test in level.tests:
-            if test.decision == "invalid":
-                continue
-            child = nodes.child(node, test.token)
-            if visit is not None:
-                child = nodes.number.get(int(visit.kids[row, test.candidate]), child)
-            entry = {
-                "candidate": test.candidate,
-                "child": child,
-                "token": test.token,
-                "p": short(test.p),
-                "q": None if test.q is None else short(test.q),
-                "decision": test.decision,
-            }
-            if visit is not None and rule.in_turn and test.decision != "not tested":
-                entry |= darts.in_turn(rule, visit, row, test.candidate, shown)
-            stays = stays or test.decision == "accepted"
-            tests.append(entry)
-        levels.append(
-            {
-                "node": node,
-                "depth": level.depth,
-                "tests": tests,
-                "residual": None if stays else [short(x) for x in level.residual[shown].tolist()],
-                "darts": [] if visit is None or rule.in_turn else darts.drawn(rule, visit, row),
-            }
-        )
-    return levels
+def _distributions(
+    step: Step, row: int, node: int, inner: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """p ``[V]`` at a node of the draft, at temperature 0 that at temperature 1; q ``[V]`` of its
+    children, None where they are fixed and at nodes that are not ``inner``."""
+    assert step.scores is not None
+    at = torch.full_like(step.length, node)
+    greedy = step.scores.sampling.greedy
+    logits = step.scores.logits[row, node].double()
+    p = logits.softmax(-1) if greedy else step.scores.p(at)[row].double()
+    draft, q = step.draft, None
+    if inner and draft.q is not None and draft.q_row is not None:
+        place = int(draft.q_row[row if len(draft.q_row) > 1 else 0, node])
+        q = draft.q[row, place].double() if place >= 0 else None
+    return p / p.sum(), q
+
+
+def _level(
+    step: Step, row: int, level: Level, nodes: Nodes, rows: dict[str, Any]
+) -> dict[str, Any]:
+    """The tests at one visited node, each with its threshold and what it compared at the tokens
+    of the node's row."""
+    node = nodes.number.get(level.node, 0)
+    shown = torch.tensor(rows[str(node)]["tokens"], device=level.residual.device)
+    tests = [test for test in level.tests if test.decision != "invalid"]
+    kids = nodes.children(node, [test.token for test in tests])
+    name = step.rule.name if isinstance(step.rule, Rule) else ""
+    entries: list[dict[str, Any]] = [
+        {
+            "candidate": test.candidate,
+            "child": child,
+            "token": test.token,
+            "p": short(test.p),
+            "q": None if test.q is None else short(test.q),
+            "decision": test.decision,
+        }
+        for test, child in zip(tests, kids, strict=True)
+    ]
+    p, q = _distributions(step, row, level.node)
+    darts = []
+    if name in RATIO and q is not None:
+        compared = thresholds(tests, p, q, without=name == "rrsw")
+        for entry, test, (r, q_now, end) in zip(entries, tests, compared, strict=True):
+            if test.decision == "not tested":
+                break
+            segments = [[short(end), 1]] * (end > 0) + [[1.0, 0]] * (end < 1)
+            entry["dart"] = {"u": short(test.u or 0.0), "segments": segments}
+            entry["r"] = [short(x) for x in r[shown].tolist()]
+            entry["q_now"] = [short(x) for x in q_now[shown].tolist()]
+    elif name in STRETCHES and tests:
+        darts.append({"u": short(tests[0].u or 0.0), "segments": stretches(tests, p)})
+    stays = any(test.decision == "accepted" for test in tests)
+    return {
+        "node": node,
+        "depth": level.depth,
+        "tests": entries,
+        "residual": None if stays else [short(x) for x in level.residual[shown].tolist()],
+        "darts": darts,
+    }
+
+
+def thresholds(
+    tests: Sequence[Test], p: Tensor, q: Tensor, without: bool
+) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """The comparison of each candidate, those before it being rejected: candidate x is accepted
+    iff its uniform is below ``min(1, r(x) / q(x))``.
+
+    r is p at first and ``norm((r - q)+)`` after each rejection (recursive rejection sampling);
+    sampling ``without`` replacement, rejected tokens leave q as well.
+
+    Args:
+        tests: of the candidates, in drawing order.
+        p, q: ``[V]``, normalised.
+    Returns:
+        r and q ``[V]``, and the threshold.
+    """
+    r = p
+    for test in tests:
+        qx = float(q[test.token])
+        yield r, q, min(1.0, float(r[test.token]) / qx) if qx > 0 else 0.0
+        if qx == 0:
+            continue
+        left = (r - q).relu()
+        r = left / left.sum() if left.sum() > 0 else r
+        if without:
+            q = q.clone()
+            q[test.token] = 0
+            q = q / q.sum() if q.sum() > 0 else q
+
+
+def stretches(tests: Sequence[Test], p: Tensor) -> list[list[float]]:
+    """Pairs (where it ends, candidate) along the children's cumulative p, equal ones counted
+    once; beyond them -1: none is accepted."""
+    pairs: list[list[float]] = []
+    end, seen = 0.0, set()
+    for test in tests:
+        if test.token not in seen:
+            end += float(p[test.token])
+            pairs.append([short(end), test.candidate])
+        seen.add(test.token)
+    return [*pairs, [1.0, -1]]
 
 
 def _row(
     step: Step, row: int, nodes: Nodes, node: int, left: Tensor | None, bonus: int
 ) -> dict[str, Any]:
-    """p, q and, where the path ends, what the bonus token is drawn from, at one node."""
-    assert step.scores is not None
-    at = torch.full_like(step.length, nodes.old[node])
-    logits = step.scores.logits[row, nodes.old[node]].double()
-    greedy = step.scores.sampling.greedy
-    p = logits.softmax(-1) if greedy else step.scores.p(at)[row].double()
-    q = None
-    draft = step.draft
-    if draft.q is not None and draft.q_row is not None:
-        where = int(draft.q_row[row if len(draft.q_row) > 1 else 0, nodes.old[node]])
-        if where >= 0 and nodes.kids[node]:
-            q = draft.q[row, where].double()
+    """p, q and, where the path ends, the distribution of the bonus token, at one node."""
+    p, q = _distributions(step, row, nodes.old[node], inner=bool(nodes.kids[node]))
     listed = [nodes.token[kid] for kid in nodes.kids[node][:CANDIDATES]]
-    listed += p.topk(min(TOP, len(p))).indices.tolist()
-    if q is not None:
-        listed += q.topk(min(3, len(q))).indices.tolist()
+    for values, count in ((p, TOP), (q, 3), (left, 3)):
+        if values is not None:
+            listed += values.topk(min(count, len(values))).indices.tolist()
     if left is not None:
-        listed += [*left.topk(min(3, len(left))).indices.tolist(), bonus]
+        listed.append(bonus)
     tokens = list(dict.fromkeys(listed))
-    index = torch.tensor(tokens, device=p.device)
-
-    def at_tokens(x: Tensor | None) -> list[float] | None:
-        return None if x is None else [short(one) for one in x[index].tolist()]
-
-    return {"tokens": tokens, "p": at_tokens(p), "q": at_tokens(q), "left": at_tokens(left)}
+    entry: dict[str, Any] = {"tokens": tokens}
+    for name, values in (("p", p), ("q", q), ("left", left)):
+        entry[name] = None if values is None else [short(x) for x in values[tokens].tolist()]
+    return entry
 
 
 def _bonus(
     step: Step, row: int, explained: Explanation, nodes: Nodes, last: int
 ) -> tuple[dict[str, Any], Tensor | None]:
-    """The origin of the bonus token, and the distribution ``[V]`` it was drawn from."""
+    """The origin of the bonus token, and the distribution ``[V]`` that it was drawn from."""
     token, verdict = int(step.verdict.bonus[row]), step.verdict
     bonus: dict[str, Any] = {"token": token, "node": nodes.number.get(last, 0), "how": "argmax"}
     if explained.trimmed:
@@ -192,21 +240,20 @@ def _bonus(
         return bonus, None
     left = verdict.distribution[row].double()
     left = left / left.sum()
-    ended_at = next((one for one in explained.levels if one.node == last), None)
+    ended_at = next((level for level in explained.levels if level.node == last), None)
     bonus["how"] = "p" if ended_at is None else "residual"
     if step.bonus_uniform is not None:
-        cdf = left.cumsum(0)
+        ends = left.cumsum(0)
         shown = sorted({*left.topk(min(TOP, len(left))).indices.tolist(), token})
-        stretches = []
-        for one in shown:
-            end = float(cdf[one])
-            stretches.append([short(end - float(left[one])), short(end), one])
-        bonus |= {"u": short(float(step.bonus_uniform[row])), "stretches": stretches}
+        bonus["u"] = short(float(step.bonus_uniform[row]))
+        bonus["stretches"] = [
+            [short(float(ends[x] - left[x])), short(float(ends[x])), x] for x in shown
+        ]
     return bonus, left
 
 
 def rule_of(step: Step) -> dict[str, str]:
-    """The rule's name and, in its own words, what it does."""
+    """The rule's name, the first paragraph of its docstring, and its exactness."""
     rule = step.rule
     assert isinstance(rule, Rule)
     words = (type(rule).__doc__ or "").strip().split("\n\n")[0]

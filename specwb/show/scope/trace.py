@@ -14,7 +14,6 @@ from specwb.core.files import document
 FORMAT = "specwb-trace"
 VERSION = 1
 SCHEMA = Path(__file__).with_name("trace.schema.json")
-PARTS = ("draft", "score", "verify", "commit")
 
 
 class TraceError(SpecwbError, ValueError):

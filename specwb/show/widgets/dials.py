@@ -234,7 +234,7 @@ class Dials(Explorer):
         how = {"temperature": heat, "seed": 0, "eos": ()}
         known, prompt = self._known, self._ids[at["text"]]
         if (key := (tried, "trace", *prompt)) not in known:
-            more = {"max_new_tokens": SHOWN, "repeats": 1}
+            more = {"max_new_tokens": SHOWN}
             known[key] = record(self.target, prompt, built, **more, **how)
         if not self._figures:
             self._figures = [Microscope(stage="bonus"), LiveFigure(Figure())]

@@ -36,11 +36,6 @@ function number(x) {
   return x.toFixed(x < 0.1 ? 3 : 2);
 }
 
-const milliseconds = (seconds) => {
-  const ms = 1000 * seconds;
-  return `${ms < 10 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
-};
-
 function label(x, y, text, attributes) {
   return s("text", { x, y, ...attributes }, text);
 }
@@ -162,7 +157,6 @@ const STYLE = `
 .sw g.node.chosen rect.box { stroke: var(--ink); stroke-width: 3; }
 .sw details { margin-top: 8px; color: var(--soft); font-size: 12.5px; }
 .sw summary { cursor: pointer; }
-.sw .busy { color: var(--t-rejected); }
 .sw .paths { border-collapse: collapse; font-size: 12.5px; margin-top: 8px; }
 .sw .paths td, .sw .paths th { padding: 2px 12px 2px 0; text-align: right; font-weight: 400;
   border: 0; background: none; }

@@ -51,18 +51,6 @@ function stateOf(round, frame, node) {
   return frame.stage === "bonus" ? "untested" : "draft";
 }
 
-// seconds from the beginning to the end of a frame
-function clockAt(trace, frame) {
-  let now = 0;
-  for (let r = 0; r < frame.r; r++) now += sum(Object.values(trace.rounds[r].seconds));
-  const parts = trace.rounds[frame.r].seconds;
-  now += parts.draft;
-  if (frame.stage !== "draft") now += parts.score;
-  if (frame.stage === "test") now += parts.verify / 2;
-  if (frame.stage === "bonus") now += parts.verify + parts.commit;
-  return now;
-}
-
 // the tokens of the text at a frame: [text, who, whether of this round]
 function written(trace, frame) {
   const list = [];

@@ -335,20 +335,12 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
       46)}`), h("td", { class: "t-draft" }, total(path, "logq").toFixed(2)),
     h("td", { class: "soft" }, total(path, "logr").toFixed(2)),
     h("td", {}, path.score.toFixed(2)))));
-  const how = lens.learned ? {
-    title: "one walk by learned scores",
-    r: `r, the learned score (${lens.learned}): sees the candidate before, here that of the thick ` +
-      "walk",
-    note: "A walk goes from place to place and takes, or draws, a candidate by r; score = mean log r.",
-  } : {
-    title: "one path searched",
-    r: `r, the n-gram proxy: sees the ${lens.order - 1} tokens before, here those of the best path`,
-    note: `score = mean of ${lens.lam} log q + ${(1 - lens.lam).toFixed(2)} log r; the thick path ` +
-      "wins and is drafted.",
-  };
-  return { title: `DiffuSpec\u2019s lattice: all places at once, ${how.title}`,
+  return { title: "DiffuSpec\u2019s lattice: all places at once, one path searched",
     body: [wide(svg), h("ul", { class: "legend" }, item("draft", "", "q, the diffusion model: " +
-      "does not know its neighbours"), item("other", "", how.r)), table, note(how.note)] };
+      "does not know its neighbours"), item("other", "", `r, the n-gram proxy: sees the ` +
+      `${lens.order - 1} tokens before, here those of the best path`)), table,
+      note(`score = mean of ${lens.lam} log q + ${(1 - lens.lam).toFixed(2)} log r; the thick path ` +
+        "wins and is drafted.")] };
 };
 
 LENSES.easyspec = (lens, round, frame, trace, width) => {

@@ -84,7 +84,6 @@ export function mount(element, data, ask = null) {
     const two = outer + 2 >= 850 && reach(trace.rounds[at.r]) < outer * 0.56;
     const half = two ? [outer * 0.528 - 40, outer * 0.472 - 34] : [outer - 26, outer - 26];
     const panel = panelOf(trace, at, ui.chosen, Math.max(half[1], 280), id);
-    const raced = race(trace, at, outer - 4);
     hosts.range.value = ui.frame;
     hosts.range.setAttribute("aria-valuetext", `step ${at.r + 1}, ${STAGES[at.stage]}`);
     hosts.where.textContent = `step ${at.r + 1} of ${trace.rounds.length}`;
@@ -104,8 +103,8 @@ export function mount(element, data, ask = null) {
         h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
           tree), legend(), treeNote(trace, at)),
         h("div", { class: "pane", "data-panel": "" }, panel.pane)),
-      h("section", { "aria-label": "clock and text" }, raced.svg, text, h("p", { class: "soft" },
-        raced.line), clockNote(trace)),
+      h("section", { "aria-label": "text" }, text, h("p", { class: "soft", "data-tally": "" },
+        tally(trace, at))),
       lens,
     ].filter(Boolean));
     text.scrollTop = text.scrollHeight;
@@ -311,13 +310,12 @@ function highlighted(trace, frame) {
 function sayOf(trace, frame) {
   const round = trace.rounds[frame.r];
   const n = round.tokens.length - 1;
-  const seconds = round.seconds;
   if (frame.stage === "draft") return { kind: "draft", says: `The draft proposes ${n} token` +
-    `${n === 1 ? "" : "s"} after \u201c${visible(trace.words[round.tokens[0]] ?? "")}\u201d, in ` +
-    `${milliseconds(seconds.draft)}. Nobody has judged them yet.` };
-  if (frame.stage === "score") return { kind: "target", says: n ? `One forward of the target ` +
-    `scores all of them at once, and the place after each, in ${milliseconds(seconds.score)}.`
-    : `One forward of the target scores the next place, in ${milliseconds(seconds.score)}.` };
+    `${n === 1 ? "" : "s"} after \u201c${visible(trace.words[round.tokens[0]] ?? "")}\u201d. ` +
+    "Nobody has judged them yet." };
+  if (frame.stage === "score") return { kind: "target", says: n ? "One forward of the target " +
+    "scores all of them at once, and the place after each."
+    : "One forward of the target scores the next place." };
   return { kind: frame.stage === "bonus" ? "target" : "", says: frame.stage === "bonus"
     ? `The step ends with the bonus token \u201c${visible(trace.words[round.bonus.token] ?? "")}` +
     "\u201d, the target\u2019s own." : "" };

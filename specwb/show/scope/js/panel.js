@@ -183,21 +183,15 @@ function explainTest(trace, round, found, word, width, id) {
       : `\u201c${name}\u201d stays if the dart falls below ${number(end)}. It falls at ` +
       `${number(test.dart.u)}: ${accepted ? "accepted" : "rejected"}.`;
   } else if (level.darts && level.darts.length) {
-    for (const [n, dart] of level.darts.entries()) {
-      const parts = dart.segments.map(([end, label]) => ({ end,
-        kind: label >= 0 ? "accepted" : "other",
-        name: label >= 0 ? word(level.tests.find((one) => one.candidate === label)?.token ?? "")
-          : "another token" }));
-      const line = dart.what === "choose" ? "the dart chooses" : "the dart accepts or not";
-      drawn.push(h("p", { class: "soft" }, `${line}:`),
-        dartOf(dart, parts, width, `${id}d${n}`, line));
-    }
-    const u = number(level.darts[level.darts.length - 1].u);
+    const [dart] = level.darts;
+    const parts = dart.segments.map(([end, label]) => ({ end,
+      kind: label >= 0 ? "accepted" : "other",
+      name: label >= 0 ? word(level.tests.find((one) => one.candidate === label)?.token ?? "")
+        : "another token" }));
+    drawn.push(dartOf(dart, parts, width, `${id}d`, "the dart chooses"));
+    const u = number(dart.u);
     const kept = level.tests.find((one) => one.decision === "accepted");
-    says = level.darts.some((dart) => dart.what === "accept")
-      ? "The rule chooses one of the candidates, and the dart decides whether it stays: " +
-        (kept ? `\u201c${word(kept.token)}\u201d is accepted.` : "it is rejected.")
-      : kept
+    says = kept
       ? `The target draws: the dart u = ${u} falls into the stretch of a drafted token, ` +
         `\u201c${word(kept.token)}\u201d: accepted.`
       : `The target draws: the dart u = ${u} falls into no drafted token's stretch, so all of them `
@@ -214,8 +208,9 @@ function explainTest(trace, round, found, word, width, id) {
       h("span", { class: `verdict t-${accepted ? "accepted" : "rejected"}` },
         accepted ? "accepted \u2713" : "rejected \u2717")));
   } else {
-    says = `Rule ${trace.method.rule.name} decides about whole paths, not token by token: ` +
-      `\u201c${name}\u201d is ${accepted ? "on the path that stays" : "not on it"}.`;
+    const kept = level.tests.find((one) => one.decision === "accepted");
+    says = `Rule ${trace.method.rule.name} decides about all of these candidates at once: ` +
+      (kept ? `\u201c${word(kept.token)}\u201d is accepted.` : "none of them is accepted.");
   }
   return { drawn, says };
 }
