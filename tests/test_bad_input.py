@@ -29,12 +29,11 @@ from specwb.lab.sweeps.space import Range, Space, SweepError
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir
 from specwb.models.prompts import chat
-from specwb.models.templates import TemplateError
 from specwb.show import course
 from specwb.show.scope import TraceError, page, section
 
 TARGET = tiny.target()
-TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if 'pirate' %}{% endif %}"
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 
 
 def talker():
@@ -50,23 +49,11 @@ def panicking():
     return tokenizer
 
 
-def endless(template: str) -> Callable[[], object]:
-    """A chat by a template that writes for ever, or too much."""
-
-    def act() -> object:
-        tokenizer = tiny.tokenizer(tiny.WORDS)
-        tokenizer.chat_template = template
-        return chat(tokenizer, [{"role": "user", "content": "w1"}])
-
-    return act
-
-
-NESTED = "".join(f"{{% for {x} in range(99999) %}}" for x in "abc") + "{% endfor %}" * 3
 TALKER, PANICKING = (specwb.load(TARGET.model, tokenizer=make()) for make in (talker, panicking))
 
 
-def says(content: object, role: object = "user") -> Callable[[], object]:
-    return lambda: chat(TALKER.tokenizer, [{"role": role, "content": content}])
+def says(content: object) -> Callable[[], object]:
+    return lambda: chat(TALKER.tokenizer, [{"role": "user", "content": content}])
 
 
 def trace(**changes) -> dict:
@@ -120,8 +107,6 @@ PYTHON = {
     "content None": (says(None), PromptError, "content of a message is a text, got None"),
     "content int": (says(5), PromptError, "content of a message is a text, got 5"),
     "content list": (says(["a"]), PromptError, r"content of a message is a text, got \['a'\]"),
-    "role": (says("w1", "wizard"), PromptError, "a role is one of system, .* got 'wizard'"),
-    "role int": (says("w1", 5), PromptError, "a role is one of .* got 5"),
     "panic": (
         lambda: specwb.decode(PANICKING, "a" * 40 + "!", max_new_tokens=1),
         PromptError,
@@ -147,7 +132,7 @@ PYTHON = {
     "mask": (
         lambda: specwb.decode(TALKER, {"input_ids": [[1]], "attention_mask": [None]}),
         PromptError,
-        r"attention_mask must be one list a row, got \[None\]",
+        "row 0 of attention_mask must be 1 at the tokens of a text",
     ),
     "ranks": (lambda: specwb.load("lab", ranks=5), LoadError, "ranks must come from .* got 5"),
     "tokenizer": (
@@ -173,13 +158,6 @@ PYTHON = {
     "options": (lambda: specwb.register("x", print, options=5), MethodError, "must be a dataclass"),
     "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
     "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
-    "template endless": (endless(NESTED), TemplateError, "has not ended after 10,000,000 steps"),
-    "template writes": (
-        endless("{{ 'w1 ' * 10**8 }}"),
-        TemplateError,
-        "chat template writes 300,000,000 letters, more than 4,000,000",
-    ),
-    "template long": (endless("w1 " * 10**7), TemplateError, "template has 30,000,000 letters"),
     "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
     "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }
@@ -198,17 +176,6 @@ def test_a_call(act, kind, words, tmp_path, monkeypatch):
     assert isinstance(caught.value, SpecwbError)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
-
-
-def test_roles_that_are_known_or_named_in_the_template():
-    for role in ("user", "system", "developer", "tool", "pirate"):
-        assert says("w1", role)() == [1]
-    called = {"role": "assistant", "content": None, "tool_calls": []}
-    assert chat(TALKER.tokenizer, [{"role": "user", "content": "w1"}, called, *_user("w2")])
-
-
-def _user(text: str) -> list[dict]:
-    return [{"role": "user", "content": text}]
 
 
 def test_a_solution_that_ends_the_program_is_wrong():

@@ -29,8 +29,8 @@ from scripts.build_lab.tokenizer import train_tokenizer
 from specwb.core.files import Output, claim, home, weights_hash, whole_folder, write
 from specwb.core.progress import lines
 from specwb.engine.decoding import decode
+from specwb.models.device import resolve_device
 from specwb.models.load import data_dir
-from specwb.models.placement import resolve_device
 from specwb.models.questions import load_prompts
 from specwb.models.target import Target
 from specwb.training import corpus as text

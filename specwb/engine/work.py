@@ -7,7 +7,7 @@ import os
 from specwb.core.errors import SpecwbError
 from specwb.core.progress import duration
 from specwb.engine.machine import one_step
-from specwb.models.memory import free_bytes, gib
+from specwb.models.device import free_bytes, gib
 from specwb.models.target import Target
 
 HOURS = 24.0

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specwb.models.device import check_room
 from specwb.models.layers import MOST_PARTS, processors
-from specwb.models.memory import check_room
 
 EQUAL = 8 * MOST_PARTS
 """A text's slots on a GPU are a multiple of this."""

@@ -38,16 +38,6 @@ class HeadError(LoadError):
     """A trained head cannot be loaded, or was trained for another target."""
 
 
-@contextmanager
-def naming(where: Path | None = None) -> Iterator[None]:
-    """Raises what is wrong with a head's folder as a HeadError, which names the folder."""
-    try:
-        yield
-    except LoadError as error:
-        named = where is None or str(error).startswith(str(where))
-        raise HeadError(str(error) if named else f"{where}: {error}") from error
-
-
 @dataclass
 class Stored:
     """What lies in a head's folder; its ``card.json`` where training here wrote one."""
@@ -71,10 +61,13 @@ def opened(
     Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger than
     its heads.
     """
-    with naming():
+    where: Path | None = None
+    try:
         where, _ = folder_of(source, names, wanted)
-    with naming(where):
         yield _read(where, target, names, wanted)
+    except LoadError as error:
+        named = where is None or str(error).startswith(str(where))
+        raise HeadError(str(error) if named else f"{where}: {error}") from error
 
 
 def _read(
@@ -89,14 +82,13 @@ def _read(
     else:
         check_origin(card, "target", repr(target.name), sha256)
     parts = weight_files(where, names, wanted)
-    if parts is not None:
-        weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}
-        check_weights(where, card)
-        return Stored(where, config, _from_int8(weights), card)
-    suffixes = (".safetensors", ".bin", ".pt")
-    others = sorted(path.name for path in where.iterdir() if path.suffix in suffixes)
-    hint = f"; it has {others[0]}: is this another kind of head?" if others else ""
-    raise HeadError(f"the folder has no weights under the names {' or '.join(names)}{hint}")
+    if parts is None:
+        others = [p.name for p in where.iterdir() if p.suffix in (".safetensors", ".bin", ".pt")]
+        hint = f"; it has {min(others)}: is this another kind of head?" if others else ""
+        raise HeadError(f"the folder has no weights under the names {' or '.join(names)}{hint}")
+    weights = {key: w for part in parts for key, w in _tensors(part, wanted).items()}
+    check_weights(where, card)
+    return Stored(where, config, _from_int8(weights), card)
 
 
 def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
@@ -105,8 +97,7 @@ def _tensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
             from safetensors import safe_open
 
             with safe_open(path, "pt") as file:
-                keys = [key for key in file.keys() if wanted(key)]  # noqa: SIM118
-                return {key: file.get_tensor(key) for key in keys}
+                return {key: file.get_tensor(key) for key in filter(wanted, file.keys())}
         weights = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(weights, dict) or not all(isinstance(w, Tensor) for w in weights.values()):
         raise HeadError(f"{path} holds no table of weights")
@@ -132,11 +123,14 @@ def check_said(config: dict[str, Any], name: str, found: object) -> None:
 
 def check_sizes(target: Target, hidden: int | None = None, vocabulary: int | None = None) -> None:
     """Refuses what was trained for a target of another hidden size or vocabulary."""
-    own = target.backbone.config.hidden_size, target.vocabulary
-    said = (f"hidden size {hidden}", f"{vocabulary} tokens")
-    for size, its, text in zip((hidden, vocabulary), own, said, strict=True):
-        if size not in (None, its):
-            raise HeadError(f"trained for a target of {text}, {target.name!r} has {its}")
+    width = target.backbone.config.hidden_size
+    if hidden not in (None, width):
+        trained, its = f"hidden size {hidden}", width
+    elif vocabulary not in (None, target.vocabulary):
+        trained, its = f"{vocabulary} tokens", target.vocabulary
+    else:
+        return
+    raise HeadError(f"trained for a target of {trained}, {target.name!r} has {its}")
 
 
 def fill(module: nn.Module, weights: dict[str, Tensor], target: Target) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from specwb.core.errors import SpecwbError
-from specwb.core.files import first_line, foreign, home, table, weights_hash
+from specwb.core.files import document, first_line, foreign, home, table, weights_hash
 
 SAFE = ("model.safetensors", "pytorch_model.bin")
 """What a whole model's weights are called: the first that exists. ``NAME.index.json`` stands for
@@ -161,61 +161,46 @@ def weight_files(
     """The first of ``names`` that is in a folder, or those of its parts that have ``wanted`` keys;
     None where none is there. A file that is missing or cut off is named: the libraries speak of
     headers."""
-    for name in names:
-        index = where / f"{name}.index.json"
-        if index.is_file() or (where / name).is_file():
-            parts = shards(index, wanted) if index.is_file() else [name]
-            for path in (where / part for part in parts):
-                if not path.is_file():
-                    raise LoadError(
-                        f"weight file {path.name} is missing, though the index names it; "
-                        f"fetch {where} again"
-                    )
-                if path.suffix == ".safetensors":
-                    damaged = "is damaged, cut off or no file of weights; fetch it again"
-                    with foreign(f"weight file {path} {damaged}", LoadError):
-                        tensors_in(path)
-            return [where / part for part in parts]
-    return None
-
-
-def tensors_in(path: Path) -> int:
-    """How many tensors the header of a safetensors file describes; it is checked as the library
-    does: types, shapes, and that their bytes are the file's."""
     from safetensors import safe_open
 
-    with safe_open(path, "pt") as file:
-        return len(file.keys())
+    name = next(
+        (n for n in names if (where / n).is_file() or (where / f"{n}.index.json").is_file()), None
+    )
+    if name is None:
+        return None
+    index = where / f"{name}.index.json"
+    parts = [where / part for part in (shards(index, wanted) if index.is_file() else [name])]
+    for path in parts:
+        if not path.is_file():
+            raise LoadError(
+                f"weight file {path.name} is missing, though the index names it; "
+                f"fetch {where} again"
+            )
+        if path.suffix == ".safetensors":
+            damaged = "is damaged, cut off or no file of weights; fetch it again"
+            with foreign(f"weight file {path} {damaged}", LoadError), safe_open(path, "pt"):
+                pass  # types, shapes, and that their bytes are the file's
+    return parts
+
+
+CHECKSUM = {"type": ["string", "null"]}
+RANKS = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}}
+ACCURACIES = {"type": "object", "properties": {"rank": {"type": "array", "items": RANKS}}}
+CARD = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("sha256", "target_sha256", "draft_sha256", "gguf_sha256"), CHECKSUM),
+        "held_out": {"type": ["object", "null"], "additionalProperties": ACCURACIES},
+    },
+}
+"""The schema of a card: checksums, and accuracies by domain, position and rank."""
 
 
 def card_of(where: Path) -> dict[str, Any]:
     """A folder's ``card.json``, where training here wrote one: what it was made of and what was
-    measured.
-    """
-    card = table(where / "card.json", LoadError)
-    for key in ("sha256", "target_sha256", "draft_sha256", "gguf_sha256"):
-        if not isinstance(card.get(key), str | None):
-            raise LoadError(
-                f"{where / 'card.json'}: {key} must be a checksum in hexadecimal digits, "
-                f"got {card[key]!r}"
-            )
-    measured = card.get("held_out")
-    domains: Iterable[Any] = () if measured is None else (None,)
-    if isinstance(measured, dict):
-        domains = measured.values()
-    if not all(isinstance(one, dict) and _accuracies(one.get("rank", [[0.0]])) for one in domains):
-        raise LoadError(
-            f"{where / 'card.json'}: held_out must hold accuracies from 0 to 1, by domain, "
-            "position and rank"
-        )
-    return card
-
-
-def _accuracies(rows: Any) -> bool:
-    """Whether this is a list of lists of numbers from 0 to 1."""
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        return False
-    return all(type(x) in (int, float) and 0 <= x <= 1 for row in rows for x in row)
+    measured."""
+    path = where / "card.json"
+    return document(path, CARD, LoadError) if path.is_file() else table(path, LoadError)
 
 
 def check_weights(where: Path, card: dict[str, Any]) -> str | None:

@@ -24,9 +24,9 @@ from specwb.core.mask import causal_mask, last_seen, tree_mask
 from specwb.core.tree import Tree
 from specwb.models.architectures import UnsupportedModel, check_causal, context, text_config
 from specwb.models.cache import KVCache, SpreadCache
+from specwb.models.device import device_of, is_spread
 from specwb.models.hooks import check_whole
 from specwb.models.place import Place
-from specwb.models.placement import device_of, is_spread
 
 # how far two ways to compute the same logits may lie apart, of the largest one
 MARGINS = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}

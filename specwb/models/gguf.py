@@ -8,17 +8,13 @@ ordinary folder, and loaded from there ever after.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from filelock import FileLock
@@ -26,8 +22,8 @@ from filelock import FileLock
 from specwb.core.extras import require
 from specwb.core.files import first_line, foreign, home, table, whole_folder
 from specwb.models.architectures import check_causal
+from specwb.models.device import check_fits, free_bytes, gib, parameters
 from specwb.models.folder import LoadError, first_three, quiet
-from specwb.models.memory import check_weights_fit, free_bytes, gib, parameters
 from specwb.models.products import cache_folder
 from specwb.models.reading import tokenizer, weights
 
@@ -40,7 +36,6 @@ PRECISE = {"F16", "F32", "F64"}
 """Types of matrices that bfloat16 would round. In the others a weight is one of at most 256 steps
 of its block, so its error is already that of bfloat16's eight bits or larger."""
 CARD = "card.json"
-TOKENIZER_BYTES = 2**26  # room on the disk for what is no weight
 
 
 def split(source: Any, file: str | None) -> tuple[Any, str | None]:
@@ -121,8 +116,7 @@ def converted(
         dtype: the number type that is wanted. The folder is in float32, from which any other is
             cast, or in ``dtype`` where the memory has no room for float32.
     Raises:
-        LoadError: the file cannot be read, the cache has no room or cannot be written, or the
-            folder there is damaged.
+        LoadError: the file cannot be read, or the cache cannot be written.
         MemoryShortage: the model does not fit into memory.
     """
     wanted = dtype if isinstance(dtype, torch.dtype) else torch.float32
@@ -139,13 +133,6 @@ def converted(
                 place = cached(sha256, wanted)  # made by another process meanwhile
                 if place is None:
                     place = _convert(name, sha256, fetch(Path(scratch)), wanted)
-    marks = table(place / CARD, LoadError).get("files")
-    marks = marks if isinstance(marks, dict) else {CARD: "a table of the files"}
-    if changed := [file for file, mark in marks.items() if _mark(place / file) != mark]:
-        raise LoadError(
-            f"{name}: {place}, which was made from the GGUF file, is damaged (see "
-            f"{first_three(changed)}); delete it, and it is made again"
-        )
     return place
 
 
@@ -153,38 +140,17 @@ def _place(sha256: str, dtype: torch.dtype) -> Path:
     return cache_folder() / "gguf" / f"{sha256[:16]}-{str(dtype).removeprefix('torch.')}"
 
 
-def _mark(path: Path) -> str:
-    """The size and a hash of the beginning of a file, "" where there is none: all of a table, and
-    the header of a file of weights."""
-    if not path.is_file():
-        return ""
-    with open(path, "rb") as file:
-        return f"{path.stat().st_size} {hashlib.sha256(file.read(2**20)).hexdigest()[:16]}"
-
-
 def _convert(name: str, sha256: str, file: Path, dtype: torch.dtype) -> Path:
     config = config_of(file.parent, file.name, name)
     check_causal(config)
     numbers, memory = parameters(config), torch.device("cpu")
-    if numbers > 8 * file.stat().st_size:  # no type of the format has a bit or less for a weight
-        raise LoadError(
-            f"{name} is damaged or cut off: it has no room for the {numbers:,} weights of its "
-            "header (what a header lacks, the library takes from its own defaults)"
-        )
     if 4 * numbers <= free_bytes(memory):
         dtype = torch.float32
-    check_weights_fit(None, config, dtype, memory, name)
+    size = numbers * dtype.itemsize
+    check_fits(size, memory, name)
     place = _place(sha256, dtype)
-    for left in place.parent.glob(f"{place.name}.*.part"):  # of a process that was killed
-        shutil.rmtree(left)
-    size, free = numbers * dtype.itemsize, shutil.disk_usage(place.parent).free
-    if free < size + TOKENIZER_BYTES:
-        raise LoadError(
-            f"{name}: {place.parent} has {gib(free)} free, the model takes {gib(size)}; "
-            "SPECWB_CACHE names another folder"
-        )
     logger.warning("%s: writing its weights to %s once, %s", name, place, gib(size))
-    with whole_folder(place) as made, quiet(), _bar_on_terminals():
+    with whole_folder(place) as made, quiet():
         model = weights(file.parent, config, dtype, name, None, {"gguf_file": file.name})
         # its weights are ordinary ones now
         vars(model.config).pop("quantization_config", None)
@@ -199,22 +165,9 @@ def _convert(name: str, sha256: str, file: Path, dtype: torch.dtype) -> Path:
             settings = table(made / "config.json", LoadError)
             settings["dtype"] = {"F16": "float16", "BF16": "bfloat16"}[matrices[0]]
             (made / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
-        card = {
-            "source": file.name,
-            "gguf_sha256": sha256,
-            "matrices": matrices,
-            "files": {path.name: _mark(path) for path in sorted(made.iterdir())},
-        }
+        card = {"source": file.name, "gguf_sha256": sha256, "matrices": matrices}
         (made / CARD).write_text(json.dumps(card, indent=1) + "\n")
     return place
-
-
-def _bar_on_terminals() -> Any:
-    """Keeps the library's bar out of pipes and logs; its own switches do not reach it."""
-    from tqdm.auto import tqdm
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    return patch.object(reader, "tqdm", partial(tqdm, disable=None), create=True)
 
 
 def _matrices(file: Path) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +14,16 @@ from specwb.core.options import MethodError
 from specwb.models import gguf, reading, smol
 from specwb.models.architectures import check_causal, text_config
 from specwb.models.borrowed import borrowed, is_borrowed
-from specwb.models.faster import chosen
+from specwb.models.device import (
+    check_fits,
+    fast_bfloat16,
+    is_spread,
+    main_device,
+    resolve_device,
+    resolve_dtype,
+    stored_tensors,
+    weight_bytes,
+)
 from specwb.models.folder import (
     HUB,
     SAFE,
@@ -25,18 +32,13 @@ from specwb.models.folder import (
     check_weights,
     first_three,
     folder_of,
-    tensors_in,
     weight_files,
 )
-from specwb.models.generation import unused
-from specwb.models.memory import check_weights_fit, is_in_bfloat16
-from specwb.models.placement import is_spread, main_device, resolve_device, resolve_dtype
 from specwb.models.ranks import Ranks
 from specwb.models.target import Target
 from specwb.models.templates import check_template, use_template
 from specwb.models.vocabulary import fitted, is_padding
 
-logger = logging.getLogger("specwb")
 LAB = {"lab": "target", "lab-target": "target", "lab-draft": "draft"}
 """The shipped models' names and their folders."""
 FIXED = {
@@ -47,24 +49,9 @@ FIXED = {
     "distributed_config": "ranks= parts a model",
 }
 """Arguments of the library's that are decided here."""
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-)
-FACTORS = ("rope_theta", "factor")
-TERMS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
-NUMBERS = {
-    **dict.fromkeys(SIZES, ((int,), 1, "an integer >= 1")),
-    **dict.fromkeys(FACTORS, ((int, float), math.ulp(0.0), "a number > 0")),
-    **dict.fromkeys(TERMS, ((int, float), 0, "a number >= 0")),
-}
-"""Settings of a config: the types of their numbers, the least one, and both in words."""
+CACHED = 2**26
+"""Bytes of float32 weights below which a processor's caches hold a model, which is never rounded
+unasked."""
 
 
 def load(
@@ -88,16 +75,15 @@ def load(
             ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a ``.gguf`` file, or a loaded model.
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is the checkpoint's own dtype on CUDA. On a CPU it is float32, but for
-            checkpoints in bfloat16 and coarser GGUF files where bfloat16 was measured to be faster
-            here, which a line says (:mod:`specwb.models.faster`). The lab is float32 on either. A
-            loaded model keeps its own unless one is named.
+            checkpoints in bfloat16 and GGUF files as coarse on a processor with instructions for
+            bfloat16, which a line says. The lab is float32 on either. A loaded model keeps its own
+            unless one is named.
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
             every node of a draft.
         template: a chat template by name (:data:`specwb.models.templates.TEMPLATES`) for a model
-        whose
-            tokenizer has none, as Vicuna's; it takes the place of one that is there.
+            whose tokenizer has none, as Vicuna's; it takes the place of one that is there.
         ranks: what :func:`specwb.models.ranks.join` gave: the model is parted among them by its own
             tensor-parallel plan, as far as it can be.
         library: arguments of the library's ``from_pretrained``, passed on for a folder or hub id:
@@ -148,26 +134,31 @@ def load(
         use_template(tokenizer, template)
         target = Target(model.eval(), tokenizer, name=type(source).__name__, generic=generic)
         reading.check_words(tokenizer, target.vocabulary, target.name)
-        _tell_unused(target)
+        reading.tell_unused(model.generation_config, target.name)
         return target
     name = str(source)
     lab = LAB.get(name)
     place, file = gguf.split(_place(source), library.pop("gguf_file", None))
     hub = {key: library.pop(key) for key in HUB if key in library}
     folder, fetched = folder_of(place, SAFE if file is None else (file,), **hub)
-    # what the hub's files are kept in is called by the commit
+    # the folder that the hub's files are kept in is named by the commit
     commit = folder.name if fetched and re.fullmatch("[0-9a-f]{40}", folder.name) else None
     if file is not None:
         wanted = dtype if dtype == "auto" else resolve_dtype(dtype, on)
         folder = _converted(folder / file, name, wanted)
     config = _config(folder, name)
+    card, tensors = card_of(folder), stored_tensors(folder)
     stored = getattr(config, "quantization_config", None) is not None
     quantised = stored or "quantization_config" in library
-    as_stored = dtype == "auto" and (on.type == "cuda" or quantised) and lab is None
-    kind = "auto" if as_stored else resolve_dtype(dtype, on)
+    if dtype == "auto" and (on.type == "cuda" or quantised) and lab is None:
+        kind: Any = "auto"
+    else:
+        kind = resolve_dtype(dtype, on)
+        if dtype == "auto" and not (lab or ranks or "device_map" in library):
+            kind = _cpu_dtype(tensors, card, on, name)
     # a map is accelerate's to fill, and what fewer bits take is not known
     if ranks is None and "device_map" not in library and (stored or not quantised):
-        check_weights_fit(folder, config, kind, on, name)
+        check_fits(weight_bytes(tensors, kind), on, name)
     if quantised:
         library.setdefault("device_map", {"": on})  # where they are made; they cannot be moved
     if tokenizer is None:
@@ -175,7 +166,6 @@ def load(
     reading.check_words(tokenizer, text_config(config).vocab_size, str(folder))
     use_template(tokenizer, template)
     model = reading.weights(folder, config, kind, name, ranks, library)
-    card = card_of(folder)
     # of weights that were made from a GGUF file: their own bytes depend on the library's version
     sha256 = card.get("gguf_sha256")
     beside = None if fetched or sha256 is not None else folder.parent
@@ -184,12 +174,8 @@ def load(
     draft = "lab-draft" if lab == "target" else None
     if "device_map" not in library:
         model = model.to(on)
-    placed = lab or ranks or "device_map" in library
-    may_round = dtype == "auto" and kind is torch.float32 and not placed
-    if may_round and (gguf.is_coarse(card) or is_in_bfloat16(folder)):
-        model = chosen(model.eval(), name, cast_weights, generic)
     target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
-    _tell_unused(target)
+    reading.tell_unused(model.generation_config, name)
     target.revision = commit
     sha256 = check_weights(folder, card) or sha256
     if sha256 is not None:
@@ -200,15 +186,19 @@ def load(
     return target
 
 
-def _tell_unused(target: Target) -> None:
-    """Says in one line what a checkpoint's generation_config asks for that decoding goes without,
-    since the library's ``generate`` obeys it."""
-    settings = unused(target.model.generation_config)
-    if settings:
-        asked = ", ".join(f"{name}={value}" for name, value in settings.items())
-        logger.warning(
-            "%s: its generation_config asks for %s; decoding here goes without", target.name, asked
-        )
+def _cpu_dtype(tensors: list, card: dict, device: torch.device, name: str) -> torch.dtype:
+    """The number type of a model on the CPU where none is named: bfloat16 where its matrices are
+    stored in it, or in a GGUF file as coarsely, and the processor multiplies it faster."""
+    in_bfloat16 = {kind for kind, shape in tensors if len(shape) > 1} == {"BF16"}
+    large = weight_bytes(tensors, torch.float32) >= CACHED
+    if not (large and fast_bfloat16(device) and (in_bfloat16 or gguf.is_coarse(card))):
+        return torch.float32
+    reading.logger.warning(
+        "%s: in bfloat16, which is faster here; methods and plain decoding write the same greedy "
+        "text to the last token in dtype=float32 only",
+        name,
+    )
+    return torch.bfloat16
 
 
 def _converted(file: Path, name: str, dtype: torch.dtype | str) -> Path:
@@ -243,7 +233,7 @@ def _config(folder: Path, name: str) -> Any:
     check_causal(config)
     layers = getattr(text_config(config), "num_hidden_layers", None) or 0
     if all(file.suffix == ".safetensors" for file in weights):
-        count = sum(map(tensors_in, weights))  # the library would make the layers first
+        count = len(stored_tensors(folder))  # the library would make the layers first
         if layers > count:
             raise LoadError(
                 f"{name}: config.json says num_hidden_layers={layers}, but the weights are only "
@@ -253,21 +243,10 @@ def _config(folder: Path, name: str) -> Any:
 
 
 def _check_settings(folder: Path, name: str) -> None:
-    """Checks what the library would take as it is, and fail at later or never."""
-    config = table(folder / "config.json", LoadError)
-    generation = table(folder / "generation_config.json", LoadError)
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    ropes = [rope, *rope.values()] if isinstance(rope, dict) else []  # of a type of layers each
-    places = [place for place in (config, *ropes) if isinstance(place, dict)]
-    for key, value in (item for place in places for item in place.items()):
-        if key not in NUMBERS or value is None:
-            continue
-        kinds, least, wanted = NUMBERS[key]
-        if type(value) not in kinds or not least <= value < math.inf:
-            raise LoadError(f"{name}: config.json says {key}={value!r}; it must be {wanted}")
-    vocabulary = config.get("vocab_size")
-    for file, settings in (("config.json", config), ("generation_config.json", generation)):
-        ids = settings.get("eos_token_id")
+    """Checks that both files are tables, and the ends of text in them."""
+    vocabulary = table(folder / "config.json", LoadError).get("vocab_size")
+    for file in ("config.json", "generation_config.json"):
+        ids = table(folder / file, LoadError).get("eos_token_id")
         if ids == []:
             raise LoadError(f"{name}: {file} says eos_token_id=[]; for no such token it is null")
         for i in () if ids is None else ids if isinstance(ids, list) else [ids]:

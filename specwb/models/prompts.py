@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,7 +13,6 @@ from specwb.core.errors import SpecwbError
 from specwb.core.files import foreign
 from specwb.core.inputs import as_int, check_unicode, is_many, to_python
 from specwb.models.target import Target
-from specwb.models.templates import rendered
 
 
 class Asked(Protocol):
@@ -62,15 +62,14 @@ def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], boo
     single = False
     batch: Any
     if isinstance(prompts, Mapping):
-        single = "input_ids" not in prompts or not _is_nested(prompts["input_ids"])
+        ids = to_python(prompts.get("input_ids"))
+        single = not (is_many(ids) and len(ids) and is_many(ids[0]))
         batch = [prompts] if single else _without_padding("prompts", prompts)
     elif isinstance(prompts, str) or _is_asked(prompts):
         single, batch = True, [prompts]
     elif is_many(prompts):
         values = to_python(prompts)
-        if not len(values):
-            raise PromptError("no prompt was given")
-        first = values[0]
+        first = values[0] if len(values) else []
         is_id = not (isinstance(first, str | bytes | Mapping) or is_many(first) or _is_asked(first))
         single = is_id or _is_message(first)
         batch = [values] if single else values
@@ -85,6 +84,7 @@ def read_prompts(target: Target, prompts: Prompts) -> tuple[list[list[int]], boo
 
 def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
     """The token ids of one prompt, which messages call ``name``."""
+    values: Sequence[Any]
     if isinstance(prompt, str):
         values = encode(target.tokenizer, prompt, name)
     elif _is_asked(prompt):
@@ -92,10 +92,11 @@ def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
     elif isinstance(prompt, Mapping):
         if "input_ids" not in prompt:
             keys = ", ".join(map(repr, prompt))
-            hint = "; a chat is a list of messages" if _is_message(prompt) else ""
-            raise PromptError(f"{name} is a dict without 'input_ids', its keys: {keys}{hint}")
-        one_row = {key: [to_python(x)] for key, x in prompt.items() if key in _ENCODING_KEYS}
-        values = _without_padding(name, one_row)[0]
+            raise PromptError(
+                f"{name} is a dict without 'input_ids', its keys: {keys}; a chat is a list of "
+                "messages"
+            )
+        (values,) = _without_padding(name, {key: [to_python(x)] for key, x in prompt.items()})
     elif is_many(prompt) and len(prompt) and isinstance(prompt[0], Mapping):
         values = chat(target.tokenizer, prompt, name)
     elif is_many(prompt):
@@ -104,21 +105,21 @@ def _row_ids(target: Target, name: str, prompt: Any) -> list[int]:
         raise PromptError(f"{name} must be text, token ids or messages, got {prompt!r}")
     if not len(values):
         raise PromptError(f"{name} is empty; it needs at least one token")
-    ids = [as_int(x) for x in values]
-    if None in ids:
-        wrong = values[ids.index(None)]
-        raise PromptError(f"{name}: token ids are integers, got {type(wrong).__name__} {wrong!r}")
-    if min(ids) < 0 or max(ids) >= target.vocabulary:  # type: ignore[type-var,operator]
-        beyond = next(x for x in ids if not 0 <= x < target.vocabulary)  # type: ignore[operator]
-        message = f"{name} has token ids outside 0..{target.vocabulary - 1}, such as {beyond}"
-        words = {} if target.tokenizer is None else target.tokenizer.get_vocab()
-        if word := next((word for word, i in words.items() if i == beyond), None):
-            message += f" ({word!r} of its tokenizer, for which the model has no row)"
-        raise PromptError(message)
-    return ids  # type: ignore[return-value]
-
-
-_ENCODING_KEYS = ("input_ids", "attention_mask")  # of what a tokenizer returns, what is read
+    ids = []
+    for value in values:
+        number = as_int(value)
+        if number is None:
+            kind = type(value).__name__
+            raise PromptError(f"{name}: token ids are integers, got {kind} {value!r}")
+        if not 0 <= number < target.vocabulary:
+            words = {} if target.tokenizer is None else target.tokenizer.get_vocab()
+            word = next(
+                (f" ({word!r} of its tokenizer)" for word in words if words[word] == number), ""
+            )
+            last = target.vocabulary - 1
+            raise PromptError(f"{name} has token ids outside 0..{last}, such as {number}{word}")
+        ids.append(number)
+    return ids
 
 
 def _is_asked(value: object) -> bool:
@@ -129,35 +130,26 @@ def _is_message(value: object) -> bool:
     return isinstance(value, Mapping) and "role" in value
 
 
-def _is_nested(ids: object) -> bool:
-    ids = to_python(ids)
-    return is_many(ids) and bool(len(ids)) and is_many(ids[0])  # type: ignore[arg-type,index]
-
-
 def _without_padding(name: str, encoding: Mapping[str, Any]) -> list[list]:
     """The rows of what a tokenizer returned without their padding."""
     rows = to_python(encoding["input_ids"])
     masks = to_python(encoding.get("attention_mask"))
-    for key, table in (("input_ids", rows), ("attention_mask", masks)):
-        is_rows = is_many(table) and all(is_many(to_python(row)) for row in table)
-        if not is_rows and (key == "input_ids" or masks is not None):
-            raise PromptError(f"{name}: {key} must be one list a row, got {table!r:.200}")
+    if not (is_many(rows) and all(is_many(row) for row in rows)):
+        raise PromptError(f"{name}: input_ids must be one list a row, got {rows!r:.200}")
     if masks is None:
         return list(rows)
     if len(masks) != len(rows):
         raise PromptError(f"{name}: attention_mask has {len(masks)} rows, input_ids {len(rows)}")
     texts = []
-    for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
-        row, mask = to_python(row), to_python(mask)
-        inside = [j for j, x in enumerate(mask) if x]
-        fits = len(row) == len(mask) and all(x in (0, 1) for x in mask)
-        has_holes = bool(inside) and inside[-1] - inside[0] + 1 != len(inside)
-        if not fits or has_holes:
+    for i, (row, mask) in enumerate(zip(map(to_python, rows), map(to_python, masks), strict=True)):
+        marks = ["01"[int(x)] if x in (0, 1) else "?" for x in mask or ()]
+        # one run of 1 between padding on either side
+        if len(row) != len(marks) or not re.fullmatch("0*1*0*", "".join(marks)):
             raise PromptError(
                 f"{name}: row {i} of attention_mask must be 1 at the tokens of a text and 0 at "
                 f"padding before or after it, as long as its ids; got {mask}"
             )
-        texts.append([row[j] for j in inside])
+        texts.append([token for token, mark in zip(row, marks, strict=True) if mark == "1"])
     return texts
 
 
@@ -184,32 +176,17 @@ def chat(tokenizer: Any, messages: Any, name: str = "prompt") -> list[int]:
         if not _is_message(message) or not ("content" in message or "tool_calls" in message):
             expected = "every message of a chat is a dict with 'role' and 'content'"
             raise PromptError(f"{name}: {expected}, got {message!r}")
-        _check_message(name, message, str(tokenizer.chat_template))
+        content = message.get("content")
+        parts = isinstance(content, list) and all(isinstance(part, Mapping) for part in content)
+        if not (isinstance(content, str) or parts or "tool_calls" in message):
+            raise PromptError(f"{name}: the content of a message is a text, got {content!r}")
     continued = messages[-1]["role"] == "assistant"
     # a template is a program of its own: it may raise anything
     with foreign(f"{name}: the chat template cannot be applied", PromptError):
-        text = rendered(
-            tokenizer,
-            messages,
+        text = tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
             add_generation_prompt=not continued,
             continue_final_message=continued,
         )
     return encode(tokenizer, text, name, special=False)  # templates write special tokens themselves
-
-
-ROLES = ("system", "user", "assistant", "tool", "developer", "function")
-"""Of messages; a template may know others, and then names them."""
-
-
-def _check_message(name: str, message: Mapping[str, Any], template: str) -> None:
-    """Checks a message's role and content, which a template writes down whatever they are."""
-    role, content = message["role"], message.get("content")
-    quoted = template.replace('"', "'")
-    if role not in ROLES and not (isinstance(role, str) and repr(role) in quoted):
-        known = ", ".join(ROLES)
-        raise PromptError(
-            f"{name}: a role is one of {known}, or named in the template; got {role!r}"
-        )
-    parts = isinstance(content, list) and all(isinstance(part, Mapping) for part in content)
-    if not (isinstance(content, str) or parts or (content is None and "tool_calls" in message)):
-        raise PromptError(f"{name}: the content of a message is a text, got {content!r}")

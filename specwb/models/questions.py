@@ -6,7 +6,6 @@ of their formats.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -16,7 +15,7 @@ from typing import Any
 from specwb.core import files
 from specwb.core.errors import ArgumentError, SpecwbError
 from specwb.core.files import home
-from specwb.core.inputs import is_many
+from specwb.core.inputs import check_unicode, is_many
 from specwb.models.load import data_dir
 from specwb.models.prompts import Prompt, chat, encode, token_rows
 from specwb.models.target import Target
@@ -35,14 +34,7 @@ OFFICIAL = {
 }
 
 _MT_BENCH = {
-    "writing",
-    "roleplay",
-    "reasoning",
-    "math",
-    "coding",
-    "extraction",
-    "stem",
-    "humanities",
+    *("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 }
 _SPEC_BENCH = _MT_BENCH | {"translation", "summarization", "qa", "math_reasoning", "rag"}
 
@@ -105,11 +97,6 @@ class Question:
 
     def _encode(self, tokenizer, text: str) -> list[int]:
         """Token ids of a text, inside the chat template where there is one."""
-        if tokenizer is None:
-            raise PromptSetError(
-                "prompt sets are text but the target was loaded without a tokenizer; "
-                "pass one to load()"
-            )
         name = f"question {self.question_id}"
         if self._has_template(tokenizer):
             return chat(tokenizer, [{"role": "user", "content": text}], name)
@@ -179,8 +166,7 @@ def interleave(questions: list[Question]) -> list[Question]:
 
     One question of every subtask comes in turn, and within a subtask one of every category.
     """
-    subtasks = _groups(questions, "subtask")
-    return _in_turn([_in_turn(_groups(subtask, "category")) for subtask in subtasks])
+    return _in_turn(_in_turn(questions, "category"), "subtask")
 
 
 def fitted(
@@ -200,17 +186,14 @@ def fitted(
     return [("all", ids[-room:], len(ids) > room) for ids in token_rows(target, prompts)]
 
 
-def _groups(questions: list[Question], by: str) -> list[list[Question]]:
-    """The questions parted by one of their attributes."""
+def _in_turn(questions: list[Question], by: str) -> list[Question]:
+    """The first of every group with the same attribute ``by``, then the second of each, and so
+    on."""
     groups: dict[str, list[Question]] = {}
     for question in questions:
         groups.setdefault(getattr(question, by), []).append(question)
-    return list(groups.values())
-
-
-def _in_turn(groups: list[list[Question]]) -> list[Question]:
-    """The first of every group, then the second of every group, and so on."""
-    return [question for row in zip_longest(*groups) for question in row if question is not None]
+    rows = zip_longest(*groups.values())
+    return [question for row in rows for question in row if question is not None]
 
 
 def _common(a: list[int], b: list[int]) -> int:
@@ -227,18 +210,8 @@ def _parse(content: bytes, where: str) -> list[Question]:
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
-        try:
+        with files.foreign(f"{where}, line {number}", PromptSetError):
             questions.append(_question(files.from_json(line), len(questions)))
-        except UnicodeDecodeError as error:
-            raise PromptSetError(f"{where}, line {number}: not UTF-8 text") from error
-        except RecursionError as error:
-            raise PromptSetError(f"{where}, line {number}: nested too deeply") from error
-        except json.JSONDecodeError as error:
-            raise PromptSetError(
-                f"{where}, line {number}: not JSON ({error.msg}, column {error.colno})"
-            ) from error
-        except ValueError as error:
-            raise PromptSetError(f"{where}, line {number}: {error}") from error
     if not questions:
         raise PromptSetError(f"{where} has no prompts")
     # Spec-Bench is recognised by all its categories, however it was named. No single row tells:
@@ -252,36 +225,23 @@ def _question(row: Any, index: int) -> Question:
     """One row of a known format; a ValueError says what is wrong with it."""
     if not isinstance(row, dict):
         raise ArgumentError(f"a row must be a JSON object, not {type(row).__name__}")
-    if {"task_id", "prompt", "entry_point"} <= row.keys():
-        return _humaneval(row)
-    if {"question", "answer"} <= row.keys():
-        return _gsm8k(row, index)
-    return _spec_bench(row)
-
-
-def _humaneval(row: dict[str, Any]) -> Question:
-    number = str(row["task_id"]).rpartition("/")[2]
-    if not number.isdecimal():
-        raise ArgumentError(
-            f"task_id must end in a number, as in HumanEval/0, not {row['task_id']!r}"
-        )
-    prompt = _texts("prompt", [row["prompt"]])
-    reference = _answers(row.get("canonical_solution"))
-    return Question(int(number), "humaneval", prompt, "text", reference=reference)
-
-
-def _gsm8k(row: dict[str, Any], index: int) -> Question:
-    if "####" not in str(row["answer"]):
-        raise ArgumentError(
-            "answer has no '#### number' as GSM8K's have; "
-            "give other questions as question_id, category, turns"
-        )
-    question = _texts("question", [row["question"]])
-    return Question(index, "gsm8k", question, reference=_answers(row["answer"]))
-
-
-def _spec_bench(row: dict[str, Any]) -> Question:
-    """A row of Spec-Bench or MT-Bench."""
+    if {"task_id", "prompt", "entry_point"} <= row.keys():  # HumanEval
+        number = str(row["task_id"]).rpartition("/")[2]
+        if not number.isdecimal():
+            raise ArgumentError(
+                f"task_id must end in a number, as in HumanEval/0, not {row['task_id']!r}"
+            )
+        answers = _answers(row.get("canonical_solution"))
+        prompt = _texts("prompt", [row["prompt"]])
+        return Question(int(number), "humaneval", prompt, "text", reference=answers)
+    if {"question", "answer"} <= row.keys():  # GSM8K
+        if "####" not in str(row["answer"]):
+            raise ArgumentError(
+                "answer has no '#### number' as GSM8K's have; "
+                "give other questions as question_id, category, turns"
+            )
+        answers, question = _answers(row["answer"]), _texts("question", [row["question"]])
+        return Question(index, "gsm8k", question, reference=answers)
     if missing := [key for key in ("question_id", "category", "turns") if key not in row]:
         raise ArgumentError(
             f"no {', '.join(missing)}; a row has question_id, category, turns "
@@ -290,31 +250,21 @@ def _spec_bench(row: dict[str, Any]) -> Question:
         )
     if type(row["question_id"]) is not int:
         raise ArgumentError(f"question_id must be an integer, not {row['question_id']!r}")
-    if row.get("format", "chat") not in ("chat", "text"):
-        raise ArgumentError(f"format must be 'chat' or 'text', not {row['format']!r}")
+    form = row.get("format", "chat")
+    if form not in ("chat", "text"):
+        raise ArgumentError(f"format must be 'chat' or 'text', not {form!r}")
     (category,) = _texts("category", [row["category"]])
-    return Question(
-        row["question_id"],
-        category,
-        _texts("turns", row["turns"]),
-        row.get("format", "chat"),
-        reference=_answers(row.get("reference")),
-    )
+    turns, answers = _texts("turns", row["turns"]), _answers(row.get("reference"))
+    return Question(row["question_id"], category, turns, form, reference=answers)
 
 
 def _texts(key: str, values: Any) -> tuple[str, ...]:
     """The values of a key, checked: non-empty strings, one for every key but ``turns``."""
-    if (
-        not isinstance(values, list)
-        or not values
-        or not all(isinstance(v, str) and v.strip() for v in values)
-    ):
+    texts = isinstance(values, list) and all(isinstance(v, str) and v.strip() for v in values)
+    if not values or not texts:
         kind = "a list of non-empty strings" if key == "turns" else "a non-empty string"
         raise ArgumentError(f"{key} must be {kind}")
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:  # JSON may escape half of a pair of surrogates
-        raise ArgumentError(f"{key} has half of a surrogate pair, which is no character") from None
+    check_unicode(key, "".join(values))  # JSON may escape half of a pair of surrogates
     return tuple(values)
 
 

@@ -153,8 +153,8 @@ def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     global _here
     if _here is not None:
         return _here
+    from specwb.models.device import resolve_device
     from specwb.models.folder import LoadError
-    from specwb.models.placement import resolve_device
 
     if not 0 < timeout <= LONGEST:
         raise RanksError(f"timeout must be in 0..{LONGEST} seconds, got {timeout:g}")

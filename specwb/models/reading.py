@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from specwb.models.architectures import UnsupportedModel
 from specwb.models.folder import LoadError, first_three, quiet
 from specwb.models.ranks import Ranks, load_parted
 
+logger = logging.getLogger("specwb")
 HARMLESS = re.compile(r"rotary_emb\.inv_freq$|^medusa_head\.")
 """Weights that a target may have too many: constants that older files repeat, and heads that are
 read as heads."""
@@ -56,20 +58,17 @@ def weights(
                 why = f"config.json says {' and '.join(says)}, which the library does not know"
         raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
     model, report = loaded
-    surplus = [
-        key for key in map(str, report.get("unexpected_keys", ())) if not HARMLESS.search(key)
-    ]
-    problems = []
-    if report.get("missing_keys"):
-        problems.append(f"missing keys: {first_three(report['missing_keys'])}")
+    surplus = [key for key in map(str, report["unexpected_keys"]) if not HARMLESS.search(key)]
     shapes = [
         f"{key} is {list(stored)} in the file, the config asks for {list(wanted)}"
-        for key, stored, wanted in report.get("mismatched_keys", ())
+        for key, stored, wanted in report["mismatched_keys"]
     ]
+    problems = []
+    if report["missing_keys"]:
+        problems.append(f"missing keys: {first_three(report['missing_keys'])}")
     if shapes:
         problems.append(first_three(shapes))
-    stored = getattr(config, "quantization_config", None)
-    if stored is not None and getattr(model, "hf_quantizer", None) is None:
+    if getattr(config, "quantization_config", None) and not getattr(model, "hf_quantizer", None):
         # the library warns, and takes the numbers as they are
         problems.append("weights quantised in a way that the library does not know")
     if surplus:
@@ -117,4 +116,37 @@ def check_words(tokenizer: Any, rows: int, name: str) -> None:
             f"{name}: its tokenizer has ids up to {beyond[last]} (for {last!r}), its embedding has "
             f"{rows} rows: the tokenizer is another model's; put the right one there, or give it "
             "with tokenizer="
+        )
+
+
+UNUSED: dict[str, Any] = {
+    "bad_words_ids": [],
+    "begin_suppress_tokens": [],
+    "forced_eos_token_id": None,
+    "guidance_scale": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "min_p": 0.0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "penalty_alpha": 0.0,
+    "repetition_penalty": 1.0,
+    "sequence_bias": {},
+    "stop_strings": [],
+    "suppress_tokens": [],
+    "typical_p": 1.0,
+}
+"""Settings of the library's ``generate`` that decoding here goes without, each with the value that,
+like None, asks for nothing."""
+
+
+def tell_unused(config: Any, name: str) -> None:
+    """Names in one line the settings of a checkpoint's ``generation_config`` that would change its
+    texts and that decoding here goes without, since the library's ``generate`` obeys them."""
+    values = {key: getattr(config, key, None) for key in UNUSED}
+    asked = [f"{key}={x}" for key, x in values.items() if x is not None and x != UNUSED[key]]
+    if asked:
+        settings = ", ".join(asked)
+        logger.warning(
+            "%s: its generation_config asks for %s; decoding here goes without", name, settings
         )

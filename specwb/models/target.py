@@ -22,12 +22,12 @@ from specwb.core.probability import Sampling
 from specwb.models.architectures import UnsupportedModel, check_causal, context
 from specwb.models.backbone import Backbone, Run
 from specwb.models.cache import KVCache
+from specwb.models.device import described, is_spread
 from specwb.models.folder import LoadError, card_of
 from specwb.models.generic import GenericBackbone
 from specwb.models.hooks import HookedModel, check_unhooked, check_whole
 from specwb.models.layout import run_paths
 from specwb.models.place import Place
-from specwb.models.placement import described, is_spread
 from specwb.models.ranks import here
 
 T = TypeVar("T")

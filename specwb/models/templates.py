@@ -8,10 +8,6 @@ FastChat keeps them: a model of this kind begins its answer with the space that 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from specwb.core.errors import SpecwbError
@@ -19,59 +15,6 @@ from specwb.core.errors import SpecwbError
 
 class TemplateError(SpecwbError, ValueError):
     """An unknown template, or a model without a tokenizer to put one on."""
-
-
-LETTERS = 4_000_000
-"""Of a template, or of a text that it writes, at most; several times what the longest contexts
-hold."""
-STEPS = 10_000_000
-"""Lines of Python that writing one text runs, at most: a few seconds. A template of 70,000
-letters takes a third of it when it is compiled."""
-
-
-def rendered(tokenizer: Any, messages: Sequence[Any], **how: Any) -> str:
-    """The text that a tokenizer's chat template makes of messages; ``how`` as for the library's
-    ``apply_chat_template``.
-
-    Raises:
-        TemplateError: the template does not come to an end within :data:`STEPS`, or it or its text
-            is longer than :data:`LETTERS`.
-        Exception: whatever else a template raises, which is a program of whoever made it.
-    """
-    template = tokenizer.chat_template
-    if isinstance(template, str):
-        _check_length("has", template)
-    with _few_steps():
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, **how)
-    _check_length("writes", text)
-    return text
-
-
-def _check_length(does: str, text: str) -> None:
-    if len(text) > LETTERS:
-        raise TemplateError(
-            f"the chat template {does} {len(text):,} letters, more than {LETTERS:,}"
-        )
-
-
-@contextmanager
-def _few_steps() -> Iterator[None]:
-    """Ends a block that runs more than :data:`STEPS` lines of Python. The library's sandbox limits
-    one range, and not several within each other."""
-    before, count = sys.gettrace(), 0
-
-    def step(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        count += 1
-        if count > STEPS:
-            raise TemplateError(f"the chat template has not ended after {STEPS:,} steps")
-        return step
-
-    sys.settrace(step)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
 
 
 _VICUNA_HEAD = (

@@ -11,7 +11,6 @@ import numpy as np
 
 from specwb.core import files
 from specwb.core.errors import ArgumentError
-from specwb.models.templates import rendered
 from specwb.training import corpus
 
 ROLES = {"human": "user", "gpt": "assistant"}
@@ -52,7 +51,9 @@ def tokens(messages: list[dict[str, str]], tokenizer: Any) -> tuple[list[int], l
         if is_assistant and i:
             pieces.insert(0, (messages[:i], True, False))
         for known, asked, counts in pieces:
-            longer = rendered(tokenizer, known, add_generation_prompt=asked)
+            longer = tokenizer.apply_chat_template(
+                list(known), tokenize=False, add_generation_prompt=asked
+            )
             if not longer.startswith(text):
                 raise ArgumentError("it writes earlier turns otherwise when a turn is added")
             piece = tokenizer.encode(longer[len(text) :], add_special_tokens=False)

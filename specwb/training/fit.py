@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from specwb.core.errors import SpecwbError
 from specwb.core.files import write
 from specwb.core.progress import duration, errors, line
-from specwb.training.optim import Plan, fast_bfloat16, optimisers
+from specwb.models.device import fast_bfloat16
+from specwb.training.optim import Plan, optimisers
 
 
 class TrainingError(SpecwbError, RuntimeError):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specwb.core.options import Option
+from specwb.models.device import fast_bfloat16
 
 # quintic Newton-Schulz coefficients of Jordan et al., as in torch.optim.Muon
 _A, _B, _C = 3.4445, -4.775, 2.0315
@@ -69,16 +70,6 @@ class Plan:
             elif self.schedule == "constant":
                 left = 1.0
         return rise * (self.end + (1 - self.end) * left)
-
-
-def fast_bfloat16(device: torch.device) -> bool:
-    """Says whether the device has instructions for bfloat16, and so is faster than in float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:

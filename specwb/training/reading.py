@@ -8,8 +8,8 @@ from typing import Any
 from specwb.core import files
 from specwb.core.files import from_json, home
 from specwb.core.progress import EVERY, lines
+from specwb.models.device import resolve_device
 from specwb.models.load import load
-from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, Document, documents, encode
 from specwb.training.fit import TrainingError, say, training_device

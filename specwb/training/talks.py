@@ -26,7 +26,6 @@ from specwb.engine.methods import method
 from specwb.engine.work import check_work
 from specwb.models.questions import load_prompts
 from specwb.models.target import Target
-from specwb.models.templates import rendered
 from specwb.training.fit import TrainingError, say
 from specwb.training.reading import trained_on
 
@@ -62,7 +61,7 @@ def frame(tokenizer: Any) -> tuple[str, str]:
     if getattr(tokenizer, "chat_template", None) is None:
         raise TrainingError("the target's tokenizer has no chat template to write requests in")
     message = [{"role": "user", "content": MARK}]
-    text = rendered(tokenizer, message, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     before, found, behind = text.partition(MARK)
     if not found or not tokenizer.encode(behind, add_special_tokens=False):
         raise TrainingError("the chat template does not write a user's words as they are")

@@ -154,7 +154,7 @@ ROW = {"question_id": 1, "category": "x", "turns": ["a"]}
         ({"task_id": "a/1", "prompt": "", "entry_point": "c"}, "prompt must be a non-empty string"),
         ({"question": "who", "answer": "she"}, "answer has no '#### number'"),
         ({"question": 3, "answer": "#### 3"}, "question must be a non-empty string"),
-        (ROW | {"turns": ["\ud800"]}, "turns has half of a surrogate pair"),
+        (ROW | {"turns": ["\ud800"]}, "turns is not valid Unicode"),
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path, row, message):
@@ -166,10 +166,10 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, row, message):
 def test_files_that_are_no_text_at_all(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'{"turns": ["\xff"]}')
-    with pytest.raises(PromptSetError, match="line 1: not UTF-8"):
+    with pytest.raises(PromptSetError, match=r"line 1: .*utf-8"):
         load_prompts(path)
     path.write_bytes(b'\n{"question_id": 1,}')
-    with pytest.raises(PromptSetError, match=r"line 2: not JSON \(.*, column 19\)"):
+    with pytest.raises(PromptSetError, match=r"line 2: .* column 19"):
         load_prompts(path)
     packed = tmp_path / "p.jsonl.gz"
     packed.write_bytes(b"plain")
@@ -332,7 +332,7 @@ def test_no_room_and_no_tokenizer(tokenizer):
         PromptSetError, match=r"question 5 does not fit: 2 tokens around it, \d+ in all, room for 3"
     ):
         question.fit(tokenizer, 3)
-    with pytest.raises(PromptSetError, match="without a tokenizer"):
+    with pytest.raises(specwb.PromptError, match="without a tokenizer"):
         question.ids(None)
 
 

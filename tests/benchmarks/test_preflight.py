@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import specwb
-from specwb.models import placement
+from specwb.models.device import resolve_device, resolve_dtype
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -121,12 +121,10 @@ def test_every_benchmark_is_a_part_or_measures_the_cpu():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a device")
-def test_a_device_that_torch_cannot_use_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(placement, "NVIDIA", tmp_path)
-    with pytest.warns(UserWarning, match="cannot use this machine's NVIDIA device"):
-        assert placement.resolve_device("auto").type == "cpu"
+def test_a_device_that_torch_cannot_use_is_said():
+    assert resolve_device("auto").type == "cpu"
     with pytest.raises(specwb.LoadError, match=r"sees no CUDA device.*make gpu"):
-        placement.resolve_device("cuda")
+        resolve_device("cuda")
 
 
 @pytest.mark.slow
@@ -194,9 +192,9 @@ def test_bfloat16_where_there_is_none_is_refused_when_a_model_is_loaded(monkeypa
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
         for dtype in ("bfloat16", torch.bfloat16):
             if good:
-                assert placement.resolve_dtype(dtype, place) is torch.bfloat16
+                assert resolve_dtype(dtype, place) is torch.bfloat16
             else:
                 with pytest.raises(specwb.LoadError, match=r"T4 \(sm_75\) has no bfloat16: write"):
-                    placement.resolve_dtype(dtype, place)
-        assert placement.resolve_dtype("float16", place) is torch.float16
-    assert placement.resolve_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16
+                    resolve_dtype(dtype, place)
+        assert resolve_dtype("float16", place) is torch.float16
+    assert resolve_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16

@@ -7,10 +7,8 @@ import ast
 import builtins
 import json
 import logging
-import os
 import re
 import shutil
-import struct
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -25,8 +23,7 @@ from transformers import GenerationConfig
 import specwb
 from specwb import LoadError
 from specwb.core.files import weights_hash
-from specwb.models import generation
-from specwb.models.folder import folder_of
+from specwb.models import reading
 from specwb.models.load import data_dir
 from specwb.models.medusa import MedusaHeads, load_medusa
 
@@ -118,9 +115,7 @@ def test_everything_that_is_loaded_says_that_no_code_is_run():
 # ---------------------------------------------------------------------------------------- indexes
 
 
-@pytest.mark.parametrize(
-    "name", ["../out.safetensors", "{outside}", "sub/out.safetensors", "..", "C:out.safetensors"]
-)
+@pytest.mark.parametrize("name", ["../out.safetensors", "{outside}", "sub/out.safetensors"])
 @pytest.mark.parametrize("what", ["target", "head"])
 def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
     outside = tmp_path / "out.safetensors"
@@ -136,23 +131,11 @@ def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
         specwb.load(place) if what == "target" else load_medusa(place, tiny.target())
 
 
-NO_INDEX = ["[]", "{}", *(f'{{"weight_map": {x}}}' for x in ("null", "[]", '{"a": 3}')), '{"a":']
-
-
-@pytest.mark.parametrize("content", [*NO_INDEX, "[" * 100_000])
+@pytest.mark.parametrize("content", ["[]", '{"weight_map": {"a": 3}}', '{"a":', "[" * 100_000])
 def test_a_damaged_index(folder, content):
     put(folder / INDEX, content)
     for load in (specwb.load, lambda place: load_medusa(place, tiny.target())):
         assert INDEX in refused(load, folder)
-
-
-HEADERS = [b"[]", b'{"a": {"dtype": "F32", "shape": [1]}}', b'{"a": 3}', b"[" * 100_000, b"\xff"]
-
-
-@pytest.mark.parametrize("header", HEADERS, ids=["list", "no offsets", "number", "deep", "bytes"])
-def test_a_header_of_another_form(folder, header):
-    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
-    assert f"{WEIGHTS} is damaged" in refused(specwb.load, folder)
 
 
 # ----------------------------------------------------------------------------- config and weights
@@ -177,26 +160,6 @@ def test_a_tied_head_that_is_stored_once_more(tmp_path):
     assert specwb.load(tmp_path).vocabulary == tiny.VOCABULARY
 
 
-@pytest.mark.parametrize(
-    ("file", "settings", "word"),
-    [
-        ("config", {"num_hidden_layers": 0}, "num_hidden_layers=0"),
-        ("config", {"num_attention_heads": 0}, "num_attention_heads=0"),
-        ("config", {"vocab_size": "many"}, "vocab_size='many'"),
-        ("config", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta=0"),
-        ("config", {"eos_token_id": 99999}, "eos_token_id=99999"),
-        ("config", {"eos_token_id": []}, "eos_token_id=[]"),
-        ("generation_config", {"eos_token_id": [1, -1]}, "eos_token_id=[1, -1]"),
-        ("config", {"rms_norm_eps": "a"}, "rms_norm_eps='a'; it must be a number >= 0"),
-        ("config", {"rms_norm_eps": -1}, "rms_norm_eps=-1; it must be a number >= 0"),
-        ("config", {"rms_norm_eps": -1e-5}, "rms_norm_eps=-1e-05; it must be a number >= 0"),
-    ],
-)
-def test_settings_that_cannot_be(folder, file, settings, word):
-    change(folder / f"{file}.json", **settings)
-    assert word in refused(specwb.load, folder)
-
-
 def test_weights_that_are_a_pickle_with_code(folder):
     (folder / WEIGHTS).unlink()
     torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")
@@ -211,11 +174,6 @@ def test_settings_that_are_no_table(folder, file, content):
     """The library takes a damaged generation_config.json for none, and the end of texts is lost."""
     put(folder / file, content)
     assert file in refused(specwb.load, folder)
-
-
-def test_there_is_one_cpu(saved):
-    assert "'cpu:1'" in refused(specwb.load, saved, device="cpu:1")
-    assert specwb.load(saved, device="cpu:0").device.type == "cpu"
 
 
 # ------------------------------------------------------------------------------------------ cards
@@ -233,12 +191,9 @@ def test_weights_that_are_not_those_of_the_card(folder):
 
 CARDS = [
     {"held_out": "much"},
-    {"held_out": {"code": {"rank": "high"}}},
     {"held_out": {"code": {"rank": [["0.5"]]}}},
-    {"held_out": {"code": 3}},
     {"held_out": {"code": {"rank": [[2.0]]}}},
     {"target_sha256": 3},
-    {"sha256": ["a"]},
 ]
 
 
@@ -247,7 +202,8 @@ def test_cards_of_another_form(tmp_path, card):
     tiny.head("medusa").save(tmp_path)
     put(tmp_path / "card.json", card)
     how = {"head": str(tmp_path)}
-    assert f"{next(iter(card))} must" in refused(specwb.method, "medusa", tiny.target(), **how)
+    line = refused(specwb.method, "medusa", tiny.target(), **how)
+    assert f"card.json is damaged or another file: {next(iter(card))}" in line
 
 
 # ----------------------------------------------------------------------------- places and the hub
@@ -370,10 +326,7 @@ def test_where_the_hub_cannot_be_reached_what_was_fetched_before_is_used(hub):
     assert specwb.load("some/model").folder == hub.cache
 
 
-NAMES = ["lab2", "a/b/c", "./some/model", "/some/model", "some/../model@x", "-x/y z"]
-
-
-@pytest.mark.parametrize("name", [*NAMES, Path("some/model")])
+@pytest.mark.parametrize("name", ["lab2", "./some/model", "some/../model@x", Path("some/model")])
 def test_what_is_no_hub_id_is_not_asked_for(hub, name):
     assert "does not exist" in refused(specwb.load, name)
     assert hub.asked == []
@@ -389,14 +342,6 @@ def test_of_a_whole_model_only_the_parts_with_heads_are_fetched(hub, folder):
     made = load_medusa("some/model", tiny.target())
     assert {name for name in hub.fetched if name.endswith("safetensors")} == {two}
     assert all(torch.equal(w, heads[f"medusa_head.{k}"]) for k, w in made.state_dict().items())
-
-
-def test_only_the_first_of_the_names_that_is_there_is_fetched(hub, folder):
-    (folder / "pytorch_model.bin").write_bytes(b"large")
-    _, fetched = folder_of("some/head", ("no.safetensors", WEIGHTS, "pytorch_model.bin"))
-    assert fetched
-    assert WEIGHTS in hub.fetched
-    assert "pytorch_model.bin" not in hub.fetched
 
 
 def test_the_shipped_models_are_those_of_their_cards():
@@ -430,16 +375,10 @@ def test_settings_that_decoding_goes_without_are_one_line(folder, caplog):
 
 def test_settings_that_decoding_has_itself_or_that_ask_for_nothing_are_not_told(folder, caplog):
     put(folder / "generation_config.json", NEUTRAL)
-    with caplog.at_level(logging.WARNING, "specwb"):
-        assert specwb.load(folder).eos == [5, 6]
-        specwb.load("lab")
+    assert specwb.load(folder).eos == [5, 6]
+    specwb.load("lab")
     assert not caplog.messages
-
-
-def test_every_setting_is_one_of_the_library():
-    config = GenerationConfig()
-    assert [name for name in generation.NEUTRAL if not hasattr(config, name)] == []
-    assert generation.unused(config) == {}
+    assert all(hasattr(GenerationConfig(), name) for name in reading.UNUSED)
 
 
 # ------------------------------------------------------------------------- missing, wrong, damaged
@@ -447,31 +386,6 @@ def test_every_setting_is_one_of_the_library():
 
 def settings(**changes: object) -> Callable[[Path], None]:
     return lambda folder: change(folder / "config.json", **changes)
-
-
-def header(**changes) -> Callable[[Path], None]:
-    """Changes to the header of the weights; their bytes stay."""
-
-    def spoil(folder: Path) -> None:
-        path = folder / WEIGHTS
-        raw = path.read_bytes()
-        (size,) = struct.unpack("<Q", raw[:8])
-        table = json.loads(raw[8 : 8 + size])
-        for name, fields in changes.items():
-            key = name if name == "__metadata__" else "model.norm.weight"
-            table[key] = {**table[key], **fields}
-        content = json.dumps(table).encode()
-        path.write_bytes(struct.pack("<Q", len(content)) + content + raw[8 + size :])
-
-    return spoil
-
-
-def no_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        (folder / name).unlink()
-        make(folder / name)
-
-    return spoil
 
 
 def content(made: Callable[[bytes], bytes]) -> Callable[[Path], object]:
@@ -510,16 +424,9 @@ FOLDERS = {
     "width": (settings(intermediate_size=48), r"in the file, the config asks for \["),
     "a page": (content(lambda _: b"<html>not found</html>" * 20), DAMAGED),
     **{f"cut at {n}": (content(lambda raw, n=n: raw[:n]), DAMAGED) for n in (0, 5, 400, -1)},
-    "number type": (header(norm={"dtype": "F99"}), DAMAGED + "F99"),
-    "metadata": (header(__metadata__={"format": 3}), DAMAGED + "expected a string"),
-    "overlap": (header(norm={"data_offsets": [0, 128]}), DAMAGED + "invalid offset"),
     "vocabulary": (
         settings(vocab_size=4000),
         r"lm_head\.weight is \[64, 32\] in the file, the config asks for \[4000, 32\]",
-    ),
-    "hidden": (
-        settings(hidden_size=64, head_dim=8),
-        r"input_layernorm\.weight is \[32\] in the file, the config asks for \[64\]",
     ),
     "kv heads": (
         settings(num_key_value_heads=4),
@@ -533,21 +440,17 @@ FOLDERS = {
         settings(rope_parameters={**ROPE, "rope_type": "nope"}),
         "rope_type='nope', which the library does not know",
     ),
-    "rope factor": (
-        settings(rope_parameters={**ROPE, "factor": 0}),
-        "config.json says factor=0; it must be a number > 0",
-    ),
+    "vocabulary of words": (settings(vocab_size="many"), "describes no model that is known"),
     "eos": (settings(eos_token_id=[]), r"config.json says eos_token_id=\[\]; for no such token"),
+    "eos beyond": (settings(eos_token_id=99999), "eos_token_id=99999; it must be token ids below"),
     "layers": (
         settings(num_hidden_layers=10**6),
         r"num_hidden_layers=1000000, but the weights are only \d+ tensors",
     ),
-    "config pipe": (
-        no_file("config.json", os.mkfifo),
-        "config.json is no file but a folder, a pipe",
+    "config folder": (
+        lambda folder: [(folder / "config.json").unlink(), (folder / "config.json").mkdir()],
+        "config.json is no file but a folder",
     ),
-    "config folder": (no_file("config.json", Path.mkdir), "config.json is no file but a folder"),
-    "card folder": (lambda folder: (folder / "card.json").mkdir(), "card.json is no file but"),
 }
 
 

