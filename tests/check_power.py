@@ -1,6 +1,6 @@
 """Which wrong rules and drafters are found by ``check_rule`` and ``specwb.check``, and how often.
 
-    python tests/check_power.py --anew verify check right    all of it, half an hour of one core
+    python tests/check_power.py --anew verify check right    all of it, a quarter of an hour
     python tests/check_power.py --anew verify                that column alone
     python tests/check_power.py                              the page, of what is stored
 
@@ -22,8 +22,8 @@ import biased
 import torch
 
 import specwb
-from specwb.lab.evaluation.alarm import FALSE_ALARM
-from specwb.theory.production import TOLERANCE, check_rule
+from specwb.lab.evaluation.joint import FALSE_ALARM
+from specwb.theory.decisions import TOLERANCE, check_rule
 
 STORE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "check.md"
@@ -39,7 +39,7 @@ Store = dict[str, dict[str, str]]
 TEXT = """\
 # What finds which fault
 
-`specwb.theory.production.check_rule` (`specwb certify package.module:Rule`) enumerates the output
+`specwb.theory.decisions.check_rule` (`specwb certify package.module:Rule`) enumerates the output
 of a *rule* on small trees and models. `specwb check` (`specwb.check`) decodes with a whole *method*
 on a real target and applies three tests to the output. A correct method fails with probability
 {alarm:g}, of which each test has a third:
@@ -107,7 +107,7 @@ def measure(columns: list[str]) -> Store:
         "check": list(biased.CASES),
         "right": list(RIGHT),
     }
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
 
         def runs(column: str, name: str) -> list[Future]:
             if column == "verify":

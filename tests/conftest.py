@@ -60,7 +60,7 @@ LONGEST = (
     "test_markov.py",
     "kangaroo.ipynb",
     "test_suite.py",
-    "test_distribution.py",
+    "test_decisions.py",
     "test_ledger.py",
     "test_ranks.py",
     "test_architectures.py",
@@ -103,7 +103,7 @@ THINNED = {
     "test_prompts.py": 3,
     "test_eagle.py": 3,
     "test_certify.py": 12,
-    "test_distribution.py": 10,
+    "test_decisions.py": 10,
     "test_explorer_numbers.py": 6,
     "test_lessons.py": 6,
     "test_together.py": 3,
@@ -123,7 +123,7 @@ FEW = 4  # cases that are never thinned
 EXACT = (
     "test_protocol.py",
     "test_decoding_distribution.py",
-    "test_distribution.py",
+    "test_decisions.py",
     "test_kernels.py",
     "test_certify.py",
 )

@@ -57,7 +57,7 @@ def certify(
     from specwb.certificate.certify import certify as certified
     from specwb.certificate.child import forked
     from specwb.certificate.known import VERIFIERS
-    from specwb.theory.distribution import LEVEL, UNSEEN
+    from specwb.theory.decisions import LEVEL, UNSEEN
 
     screen = wide()
     if known:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import errors, loaded, own_rule, table, whole, wide
+from specwb.cli.shared import errors, loaded, own_rule, whole, wide
 from specwb.core.progress import progress
 
 PROMPTS = 4
@@ -25,14 +25,6 @@ def check(
         str | None,
         typer.Option(help="Verification rule: a name, or package.module:Rule for your own."),
     ] = None,
-    controls: Annotated[
-        bool,
-        typer.Option(
-            "--controls",
-            help="Check wrong rules instead, which must be found, and print the power against "
-            "each.",
-        ),
-    ] = False,
     rows: Annotated[
         int,
         typer.Option(
@@ -72,59 +64,23 @@ def check(
     """
     from specwb import method as make_method
     from specwb.engine.work import check_work
-    from specwb.lab.evaluation import check as checking
+    from specwb.lab.evaluation.check import check as checked
     from specwb.lab.evaluation.joint import BATCH
     from specwb.models.questions import load_prompts
-    from specwb.theory.wrong_rules import WRONG_RULES
 
-    if controls and rule is not None:
-        raise ValueError("--controls checks wrong rules of its own; leave --rule out")
     questions = load_prompts(prompts)
     chosen = own_rule(rule) if rule is not None and ":" in rule else rule
     model = loaded(target, device, dtype)
     options = {} if draft is None else {"draft": draft}
     built = make_method(method, model, rule=chosen, **options)
     ids = sorted((question.ids(model.tokenizer) for question in questions), key=len)[:PROMPTS]
-    settings: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "rows": rows,
-        "seed": seed,
-    }
-    screen = wide()
-    tests = sum(bool(rule.method) for rule in WRONG_RULES.values()) if controls else 1
     at_once = min(rows, BATCH)
-    passes = tests * rows / at_once * TOKENS
-    about = check_work(model, f"{rows:,} texts", passes, at_once, lower="--rows")
-    whole(errors, about)
-    if controls:
-        with progress("checking wrong rules"):
-            results = checking.controls(model, ids, draft=draft, **settings)
-        screen.print(
-            table([_cells(row) for row in results], ("rule", "method", "what is wrong"), screen)
-        )
-        sees = max(row["joint"].sees for row in results)
-        texts = results[0]["joint"].texts
-        whole(
-            screen, f"{texts} texts a rule; a total variation of {sees:.2g} is seen 8 times in 10"
-        )
-        if not all(row["joint"].failed == bool(row["wrong"]) for row in results):
-            raise typer.Exit(1)
-        return
+    passes = rows / at_once * TOKENS
+    whole(errors, check_work(model, f"{rows:,} texts", passes, at_once, lower="--rows"))
     with progress(f"checking {built.key}"):
-        report = checking.check(model, built, ids, **settings)
-    whole(screen, str(report))
+        report = checked(
+            model, built, ids, temperature=temperature, top_k=top_k, rows=rows, seed=seed
+        )
+    whole(wide(), str(report))
     if not report.passed:
         raise typer.Exit(1)
-
-
-def _cells(row: dict[str, Any]) -> dict[str, str]:
-    """A row of the table of controls."""
-    joint = row["joint"]
-    return {
-        "rule": row["rule"],
-        "method": row["method"],
-        "p-value": f"{joint.pvalue:.1g}",
-        "power": f"{joint.power:.2f}" if row["wrong"] else "-",
-        "what is wrong": row["wrong"] or "nothing",
-    }

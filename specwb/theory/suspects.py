@@ -9,73 +9,63 @@ detects the bias. :func:`culprit` reveals the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 from scipy import optimize, stats
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact import (
-    Decision,
-    Dist,
-    NodeRule,
-    Tokens,
-    iid,
-    kseq,
-    output_distribution,
-    rrs,
-)
-from specwb.theory.wrong_rules import WRONG_RULES, WrongRule
+from specwb.theory.exact import Decision, Dist, NodeRule, Tokens, iid, kseq, rrs
+from specwb.theory.wrong_rules import WRONG_RULES
 
-CHILDREN = 2
 ALARM = 0.01
 """The p-value below which a verifier is called biased."""
 BIASED = {name: WRONG_RULES[name] for name in ("deduplicated", "race_against_q", "low_rho")}
 """Whose bias cannot be told from how much they accept."""
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A verifier under the name A, B or C, with its node rule."""
-
-    name: str
-    rule: NodeRule = field(repr=False)
-
-    def __call__(self, p: Dist, q: Dist, tokens: Tokens) -> Decision:
-        return self.rule(p, q, tokens)
-
-
-def suspects(seed: int = 0) -> dict[str, Suspect]:
+def suspects(seed: int = 0) -> dict[str, NodeRule]:
     """Hand out verifiers A, B and C for two candidates that are drawn from q independently.
 
     Two of them are lossless. The third is one of :data:`BIASED`; ``seed`` determines which one is
     biased, and how: one seed per student.
     """
-    return {name: Suspect(name, rule) for name, rule in zip("ABC", _rules(seed)[0], strict=True)}
+
+    def black_box(rule: NodeRule) -> NodeRule:
+        def verifier(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+            return rule(p, q, tokens)
+
+        return verifier
+
+    return {name: black_box(rule) for name, rule in zip("ABC", _rules(seed)[0], strict=True)}
 
 
 def culprit(seed: int = 0) -> tuple[str, str]:
-    """Tell which of :func:`suspects` is biased, and what is wrong with it."""
-    rules, mutant = _rules(seed)
-    (biased,) = (i for i, rule in enumerate(rules) if rule is mutant.node)
-    return "ABC"[biased], mutant.wrong
+    """The name of the biased one of :func:`suspects`, and what is wrong with it."""
+    rules, key = _rules(seed)
+    return "ABC"[rules.index(_node(key))], BIASED[key].wrong
 
 
-def _rules(seed: int) -> tuple[list[NodeRule], WrongRule]:
+def _node(key: str) -> NodeRule:
+    node = BIASED[key].node
+    assert node is not None
+    return node
+
+
+def _rules(seed: int) -> tuple[list[NodeRule], str]:
+    """The three rules in the order of their names, and the key of the biased one."""
     random = Random(seed)
-    mutant = random.choice(list(BIASED.values()))
-    assert mutant.node is not None
-    rules: list[NodeRule] = [rrs, kseq, mutant.node]
+    key = random.choice(list(BIASED))
+    rules: list[NodeRule] = [rrs, kseq, _node(key)]
     random.shuffle(rules)
-    return rules, mutant
+    return rules, key
 
 
 def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[int]:
     """``[V]``: how often each token was the output of a verifier on ``count`` pairs of
     candidates."""
     rng = np.random.default_rng(seed)
-    pairs = iid(q, CHILDREN)
+    pairs = iid(q, 2)
     counts = np.zeros(len(p), int)
     for (tokens, _), times in zip(
         pairs, rng.multinomial(count, [float(chance) for _, chance in pairs]), strict=True
@@ -97,8 +87,7 @@ def pvalue(counts: Sequence[int], p: Dist) -> float:
     _check(p)
     if sum(counts) < 1:
         raise ArgumentError("nothing was counted")
-    expected = [sum(counts) * float(a) for a in p]
-    return float(stats.chisquare(counts, expected).pvalue)
+    return float(stats.chisquare(counts, [sum(counts) * float(a) for a in p]).pvalue)
 
 
 def power(p: Dist, out: Dist, count: int, alarm: float = ALARM) -> float:
@@ -109,28 +98,24 @@ def power(p: Dist, out: Dist, count: int, alarm: float = ALARM) -> float:
     ``out`` is p, the result is ``alarm``.
     """
     freedom, critical = len(p) - 1, stats.chi2.isf(alarm, len(p) - 1)
-    return float(stats.ncx2.sf(critical, freedom, count * _distance(p, out)))
+    return float(stats.ncx2.sf(critical, freedom, count * _noncentrality(p, out)))
 
 
 def needed(p: Dist, out: Dist, often: float = 0.8, alarm: float = ALARM) -> int:
-    """The number of tokens with which a test detects ``out`` with a given power (:func:`power`); a
-    ValueError if ``out`` is p, which no number detects."""
-    distance = _distance(p, out)
-    if not distance:
+    """The number of tokens with which a test detects ``out`` with a given power (:func:`power`); an
+    ArgumentError if ``out`` is p, which no number detects."""
+    of_a_token = _noncentrality(p, out)
+    if not of_a_token:
         raise ArgumentError("what comes out is p: there is nothing to find")
     freedom, critical = len(p) - 1, stats.chi2.isf(alarm, len(p) - 1)
     enough = optimize.brentq(
         lambda nc: stats.ncx2.sf(critical, freedom, nc) - often, 1e-9, 100 * critical
     )
-    return int(np.ceil(enough / distance))
+    return int(np.ceil(enough / of_a_token))
 
 
-def output(rule: NodeRule, p: Dist, q: Dist) -> list:
-    """The exact output distribution, by enumerating all pairs of candidates."""
-    return output_distribution(rule, iid, p, q, CHILDREN)
-
-
-def _distance(p: Dist, out: Dist) -> float:
+def _noncentrality(p: Dist, out: Dist) -> float:
+    """``sum (r - p)^2 / p`` of the output r."""
     _check(p)
     return float(sum((b - a) ** 2 / a for a, b in zip(p, out, strict=True)))
 

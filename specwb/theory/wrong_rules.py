@@ -1,8 +1,7 @@
 """Rules that are wrong on purpose, in one list: the tests must refute each.
 
-Several have been published or shipped; the others are one slip away from a right rule. What is
-wrong at one node or in one tree is stated once, over fractions, as a rule of the kinds in
-``exact``; :attr:`WrongRule.rule` lets a node rule decode. Errors that are none over fractions (a
+Several have been published or shipped; the others are one slip away from a right rule. Each is
+stated over fractions, as a rule of the kinds in ``exact``. Errors that are none over fractions (a
 uniform used twice, a row of q that is another's, rounding) are in ``tests/biased.py``.
 """
 
@@ -14,14 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
-import torch
-from torch import Tensor
-
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Scheme
-from specwb.rules.rule import Decision as Decided
-from specwb.rules.rule import NodeRule as DecodingRule
-from specwb.rules.rule import first
 from specwb.theory.exact import (
     SCHEMES,
     Decision,
@@ -60,6 +52,7 @@ from specwb.theory.exact import (
 )
 
 _0, _1 = Fraction(0), Fraction(1)
+FORK = (-1, 0, 0, 1, 2)
 Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
 """``outcomes(scheme, target, draft, parents)``: the outcomes of a step, over all drafts."""
 
@@ -78,7 +71,6 @@ class WrongRule:
         tree: The rule over fractions for whole trees; None for one node.
         models: The kind of models that shows it, as :func:`specwb.theory.instances.models` names
             it.
-        method: The spec of the method that ``specwb check --controls`` puts it into; "" for none.
     """
 
     name: str
@@ -89,7 +81,6 @@ class WrongRule:
     node: NodeRule | None = None
     tree: Outcomes | None = None
     models: str = "dense"
-    method: str = ""
 
     @property
     def k(self) -> int:
@@ -118,74 +109,19 @@ class WrongRule:
         texts = completed(self.outcomes(target, draft, parents), target, length)
         return tv(texts, target_distribution(target, length))
 
-    @property
-    def rule(self) -> Decoded:
-        """The node rule as it decodes."""
-        return Decoded(self)
-
-
-class Decoded(DecodingRule):
-    """A wrong node rule as it decodes.
-
-    Every row's decision is the exact one for the fractions that its probabilities are; one uniform
-    chooses between the children and the bonus token.
-    """
-
-    in_turn = False
-
-    def __init__(self, wrong: WrongRule) -> None:
-        assert wrong.node is not None
-        self.name, self.exact = wrong.name, wrong.node
-        self.schemes = frozenset({Scheme[wrong.scheme]})
-        self.chain_only = wrong.k == 1
-
-    def draws(self, children: int) -> int:
-        return 1
-
-    def node(self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor) -> Decided:
-        assert q is not None
-        together = torch.cat([p.double(), q.double(), tokens.double(), ok.double()], 1)
-        rows, of = together.unique(dim=0, return_inverse=True)
-        decisions = [self._decide(row, p.shape[1], tokens.shape[1]) for row in rows.tolist()]
-        accept, residual = (
-            torch.tensor(x, dtype=torch.float64, device=p.device)
-            for x in zip(*decisions, strict=True)
-        )
-        return first(u[:, :1] < accept.cumsum(1)[of]), residual[of].to(p.dtype)
-
-    def _decide(self, row: list[float], v: int, k: int) -> tuple[list[float], list[float]]:
-        """How often each child is accepted, and the distribution of the bonus token."""
-        p, q, children = row[:v], row[v : 2 * v], [int(x) for x in row[2 * v : 2 * v + k]]
-        there = [j for j in range(k) if row[2 * v + k + j]]
-        if not there:
-            return [0.0] * k, p
-        # only tokens that can come out cost time
-        ids = [x for x in range(v) if p[x] or q[x] or x in children]
-        exact_p, exact_q = (norm([Fraction(one[x]) for x in ids]) for one in (p, q))
-        tokens = tuple(ids.index(children[j]) for j in there)
-        accepted, left = self.exact(exact_p, exact_q, tokens)
-        accept, residual = [0.0] * k, [0.0] * v
-        for j, a in zip(there, accepted, strict=True):
-            accept[j] = float(a)
-        for x, a in zip(ids, left or exact_p, strict=True):
-            residual[x] = float(a)
-        return accept, residual
-
 
 WRONG_RULES: dict[str, WrongRule] = {}
 """By name; those at one node come first."""
 
 
 def _at_one_node(
-    scheme: str, k: int, original: str, wrong: str, name: str = "", method: str = ""
+    scheme: str, k: int, original: str, wrong: str, name: str = ""
 ) -> Callable[[NodeRule], NodeRule]:
     """Add a node rule to :data:`WRONG_RULES`."""
 
     def add(node: NodeRule) -> NodeRule:
         key = name or node.__name__
-        WRONG_RULES[key] = WrongRule(
-            key, wrong, original, scheme, (-1, *[0] * k), node=node, method=method
-        )
+        WRONG_RULES[key] = WrongRule(key, wrong, original, scheme, (-1, *[0] * k), node=node)
         return node
 
     return add
@@ -196,7 +132,6 @@ def _at_one_node(
     1,
     "rejection",
     "bonus token from p instead of (p - q)+",
-    method="sps:gamma=3",
 )
 def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """What was accepted is counted twice."""
@@ -214,7 +149,6 @@ _at_one_node(
     1,
     "rejection",
     "the q of the test has another temperature than the q that was sampled",
-    method="sps:gamma=3",
 )
 def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     """The test uses ``norm(q^2)``."""
@@ -226,7 +160,6 @@ def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     2,
     "rrsw",
     "RRSw children sorted by q instead of drawing order",
-    method="mcsd:tree=3-2-1",
 )
 def sorted_by_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     order = sorted(range(len(tokens)), key=lambda i: (-q[tokens[i]], i))
@@ -256,7 +189,6 @@ _at_one_node(
     "rrs",
     "RRS on children drawn without replacement",
     "rrs_without_replacement",
-    method="mcsd:tree=3-2-1",
 )(rrs)
 
 
@@ -265,7 +197,6 @@ _at_one_node(
     3,
     "rrs",
     "independent drafts de-duplicated, then RRS",
-    method="mcsd:tree=4-2-1,draw=with",
 )
 def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     first = [i for i, x in enumerate(tokens) if x not in tokens[:i]]
@@ -375,6 +306,19 @@ def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 AT_ONE_NODE = tuple(WRONG_RULES.values())
 
 
+def _in_trees(
+    name: str,
+    tree: Outcomes,
+    scheme: str,
+    parents: tuple[int, ...],
+    original: str,
+    wrong: str,
+    models: str = "dense",
+) -> None:
+    """Add a rule for whole trees to :data:`WRONG_RULES`."""
+    WRONG_RULES[name] = WrongRule(name, wrong, original, scheme, parents, None, tree, models)
+
+
 def uncapped_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
 ) -> list[Test]:
@@ -393,6 +337,16 @@ def uncapped_tests(
     return [(path, min(_1, math.prod(ratios, start=_1)), bonus), *tests[1:]]
 
 
+_in_trees(
+    "hsd",
+    decided(uncapped_tests),
+    "IID",
+    (-1, 0, 1),
+    "block",
+    "a whole block is kept with the uncapped ratio (HSD)",
+)
+
+
 def other_ties_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
 ) -> list[Test]:
@@ -405,6 +359,17 @@ def other_ties_tests(
 
     selected = max((path for path in paths[-k:] if path is not None), key=rank)
     return tests_along(target, skewed(target, draft, k), selected)
+
+
+_in_trees(
+    "gbv_other_ties",
+    decided(other_ties_tests),
+    "IID",
+    (-1, 0, 0),
+    "gbv",
+    "paths are selected and ranked with ties broken differently",
+    "tied",
+)
 
 
 def shared_lists(
@@ -436,6 +401,16 @@ def shared_lists(
             if untested and accept:
                 yield path, bonus, untested * accept
             untested *= 1 - accept
+
+
+_in_trees(
+    "shared_lists",
+    shared_lists,
+    "WITHOUT_REPLACEMENT",
+    FORK,
+    "traversal",
+    "traversal of siblings that share one list of children",
+)
 
 
 def _one_pass(draft: Model) -> Model:
@@ -473,6 +448,16 @@ def searched_ratio(
     yield from walked(rejection, target, q, [best], _1)
 
 
+_in_trees(
+    "searched_ratio",
+    searched_ratio,
+    "POINT",
+    (-1, 0, 1),
+    "rejection",
+    "LOSSY: a searched path is tested with p/q, as if drawn (DiffuSpec at T > 0)",
+)
+
+
 def sorted_paths(
     scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> Iterator[Outcome]:
@@ -485,6 +470,16 @@ def sorted_paths(
         paths = sorted(sequences, key=lambda path: -_score(draft, path))
         probability = math.prod((chance for _, chance in draws), start=_1)
         yield from walked(rrs, target, q, paths, probability)
+
+
+_in_trees(
+    "sorted_paths",
+    sorted_paths,
+    "IID",
+    FORK,
+    "rrs",
+    "LOSSY: independent paths are sorted by a score, then RRS",
+)
 
 
 def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
@@ -513,6 +508,24 @@ def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
         return walks(rejection, SCHEMES[scheme], target, draft, parents, change)
 
     return outcomes
+
+
+_in_trees(
+    "unsure_left_out",
+    left_out(lambda p, q: q < Fraction(1, 3)),
+    "IID",
+    (-1, 0, 1),
+    "rejection",
+    "a drawn token is left out as its own q is small",
+)
+_in_trees(
+    "peeking",
+    left_out(lambda p, q: p < q),
+    "IID",
+    (-1, 0, 1),
+    "rejection",
+    "a drawn token is left out after a look at the target, where p < q",
+)
 
 
 def at_once(
@@ -558,122 +571,11 @@ def at_once(
             yield longest, bonus, probability
 
 
-WRONG_RULES |= {
-    name: WrongRule(name, wrong, original, scheme, parents, tree=tree, models=models)
-    for name, tree, scheme, parents, wrong, original, models in (
-        (
-            "hsd",
-            decided(uncapped_tests),
-            "IID",
-            (-1, 0, 1),
-            "a whole block is kept with the uncapped ratio (HSD)",
-            "block",
-            "dense",
-        ),
-        (
-            "gbv_other_ties",
-            decided(other_ties_tests),
-            "IID",
-            (-1, 0, 0),
-            "paths are selected and ranked with ties broken differently",
-            "gbv",
-            "tied",
-        ),
-        (
-            "shared_lists",
-            shared_lists,
-            "WITHOUT_REPLACEMENT",
-            (-1, 0, 0, 1, 2),
-            "traversal of siblings that share one list of children",
-            "traversal",
-            "dense",
-        ),
-        (
-            "searched_ratio",
-            searched_ratio,
-            "POINT",
-            (-1, 0, 1),
-            "LOSSY: a searched path is tested with p/q, as if drawn (DiffuSpec at T > 0)",
-            "rejection",
-            "dense",
-        ),
-        (
-            "sorted_paths",
-            sorted_paths,
-            "IID",
-            (-1, 0, 0, 1, 2),
-            "LOSSY: independent paths are sorted by a score, then RRS",
-            "rrs",
-            "dense",
-        ),
-        (
-            "unsure_left_out",
-            left_out(lambda p, q: q < Fraction(1, 3)),
-            "IID",
-            (-1, 0, 1),
-            "a drawn token is left out as its own q is small",
-            "rejection",
-            "dense",
-        ),
-        (
-            "peeking",
-            left_out(lambda p, q: p < q),
-            "IID",
-            (-1, 0, 1),
-            "a drawn token is left out after a look at the target, where p < q",
-            "rejection",
-            "dense",
-        ),
-        (
-            "at_once",
-            at_once,
-            "WITHOUT_REPLACEMENT",
-            (-1, 0, 0, 1, 2),
-            "LOSSY: siblings tested at once, the longest path stays (improved MCSD)",
-            "rrsw",
-            "dense",
-        ),
-    )
-}
-
-
-def cumulative_products(target: Model, draft: Model) -> dict[Tokens, float]:
-    """Wrong: a block of two tokens is kept up to the last i with
-    ``prod_{j<=i} u_j < prod_{j<=i} min(1, p_j/q_j)``, and the bonus token drawn from ``(p - q)+``.
-
-    With a and b the two products, ``P(u_1 u_2 < b) = b (1 - log b)`` and
-    ``P(u_1 < a, u_1 u_2 >= b) = a - b - b log(a/b)``. It differs from block verification in all of
-    it: the products of uniforms are not uniform, the residual does not know w. The distribution of
-    three tokens is in floats, since logarithms come in.
-
-    Source: vllm-ascend's ``rejection_random_sample_block_verify_pytorch``.
-    """
-    texts: dict[Tokens, float] = {}
-
-    def add(path: Tokens, chance: float) -> None:
-        """Continue the path with the target up to three tokens."""
-        if len(path) == 3:
-            texts[path] = texts.get(path, 0.0) + chance
-        else:
-            for y, a in enumerate(target(path)):
-                if a:
-                    add((*path, y), chance * float(a))
-
-    def add_bonus(path: Tokens, chance: float) -> None:
-        p, residual = target(path), minus(target(path), draft(path))
-        for y, a in enumerate(norm(residual) if any(residual) else p):
-            if a:
-                add((*path, y), chance * float(a))
-
-    for x, q_x in enumerate(draft(())):
-        for y, q_y in enumerate(draft((x,))):
-            if q_x and q_y:
-                chance = float(q_x * q_y)
-                a = float(min(_1, target(())[x] / q_x))
-                b = a * float(min(_1, target((x,))[y] / q_y))
-                both = b * (1 - math.log(b)) if b else 0.0
-                one = a - b - (b * math.log(a / b) if b else 0.0)
-                add((x, y), chance * both)
-                add_bonus((x,), chance * one)
-                add_bonus((), chance * (1 - both - one))
-    return texts
+_in_trees(
+    "at_once",
+    at_once,
+    "WITHOUT_REPLACEMENT",
+    FORK,
+    "rrsw",
+    "LOSSY: siblings tested at once, the longest path stays (improved MCSD)",
+)

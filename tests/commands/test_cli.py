@@ -192,7 +192,6 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
         (["compare", "--json", "a", "--markdown", "./a"], "--json and --markdown name one file"),
         (["trace", "ar", "--html", "a", "--json", "a"], "--html and --json name one file, a; name"),
         (["evaluate", "--methods", ""], "--methods is empty; name one method at least"),
-        (["check", "--controls", "--rule", "rrs"], "--controls checks wrong rules of its own"),
         (["reproduce", "all", "--minutes", "0"], "--minutes must be > 0, got 0"),
         (["reproduce", "all", "--minutes", "nan"], "--minutes must be a finite number, got nan"),
         (["reproduce", "all", "--shipped", "--quick"], "--shipped measures nothing; leave --quick"),

@@ -1,6 +1,6 @@
 """Rules that decode, next to the exact ones: what each makes of a drafted tree, as a distribution.
 
-``specwb.theory.distribution`` recovers the decisions of a rule by bisection on its uniforms, so
+``specwb.theory.decisions`` recovers the decisions of a rule by bisection on its uniforms, so
 nothing is sampled.
 """
 
@@ -20,7 +20,7 @@ from specwb.core.tree import Tree
 from specwb.rules import RULES, Rule
 from specwb.rules.kseq import scale
 from specwb.rules.race import race_weights
-from specwb.theory import distribution
+from specwb.theory import decisions
 from specwb.theory import exact as E
 from specwb.theory.instances import dense_pairs, models, pairs
 
@@ -174,10 +174,10 @@ class Batch:
     ) -> None:
         key, self.exact, scheme, _ = DRIVEN[name]
         self.cases, self.parents, self.rule = cases, parents, RULES[key]()
-        rng, draw = random.Random(0), distribution.DRAFTS[scheme]
+        rng, draw = random.Random(0), decisions.DRAFTS[scheme]
         self.drafted = [self._drafted(rng, draw, q, lose) for _, q in cases]
         drafts = list(enumerate(self.drafted))
-        draft, scores = distribution.as_tensors(scheme, Tree.parents(list(parents)), cases, drafts)
+        draft, scores = decisions.as_tensors(scheme, Tree.parents(list(parents)), cases, drafts)
         q = None if draft.q is None else draft.q.to(device, dtype)
         q_row = None if draft.q_row is None else draft.q_row.to(device)
         tokens, valid = draft.tokens.to(device), draft.valid.to(device)
@@ -219,8 +219,8 @@ class Batch:
     def worst_tv(self, rule: Rule | None = None) -> float:
         """The largest distance over the rows between what the rule and the exact one output, given
         the draft."""
-        found = distribution.outcomes_in(
-            self.draft, distribution.boxes_of(rule or self.rule, self.draft, self.scores)
+        found = decisions.outcomes_in(
+            self.draft, decisions.boxes_of(rule or self.rule, self.draft, self.scores)
         )
         return max(
             distance(outcomes, self.exact(*case, self.parents, paths))

@@ -13,7 +13,7 @@ from driven import TREES
 from specwb.theory import exact as E
 from specwb.theory.analysis import expected_point
 from specwb.theory.instances import dense_pairs, models, pairs
-from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
+from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES
 
 CHAINS = [tuple(range(-1, length)) for length in range(4)]
 FORK = (-1, 0, 0, 1, 2)
@@ -427,13 +427,6 @@ def test_uncapped_whole_blocks_are_not_lossless(length: int, mean: str, worst: s
     errors = [hsd.off(*models(seed, 3, "dense"), CHAINS[length]) for seed in range(30)]
     assert f"{float(sum(errors) / 30):.4f}" == mean
     assert f"{float(max(errors)):.4f}" == worst
-
-
-def test_products_of_uniforms_are_right_where_nothing_is_rejected() -> None:
-    target, _ = models(0, 3, "dense")
-    output = cumulative_products(target, target)
-    expected = E.target_distribution(target, 3)
-    assert output == pytest.approx({x: float(a) for x, a in expected.items()}, abs=1e-12)
 
 
 def test_shared_lists_harm_only_below_several_siblings() -> None:

@@ -11,7 +11,7 @@ import torch
 import specwb
 from specwb.core.flow import Draft, InvalidDistribution, Scheme, Scores
 from specwb.rules import RULES, Greedy, Longest
-from specwb.theory.distribution import all_drafts
+from specwb.theory.decisions import all_drafts
 from specwb.theory.instances import models
 
 PATHS = [

@@ -36,7 +36,7 @@ from specwb.rules import RULES, Coupled, PointMass, RRSw, TopAndSample, Typical
 from specwb.rules.kseq import scale
 from specwb.rules.race import race_weights
 from specwb.rules.rule import NodeRule
-from specwb.theory import distribution as D
+from specwb.theory import decisions as D
 from specwb.theory import exact as E
 from specwb.theory.instances import all_trees, models
 

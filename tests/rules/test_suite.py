@@ -11,9 +11,9 @@ import pytest
 from specwb.core.flow import Exactness
 from specwb.rules import RULES
 from specwb.theory import exact as E
+from specwb.theory.decisions import check_rule
 from specwb.theory.instances import all_trees, dense_pairs, level_order, models, pairs
-from specwb.theory.production import check_rule, distance
-from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES, cumulative_products
+from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES
 
 NAMES = (*E.RULES, *E.TREE_RULES)
 QUICK = ("rejection", "top", "block")
@@ -119,12 +119,6 @@ def test_every_rule_as_it_decodes(name) -> None:
     check = check_rule(name)
     assert check.lossless, check
     assert check.worst < 1e-9
-
-
-def test_products_of_uniforms_are_wrong() -> None:
-    """The one mutant whose output is in floats."""
-    target, draft = models(0, 3, "dense")
-    assert distance(cumulative_products(target, draft), E.target_distribution(target, 3)) > 1e-3
 
 
 def test_every_mutant_names_a_rule_and_every_node_rule_has_one() -> None:

@@ -21,7 +21,7 @@ from specwb.core.probability import inverse_cdf
 from specwb.rules import RRS, Rejection, RRSw
 from specwb.theory import exact as E
 from specwb.theory.analysis import kseq_rate, kseq_rho
-from specwb.theory.distribution import distribution_of
+from specwb.theory.decisions import distribution_of
 from specwb.theory.instances import pairs
 from specwb.theory.wrong_rules import WRONG_RULES, squared_q, uncapped_tests
 

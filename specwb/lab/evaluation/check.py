@@ -16,12 +16,10 @@ from specwb.core.probability import COLDEST, Sampling
 from specwb.engine.decoding import decode
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
-from specwb.lab.evaluation.alarm import FALSE_ALARM, TESTS, decided
-from specwb.lab.evaluation.joint import FIRST, Joint, joint
+from specwb.lab.evaluation.joint import FALSE_ALARM, FIRST, TESTS, Joint, decided, joint
 from specwb.lab.evaluation.martingale import Martingale, martingale
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
-from specwb.theory.wrong_rules import WRONG_RULES
 
 LATER = 4
 """How many tokens are written before the second test of three tokens."""
@@ -68,45 +66,40 @@ class Check:
         return self.greedy and self.batch and self.joint.freedom > 0 and self.pvalue > FALSE_ALARM
 
     def __str__(self) -> str:
-        def answer(yes: bool) -> str:
-            return "yes" if yes else "NO"
-
-        greedy, batch = answer(self.greedy), answer(self.batch)
         verdict = "passed" if self.passed else "FAILED"
         if not self.joint.freedom and self.greedy and self.batch and self.pvalue > FALSE_ALARM:
             verdict = "not decided"
-        lines = [
-            f"{self.method}: {verdict}",
-            f"  greedy text is plain decoding's: {greedy} (tau {self.mean_tokens_per_step:.2f})",
-            f"  a row alone is the row in the batch: {batch}",
-        ]
-        joint = self.joint
-        later = self.later
-        for tokens, test in (
-            (f"the first {FIRST} tokens have", joint),
-            (f"{FIRST} tokens after {LATER} others have", later),
-        ):
-            result = f"not decided, {test.texts} texts are too few; give more rows"
-            if test.freedom or test.impossible:
-                result = f"{answer(not test.failed)} ({_figures(test)})"
-            elif not test.texts:
-                result = "not tested, since several roots are drawn before the target is changed"
-            lines.append(f"  {tokens} the target's distribution: {result}")
-        for impossible in filter(None, (joint.impossible, later.impossible)):
-            lines.append(f"    the target cannot write {impossible}")
         drift = self.martingale
         along = f", along {drift.worst}" if drift.failed else ""
-        lines.append(
-            f"  single tokens of longer texts have it: {answer(not drift.failed)} "
-            f"(p-value {drift.pvalue:.2g}, {drift.tokens} tokens{along})"
-        )
+        lines = [
+            f"{self.method}: {verdict}",
+            f"  greedy text is plain decoding's: {_answer(self.greedy)} "
+            f"(tau {self.mean_tokens_per_step:.2f})",
+            f"  a row alone is the row in the batch: {_answer(self.batch)}",
+            f"  the first {FIRST} tokens have the target's distribution: {_result(self.joint)}",
+            f"  {FIRST} tokens after {LATER} others have the target's distribution: "
+            f"{_result(self.later)}",
+            f"  single tokens of longer texts have it: {_answer(not drift.failed)} "
+            f"(p-value {drift.pvalue:.2g}, {drift.tokens} tokens{along})",
+        ]
         return "\n".join(lines)
 
 
-def _figures(joint: Joint) -> str:
+def _answer(yes: bool) -> str:
+    return "yes" if yes else "NO"
+
+
+def _result(test: Joint) -> str:
+    """The answer of a chi-square test."""
+    if test.impossible:
+        return f"NO, the target cannot write {test.impossible}"
+    if not test.texts:
+        return "not tested, since several roots are drawn before the target is changed"
+    if not test.freedom:
+        return f"not decided, {test.texts} texts are too few; give more rows"
     return (
-        f"p-value {joint.pvalue:.2g}, {joint.texts} texts; "
-        f"a total variation of {joint.sees:.2g} is seen 8 times in 10"
+        f"{_answer(not test.failed)} (p-value {test.pvalue:.2g}, {test.texts} texts; "
+        f"a total variation of {test.sees:.2g} is seen 8 times in 10)"
     )
 
 
@@ -144,7 +137,7 @@ def check(
     :func:`specwb.lab.evaluation.martingale.martingale`.
 
     Each has a third of the 1e-4 that a right method may fail with. One that comes close is made
-    again with four times the rows (:mod:`specwb.lab.evaluation.alarm`).
+    again with four times the rows (:mod:`specwb.lab.evaluation.joint`).
 
     Texts are not told apart beyond a beginning where rounding decides: where the last token that
     top_k keeps is within rounding of the first that it drops. In half precision rounding itself
@@ -168,7 +161,16 @@ def check(
         ValueError: temperature < 1e-4, rows < 1, there are more than 4,096 texts to tell apart,
             or whatever :func:`specwb.decode` refuses.
     """
-    ids = _checked_prompts(target, prompts, temperature, rows)
+    if Sampling(temperature).greedy:
+        raise ArgumentError(
+            f"temperature is of the sampled part and must be >= {COLDEST:g}, got {temperature}; "
+            "the greedy part is always run"
+        )
+    if not isinstance(rows, int) or rows < 1:
+        raise ArgumentError(f"rows must be >= 1, got {rows!r}")
+    if isinstance(prompts, str):
+        raise ArgumentError("prompts must be a list of prompts, got one text")
+    ids = token_rows(target, prompts)
     chosen = method if isinstance(method, Method) else make_method(method, target, **options)
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos": ()}
     plain = decode(target, ids, "ar", **settings)
@@ -200,64 +202,3 @@ def check(
         martingale=decided(longer, -(-rows // 8), seed),
         mean_tokens_per_step=greedy.mean_tokens_per_step,
     )
-
-
-def controls(
-    target: Target,
-    prompts: Sequence[Prompt],
-    *,
-    temperature: float = 1.0,
-    top_k: int = 3,
-    rows: int = 1024,
-    seed: int = 0,
-    draft: str | Target | None = None,
-) -> list[dict[str, Any]]:
-    """Put wrong rules to the chi-square test of :func:`check`, and the right ones beside them.
-
-    Args:
-        target, prompts, temperature, top_k, rows, seed: as of :func:`check`.
-        draft: the draft model, default the target's own.
-    Returns:
-        One row a rule with
-
-        - rule: its name.
-        - method: the spec it is used in.
-        - wrong: what is wrong with it, "" for a right rule.
-        - joint: a :class:`Joint` with its p-value and the power that a test of this size has
-          against the rule.
-    """
-    ids = _checked_prompts(target, prompts, temperature, rows)
-    options: dict[str, Any] = {} if draft is None else {"draft": draft}
-    sampling = Sampling(temperature, top_k)
-    table = []
-
-    def add(method: Method, spec: str, wrong: str) -> None:
-        test = decided(partial(joint, target, method, ids, sampling), rows, seed)
-        rule = method.rule_for(sampling).name
-        table.append({"rule": rule, "method": spec, "wrong": wrong, "joint": test})
-
-    wrong = [rule for rule in WRONG_RULES.values() if rule.method]
-    for spec in dict.fromkeys(rule.method for rule in wrong):
-        add(make_method(spec, target, **options), spec, "")
-    for rule in wrong:
-        right = make_method(rule.method, target, **options)
-        key = f"{rule.method},rule={rule.name}"
-        method = Method(key, right.drafter, rule.rule, right.exactness)
-        add(method, rule.method, rule.wrong)
-    return table
-
-
-def _checked_prompts(
-    target: Target, prompts: Sequence[Prompt], temperature: float, rows: int
-) -> list[list[int]]:
-    """The prompts' token ids, after a check of the arguments."""
-    if Sampling(temperature).greedy:
-        raise ArgumentError(
-            f"temperature is of the sampled part and must be >= {COLDEST:g}, got {temperature}; "
-            "the greedy part is always run"
-        )
-    if not isinstance(rows, int) or rows < 1:
-        raise ArgumentError(f"rows must be >= 1, got {rows!r}")
-    if isinstance(prompts, str):
-        raise ArgumentError("prompts must be a list of prompts, got one text")
-    return token_rows(target, prompts)

@@ -1,11 +1,20 @@
-"""The chi-square test of short texts: their joint distribution against the target's."""
+"""The chi-square test of short texts, and when one of several tests of a method fails.
+
+A check makes :data:`TESTS` tests, each at the level ``ALARM = FALSE_ALARM / TESTS``, so that a
+right method fails once in ``1 / FALSE_ALARM`` checks or more rarely (Bonferroni). A test whose
+p-value is small and does not decide, ``AT_ONCE < p < DOUBT``, is made again with ``MORE`` times the
+rows and other seeds. The two p-values are put together stage by stage (Tsiatis, Rosner and Mehta
+1984): ``p = AT_ONCE + (DOUBT - AT_ONCE) p2``, which is uniform on (0, 1) wherever p1 and p2 are
+uniform and independent.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from scipy import optimize, stats
@@ -17,29 +26,84 @@ from specwb.core.probability import Sampling
 from specwb.engine.decoding import decode
 from specwb.engine.loop import Rescore
 from specwb.engine.methods import Method
-from specwb.lab.evaluation.alarm import AGAIN, ALARM, AT_ONCE, DOUBT, MORE, Outcome
 from specwb.models.target import Target
 
+FALSE_ALARM = 1e-4
+"""The probability that a check of a right method fails, at most."""
+TESTS = 3
+ALARM = FALSE_ALARM / TESTS
+"""The p-value below which a test fails."""
+AT_ONCE = ALARM / 2
+"""The p-value below which it fails without being made again."""
+DOUBT = 0.01
+"""The p-value below which it is made again."""
+MORE = 4
+"""Rows of the second run, over those of the first."""
+AGAIN = (ALARM - AT_ONCE) / (DOUBT - AT_ONCE)
+"""The p-value below which the second run fails."""
 POWER = 0.8
 """The probability with which a deviation is found that counts as seen."""
 FIRST = 3
-"""How many tokens have their joint distribution compared."""
+"""Number of tokens whose joint distribution is compared."""
 MIN_EXPECTED = 8
-"""How many texts a cell of the chi-square test expects, at least."""
+"""Number of texts that a cell of the chi-square test expects, at least."""
 MAX_TEXTS = 4096
-"""How many different texts are listed, at most."""
+"""Number of different texts that are listed, at most."""
 BATCH = 256
-"""Rows of a batch."""
+"""Rows of a batch, at most."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a test.
+
+    Attributes:
+        first: The p-value of the first run, where this is the second; else None.
+    """
+
+    first: float | None = field(default=None, kw_only=True)
+
+    @property
+    def own(self) -> float:
+        """The p-value of this run alone."""
+        raise NotImplementedError
+
+    @property
+    def pvalue(self) -> float:
+        """The p-value of both runs."""
+        return self.own if self.first is None else AT_ONCE + (DOUBT - AT_ONCE) * self.own
+
+    @property
+    def failed(self) -> bool:
+        return self.pvalue < ALARM
+
+
+T = TypeVar("T", bound=Outcome)
+
+
+def decided(run: Callable[[int, int], T], rows: int, seed: int) -> T:
+    """Make a test ``run(rows, seed)``, and again where the first p-value does not decide."""
+    once = run(rows, seed)
+    if not AT_ONCE < once.own < DOUBT:
+        return once
+    return replace(run(MORE * rows, seed + 2**31), first=once.own)
 
 
 @dataclass(frozen=True)
 class Joint(Outcome):
-    """The chi-square test of short texts: its p-value, its size, and what it can see."""
+    """The chi-square test of short texts.
 
-    statistic: float  # chi-square, Pearson's or the likelihood ratio's, whichever is smaller
-    freedom: int  # its degrees of freedom; at 0 nothing was compared
-    texts: int  # how many were decoded
-    impossible: str = ""  # one of them that the target cannot write, or ""
+    Attributes:
+        statistic: Pearson's chi-square or the likelihood ratio's, whichever is smaller.
+        freedom: Its degrees of freedom; at 0 nothing was compared.
+        texts: Number of texts decoded.
+        impossible: A text that the target cannot write, or "".
+    """
+
+    statistic: float
+    freedom: int
+    texts: int
+    impossible: str = ""
 
     @property
     def own(self) -> float:
@@ -49,46 +113,29 @@ class Joint(Outcome):
 
     @property
     def sees(self) -> float:
-        """The smallest total variation that is found with probability ``POWER``.
+        """The smallest total variation that is found with probability ``POWER``, at once or in the
+        second run, as a mean over the prompts; 1 where nothing was compared.
 
-        It is a mean over the prompts. A deviation of total variation d from p has
-        ``sum (r - p)^2 / p >= 4 d^2`` (Cauchy and Schwarz), so that chi-square of n texts is
-        noncentral with at least ``4 n d^2``. The noncentrality that is found so often follows from
-        the degrees of freedom. At 1 nothing is seen.
+        A deviation of total variation d from p has ``sum (r - p)^2 / p >= 4 d^2`` (Cauchy and
+        Schwarz), so that chi-square of n texts is noncentral with at least ``4 n d^2``. The
+        noncentrality that is found so often follows from the degrees of freedom.
         """
         if not self.freedom:
             return 1.0
-        needed = optimize.brentq(
-            lambda noncentrality: self._finds(noncentrality) - POWER,
-            1e-6,
-            100 * float(stats.chi2.isf(AT_ONCE, self.freedom)),
-        )
-        return min(1.0, (needed / (4 * self.texts)) ** 0.5)
-
-    @property
-    def power(self) -> float:
-        """How often a test of this size finds a deviation like the measured one.
-
-        It is computed from the noncentral chi-square at the measured noncentrality,
-        ``chi-square - degrees of freedom``.
-        """
-        if self.impossible:
-            return 1.0
-        excess = self.statistic - self.freedom
-        return self._finds(excess) if self.freedom and excess > 0 else ALARM
-
-    def _finds(self, noncentrality: float) -> float:
-        """How often a deviation of such a noncentrality is found: at once, or in the second run
-        that follows where the first leaves a doubt (this one, where it is the second)."""
 
         def below(level: float, noncentrality: float) -> float:
             critical = stats.chi2.isf(level, self.freedom)
             return float(stats.ncx2.sf(critical, self.freedom, noncentrality))
 
-        if self.first is not None:
-            return below(AGAIN, noncentrality)
-        at_once, doubted = below(AT_ONCE, noncentrality), below(DOUBT, noncentrality)
-        return at_once + (doubted - at_once) * below(AGAIN, MORE * noncentrality)
+        def found(noncentrality: float) -> float:
+            if self.first is not None:
+                return below(AGAIN, noncentrality)
+            at_once, doubted = below(AT_ONCE, noncentrality), below(DOUBT, noncentrality)
+            return at_once + (doubted - at_once) * below(AGAIN, MORE * noncentrality)
+
+        largest = 100 * float(stats.chi2.isf(AT_ONCE, self.freedom))
+        needed = optimize.brentq(lambda x: found(x) - POWER, 1e-6, largest)
+        return min(1.0, (needed / (4 * self.texts)) ** 0.5)
 
 
 def joint(
@@ -108,15 +155,10 @@ def joint(
     ``2 sum n log(n / (N p))`` where that is smaller.
 
     Args:
-        target: the target model.
-        method: a built method.
-        prompts: token ids of every prompt.
-        sampling: temperature and filters.
-        rows: texts in all, over the prompts.
-        seed: of the sampling.
-        begin: tokens that the method has to write before the three, for every prompt: until then
-            the target's distribution, which it drafts for and verifies with as ever, is certainty
-            of the next of them. Default none.
+        prompts: Token ids of every prompt.
+        sampling: Temperature and filters.
+        rows: Texts in all, over the prompts.
+        begin: Tokens that the target is forced to write before the three, for every prompt.
     """
     texts = -(-rows // len(prompts))  # a prompt, rounded up
     pearson, ratio, freedom, impossible = 0.0, 0.0, 0, ""
@@ -125,16 +167,13 @@ def joint(
         cells = beginnings(target, prompt + first, sampling, FIRST)
         counts: Counter[tuple[int, ...]] = Counter()
         for start in range(0, texts, BATCH):
-            generator = torch.Generator().manual_seed(
-                seed * 1_000_003 + i * 10_007 + start + len(first)
-            )
             output = decode(
                 target,
                 [prompt] * min(BATCH, texts - start),
                 method,
                 max_new_tokens=len(first) + FIRST,
                 eos=(),
-                seed=generator,
+                seed=generator(seed, i, start + len(first)),
                 temperature=sampling.temperature,
                 top_k=sampling.top_k,
                 top_p=sampling.top_p,
@@ -144,16 +183,19 @@ def joint(
         for text in counts.keys() - cells.keys():
             words = target.tokenizer.decode(text) if target.tokenizer is not None else ""
             impossible = impossible or f"{text} {words!r} after prompt {i}"
-        observed, expected = _merged(
-            [(counts[text], texts * probability) for text, probability in cells.items()]
-        )
-        for a, b in zip(observed, expected, strict=True):
+        merged = _merged((counts[text], texts * chance) for text, chance in cells.items())
+        for a, b in merged:
             pearson += (a - b) ** 2 / b
             ratio += 2 * a * math.log(a / b) if a else 0.0
-        freedom += max(0, len(expected) - 1)
+        freedom += max(0, len(merged) - 1)
     # cells that expect few texts are skewed upwards, which makes Pearson's statistic alone fail
     # right methods several times as often as its p-value says
     return Joint(min(pearson, ratio), freedom, texts * len(prompts), impossible)
+
+
+def generator(seed: int, prompt: int, offset: int) -> torch.Generator:
+    """The source of the row seeds of a batch."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + prompt * 10_007 + offset)
 
 
 def _certain(first: Tensor) -> Rescore:
@@ -183,10 +225,14 @@ def _cell(row: list[int], first: list[int], cells: dict[tuple[int, ...], float])
 def beginnings(
     target: Target, prompt: list[int], sampling: Sampling, length: int
 ) -> dict[tuple[int, ...], float]:
-    """List every text of ``length`` tokens after a prompt with its probability.
+    """List every text of ``length`` tokens after a prompt with its probability, by the model's own
+    forward.
 
-    The probabilities are the model's own forward's. Where top_k's last token and the first that it
-    drops differ by rounding only, the beginning so far stands for all texts that go on from it.
+    At a near-tie, where top_k's last token and the first that it drops differ by rounding only, the
+    beginning so far stands for all texts that go on from it.
+
+    Raises:
+        ArgumentError: There are more than ``MAX_TEXTS``.
     """
     level: dict[tuple[int, ...], float] = {(): 1.0}
     undecided: dict[tuple[int, ...], float] = {}
@@ -198,13 +244,11 @@ def beginnings(
         p = p / p.sum(-1, keepdim=True)
         next_level: dict[tuple[int, ...], float] = {}
         for (text, probability), row, distribution in zip(level.items(), logits, p, strict=True):
-            if _undecided(row, sampling.top_k, target.dtype):
+            if _near_tie(row, sampling.top_k, target.dtype):
                 undecided[text] = probability
                 continue
-            tokens = distribution.nonzero().flatten()
-            chances = distribution[tokens].tolist()
-            for token, chance in zip(tokens.tolist(), chances, strict=True):
-                next_level[(*text, token)] = probability * chance
+            for token in distribution.nonzero().flatten().tolist():
+                next_level[(*text, token)] = probability * float(distribution[token])
             if len(next_level) + len(undecided) > MAX_TEXTS:
                 raise ArgumentError(
                     f"there are more than {MAX_TEXTS} texts of {length} tokens to tell apart; "
@@ -216,7 +260,7 @@ def beginnings(
     return {**undecided, **level}
 
 
-def _undecided(logits: torch.Tensor, k: int, dtype: torch.dtype) -> bool:
+def _near_tie(logits: Tensor, k: int, dtype: torch.dtype) -> bool:
     """Whether rounding decides which tokens are the k most probable."""
     if not 0 < k < len(logits):
         return False
@@ -225,22 +269,19 @@ def _undecided(logits: torch.Tensor, k: int, dtype: torch.dtype) -> bool:
     return bool(largest[-2] - largest[-1] < rounding)
 
 
-def _merged(cells: Iterable[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    """Observed and expected counts of cells that expect ``MIN_EXPECTED`` or more.
+def _merged(cells: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    """(observed, expected) counts of cells that expect ``MIN_EXPECTED`` or more.
 
     Small cells are merged. If all cells together expect less than that, there is none.
     """
-    observed: list[int] = []
-    expected: list[float] = []
-    count_sum, expected_sum = 0, 0.0
+    merged: list[tuple[int, float]] = []
+    observed, expected = 0, 0.0
     for count, expectation in sorted(cells, key=lambda cell: cell[1]):
-        count_sum += count
-        expected_sum += expectation
-        if expected_sum >= MIN_EXPECTED:
-            observed.append(count_sum)
-            expected.append(expected_sum)
-            count_sum, expected_sum = 0, 0.0
-    if expected_sum and expected:  # what remains joins the last cell
-        observed[-1] += count_sum
-        expected[-1] += expected_sum
-    return observed, expected
+        observed, expected = observed + count, expected + expectation
+        if expected >= MIN_EXPECTED:
+            merged.append((observed, expected))
+            observed, expected = 0, 0.0
+    if expected and merged:  # what remains joins the last cell
+        count, expectation = merged.pop()
+        merged.append((count + observed, expectation + expected))
+    return merged

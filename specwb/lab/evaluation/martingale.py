@@ -1,4 +1,4 @@
-"""Do texts drift away from the target's distribution, in the directions in which methods err?"""
+"""The martingale test of longer texts: do they drift away from the target's distribution?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specwb.core.flow import Draft, Scheme
 from specwb.core.probability import Sampling
 from specwb.engine.decoding import decode, rounds
 from specwb.engine.methods import Method
-from specwb.lab.evaluation.alarm import Outcome
+from specwb.lab.evaluation.joint import BATCH, Outcome, generator
 from specwb.models.target import Target
 
 LARGEST_RATIO = 3.0
@@ -23,32 +23,31 @@ LARGEST_RATIO = 3.0
 LEAST = -10.0
 """Where the logarithm of p is cut."""
 DIRECTIONS = ("p < q", "log q / p", "log p", "order", "pairs")
-BATCH = 256
-"""Rows of a batch, at most."""
-ELEMENTS = 2**26
-"""Rows x tokens x vocabulary of a batch, at most."""
-SLICE = 2**22
-"""Of those so many are added to the sums at once, but one row at least: 32 MiB a tensor."""
+ELEMENTS = 2**24
+"""Rows x tokens x vocabulary of a batch, at most: 128 MiB a tensor."""
 TILTS = torch.tensor([sign * 2.0**j for sign in (1, -1) for j in range(-6, 6)]).double()
 """The theta of :class:`Sum`: each doubles the one before, and they have both signs."""
 TRUSTED = 1e-3
 """The p-value down to which the approximate tails are taken as they are."""
 
 
-def _no_cumulants() -> Tensor:
-    return torch.zeros_like(TILTS)
-
-
 @dataclass
 class Sum:
-    """A sum of martingale differences, with what its distribution must be."""
+    """A sum of martingale differences ``d_t = f_t(y_t) - E_p f_t``, with what its distribution must
+    be.
 
-    total: float = 0.0  # S, the sum of ``d_t = f_t(y_t) - E_p f_t``
-    variance: float = 0.0  # V, the sum of ``Var_p f_t``
-    third: float = 0.0  # the sum of ``E_p (f_t - E_p f_t)^3``
-    # ``K(theta)``, the sum of ``log E_p exp(theta (f_t - E_p f_t))``, for every theta of
-    # :data:`TILTS`
-    cumulants: Tensor = field(default_factory=_no_cumulants)
+    Attributes:
+        total: S, the sum of ``d_t``.
+        variance: V, the sum of ``Var_p f_t``.
+        third: The sum of ``E_p (f_t - E_p f_t)^3``.
+        cumulants: ``K(theta)``, the sum of ``log E_p exp(theta (f_t - E_p f_t))``, for every theta
+            of :data:`TILTS`.
+    """
+
+    total: float = 0.0
+    variance: float = 0.0
+    third: float = 0.0
+    cumulants: Tensor = field(default_factory=lambda: torch.zeros_like(TILTS))
 
     def add(self, difference: Tensor, variance: Tensor, third: Tensor, cumulants: Tensor) -> None:
         self.total += float(difference.sum())
@@ -90,15 +89,15 @@ class Sum:
 
 @dataclass(frozen=True)
 class Martingale(Outcome):
-    """The test of longer texts: see :func:`martingale`."""
+    """The test of longer texts: the sums by direction, and the number of tokens."""
 
-    sums: dict[str, Sum] = field(default_factory=dict)  # by direction
-    tokens: int = 0  # how many were looked at
+    sums: dict[str, Sum] = field(default_factory=dict)
+    tokens: int = 0
 
     @property
     def own(self) -> float:
-        """The smallest p-value of the directions, times how many they are."""
-        return min([1.0, *(len(self.sums) * one.pvalue for one in self.sums.values())])
+        """The smallest p-value of the directions, times their number."""
+        return min([1.0, *(len(self.sums) * x.pvalue for x in self.sums.values())])
 
     @property
     def worst(self) -> str:
@@ -115,7 +114,7 @@ def martingale(
     rows: int,
     seed: int,
 ) -> Martingale:
-    """Compare longer texts with the target's distribution, token by token.
+    """Compare texts of ``length`` tokens with the target's distribution, token by token.
 
     Let ``p_t`` be the target's distribution after the first t tokens of a text, and ``f_t`` any
     function of a token that depends on these t tokens (and on what was drawn before) alone. If the
@@ -143,44 +142,34 @@ def martingale(
     a step is looked at along q. The test sees faults at any depth, late in the text and over the
     whole vocabulary, and misses what cancels out along all five directions.
     """
-    draft, vocabulary = _draft_model(method, target), target.vocabulary
+    draft = getattr(method.drafter, "draft", None)
+    if not isinstance(draft, Target) or draft.vocabulary != target.vocabulary:
+        draft = None
     texts = -(-rows // len(prompts))  # a prompt, rounded up
-    batch = max(1, min(BATCH, ELEMENTS // (length * vocabulary)))
+    batch = max(1, min(BATCH, ELEMENTS // (length * target.vocabulary)))
     sums = {name: Sum() for name in DIRECTIONS}
     for i, prompt in enumerate(prompts):
         for start in range(0, texts, batch):
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + i * 10_007 + start + 1)
-            many = [prompt] * min(batch, texts - start)
+            copies = [prompt] * min(batch, texts - start)
             settings: dict[str, Any] = {
                 "max_new_tokens": length,
                 "eos": (),
-                "seed": generator,
+                "seed": generator(seed, i, start + 1),
                 "temperature": sampling.temperature,
                 "top_k": sampling.top_k,
                 "top_p": sampling.top_p,
             }
             if draft is None:
-                written, roots, at_roots = _with_roots(target, many, method, length, settings)
+                written, q, known = _with_roots(target, copies, method, length, settings)
             else:
-                written = decode(target, many, method, **settings).tokens
+                written = decode(target, copies, method, **settings).tokens
             ids = torch.tensor([prompt + text for text in written])
-            for rows_of in torch.arange(len(ids)).split(max(1, SLICE // (length * vocabulary))):
-                some = ids[rows_of]
-                p = _distributions(target, some, len(prompt), sampling)
-                if draft is None:
-                    q, known = roots[rows_of], at_roots[rows_of]
-                else:
-                    q = _distributions(draft, some, len(prompt), sampling)
-                    known = torch.ones_like(some[:, len(prompt) :], dtype=torch.bool)
-                _add(sums, p, q, known, some[:, len(prompt) :])
+            p = _distributions(target, ids, len(prompt), sampling)
+            if draft is not None:
+                q = _distributions(draft, ids, len(prompt), sampling)
+                known = torch.ones_like(ids[:, len(prompt) :], dtype=torch.bool)
+            _add(sums, p, q, known, ids[:, len(prompt) :])
     return Martingale(sums, texts * len(prompts) * length)
-
-
-def _draft_model(method: Method, target: Target) -> Target | None:
-    """The model that the method drafts with, if its rows are the target's."""
-    draft = getattr(method.drafter, "draft", None)
-    is_one = isinstance(draft, Target) and draft.vocabulary == target.vocabulary
-    return draft if is_one else None
 
 
 def _distributions(model: Target, ids: Tensor, start: int, sampling: Sampling) -> Tensor:
@@ -223,15 +212,14 @@ def _root(draft: Draft, vocabulary: int) -> tuple[Tensor, Tensor]:
     if q is not None and draft.q_row is not None and bool((draft.q_row[:, 0] >= 0).all()):
         mass = q.double().sum(-1, keepdim=True)
         return q.double() / torch.where(mass > 0, mass, 1), mass[:, 0] > 0
-    q = torch.zeros(rows, vocabulary, dtype=torch.float64, device=root.device)
+    q = torch.zeros(rows, vocabulary + 1, dtype=torch.float64, device=root.device)
     if draft.scheme is not Scheme.POINT or not draft.tree.D:
-        return q, root > 0
+        return q[:, :-1], root > 0
     kids = draft.tree.kids[:, 0].expand(rows, -1)
     there = (kids >= 0) & draft.valid.gather(1, kids.clamp_min(0))
     tokens = draft.tokens.gather(1, kids.clamp_min(0))
     # the last column takes what is not there
-    wide = torch.cat([q, q[:, :1]], 1).scatter(1, torch.where(there, tokens, vocabulary), 1.0)
-    q = wide[:, :-1]
+    q = q.scatter(1, torch.where(there, tokens, vocabulary), 1.0)[:, :-1]
     return q / q.sum(-1, keepdim=True).clamp_min(1), there.any(1)
 
 
@@ -258,13 +246,11 @@ def _add(sums: dict[str, Sum], p: Tensor, q: Tensor, known: Tensor, y: Tensor) -
 def _directions(p: Tensor, q: Tensor, known: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The functions f ``[B,n,V]`` that are looked along, one after another: with a whole vocabulary
     each is large."""
+    log_p = p.clamp_min(1e-30).log()
     yield "p < q", torch.where(known[..., None], (p < q).double(), 0)
-    log_p = p.clamp_min(1e-30).log_()
-    ratio = q.clamp_min(1e-30).log_().sub_(log_p).clamp_(-LARGEST_RATIO, LARGEST_RATIO)
+    ratio = (q.clamp_min(1e-30).log() - log_p).clamp(-LARGEST_RATIO, LARGEST_RATIO)
     yield "log q / p", torch.where(known[..., None], ratio, 0)
-    del ratio
-    yield "log p", log_p.clamp_min_(LEAST)
-    del log_p
+    yield "log p", log_p.clamp_min(LEAST)
     yield "order", p.cumsum(-1) - p / 2
 
 

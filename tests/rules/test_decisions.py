@@ -1,0 +1,233 @@
+"""``specwb.theory.decisions`` recovers what a rule does, and sees what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction as F
+
+import biased
+import pytest
+import torch
+from terminal import call, refused
+
+import specwb
+from specwb.rules import RRS, Block, NodeRule, Rejection
+from specwb.theory import exact as E
+from specwb.theory.decisions import check_rule, distribution_of
+from specwb.theory.instances import models
+
+P, Q = [F(3, 4), F(1, 4)], [F(1, 4), F(3, 4)]
+
+
+def test_of_a_wrong_rule_it_is_what_enumeration_gives() -> None:
+    tree = (-1, 0, 0, 1)
+    for seed in range(3):
+        p, q = models(seed, 3, "dense")
+        output = distribution_of(biased.ReplacementForgotten, p, q, tree)
+        enumerated = E.round_distribution(E.rrs, E.without_replacement, p, q, tree)
+        assert E.tv(output, enumerated) < 1e-11
+        assert E.tv(output, E.target_distribution(p, 3)) > 1e-3
+
+
+def test_kinds_of_arguments() -> None:
+    q = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    output = distribution_of(Rejection, P, q, specwb.Tree.chain(1))
+    assert E.tv(output, E.target_distribution(lambda prefix: P, 2)) < 1e-12
+    assert distribution_of(Rejection(), lambda prefix: P, q.numpy(), (-1, 0)) == output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("coupled", P, Q, (-1, 0)), "exponential"),
+        (("longest", P, Q, (-1, 0)), "LOSSY"),
+        (("nope", P, Q, (-1, 0)), "rule"),
+        ((RRS, P, Q, (-1, 0), specwb.Scheme.COUPLED), "rrs"),
+        *(
+            (("rejection", P, bad, (-1, 0)), "q must")
+            for bad in ([0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0], ["a", "b"])
+        ),
+        (("rejection", P, [F(1, 3)] * 3, (-1, 0)), "over 3"),
+        (("rejection", P, Q, specwb.Tree.parents([[-1, 0], [-1, -1]])), "one shape"),
+    ],
+)
+def test_refusals(arguments, word) -> None:
+    with pytest.raises(ValueError, match=word):
+        distribution_of(*arguments)
+
+
+def with_uniforms(change) -> type[NodeRule]:
+    """Token rejection with changed uniforms."""
+
+    class Changed(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            return super().node(p, q, tokens, ok, change(u))
+
+    return Changed
+
+
+class Product(Block):
+    def verify(self, draft, scores, u):
+        return super().verify(draft, scores, u.cumprod(1))
+
+
+class Sum(Rejection):
+    """Right: the sum of two uniforms without its whole part is a uniform."""
+
+    def uniforms(self, limits):
+        return 2 * limits.depth
+
+    def verify(self, draft, scores, u):
+        return super().verify(draft, scores, (u[:, ::2] + u[:, 1::2]) % 1)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Product,
+        Sum,
+        biased.OwnUniforms,
+        # right: a uniform that is moved round a circle is one, and what follows the point of 40 u
+        with_uniforms(lambda u: (u + 0.37) % 1),
+        with_uniforms(lambda u: (40 * u) % 1),
+    ],
+)
+def test_a_rule_that_cannot_be_followed_neither_passes_nor_is_wrong(rule) -> None:
+    check = check_rule(rule)
+    assert (check.passed, check.wrong, check.failure) == (False, False, "")
+    assert check.unchecked
+    assert "not checked" in str(check)
+
+
+def test_a_threshold_next_to_1_is_found() -> None:
+    """A rule must not be asked at u = 1, which no uniform is."""
+    close = 1 - 2e-8
+
+    class Close(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            assert bool(((u > 0) & (u < 1)).all())
+            return torch.where(ok[:, 0] & (u[:, 0] < close), 0, -1), p
+
+    half = [F(1, 2), F(1, 2)]
+    output = distribution_of(Close, half, [F(1), F(0)], (-1, 0))
+    first = sum(c for text, c in output.items() if text[0] == 0)
+    assert abs(first - (close + (1 - close) / 2)) < 1e-12
+
+
+@pytest.mark.parametrize("width", [0.05, 0.01, 0.001, 0.0001])
+def test_a_stretch_of_the_uniform_is_found_or_within_the_bound(width) -> None:
+    """Whatever is tested with a uniform in the stretch is accepted. Random uniforms are asked about
+    where the recovered decisions have the target's distribution, too."""
+    check = check_rule(
+        with_uniforms(lambda u: torch.where((u > 0.618) & (u < 0.618 + width), 1e-12, u))
+    )
+    assert not check.passed or width < check.bound
+    assert not (check.passed and width >= 0.001)
+    assert "within a box" in check.unchecked or check.worst > 0.03
+
+
+class NoFilters(Rejection):
+    """Wrong: p has the temperature and not the filters."""
+
+    def p(self, scores, node):
+        plain = specwb.Sampling(scores.sampling.temperature)
+        return plain.probabilities(scores.logits[torch.arange(len(node)), node])
+
+
+class FifthSibling(RRS):
+    """Wrong: a fifth sibling is never taken, and not subtracted either."""
+
+    def node(self, p, q, tokens, ok, u):
+        few = ok & (torch.arange(ok.shape[1]) != 4) if ok.shape[1] > 4 else ok
+        choice, residual = super().node(p, q, tokens, few, u)
+        if ok.shape[1] > 4:
+            choice = torch.where((choice < 0) & ok[:, 4] & (tokens[:, 4] == 5), 4, choice)
+        return choice, residual
+
+
+class Half(Product):
+    """Wrong for one token, and not to be followed for two."""
+
+    def verify(self, draft, scores, u):
+        return super().verify(draft, scores, u / 2)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        biased.RawTarget,
+        biased.AllAtDepthFive,
+        biased.FourthUntested,
+        biased.FirstIds,
+        NoFilters,
+        FifthSibling,
+        Half,
+    ],
+)
+def test_a_wrong_rule_is_found(rule) -> None:
+    check = check_rule(rule)
+    assert check.worst > 1e-3
+    assert check.wrong
+    assert "NOT lossless" in str(check)
+    assert "comes out with probability" in str(check)
+
+
+def test_a_right_rule_passes_up_to_its_bound() -> None:
+    check = check_rule(Rejection)
+    assert check.worst < 1e-9
+    # 32,768 random uniforms: of a share of 6.1e-4 none is among them with probability exp(-20)
+    assert check.bound == pytest.approx(1 - math.exp(-20 / 32768), abs=1e-9)
+    assert "rejection: lossless, TV at most 0.00061" in str(check)
+
+
+def test_rules_that_raise_or_give_no_distribution_fail() -> None:
+    class Raises(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            raise RuntimeError("no")
+
+    class Negative(Rejection):
+        def node(self, p, q, tokens, ok, u):
+            return super().node(p, q, tokens, ok, u)[0], p - q
+
+    assert "RuntimeError: no" in check_rule(Raises).failure
+    assert "no distribution" in check_rule(Negative).failure
+    with pytest.raises(ValueError, match="names no schemes"):
+        check_rule(NodeRule())
+    for key in ("coupled", "longest"):
+        assert check_rule(key).unchecked
+
+
+def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import specwb, torch\nfrom specwb.rules import Rejection\n"
+        "class Own(Rejection):\n    name = 'own'\n"
+        "    def node(self, p, q, tokens, ok, u):\n"
+        "        return super().node(p, q, tokens, ok, torch.rand_like(u))\n"
+        "class Right(Rejection):\n    name = 'right'\n"
+        "class Wrong(Rejection):\n    name = 'wrong'\n"
+        "    def node(self, p, q, tokens, ok, u):\n"
+        "        return super().node(p, q, tokens, ok, u / 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Right")
+    assert code == 0
+    assert re.search(r"lossless in these \d\d instances", out)
+    assert "narrower than 0.00061 may have been missed (confidence 1 - 2e-09" in out
+    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Wrong")
+    assert code == 1
+    assert re.search(r"biased: TV 0\.\d+; the text \[.*\] comes out with probability", out)
+    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Own")
+    assert code == 1
+    assert "no certificate: " in out
+    assert "random numbers of its own" in out
+    for bad, word in (("mine:Nothing", "'Nothing'"), ("none:Rule", "'none'")):
+        assert word in refused(monkeypatch, capsys, "certify", bad)
+    assert "give no draw" in refused(monkeypatch, capsys, "certify", "mine:Right", "--draw", "top")
+
+
+@pytest.mark.slow
+def test_a_lossy_rule_passes_as_what_it_says() -> None:
+    check = check_rule("typical")
+    assert check.passed
+    assert not check.lossless
