@@ -21,12 +21,10 @@ from specwb.drafters.base import Drafter, chain
 from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
 from specwb.drafters.diffuspec_parts.proxy import Proxy, last, read_along
 from specwb.drafters.length import Length
-from specwb.models.cache import KVCache
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
-from specwb.models.masked import Blocks, before
+from specwb.models.masked import Blocks
 from specwb.models.path import PathScorer, best_walks, follows_in, greedy_walk, sampled_walk
-from specwb.models.place import Place
 from specwb.models.target import Target, prefill
 
 DRAWS = ("search", "sample")
@@ -89,7 +87,6 @@ class DiffusionDrafter(Drafter):
         scorer: PathScorer | None = None,
     ) -> None:
         self.model, self.length, self.proxy, self.ends = model, length, proxy, frozenset(ends)
-        self.features = model.features
         self.steps, self.top, self.mass, self.beams, self.lam = steps, top, mass, beams, lam
         self.draw, self.paths, self.as_tree = draw, paths, as_tree
         self.chunk, self.scorer = chunk, scorer
@@ -120,7 +117,7 @@ class DiffusionDrafter(Drafter):
         self.blocks = Blocks(self.model, state.rows, state.capacity, target.vocabulary)
         self.backbone, self.cache = self.blocks.backbone, self.blocks.cache
         if self.model.causal:
-            prefill(self.backbone, state, self.cache, run=partial(self._run, state))
+            prefill(self.backbone, state, self.cache)
         self.fed = state.length - 1 if self.model.causal else torch.zeros_like(state.length)
         self.length = copy.copy(self.length)
         self.length.open(state.rows, device)
@@ -135,15 +132,6 @@ class DiffusionDrafter(Drafter):
         self.texts = [row[:n] for row, n in zip(rows, lengths, strict=True)]
         self.proxies = [self.proxy() for _ in lengths]
         self.read_to = [0] * len(lengths)  # what a proxy that reads along has read
-
-    def _run(
-        self, state: State, x: Tensor, place: Place, cache: KVCache, features: tuple[int, ...] = ()
-    ) -> tuple[Tensor, Tensor | None]:
-        """A pass over text, with what the model reads of the target."""
-        if self.model.features:
-            assert state.features is not None
-            x = x + self.model.read(before(state.features, place.positions))
-        return self.backbone.run(x, place, cache, features=features)
 
     def tensors(self) -> dict[str, Tensor]:
         own = {"fed": self.fed, "drafted": self.drafted, "stops": self.stops}
@@ -212,7 +200,6 @@ class DiffusionDrafter(Drafter):
             most,
             self.steps,
             padded=state.static,
-            features=state.features,
         )
         if not drafted:
             self.fed.copy_(state.length)

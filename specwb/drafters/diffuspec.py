@@ -21,7 +21,7 @@ from specwb.drafters.diffuspec_parts.proxy import (
     Proxy,
     Uniform,
 )
-from specwb.drafters.heads import check_place, same_sizes, trained_head
+from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
 from specwb.models.diffusion import DiffusionModel, check_ids, load_diffusion
 from specwb.models.path import KIND, PathScorer, load_path
@@ -117,9 +117,6 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     key, o = "diffuspec", options
     _check_together(key, options)
     model = _diffusion(key, target, options.head)
-    if model.features and o.chunk:
-        why = "its target's states, and drafted text has none"
-        raise MethodError(f"{key}: the diffusion model reads {why}; leave out chunk")
     _check_effects(key, options)
     scorer, scored_by = _scorer(key, target, model, options)
     length = Length(o.k or o.k_max, confidence=o.confidence)
@@ -201,8 +198,6 @@ def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
     """The diffusion model that was handed over, named, or lies beside the target."""
     if isinstance(head, DiffusionModel):
         check_ids(f"{key}: the model", head, target)
-        if head.features:
-            same_sizes(key, target, head)
         check_place(key, target, head)
         return head
     return trained_head("diffusion", target, head, load_diffusion, DiffusionModel)

@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.core.mask import aligned, last_seen
+from specwb.core.mask import aligned, causal_mask, last_seen
 from specwb.models.architectures import architecture_of, text_config, unchanged_below, windows
 from specwb.models.cache import KVCache
 from specwb.models.hooks import check_unhooked
 from specwb.models.layers import (
     Layer,
     attend,
-    attend_causally,
     capped,
     causal,
     check_plain,
@@ -64,7 +63,6 @@ class Pass:
         keys, values: those attended to, ``[layers,B,kv_heads,extent,head_dim]``, in the cache.
         every: cos and sin of queries, keys and values, ``[B,m,heads + 2 * kv_heads,head_dim]``,
             which leave values as they are; None until they are needed.
-        window: how many positions each query sees where that is not all of them.
         parts: in how many parts the keys are attended to, see
             :func:`specwb.models.layers.in_parts`.
         others: what layers of other kinds than the first one have instead of this.
@@ -80,7 +78,6 @@ class Pass:
     keys: Tensor
     values: Tensor
     every: tuple[Tensor, Tensor] | None = None
-    window: int | None = None
     parts: int = 1
     others: dict[Kind, Pass] = field(default_factory=dict)
 
@@ -115,6 +112,10 @@ class Stack:
         every = torch.arange(self.head_dim, device=self.device)
         self.order = every.roll(self.head_dim // 2) if self.partners is None else self.partners
         self._unchanged = unchanged_below(config)
+        # no kernel of torch computes them over a text from its beginning
+        self._is_special = any(
+            layer.cap is not None or layer.sinks is not None for layer in self.layers
+        )
         # making its tables takes what a layer or two would save
         self._at_once = len(self.layers) > 2 and all(
             layer.qk_norm is layer.all_norm is None for layer in self.layers
@@ -220,9 +221,13 @@ class Stack:
         return tables[-1]
 
     def shared(self, place: Place, cache: KVCache) -> Pass:
-        extent, causal, parts = place.extent, place.causal, 1
+        extent, causal, mask, parts = place.extent, place.causal, place.mask, 1
         per_key = self.heads // self.kv_heads
-        if cache.rows == 1 and place.mask is not None and self.head_dim % 8 == 0:
+        if causal and (
+            self._is_special or any(w is not None and w < extent for w, _ in self.kinds)
+        ):
+            mask, causal = causal_mask(place.positions, extent, self.dtype), False
+        if cache.rows == 1 and mask is not None and self.head_dim % 8 == 0:
             queries = per_key * place.positions.shape[1]
             free = processors(cache.data.device, cache.data.dtype)
             parts = parts_of(extent, self.kv_heads, queries, free)
@@ -233,15 +238,14 @@ class Stack:
         index = cache.index(place.slots)
 
         def of(kind: Kind) -> Pass:
-            (window, rotation), seen, k, v = kind, place.mask, keys, values
+            (window, rotation), seen, k, v = kind, mask, keys, values
             cos, sin = self._table(rotation, cache.capacity)
-            window = window if window is not None and window < extent else None
             cos, sin = cos[place.positions], sin[place.positions]
-            if window is not None and not causal:
+            if window is not None and window < extent:
                 if seen is None:
-                    k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None
+                    k, v = k[:, :, :, -window:], v[:, :, :, -window:]
                 else:
-                    seen, window = last_seen(seen, window), None
+                    seen = last_seen(seen, window)
             if seen is not None:
                 if parts > 1:
                     # a part may lie in the dark altogether: its scores stay finite
@@ -250,7 +254,7 @@ class Stack:
                     seen = seen.clamp_min(hidden / 2)
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
                 seen = aligned(seen) if seen.is_cuda else seen
-            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, None, window, parts)
+            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, parts=parts)
 
         at = of(self.kinds[0])
         for kind in self._other_kinds:
@@ -277,9 +281,7 @@ class Stack:
         at.cache.flat[stored].index_copy_(0, at.index, entries)
         queries = heads.narrow(2, 0, h)
         key, value = at.keys[stored], at.values[stored]
-        if at.causal and (at.window is not None or layer.cap or layer.sinks is not None):
-            out = attend_causally(layer, queries, key, value, at.window)
-        elif at.causal:
+        if at.causal:
             out = causal(queries.transpose(1, 2), key, value, layer.scale).transpose(1, 2)
         else:
             # heads that share a key become queries of one head: keys are read once, never repeated

@@ -12,8 +12,7 @@ Such a model says the tokens of all masked places at once. Three things differ b
 
 One of ours may lie between a target's embedding and its output layer and share both
 (:func:`shared`). Its mask is a vector of its own behind the last token, and it may draft among
-words only (:mod:`specwb.models.words`). It may also read the target's hidden states, which are
-added to the embeddings of the text.
+words only (:mod:`specwb.models.words`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from specwb.models.backbone import Backbone
 from specwb.models.checkpoint import HeadError, Stored, check_sizes, fill, opened, words_in, write
 from specwb.models.eagle import LLAMA, described, with_sdpa
 from specwb.models.folder import LoadError
-from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.models.words import rows_of, spread
 
@@ -51,10 +49,9 @@ class DiffusionModel(nn.Module):
         shift: the output at place j says token j + 1. causal: text sees only what is before it.
         context: places it was made for.
         words: ``[d]`` the ids that its output layer says, ascending; None for all.
-        features: the target's layers whose hidden states it reads. They are fused into one vector
-            for each place (:meth:`read`) by ``fuse.weight [H, len(features) * H]``.
     """
 
+    features: tuple[int, ...] = ()  # it reads none of the target's states
     words: Tensor | None
     _backbone: Backbone | None = None
 
@@ -67,14 +64,9 @@ class DiffusionModel(nn.Module):
         causal: bool = True,
         context: int = 2**31,
         words: Tensor | None = None,
-        features: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.net, self.mask_id, self.ends = model, mask_id, tuple(ends)
-        self.features = tuple(features)
-        if features:
-            width = model.config.hidden_size
-            model.fuse = nn.Linear(len(features) * width, width, bias=False)
         self.shift, self.causal, self.context = shift, causal, context
         self.card: dict[str, Any] = {}
         self.register_buffer("words", words)
@@ -128,35 +120,14 @@ class DiffusionModel(nn.Module):
         """The output that says the first drafted token, counted from the first mask."""
         return -1 if self.shift else 0
 
-    def forward(
-        self, ids: Tensor, positions: Tensor, sight: Tensor, before: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, sight: Tensor) -> Tensor:
         """``[B,m,H]`` states before the head, with gradients. ids, positions ``[B,m]``; sight
-        ``[m,m]`` or ``[B,m,m]``: who sees whom; before ``[B,t,F]``: what :meth:`read` takes of the
-        first t places."""
+        ``[m,m]`` or ``[B,m,m]``: who sees whom."""
         sight = sight[:, None] if sight.ndim == 3 else sight[None, None].expand(len(ids), 1, -1, -1)
         x = self.net.model.embed_tokens(ids)
-        if before is not None and self.features:
-            read = self.read(before)
-            x = x + F.pad(read, (0, 0, 0, x.shape[1] - read.shape[1]))
         return self.net.model(
             inputs_embeds=x, position_ids=positions, attention_mask=sight, use_cache=False
         ).last_hidden_state
-
-    def read(self, before: Tensor) -> Tensor:
-        """What the target's states add to the embeddings of a text's places: ``before
-        [..,len(features) * H] -> [..,H]``, ``W [unit(s_1), unit(s_2), ..]``, where s_i is layer
-        i's state one place before, the last that is known when a token is, and unit(s) has a mean
-        square of 1. The first place has zeros.
-
-        Source: DFlash (arXiv 2602.06036) conditions masked blocks on such states. It gives them to
-        every layer as keys and values of a text without tokens; here they are added to the text's
-        tokens, which go through the layers, as EAGLE pairs them.
-        """
-        width = self.net.config.hidden_size
-        parts = before.unflatten(-1, (-1, width))
-        unit = F.rms_norm(parts, (width,), eps=self.net.config.rms_norm_eps)
-        return product(unit.flatten(-2), self.net.fuse.weight, None)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[..,H] -> [..,V]``; where there are words, ``[..,d]``."""
@@ -179,8 +150,7 @@ class DiffusionModel(nn.Module):
         ``card.json``.
 
         Of a model that shares a target's embedding the keys are those of its layers and of its
-        norm, ``model.embed_tokens.mask_embedding [H]``, and ``words`` and ``fuse.weight`` if there
-        are any.
+        norm, ``model.embed_tokens.mask_embedding [H]``, and ``words`` if there are any.
         """
         config, weights = described(self.net.config), self.net.state_dict()
         own: dict[str, Any] = {"mask_token_id": self.mask_id, "ends": list(self.ends)}
@@ -191,8 +161,6 @@ class DiffusionModel(nn.Module):
             own["embedding"] = "target"
         if self.words is not None:
             weights["words"] = self.words
-        if self.features:
-            own["features"] = list(self.features)
         write(folder, {**config, "specwb_diffusion": own}, weights, "model", card)
 
 
@@ -295,16 +263,11 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
     if own["embedding"] != "target":
         raise HeadError(f"embedding in config.json must be 'target', got {own['embedding']!r}")
     check_sizes(target, llama.hidden_size, llama.vocab_size)
-    layers = own.get("features", [])
-    known = range(-1, len(target.backbone.layers) + 1)
-    if not isinstance(layers, list) or any(type(i) is not int or i not in known for i in layers):
-        wanted = f"numbers of the target's layers, -1 to {known[-1]}"
-        raise HeadError(f"features in config.json must be {wanted}; got {layers!r}")
     if mask != target.vocabulary:
         behind = f"{target.vocabulary}, behind the last token"
         raise HeadError(f"mask_token_id must be {behind}, got {mask!r}")
     words = words_in(stored.weights, target)
-    return shared(llama, target, words, features=tuple(layers), **how)
+    return shared(llama, target, words, **how)
 
 
 def _dream(stored: Stored) -> DiffusionModel:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache
+from transformers import Cache, DynamicCache
 
 from specwb.core.mask import causal_mask, last_seen, tree_mask
 from specwb.core.tree import Tree
@@ -67,28 +67,6 @@ class LibraryCache(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return self.extent, 0
-
-
-class _Sizes(Cache):
-    """Notes how large keys and values are, ``(layers, heads, dim)``, and where they arise."""
-
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-        self.sizes: dict[int, tuple[int, int]] = {}
-        self.devices: dict[int, torch.device] = {}
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        heads, dim = (max(key_states.shape[i], value_states.shape[i]) for i in (1, 3))
-        self.sizes[layer_idx], self.devices[layer_idx] = (heads, dim), key_states.device
-        return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return query_length, 0
 
 
 class _States(tuple[Tensor]):
@@ -192,21 +170,26 @@ class GenericBackbone:
         return list(found)
 
     def _cache_sizes(self) -> list[tuple[int, int]]:
-        sizes, one = _Sizes(), torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        filled = DynamicCache()
+        one = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         self.inner(
             inputs_embeds=self.embed(one),
             attention_mask=torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=self.device),
             position_ids=one,
-            past_key_values=sizes,
+            past_key_values=filled,
             use_cache=True,
         )
-        if sorted(sizes.sizes) != list(range(len(sizes.sizes))) or not sizes.sizes:
+        pairs = [(getattr(x, "keys", None), getattr(x, "values", None)) for x in filled.layers]
+        if not pairs or any(keys is None for keys, _ in pairs):
             raise UnsupportedModel(
                 f"model type {self.config.model_type!r} does not keep keys and values in the "
                 "library's cache and is not supported"
             )
-        self._devices = list(sizes.devices.values())
-        return list(sizes.sizes.values())
+        self._devices = [keys.device for keys, _ in pairs]
+        return [
+            (max(keys.shape[1], values.shape[1]), max(keys.shape[3], values.shape[3]))
+            for keys, values in pairs
+        ]
 
     def cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache of ``capacity`` slots for ``rows`` texts."""

@@ -15,8 +15,6 @@ from transformers.activations import SiLUActivation
 from specwb.models.architectures import Architecture, UnsupportedModel
 from specwb.models.products import product
 
-CHUNK = 512
-"""Queries of a text that are attended to at a time where no kernel knows who sees whom."""
 MOST_PARTS = 16
 """Parts of a text's keys that are attended to side by side on a GPU, at most."""
 LEAST_PARTED = 640
@@ -323,30 +321,3 @@ def causal(q: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 def repeats_keys(device: str, dtype: torch.dtype) -> bool:
     """Whether no kernel of torch for this device and type knows groups of heads."""
     return device == "cuda" and dtype not in (torch.float16, torch.bfloat16)
-
-
-def attend_causally(
-    layer: Layer, q: Tensor, key: Tensor, value: Tensor, window: int | None
-) -> Tensor:
-    """Attention of ``q [B,m,h,dim]`` over a text's keys and values ``[B,kv,m,dim]`` from its
-    beginning, some hundred queries at a time, so that no mask of all of a text is ever made;
-    ``window``: how many positions a query sees, its own included."""
-    rows, m, h, dim = q.shape
-    kv, outs = key.shape[1], []
-    for start in range(0, m, CHUNK):
-        stop = min(start + CHUNK, m)
-        first = 0 if window is None else max(0, start + 1 - window)
-        at, slots = (
-            torch.arange(*span, device=q.device) for span in ((start, stop), (first, stop))
-        )
-        hidden = slots > at[:, None]
-        if window is not None:
-            hidden |= slots <= at[:, None] - window
-        mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
-        mask = mask.masked_fill_(hidden, torch.finfo(q.dtype).min).repeat(h // kv, 1)
-        part = q[:, start:stop].view(rows, -1, kv, h // kv, dim).permute(0, 2, 3, 1, 4)
-        part = part.reshape(rows, kv, -1, dim)
-        out = attend(layer, part, key[:, :, first:stop], value[:, :, first:stop], mask)
-        out = out.view(rows, kv, h // kv, stop - start, dim).permute(0, 3, 1, 2, 4)
-        outs.append(out.reshape(rows, stop - start, h, dim))
-    return torch.cat(outs, 1)

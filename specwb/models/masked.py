@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from specwb.core.mask import sight_mask
-from specwb.core.probability import Sampling
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
 from specwb.models.place import Place
-from specwb.models.target import Target
 
 
 class Blocks:
@@ -53,7 +51,6 @@ class Blocks:
         most: int,
         steps: int = 1,
         padded: bool = False,
-        features: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The logits of the tokens that follow every text, ``[B,most,V]``, or of the model's words,
         and the states ``[B,most,H]`` of the last denoising step, before the final norm; a row's
@@ -68,8 +65,6 @@ class Blocks:
             steps: S denoising steps. In each the ``ceil(k / S)`` surest of the places that are
                 still masked get their best token; a place's logits are those of the step in which
                 it got one.
-            features: ``[B,T,F]``, the target's states of the texts, exact below ``length - 1``, for
-                a model that reads them.
         """
         model, device = self.model, tokens.device
         rows, m = len(tokens), model.masks(most)
@@ -94,11 +89,7 @@ class Blocks:
             mask = None if unmasked else sight_mask(ends, extent, self.backbone.dtype)
             ids = torch.cat([tokens.gather(1, positions[:, :width]), block], 1)
             where = Place(positions, slots, extent, mask)
-            x = self.backbone.embed(ids)
-            if model.features:
-                assert features is not None
-                x[:, :width] += model.read(before(features, positions[:, :width]))
-            hidden = self.backbone.run(x, where, self.cache)[0]
+            hidden = self.backbone.run(self.backbone.embed(ids), where, self.cache)[0]
             states = hidden[:, width + model.first :][:, :most]
             logits = self.backbone.head(states)
             if steps == 1:
@@ -117,24 +108,15 @@ class Blocks:
         return out, states
 
 
-def before(features: Tensor, positions: Tensor) -> Tensor:
-    """``[B,m,F]``, the target's states one place before ``positions [B,m]``, of ``features
-    [B,T,F]``; zeros before the first."""
-    at = (positions - 1).clamp_min(0)[:, :, None].expand(-1, -1, features.shape[-1])
-    return features.gather(1, at).masked_fill(positions[:, :, None] == 0, 0)
-
-
 def block(
     model: DiffusionModel,
     text: Sequence[int],
     k: int,
     steps: int = 1,
-    target: Target | None = None,
 ) -> Tensor:
     """The logits of the k tokens behind a text, ``[k,V]`` or of the model's words, without a
-    decoding around it. ``target`` is asked for the states that the model reads, if it reads any.
-    """
-    return block_states(model, text, k, steps, target)[0]
+    decoding around it."""
+    return block_states(model, text, k, steps)[0]
 
 
 @torch.inference_mode()
@@ -143,7 +125,6 @@ def block_states(
     text: Sequence[int],
     k: int,
     steps: int = 1,
-    target: Target | None = None,
 ) -> tuple[Tensor, Tensor]:
     """:func:`block`, and the states ``[k,H]`` behind the final norm that the logits are of."""
     device = model.backbone.device
@@ -151,11 +132,5 @@ def block_states(
     length = torch.tensor([len(text)], device=device)
     blocks = Blocks(model, 1, tokens.shape[1] + 1)
     fed, count = torch.zeros_like(length), torch.tensor([k], device=device)
-    features = None
-    if model.features:
-        assert target is not None, "the model reads the states of a target"
-        features = target.open([list(text)], [1], 1, Sampling(), (), model.features).features
-    logits, states = blocks.say(
-        tokens, length, len(text), fed, len(text), count, k, steps, features=features
-    )
+    logits, states = blocks.say(tokens, length, len(text), fed, len(text), count, k, steps)
     return logits[0], rms(states, model.backbone.norm)[0]

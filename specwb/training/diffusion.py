@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -59,9 +58,7 @@ class DiffusionRecipe(Recipe):
     layers, its last one and its norm, between its embedding and its output layer, which it shares;
     or the folder of such a model, whose weights and words it begins with),
     hidden, heads, kv_heads, ffn (of a fresh one), block, full, decay, vocabulary (with
-    start=target: how many words it drafts, the training text's most frequent tokens; 0 is all),
-    reads (with start=target: how many of the target's layers it reads the states of, the last ones
-    of as many equal parts; 0 is none). What they add to the text begins as nothing.
+    start=target: how many words it drafts, the training text's most frequent tokens; 0 is all).
 
     With start=target no token of the tokenizer is the mask: its vector is one more behind the
     target's embeddings, and begins as their mean. A text's token that is none of the words is not
@@ -85,7 +82,6 @@ class DiffusionRecipe(Recipe):
         "full": number(0.5, "[0, 1]"),
         "decay": number(0.9, "(0, 1]"),
         "vocabulary": count(0),
-        "reads": count(0),
     }
     depth_option = "block"
     measured_levels = 8
@@ -105,16 +101,14 @@ class DiffusionRecipe(Recipe):
             self.begun_sha256 = weights_hash(home(s["start"]))
         elif s["start"] == "target":
             self._check_target()
-        elif s["vocabulary"] or s["reads"]:
-            which = "vocabulary" if s["vocabulary"] else "reads"
-            raise TrainingError(f"diffusion: {which} is of models that begin with start=target")
+        elif s["vocabulary"]:
+            raise TrainingError("diffusion: vocabulary is of models that begin with start=target")
         elif getattr(target.tokenizer, "mask_token_id", None) is None:
             raise TrainingError(
                 f"the tokenizer of {target.name!r} has no mask token; "
                 "give it one (tokenizer.mask_token) among the ids it has, or use start=target"
             )
         self.draft = self._draft()
-        self._check_reads()
 
     def _begun(self, folder: str) -> DiffusionModel:
         """The model that training goes on from."""
@@ -143,17 +137,6 @@ class DiffusionRecipe(Recipe):
         if layers > len(backbone.layers):
             wanted = f"at most the target's {len(backbone.layers)} with start=target"
             raise TrainingError(f"diffusion: layers must be {wanted}, got {layers}")
-
-    def _check_reads(self) -> None:
-        """Raises TrainingError where there are not so many layers to read, or begun ones differ."""
-        reads, most = self.settings["reads"], len(self.target.backbone.layers)
-        if reads > most:
-            wanted = f"at most the target's {most} layers"
-            raise TrainingError(f"diffusion: reads must be {wanted}, got {reads}")
-        own = () if self.begun is None else self.begun.features
-        if own not in ((), layers_read(most, reads)):
-            problem = f"{self.settings['start']} reads {len(own)} layers, {own}, and goes on so"
-            raise TrainingError(f"diffusion: {problem}; give reads={len(own)}")
 
     def min_tokens(self) -> int:
         # blocks begin at one of the positions 1..k
@@ -236,11 +219,7 @@ class DiffusionRecipe(Recipe):
     def _from_target(self, words: Tensor | None) -> DiffusionModel:
         target, layers = self.target, self.settings["layers"]
         config, ends = eagle_config(target, layers), tuple(target.eos)
-        reads = layers_read(len(target.backbone.layers), self.settings["reads"])
-        how: dict[str, Any] = {"ends": ends, "context": target.context, "features": reads}
-        model = shared(config, target, words, **how)
-        if reads:
-            model.net.fuse.weight.zero_()
+        model = shared(config, target, words, ends=ends, context=target.context)
         inner, source = model.net.model, target.backbone.inner
         chosen = [*source.layers[: layers - 1], source.layers[-1]]
         for layer, original in zip(inner.layers, chosen, strict=True):
@@ -252,15 +231,11 @@ class DiffusionRecipe(Recipe):
 
     @torch.no_grad()
     def _from(self, begun: DiffusionModel) -> DiffusionModel:
-        """A model of the same weights, shape and conventions, which may read more."""
+        """A model of the same weights, shape and conventions."""
         how = {name: getattr(begun, name) for name in ("ends", "shift", "causal", "context")}
-        reads = layers_read(len(self.target.backbone.layers), self.settings["reads"])
         config = copy.deepcopy(begun.net.config)
-        model = shared(config, self.target, begun.words, features=reads, **how)
-        weights = begun.net.state_dict()
-        if reads and not begun.features:
-            weights["fuse.weight"] = torch.zeros_like(model.net.fuse.weight)
-        model.net.load_state_dict(weights)
+        model = shared(config, self.target, begun.words, **how)
+        model.net.load_state_dict(begun.net.state_dict())
         return model
 
     def adam_matrices(self, head: DiffusionModel) -> set[str]:
@@ -349,7 +324,6 @@ class DiffusionRecipe(Recipe):
             torch.cat([ids, inputs], 1),
             positions.expand(rows, -1),
             sees_text | sees_block,
-            F.pad(outputs.features[:, :-1], (0, 0, 1, 0)),
         )
         return states[:, :length], states[:, length:].view(rows, blocks, k - 1, -1)
 
@@ -360,11 +334,6 @@ class DiffusionRecipe(Recipe):
         if self.begun is not None:  # a folder is one machine's
             card = {**card, "start_sha256": self.begun_sha256}
         head.save(folder, {**card, "start": start})
-
-
-def layers_read(layers: int, reads: int) -> tuple[int, ...]:
-    """The numbers of the layers, 1 to ``layers``, whose states a model reads."""
-    return tuple((i + 1) * layers // reads for i in range(reads))
 
 
 def _block_positions(first: int, blocks: int, k: int, device: torch.device) -> Tensor:

@@ -108,7 +108,6 @@ class PathRecipe(Recipe):
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> PathScorer:
         s, hidden = self.settings, self.diffusion.net.config.hidden_size
         scorer = PathScorer(self.target, hidden, s["block"], s["top"], s["rank"])
-        scorer.features = self.diffusion.features
         return scorer
 
     def min_tokens(self) -> int:

@@ -223,7 +223,7 @@ def test_last_seen_is_a_window_over_positions_whatever_the_slots():
 
 def test_a_prompt_is_attended_to_in_pieces(monkeypatch):
     """Windows and caps over prompts longer than a piece."""
-    monkeypatch.setattr("specwb.models.layers.CHUNK", 5)
+    monkeypatch.setattr("specwb.models.target.CHUNK", 5)
     for name in ("gemma2", "gpt_oss", "mistral-window"):
         target = specwb.load(families.build(name))
         out = specwb.decode(target, PROMPTS, "ar", max_new_tokens=LENGTH)

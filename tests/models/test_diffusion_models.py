@@ -428,10 +428,6 @@ MASKED = "model.embed_tokens.mask_embedding"
         ({"embedding": "draft"}, {}, "'draft'"),
         ({"mask_token_id": 3}, {}, "mask_token_id must be 64"),
         ({"vocab_size": 65}, {}, "65 tokens"),
-        ({"features": [1, 4]}, {}, "numbers of the target's layers, -1 to 3; got [1, 4]"),
-        ({"features": [True]}, {}, "got [True]"),
-        ({"features": 2}, {}, "got 2"),
-        ({"features": [1]}, {}, "missing fuse.weight"),
         ({}, {"words": SPOKEN.flip(0)}, "ascending"),
         ({}, {MASKED: None}, f"missing {MASKED}"),
         ({}, {MASKED: (V, H)}, "mask_embedding is [64, 32]"),
@@ -444,7 +440,7 @@ def test_a_bad_file_of_a_model_between_is_one_line(target, tmp_path, config, cha
     stored = json.loads((tmp_path / "config.json").read_text())
     own = stored["specwb_diffusion"]
     for key, value in config.items():
-        (own if key in own or key == "features" else stored)[key] = value
+        (own if key in own else stored)[key] = value
     (tmp_path / "config.json").write_text(json.dumps(stored))
     weights = damaged(load_file(tmp_path / "model.safetensors"), change)
     save_file({k: w.contiguous() for k, w in weights.items()}, tmp_path / "model.safetensors")

@@ -18,7 +18,6 @@ from specwb.models import (
     layers,
     layout,
     load,
-    masked,
     products,
     reading,
     smol,
@@ -111,17 +110,14 @@ def sinks_of_other_heads(patch):
 
 @killed_by("models/test_architectures.py: every_node mistral-window")
 def window_of_a_prompt_one_wide(patch):
-    """In a prompt a window of W positions has the W before its own, and its own."""
-    patch.edit(
-        layers.attend_causally, "slots <= at[:, None] - window", "slots < at[:, None] - window"
-    )
+    """A window of W positions has the W before its own, and its own."""
+    patch.edit(Stack.shared, "last_seen(seen, window)", "last_seen(seen, window + 1)")
 
 
 @killed_by("models/test_architectures.py: single_token mistral-window")
 def single_token_without_a_window(patch):
     """A single token of one row, which needs no mask, sees the whole text."""
-    real = "k, v, window = k[:, :, :, -window:], v[:, :, :, -window:], None"
-    patch.edit(Stack.shared, real, "window = None")
+    patch.edit(Stack.shared, "k, v = k[:, :, :, -window:], v[:, :, :, -window:]", "pass")
 
 
 @killed_by("models/test_architectures.py: every_node gemma3_text")
@@ -252,12 +248,6 @@ def surest_places_rounded_down(patch):
 def masks_of_the_row_that_asks_most(patch):
     """A row that asks for few tokens sees as many masks as the one that asks for most."""
     patch.edit(Blocks.say, "(k - model.spared).clamp_min(0)", "torch.full_like(k, m)")
-
-
-@killed_by("test_diffuspec_drafts.py: states_of_the_text_so_far")
-def first_state_read_twice(patch):
-    """The first place of a text reads the target's state there, which nothing came before."""
-    patch.edit(masked.before, "positions[:, :, None] == 0", "positions[:, :, None] < 0")
 
 
 @killed_by("models/test_diffusion_models.py: published_llada")

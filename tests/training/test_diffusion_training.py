@@ -66,20 +66,9 @@ def saying() -> Any:
     return SimpleNamespace(ends=(), net=SimpleNamespace(lm_head=lm_head))
 
 
-def random_outputs(
-    rows: int = 3, length: int = 30, seed: int = 0, features: tuple[int, ...] = ()
-) -> TargetOutputs:
+def random_outputs(rows: int = 3, length: int = 30, seed: int = 0) -> TargetOutputs:
     ids = torch.randint(MASK, (rows, length), generator=torch.Generator().manual_seed(seed))
-    return target_outputs(target(), ids, features)
-
-
-@cache
-def reading(reads: int) -> DiffusionModel:
-    """A model that reads the states of so many of the target's layers."""
-    recipe = DiffusionRecipe(target(), {"start": "target", "layers": 2, "reads": reads})
-    model = tiny.loud(lambda: recipe.make(None, {}), 3)  # type: ignore[arg-type]
-    assert len(set(model.features)) == reads
-    return model
+    return target_outputs(target(), ids, ())
 
 
 @torch.no_grad()
@@ -132,14 +121,12 @@ class Step:
 
 
 @pytest.mark.parametrize(("k", "first"), [(2, 1), (2, 2), (3, 2), (7, 1), (7, 5), (13, 4)])
-@pytest.mark.parametrize("reads", [0, 2])
-def test_masked_blocks_predict_what_drafting_does(k, first, reads):
+def test_masked_blocks_predict_what_drafting_does(k, first):
     """For every text that a block stands behind, drafting takes one pass of masks.
 
     The text's last position predicts the first token, the masks the others.
     """
-    model = reading(reads) if reads else head()
-    outputs = random_outputs(features=model.features)
+    model, outputs = head(), random_outputs()
     ids, blocks = outputs.ids, (30 - first) // k
     with torch.no_grad():
         everything = torch.ones(3, blocks, k - 1, dtype=torch.bool)
@@ -148,7 +135,7 @@ def test_masked_blocks_predict_what_drafting_does(k, first, reads):
     for row in range(3):
         for b in range(blocks):
             start = first + b * k
-            draft = block(model, ids[row, :start].tolist(), k, target=target())
+            draft = block(model, ids[row, :start].tolist(), k)
             close(text_logits[row, start - 1], draft[0])
             close(block_logits[row, b], draft[1:])
 
@@ -463,30 +450,27 @@ def from_target(dtype: torch.dtype = torch.float32, **settings) -> tuple[Any, Di
 
 
 def test_a_model_that_goes_on_from_another(tmp_path):
-    """It begins with that model's weights and words; what it reads now begins as nothing."""
+    """It begins with that model's weights and words."""
     _, old = from_target(vocabulary=40)
     old = tiny.loud(lambda: old, 5)
     old.save(tmp_path / "old", {})
     sha = load_diffusion(tmp_path / "old", tiny.target()).card["sha256"]
     begun = {"vocabulary": 0, "start": str(tmp_path / "old")}
-    recipe, model = from_target(**begun, reads=3)
-    assert (model.features, recipe.initial_weights()) == ((1, 2, 3), f"of {sha}")
+    recipe, model = from_target(**begun)
+    assert recipe.initial_weights() == f"of {sha}"
     assert torch.equal(model.words, old.words)
     own, theirs = (
         model.net.state_dict(),
         load_diffusion(tmp_path / "old", tiny.target()).net.state_dict(),
     )
-    assert {name: w.tolist() for name, w in own.items() if name != "fuse.weight"} == {
+    assert {name: w.tolist() for name, w in own.items()} == {
         name: w.tolist() for name, w in theirs.items()
     }
-    assert not own["fuse.weight"].any()
-    recipe.save(model, tmp_path / "reading", {})
-    assert load_diffusion(tmp_path / "reading", tiny.target()).card["start_sha256"] == sha
-    assert from_target(**begun | {"start": str(tmp_path / "reading")}, reads=3)[1].features
+    recipe.save(model, tmp_path / "new", {})
+    assert load_diffusion(tmp_path / "new", tiny.target()).card["start_sha256"] == sha
     for settings, problem in (
         ({"layers": 3}, "must be a model of layers=3 that shares the target's embedding"),
         ({"vocabulary": 40}, "the words are those of .*; leave out vocabulary"),
-        ({"start": str(tmp_path / "reading"), "reads": 2}, r"reads 3 layers, .* give reads=3"),
     ):
         with pytest.raises(TrainingError, match=problem):
             from_target(**begun | settings)
@@ -551,19 +535,16 @@ def test_a_token_that_is_none_of_the_words_is_not_learnt():
     assert unknown > 20
 
 
-@pytest.mark.parametrize(("count", "reads"), [(0, 0), (40, 0), (40, 2)])
-def test_trained_saved_loaded_and_drafting(tmp_path, count, reads):
+@pytest.mark.parametrize("count", [0, 40])
+def test_trained_saved_loaded_and_drafting(tmp_path, count):
     """From a target whose tokenizer has no mask, to texts that are those of plain decoding."""
     target = tiny.target()
     settings = {"start": "target", "layers": 3, "block": 4, "vocabulary": count, "lr": 1e-4}
-    settings["reads"] = reads
     out = trained("diffusion", tmp_path / "head", settings, target, TEXT, steps=3, rows=2)
     stored = load_file(out / "model.safetensors")
     others = {name for name in stored if ".layers." not in name}
     named = {"model.norm.weight", "model.embed_tokens.mask_embedding"}
-    assert others == named | ({"words"} if count else set()) | ({"fuse.weight"} if reads else set())
-    assert load_diffusion(out, target).features == ((1, 3) if reads else ())
-    assert not reads or stored["fuse.weight"].abs().max() > 0  # which began as nothing
+    assert others == named | ({"words"} if count else set())
     card = load_diffusion(out, target).card
     assert (card["start"], card["vocabulary"]) == ("target", count)
     for options in ({"k": 4}, {"k": 5, "draw": "sample"}):

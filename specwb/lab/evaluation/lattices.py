@@ -139,7 +139,7 @@ def places(
     paths = decode(target, rows, "ar", max_new_tokens=k).tokens
     sample = []
     for text, path in zip(rows, paths, strict=True):
-        (logits, states), known = block_states(model, text, k, target=target), target.vocabulary
+        (logits, states), known = block_states(model, text, k), target.vocabulary
         best = candidates(logits[None], top, known, model.banned, model.words)
         ids, logq = best[:, 0].cpu().numpy()
         logits = logits.double().index_fill(-1, model.banned, -torch.inf)
@@ -358,7 +358,7 @@ class Replay:
         """``L_gen`` and ``L_acc`` of a step."""
         prefix, rest = [*self.prompt, *self.text[:place]], self.text[place:]
         model = self.model
-        logits = block(model, prefix, k, target=self.target)[None]
+        logits = block(model, prefix, k)[None]
         best = candidates(logits, self.top, self.target.vocabulary, model.banned, model.words)
         ids, logq = best[:, 0].tolist()
         lattice = Lattice.prune(ids, logq, self.mass, _ends(self.target, self.model))
