@@ -59,7 +59,7 @@ LONGEST = (
     "test_preflight.py",
     "test_markov.py",
     "kangaroo.ipynb",
-    "test_suite.py",
+    "test_lossless.py",
     "test_decisions.py",
     "test_ledger.py",
     "test_ranks.py",

@@ -146,16 +146,6 @@ def test_replay_needs_nothing_but_the_seed(spec, options):
             assert torch.equal(step.uniforms, wanted)
 
 
-def test_tracing_changes_nothing():
-    settings = {"draft": tiny.draft(), "max_new_tokens": 20, "temperature": 1.0, "seed": 4}
-    traced = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", trace=True, **settings)
-    untraced = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd", **settings)
-    assert traced.tokens == untraced.tokens
-    assert untraced.steps == []
-    assert len(traced.steps) == max(traced.step_counts)
-    assert [step.index for step in traced.steps] == list(range(len(traced.steps)))
-
-
 def test_a_finished_row_an_untraced_step_and_a_wrong_row_are_refused():
     traced = steps("sps", {}, 1.0, max_new_tokens=[20, 1, 20])
     with pytest.raises(ValueError, match="row 1 had finished"):
@@ -165,18 +155,6 @@ def test_a_finished_row_an_untraced_step_and_a_wrong_row_are_refused():
             specwb.explain(traced[0], row)
     with pytest.raises(ValueError, match="trace=True"):
         specwb.explain(steps("sps", {}, 1.0, trace=False)[0])
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_at_gives_the_levels_of_the_walk(temperature):
-    for step in steps("mcsd", {}, temperature)[:4]:
-        explanation = specwb.explain(step, 0)
-        count = len(explanation.levels)
-        for depth, level in enumerate(explanation.levels, 1):
-            assert explanation.at(depth) is level
-        for depth in (0, -1, count + 1):
-            with pytest.raises(ValueError, match=rf"depth must be 1\.\.{count} .* got {depth}"):
-                explanation.at(depth)
 
 
 def test_printed_with_the_tokenizers_words():

@@ -206,27 +206,6 @@ def test_a_row_alone_is_the_row_in_the_batch_and_lazy_changes_nothing(
     assert len(seen) > 1
 
 
-def test_a_lazy_block_that_is_kept_whole_sums_no_row() -> None:
-    """Rows of q are read only from the end down to where the row stops."""
-    batch = Batch("block", (-1, 0, 1, 2, 3), floats("block", "any", 6, 40), torch.float32)
-    for value, largest in ((TINY, 0), (NEARLY_1, 4)):
-        read = 0
-        for i in range(40):
-            draft, scores = batch.rows(slice(i, i + 1))
-            real = draft.q_of
-
-            def q_of(node: Tensor, real=real) -> Tensor | None:
-                nonlocal read
-                read += 1
-                return real(node)
-
-            draft.q_of = q_of  # type: ignore[method-assign]
-            batch.rule.lazy = True
-            batch.rule.verify(draft, scores, batch.u(value)[i : i + 1])
-        assert (read > 0) is (value == NEARLY_1)
-        assert read <= largest * 40
-
-
 @every_rule
 def test_nan_never_makes_a_distribution(name: str) -> None:
     """NaN in p shows in the bonus token's distribution. NaN in q means that the draft is not
@@ -380,25 +359,6 @@ def test_the_distribution_of_what_is_selected(v: int, k: int, device: str) -> No
     assert bool((torch.minimum(p, t).sum(1) >= torch.minimum(p, q).sum(1) - 1e-9).all())
 
 
-def test_the_fitted_weights_are_near_the_optimum() -> None:
-    """For distributions like those of language models they accept 97 percent of the optimum or
-    more, where the ratio p/q alone falls behind."""
-    torch.manual_seed(16)
-    slope = -1.1 * torch.arange(1, 3001, dtype=torch.float64).log()
-    shares: dict[int, list[float]] = {12: [], 1: []}  # by steps of the fit
-    for noise, temperature in ((0.5, 1.0), (1.0, 0.6), (2.0, 1.0)):
-        z = slope + noise * torch.randn(2, 4, 3000, dtype=torch.float64)
-        p, q = (z / temperature).softmax(-1)
-        order = (p / q).argsort(1)
-        inside, outside = (x.gather(1, order).cumsum(1) for x in (p, q))
-        for k, steps in product((2, 4), shares):
-            optimum = (1 + inside - outside**k).amin(1).clamp_max(1)  # over prefixes by p/q
-            accepted = torch.minimum(p, race_weights(p, q, k, steps)[1]).sum(1)
-            shares[steps].append(float((accepted / optimum).min()))
-    assert min(shares[12]) > 0.97
-    assert min(shares[1]) < 0.95
-
-
 # ----------------------------------------------------------------------------------------- coupling
 
 
@@ -417,36 +377,6 @@ def coupled_call(p: Tensor, q: Tensor, k: int, rows: int, seed: int) -> tuple[Dr
     valid = torch.ones_like(tokens, dtype=torch.bool)
     draft = Draft(Tree.branching(k, 1), tokens, valid, Scheme.COUPLED, race=race)
     return draft, Scores(seen.log(), Sampling(1.0))
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_coupled_is_the_race(k: int) -> None:
-    """The rule accepts what a loop over the rows in Python does: at each position the token that
-    wins p's race over the paths that still agree."""
-    torch.manual_seed(k)
-    p, q = torch.randn(2, 6, 5).double().softmax(-1)
-    draft, scores = coupled_call(p, q, k, 300, k)
-    draft.valid[::7, 1 + k] = False
-    verdict, lazy = Coupled().verify(draft, scores), Coupled()
-    lazy.lazy = True
-    for name in ("accepted", "path", "distribution"):
-        assert torch.equal(getattr(lazy.verify(draft, scores), name), getattr(verdict, name))
-    assert set(verdict.accepted.tolist()) == {0, 1, 2}
-    for b in range(300):
-        agree, node, path, d = list(range(k)), 0, [], 0
-        while True:
-            p_node = scores.logits[b, node].softmax(-1)
-            y = int(torch.stack([draft.race[b, d, i] / p_node for i in agree]).amin(0).argmin())
-            below = {i: 1 + d * k + i for i in agree} if d < 2 else {}
-            agree = [i for i, n in below.items() if draft.tokens[b, n] == y and draft.valid[b, n]]
-            if not agree:
-                break
-            node = below[agree[0]]
-            path.append(y)
-            d += 1
-        assert int(verdict.accepted[b]) == d
-        assert draft.tokens[b, verdict.path[b, 1 : d + 1]].tolist() == path
-        assert verdict.distribution[b].tolist() == [float(x == y) for x in range(5)]
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

@@ -11,11 +11,10 @@ import tiny
 import torch
 
 import specwb
-from specwb.core.flow import Draft, RuleMismatch
+from specwb.core.flow import RuleMismatch
 from specwb.drafters.level import LevelDrafter
 from specwb.rules import RULES
 from specwb.theory import exact as E
-from specwb.theory.exact.tree_rules import decided
 
 FORK = (-1, 0, 0)
 HALF = F(1, 2)
@@ -60,7 +59,7 @@ def test_rules_for_trees_under_a_number_that_follows_the_draws() -> None:
         def changed(target, draft, parents, paths):
             return tests(target, draft, parents, if_unlikely(q)(paths))
 
-        return first_token(decided(changed)("IID", *models, FORK), p)
+        return first_token(E.decided(changed)("IID", *models, FORK), p)
 
     assert output(E.traversal_tests) == list(p)
     assert output(E.gbv_tests) == [F(2, 3), F(1, 3)]
@@ -161,14 +160,3 @@ def test_what_needs_no_number_and_rows_that_have_finished_are_not_asked() -> Non
         assert decoded(InSomeRows, right).tokens
     out = decoded(WhereDone, "kseq", tree=(2, 2), max_new_tokens=[2, 12, 7])
     assert [len(row) for row in out.tokens] == [2, 12, 7]
-
-
-def test_trees_of_every_rows_own_are_refused() -> None:
-    tree = specwb.Tree.parents([[-1, 0, 0], [-1, 0, -1]])
-    tokens, valid = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
-    assert Draft(tree, tokens, valid, specwb.Scheme.IID).uneven().tolist() == [True, True]
-    shared = specwb.Tree.parents([-1, 0, 0, 1, 1, 1])
-    valid = torch.ones(3, 6, dtype=torch.bool)
-    valid[1, 3:], valid[2, 4] = False, False
-    draft = Draft(shared, torch.zeros(3, 6, dtype=torch.long), valid, specwb.Scheme.IID)
-    assert draft.uneven().tolist() == [False, False, True]

@@ -169,26 +169,6 @@ def test_lists_that_cousins_share_are_lossless(tree, scheme):
     assert [wrong_by(scheme, tree, seed) for seed in range(12)] == [0] * 12
 
 
-def test_cousins_really_share():
-    """Both nodes of depth 1 have the same children in every draft; drawn separately they would
-    mostly have different ones."""
-    parents, k = TREES["2-2 in one block"]
-    q_of = adversary(5, 3, k)[1]
-    lists = [
-        [
-            tuple(paths[i][-1] for i in kids if paths[i])
-            for kids in ((3, 4), (5, 6))
-            if paths[kids[0]]
-        ]
-        for paths, _ in shared_trees(
-            E.without_replacement, lambda block, position: E.norm([3, 2, 1]), parents, k, drawn_once
-        )
-    ]
-    assert len({a for a, _ in lists}) == 6
-    assert all(a == b for a, b in lists)
-    assert q_of((), 0) != q_of((), 1)
-
-
 def test_blocks_of_one_are_the_usual_trees():
     """With k = 1 each path has a list of its own, and the round is the one that
     ``exact.round_distribution`` of independent siblings enumerates."""
@@ -215,15 +195,6 @@ def other_parents_q(q_of: BlockDraft, path: E.Tokens, k: int) -> E.Dist:
     return q_of((*block[:-1], (block[-1] + 1) % 3) if block else block, position)
 
 
-def same_noise(
-    sampling: E.SamplingScheme, q_of: BlockDraft, at: Block, size: int, before: Lists
-) -> list[tuple[E.Tokens, F]]:
-    """Wrong: the list is drawn with the noise of the list before it in the block. Where both
-    distributions are the same it is the same list."""
-    block, position = at
-    return [(before[block, position - 1], _1)] if position else sampling(q_of(block, 0), size)
-
-
 def last_first(
     sampling: E.SamplingScheme, q_of: BlockDraft, at: Block, size: int, before: Lists
 ) -> list[tuple[E.Tokens, F]]:
@@ -244,14 +215,6 @@ def second_try(
     ]
 
 
-def blind(seed: int, v: int) -> tuple[E.Model, BlockDraft]:
-    """q is the same at every position and p depends on the path, so that what is drawn with one
-    noise is one list."""
-    rng = random.Random(seed)
-    q, target = tuple(E.norm([rng.randint(1, 9) for _ in range(v)])), adversary(seed, v, 2)[0]
-    return target, lambda block, position: q
-
-
 @pytest.mark.parametrize(
     ("tree", "change"),
     [
@@ -268,28 +231,3 @@ def test_wrong_lists_and_wrong_distributions_are_refuted(tree, change):
     assert max(wrong_by("without replacement", tree, seed, **change) for seed in range(12)) > F(
         1, 100
     )
-
-
-@pytest.mark.parametrize(
-    "change", [{"q": neighbours_q}, {"draw_list": last_first}], ids=["another q", "another order"]
-)
-def test_point_masses_need_neither_q_nor_an_order(change):
-    """What makes drawn lists wrong does not harm point masses, whose rule reads p only."""
-    for tree in ("2-2 in one block", "a cousin with fewer"):
-        assert [wrong_by("point masses", tree, seed, **change) for seed in range(6)] == [0] * 6
-
-
-def test_a_list_that_depends_on_the_one_above_is_refuted():
-    """Where two positions share one noise, the acceptance of a parent tells what its children
-    are."""
-    parents = TREES["2-2 in one block"][0]
-
-    def distance(seed: int, draw_list: ListDraw) -> F:
-        target, q_of = blind(seed, 3)
-        return E.tv(
-            round_distribution("without replacement", parents, 2, target, q_of, draw_list),
-            E.target_distribution(target, 3),
-        )
-
-    assert max(distance(seed, same_noise) for seed in range(8)) > F(1, 100)
-    assert [distance(seed, drawn_once) for seed in range(8)] == [0] * 8

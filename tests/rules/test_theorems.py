@@ -15,13 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from specwb.core.flow import Scheme
 from specwb.core.noise import _uniform
 from specwb.core.probability import inverse_cdf
-from specwb.rules import RRS, Rejection, RRSw
 from specwb.theory import exact as E
 from specwb.theory.analysis import kseq_rate, kseq_rho
-from specwb.theory.decisions import distribution_of
 from specwb.theory.instances import pairs
 from specwb.theory.wrong_rules import WRONG_RULES, squared_q, uncapped_tests
 
@@ -100,62 +97,6 @@ def test_rows_that_do_not_sum_to_one() -> None:
     assert off > 20
 
 
-@pytest.mark.parametrize(
-    ("base", "scheme"),
-    [(RRSw, Scheme.WITHOUT_REPLACEMENT), (RRSw, Scheme.IID), (RRS, Scheme.IID)],
-)
-def test_rows_that_do_not_sum_to_one_with_several_candidates(base, scheme) -> None:
-    """Theorem 1.5.3 for k candidates, of the rules that decode."""
-    scale = [1.0, 1.0]
-
-    class Scaled(base):
-        def node(self, p, q, tokens, ok, u):
-            return super().node(scale[0] * p, scale[1] * q, tokens, ok, u)
-
-    rng, above = random.Random(12), 0
-    for i in range(20):
-        k = rng.choice([1, 2, 3])
-        p, q = random_distribution(rng, 4), random_distribution(rng, 4)
-        scale[:] = rng.uniform(0.7, 1.4), rng.uniform(0.7, 1.4)
-        if i % 2:  # RRS alone is off, by the later candidates
-            scale[0] = scale[1]
-        ratio = scale[0] / scale[1]
-        found = distribution_of(Scaled, p, q, (-1, *[0] * k), scheme)
-        output = [sum(share for text, share in found.items() if text[0] == x) for x in range(4)]
-        residual = [max(ratio * a - b, 0) for a, b in zip(p, q, strict=True)]
-        rejected = 1 - sum(min(ratio * a, b) for a, b in zip(p, q, strict=True))
-        off = sum(abs(a - b) for a, b in zip(output, p, strict=True)) / 2
-        bound = abs(1 - ratio)
-        above += off > bound + 1e-9
-        if base is RRSw and sum(residual):
-            after = E.norm(residual)
-            expected = [a + (1 - ratio) * (b - a) for a, b in zip(p, after, strict=True)]
-            assert output == pytest.approx(expected, abs=1e-9)
-        for _ in range(k - 1 if base is RRS else 0):
-            # the next candidate against what is left, now of mass 1
-            bound += rejected * abs(1 - 1 / scale[1])
-            if not sum(residual):
-                break
-            target = E.norm(residual)
-            passed = sum(min(a, scale[1] * b) for a, b in zip(target, q, strict=True)) / scale[1]
-            rejected *= 1 - passed
-            residual = [max(a - scale[1] * b, 0) for a, b in zip(target, q, strict=True)]
-        assert off <= bound + 1e-9
-    assert (above > 0) is (base is RRS)
-
-
-def test_rows_that_do_not_sum_to_one_given_the_candidate() -> None:
-    """Theorem 1.5.3's instance: off by 1/4 after a candidate of probability 1e-6."""
-    eps = 1e-6
-    p = torch.tensor([[0.5, 0.5, 0]], dtype=torch.float64)
-    q = torch.tensor([[0.5, 0.5 - eps, eps]], dtype=torch.float64)
-    last, ok = torch.tensor([[2]]), torch.tensor([[True]])
-    for scale, expected in ((1, [0, 1, 0]), (1 + eps, [1 / 4, 3 / 4, 0])):
-        choice, residual = Rejection().node(scale * p, q, last, ok, torch.full((1, 1), 0.5))
-        assert choice.item() == -1
-        assert (residual / residual.sum())[0].tolist() == pytest.approx(expected, abs=1e-6)
-
-
 def test_logits_that_are_off() -> None:
     """Theorem 1.5.4, with equality for two tokens of odds e^-eps."""
     generator = np.random.default_rng(2)
@@ -193,32 +134,6 @@ def test_without_replacement_accepts_at_least_as_often() -> None:
     p, q = distributions("0 1", "1/2 1/2")  # there is no order between ways to draw
     assert E.acceptance(E.naive, E.without_replacement, p, q, 2) == 1
     assert E.rrs_acceptance(p, q, 2) == F(3, 4)
-
-
-def test_the_first_candidate_is_put_back_into_the_order() -> None:
-    """The two steps of theorem 4.7.2: what a rejected x leaves of the order, and that E is at most
-    sum min N."""
-    rng, strict = random.Random(12), 0
-    for _ in range(40):
-        v = rng.choice([2, 3, 4])
-        p, q, k = random_distribution(rng, v, 0), random_distribution(rng, v), rng.randint(1, v)
-        orders = dict(E.without_replacement(q, v))
-        later = [sum(c for o, c in orders.items() if o.index(y) >= k) for y in range(v)]
-        extra = F(0)
-        for x, y in product(range(v), repeat=2):
-            if x == y:
-                continue
-            after_x = E.norm([F(0) if z == x else b for z, b in enumerate(q)])
-            missed = sum(c for o, c in E.without_replacement(after_x, k - 1) if y not in o)
-            both = sum(c for o, c in orders.items() if o.index(y) == k - 1 < o.index(x))
-            assert missed == later[y] + both
-            if p != q:
-                rejected = max(q[x] - p[x], F(0)) / (1 - E.overlap(p, q))
-                extra += rejected * max(p[y] - q[y], F(0)) * both
-        bound = sum(min(a, b) * n for a, b, n in zip(p, q, later, strict=True))
-        assert extra <= bound
-        strict += 0 < extra < bound
-    assert strict > 10
 
 
 # ------------------------------------------------------------------------------------------- page 5
@@ -411,7 +326,7 @@ def test_no_rule_accepts_more_of_one_path(gamma: int) -> None:
 def test_block_against_token_by_token() -> None:
     p, q = distributions("3/4 1/4", "1/4 3/4")
     constant = (lambda _: p), (lambda _: q)
-    assert E.chain_expected_accepted(*constant, 2) == F(3, 4)
+    assert E.expected_accepted(E.rejection, E.iid, *constant, (-1, 0, 1)) == F(3, 4)
     assert E.block_expected_accepted(*constant, (-1, 0, 1)) == F(7, 8)
     more = 0
     for seed in range(60):
@@ -428,30 +343,11 @@ def test_block_against_token_by_token() -> None:
         ]
         expected = any(0 < first < 1 < second for first, second in ratios)
         block = E.block_expected_accepted(target, draft, (-1, 0, 1))
-        token = E.chain_expected_accepted(target, draft, 2)
+        token = E.expected_accepted(E.rejection, E.iid, target, draft, (-1, 0, 1))
         assert (block > token) == expected
         assert block >= token
         more += expected
     assert 10 < more < 50
-
-
-def test_a_zero_on_the_way_makes_them_equal() -> None:
-    """The draft is over-rated, then under-rated, and both accept the same, since p = 0 at the first
-    position ends both."""
-    table = {(): distributions("0 1", "1 0")}
-    pair = distributions("1/4 3/4", "3/4 1/4")
-    target, draft = (lambda x: table.get(x, pair)[0]), (lambda x: table.get(x, pair)[1])
-    assert E.block_expected_accepted(target, draft, (-1, 0, 1, 2)) == 0
-    assert E.chain_expected_accepted(target, draft, 3) == 0
-
-
-def test_repetitions_may_help_or_not() -> None:
-    """The example after theorem 8.5 compares RRS with repetitions with RRSw on the distinct
-    tokens."""
-    p, q = distributions("0 13/16 3/16", "1/6 2/3 1/6")
-    assert E.acceptance(E.rrs, E.iid, p, q, 3) == F(427, 432)
-    assert E.acceptance(E.rrsw, E.iid, p, q, 3) == F(1711, 1728) == F(427, 432) + F(1, 576)
-    assert E.acceptance(E.rrs, E.iid, p, q, 2) >= E.acceptance(E.rrsw, E.iid, p, q, 2)
 
 
 def test_traversal_can_accept_less() -> None:

@@ -61,22 +61,6 @@ def test_output_distribution_is_p_and_the_residual_the_rules():
         assert list(analysis.residual(p, q)) == (p if rejected is None else rejected)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [np.array, lambda rows: torch.tensor(rows, dtype=torch.float64)],
-    ids=["array", "tensor"],
-)
-def test_arrays_and_tensors_in_batches(kind):
-    p, q = (kind([[float(x) for x in pair[side]] for pair in CASES]) for side in (0, 1))
-    expected = [
-        [float(f(*pair)) for pair in CASES]
-        for f in (analysis.acceptance_rate, lambda p, q: analysis.residual(p, q)[1])
-    ]
-    assert analysis.acceptance_rate(p, q).tolist() == pytest.approx(expected[0])
-    assert analysis.residual(p, q)[:, 1].tolist() == pytest.approx(expected[1])
-    assert np.allclose(np.asarray(analysis.output_distribution(p, q)), np.asarray(p))
-
-
 # -------------------------------------------------------------------------------------- temperature
 
 

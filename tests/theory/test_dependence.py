@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import product
 from math import log
 
@@ -63,13 +62,6 @@ def test_entropies_by_definition(k):
     assert nothing_shown == pytest.approx(block - floor, abs=1e-12)
     losses = [dep.glanced_loss(joint, dep.prefix_reveal(k, g), w) for g in (0, 0.25, 0.75, 1)]
     assert losses == sorted(losses, reverse=True)
-
-
-def test_tokens_that_depend_on_each_other_through_the_context_only():
-    rows = np.random.default_rng(3).dirichlet(np.ones(3), (2, 3))
-    independent = np.stack([reduce(np.multiply.outer, rows[c]) for c in range(2)])
-    assert dep.total_correlation(independent, [0.3, 0.7]) == pytest.approx(0, abs=1e-12)
-    assert dep.total_correlation(np.tensordot([0.3, 0.7], independent, 1)) > 1e-4
 
 
 @pytest.mark.parametrize(("k", "g"), [(2, 0.5), (3, 0.25), (4, 0.6), (4, 1.0), (3, 0.0)])

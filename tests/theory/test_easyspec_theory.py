@@ -12,14 +12,12 @@ from itertools import product
 import pytest
 import tiny
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 import specwb
 from specwb.core.tree import Tree
 from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.backbone import Backbone
-from specwb.models.fuzzy import FusedGroups, Groups, unit
+from specwb.models.fuzzy import Groups, unit
 from specwb.models.layers import rms
 from specwb.models.place import Place
 from specwb.theory import exact as E
@@ -132,26 +130,6 @@ def test_lossless_whatever_the_drafter_remembers(parents, length):
     assert draft(((0, ((), (1,))),), (0, 0)) != draft(((0, ((), (0,))),), (0, 0))
 
 
-def test_the_exact_distribution_in_the_place_of_the_one_drawn_from():
-    rng, off, equal = random.Random(3), 0, 0
-    for _ in range(60):
-        v = rng.choice([2, 3, 4])
-        p, q, drawn = (E.norm([rng.randint(1, 6) for _ in range(v)]) for _ in range(3))
-        for target, tested in ((p, q), (q, q)):
-            distribution = [F(0)] * v
-            for x, chance in enumerate(drawn):
-                for y, a in enumerate(
-                    E.conditional_distribution(E.rejection(target, tested, (x,)), (x,), v)
-                ):
-                    distribution[y] += chance * a
-            assert E.tv(distribution, target) <= E.tv(drawn, tested)
-            off += distribution != target
-        assert distribution == drawn  # where the exact draft is the target: everything is accepted
-        equal += E.tv(distribution, q) == E.tv(drawn, q)
-    assert off > 60
-    assert equal == 60
-
-
 def shared(draft) -> dict[tuple[int, ...], F]:
     """The law of three of two tokens, p uniform, by two paths and shared noise: at a place both
     paths' tokens under uniform q and which path wins are eight cases of one chance. ``draft`` of
@@ -211,20 +189,6 @@ def test_entries_are_exact_up_to_the_first_layer_of_the_first_group():
 # ------------------------------------------------------------------------------ 14.3, calibration
 
 
-def test_a_window_of_one_less_is_too_short():
-    """D tokens fed, not D + 1: exact until a round keeps all D, off from there on, first in its
-    first drafted token."""
-    drafter = looked(depth=2)
-    drafter.window = 2
-    seen = decoded(drafter, 30)
-    full = [i for i, s in enumerate(seen[:-1]) if s["kept"] == 2]
-    wrong = [i for i, s in enumerate(seen) if float(s["off"].max()) > 1e-4]
-    assert full
-    assert wrong[0] == full[0] + 1
-    length = len(seen[full[0]]["text"])
-    assert seen[wrong[0]]["off"].amax(0).gt(1e-4).nonzero().min() == length
-
-
 # ------------------------------------------------------------------------------------ 14.4, norms
 
 
@@ -255,61 +219,6 @@ def test_a_norm_without_a_gain_keeps_cosines():
 
 
 # ------------------------------------------------------------------------------- 14.7, one device
-
-
-class Operators(TorchDispatchMode):
-    """Counts what is launched."""
-
-    VIEWS = ("view", "reshape", "transpose", "permute", "expand", "slice", "select", "unsqueeze")
-    VIEWS += ("squeeze", "split", "unbind", "t.", "alias", "detach")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += not any(
-            str(func).removeprefix("aten.").lstrip("_").startswith(view) for view in self.VIEWS
-        )
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_fused_group_has_the_work_of_its_layers_in_fewer_operators():
-    stack, m = pair()[1].backbone, 12
-    x, at = torch.randn(1, m, 32), torch.arange(m)[None]
-    mask = torch.zeros(1, m, m).masked_fill_(
-        torch.ones(m, m).triu(1).bool(), torch.finfo(torch.float32).min
-    )
-
-    def measured(groups: Groups | None) -> tuple[int, int]:
-        run, place = stack.run if groups is None else groups.on(stack), Place(at, at, m, mask)
-        with torch.inference_mode():
-            # weights are stacked, rotations made
-            run(x, place, stack.cache(1, m))
-            cache = stack.cache(1, m)
-            with FlopCounterMode(display=False) as work:
-                run(x, place, cache)
-            with Operators() as operators:
-                run(x, place, cache)
-        return work.get_total_flops(), operators.count
-
-    plain = measured(None)
-    by_n = {
-        n: [
-            measured(kind(((*range(n),), *((i,) for i in range(n, LAYERS)))))
-            for kind in (Groups, FusedGroups)
-        ]
-        for n in (2, 3, 4, 5, 6)
-    }
-    for simulated, fused in by_n.values():
-        assert simulated[0] == fused[0] == plain[0] > 0
-        assert simulated[1] == plain[1] > fused[1]
-    # every further layer in the group saves as many: the attention's are there already
-    saved = [by_n[n][1][1] - by_n[n + 1][1][1] for n in (2, 3, 4, 5)]
-    assert len(set(saved[:-1])) == 1
-    assert saved[0] > 0
-    # where no layer is left alone, their tables of rotations are not made either
-    assert saved[-1] >= saved[0]
 
 
 # ----------------------------------------------------------------------------- 14.8, whole layers
@@ -346,40 +255,3 @@ def test_side_by_side_is_right_to_first_order():
     for first, second in errors.values():
         assert float(first.norm() / second.norm()) == pytest.approx(4, rel=0.05)
     assert float(errors[False][1].norm()) < float(errors[True][1].norm())
-
-
-def test_which_products_of_linear_layers_are_dropped():
-    """Layers that are matrices: the second order of what is dropped, pair by pair."""
-    torch.manual_seed(0)
-    n, size, eps = 4, 5, 1e-4
-    a, m = torch.randn(2, n, size, size, dtype=torch.float64)
-    one = torch.eye(size, dtype=torch.float64)
-
-    def exact(x):
-        for i in range(n):
-            x = x + eps * a[i] @ x
-            x = x + eps * m[i] @ x
-        return x
-
-    def fuzzy(h):
-        x = h
-        for i in range(n):
-            x = x + eps * a[i] @ h
-            x = x + eps * m[i] @ x
-        return x
-
-    def whole(h):
-        return h + sum(eps * a[i] @ h + eps * m[i] @ (h + eps * a[i] @ h) for i in range(n))
-
-    pairs = [(i, j) for j in range(n) for i in range(j)]
-    attended = sum(a[j] @ (a[i] + m[i]) for i, j in pairs)
-    fed = sum(m[j] @ (a[i] + m[i]) for i, j in pairs)
-    torch.testing.assert_close((exact(one) - fuzzy(one)) / eps**2, attended, atol=0.1, rtol=0)
-    torch.testing.assert_close((exact(one) - whole(one)) / eps**2, attended + fed, atol=0.1, rtol=0)
-    # counted: words of two letters in the product of all (1 + a_i), (1 + m_i) in order, whose first
-    # letter is applied last
-    letters = [(i, kind) for i in range(n) for kind in "am"]
-    words = [(later, first) for at, later in enumerate(letters) for first in letters[:at]]
-    assert len(words) == n + 2 * n * (n - 1) == 28
-    assert sum(later[1] == "a" for later, _ in words) == n * (n - 1) == 12
-    assert sum(later[0] != first[0] for later, first in words) == 24

@@ -19,10 +19,6 @@ from specwb.theory.analysis import dependence
 from specwb.training.falcon import glance_mask
 
 
-def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
-    return exact.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
-
-
 def table(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).dirichlet(np.full(math.prod(shape), 0.5)).reshape(shape)
 
@@ -163,27 +159,6 @@ def test_the_excess_of_glancing(k):
             )
 
 
-def test_all_or_nothing_is_not_prefixes():
-    apart = []
-    for seed in range(5):
-        joint, g = table(seed, 3, 3, 3), 0.5
-        *_, row = dependence.prefix_reveal(3, g)
-        whole = dependence.mutual_information(joint, (3,), (1, 2))
-        e = sum(
-            share * (least_loss(joint, 3, r) - least_loss(joint, 3, 2))
-            for r, share in enumerate(row)
-        )
-        low, high = row[0] * whole, (1 - row[2]) * whole
-        assert (row[0], 1 - row[2]) == pytest.approx((1 - g, 1 - g / 2))
-        assert low <= e <= high
-        apart.append(min(e - low, high - e))
-        only = [[1.0], [1.0, 0.0], [1 - g, 0.0, g]]
-        assert dependence.excess(joint, only) == pytest.approx(
-            dependence.mutual_information(joint, (1,), (2,)) + (1 - g) * whole
-        )
-    assert max(apart) > 0.005
-
-
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_prefixes_are_what_the_trainer_replaces(k):
     """Every block glanced, lengths from a fine grid: prefixes of 1..k-1 pairs, each length as
@@ -236,29 +211,6 @@ def test_dependence_bounds_acceptance():
     assert all(a < b for a, b in pairwise(w))
 
 
-def test_marginals_need_not_be_the_best_block():
-    same = {(x, x): F(1, 4) for x in range(4)}
-
-    def kept(q) -> F:
-        return sum(min(same.get((x, y), F(0)), q[x] * q[y]) for x in range(4) for y in range(4))
-
-    assert kept([F(1, 4)] * 4) == F(1, 4)
-    assert kept([F(1, 2), F(1, 2), F(0), F(0)]) == F(1, 2)
-    rng = random.Random(0)
-    for _ in range(100):  # as 1 - TV of the block, and no less than Pinsker says
-        joint = [[F(rng.randint(1, 9)) for _ in range(3)] for _ in range(3)]
-        total = sum(map(sum, joint))
-        joint = [[a / total for a in row] for row in joint]
-        q1, q2 = [sum(row) for row in joint], [sum(column) for column in zip(*joint)]
-        common = sum(min(joint[x][y], q1[x] * q2[y]) for x in range(3) for y in range(3))
-        flat, prod = [a for row in joint for a in row], [a * b for a in q1 for b in q2]
-        assert common == 1 - exact.tv(flat, prod)
-        assert (
-            float(common)
-            >= 1 - math.sqrt(dependence.total_correlation(np.array(joint, dtype=float)) / 2) - 1e-12
-        )
-
-
 # ----------------------------------------------------------------------------- 10.6, shared lists
 
 
@@ -301,21 +253,3 @@ def test_a_chain_of_blocks():
         reach = [math.prod(rates[:j], start=F(1)) for j in range(1, k + 1)]
         tau = 1 + sum(reach) * sum(reach[-1] ** b for b in range(m))
         assert tau == sum(analysis.path_values([[a] for a in rates * m], [-1, *range(k * m)]))
-
-
-def test_when_a_block_pays():
-    rng, ways = random.Random(4), set()
-    for _ in range(300):
-        k, m = rng.randint(2, 4), rng.randint(1, 3)
-        c, c_k, v = (F(rng.randint(1, 30), 100) for _ in range(3))
-        tau = 1 + F(rng.randint(50, 300), 100)
-        tau_k = tau * F(rng.randint(60, 100), 100)
-        time, time_k = 1 + v + k * m * c, 1 + v + m * c_k  # the same nodes, k m passes against m
-        pays = tau - tau_k < tau / time * (k * m * c - m * c_k)
-        assert pays == (tau_k / time_k > tau / time)
-        ways.add(pays)
-        deeper, v_k = tau * F(rng.randint(100, 180), 100), v * k  # as many passes, k times as deep
-        pays = deeper - tau > tau / (1 + v + m * c) * (v_k - v + m * (c_k - c))
-        assert pays == (deeper / (1 + v_k + m * c_k) > tau / (1 + v + m * c))
-        ways.add(("deeper", pays))
-    assert len(ways) == 4

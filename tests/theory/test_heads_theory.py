@@ -16,13 +16,10 @@ import specwb
 from specwb.core.probability import Sampling
 from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
-from specwb.models.medusa import MedusaHeads
 from specwb.rules.point import PointMass
 from specwb.theory import analysis, exact
 from specwb.theory.instances import all_trees, level_order
-from specwb.training.heads import RECIPES, target_outputs
-
-UNIFORM = [F(1, 3)] * 3
+from specwb.training.heads import target_outputs
 
 
 def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
@@ -111,37 +108,6 @@ def test_what_the_next_token_is_worth():
         assert best_without <= best_with
 
 
-def test_who_sees_the_next_token():
-    """The first Medusa head's law of t_{i+2} is the same whatever t_{i+1} is, EAGLE's is not;
-    neither sees t_{i+2}."""
-    target = tiny.target()
-    h, ids = target.backbone.config.hidden_size, torch.tensor([[5, 1, 7, 3, 9, 2, 8]])
-    settings = {"medusa": {"heads": 2}, "eagle": {"unroll": 2}}
-    heads = {
-        "medusa": MedusaHeads(h, target.vocabulary, 2).start_from(target),
-        "eagle": EagleHead(eagle_config(target), h),
-    }
-    i = 3  # zero-based: f_i has read ids[:, : i + 1], the next token is ids[0, i + 1]
-
-    def first(kind: str, text: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            seen = target_outputs(target, text, heads[kind].features)
-            level = next(RECIPES[kind](target, settings[kind]).levels(heads[kind], seen))
-        assert level.start == 1, (
-            "entry i of the level stands beside the law at place i + 1, that of token i + 2"
-        )
-        return level.logits[0, i]
-
-    for kind in heads:
-        changed = [ids.clone() for _ in range(3)]
-        for offset in range(3):
-            changed[offset][0, i + offset] = 4
-        moved = [
-            bool((first(kind, text) - first(kind, ids)).abs().max() > 1e-4) for text in changed
-        ]
-        assert moved == [True, kind == "eagle", False], kind
-
-
 # ----------------------------------------------------------------------- 9.3, measured accuracies
 
 
@@ -183,27 +149,6 @@ def test_trees_from_accuracies():
             assert tau == max(sum(analysis.path_values(rates, t)) for t in every)
 
 
-def test_products_of_accuracies_are_bounded():
-    """Attained bounds, by one uniform cut in hundredths; and a mixture of easy and hard places,
-    whose chains are worth more than the product."""
-    rates, cells = [F(9, 10), F(4, 5), F(17, 20)], [F(i, 100) for i in range(100)]
-    nested = F(sum(all(u < a for a in rates) for u in cells), 100)
-    assert nested == min(rates)
-    fails, start = [], F(0)
-    for a in rates:
-        fails.append((start, start + 1 - a))
-        start += 1 - a
-    disjoint = F(sum(not any(low <= u < high for low, high in fails) for u in cells), 100)
-    assert disjoint == 1 - sum(1 - a for a in rates)
-    for (low, high), a in zip(fails, rates):
-        assert F(sum(not low <= u < high for u in cells), 100) == a
-    assert disjoint < math.prod(rates) < nested
-    easy, hard = F(9, 10), F(3, 10)
-    for d in (2, 4, 8):
-        assert (easy**d + hard**d) / 2 > ((easy + hard) / 2) ** d
-    assert (easy + hard) / 2 == F(3, 5)
-
-
 # -------------------------------------------------------------------------- 9.4, top-k candidates
 
 
@@ -237,16 +182,6 @@ def test_one_uniform_decides_about_top_k():
                 bonus / bonus.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64)
             )
         assert [a + one_by_one * b for a, b in zip(out, left)] == p
-
-
-def test_dividing_by_the_softmax_is_wrong():
-    rng = random.Random(3)
-    for _ in range(40):
-        p, q = drawn(rng, 3), drawn(rng, 3)
-        (((x,), _),) = exact.top(q, 1)
-        out = exact.output_distribution(exact.rejection, exact.top, p, q, 1)
-        assert out[x] == min(F(1), p[x] / q[x]) > p[x]
-        assert exact.tv(out, p) >= out[x] - p[x] > 0
 
 
 # ------------------------------------------------------------------------- 9.5, trees of the text
@@ -294,29 +229,6 @@ def test_trees_that_change_with_the_text(nodes):
         assert exact.tv(text_distribution(exact.rrsw, grow, target, draft, 4), wanted) > 0
 
 
-def pruned(p, q, least: F, rule) -> list[F]:
-    """A token drawn from q, dropped where its q is below ``least``, the rest verified by
-    ``rule``."""
-    out = [F(0)] * len(p)
-    for (x,), chance in exact.iid(q, 1):
-        tokens = (x,) if q[x] >= least else ()
-        given = exact.conditional_distribution(rule(p, q, tokens), tokens, len(p))
-        out = [a + chance * b for a, b in zip(out, given)]
-    return out
-
-
-def test_pruning_by_probability_harms_a_perfect_draft():
-    p = [F(1, 3), F(2, 3)]
-    assert pruned(p, p, F(1, 2), exact.rrsw) == [F(1, 9), F(8, 9)]
-    assert pruned(p, p, F(1, 2), exact.point) == p
-    rng = random.Random(4)
-    for _ in range(20):
-        p, least = drawn(rng, 4), F(rng.randint(0, 40), 100)
-        kept = sum((a for a in p if a >= least), F(0))
-        assert exact.tv(pruned(p, p, least, exact.rrsw), p) == kept * (1 - kept)
-        assert pruned(p, drawn(rng, 4), least, exact.point) == p
-
-
 def head(seed: int = 0) -> EagleHead:
     target = tiny.target()
     torch.manual_seed(seed)
@@ -354,21 +266,6 @@ def test_divergence_bounds_acceptance():
         assert second >= math.exp(-loss) / 2
         near.append((loss, accepted - max(pinsker, second)))
     assert max(loss for loss, _ in near) > 2, "beyond 2 Pinsker's bound says nothing"
-
-
-def test_equal_loss_and_other_acceptance():
-    q, other, worse = exact.norm([6, 6, 1]), exact.norm([9, 2, 2]), exact.norm([13, 13, 2])
-    assert (
-        math.prod(q) == math.prod(other) > math.prod(worse)
-    )  # for a uniform p the divergence is - log(27 product) / 3
-    assert divergence(UNIFORM, q) == pytest.approx(divergence(UNIFORM, other), abs=1e-15)
-    assert divergence(UNIFORM, worse) > divergence(UNIFORM, other)
-    overlaps = [exact.overlap(UNIFORM, distribution) for distribution in (q, other, worse)]
-    assert overlaps == [F(29, 39), F(25, 39), F(31, 42)]
-    p = [F(1, 2) + F(1, 100), F(1, 2) - F(1, 100)]
-    assert divergence(p, p[::-1]) < 1e-3
-    assert p.index(max(p)) != p[::-1].index(max(p))
-    assert exact.overlap([1 - F(1, 100), F(1, 100)], [F(1), F(0)]) == 1 - F(1, 100)
 
 
 # ------------------------------------------------------------------------ 9.8, errors in features

@@ -50,28 +50,6 @@ def test_the_ratio_is_that_of_the_steps(groups) -> None:
             assert lp.stage_speedup(fuzzy / exact, depth, calibrate=False) == exact / fuzzy
 
 
-def test_how_the_stage_speedup_moves() -> None:
-    shares = [F(i, 10) for i in range(11)]
-    for depth in (2, 5, 9):
-        by_rounds = [
-            [lp.stage_speedup(lp.fuzzy_ratio(s, r, 32), depth) for s in shares]
-            for r in (32, 18, 13, 10, 9, 1)
-        ]
-        assert all(x == 1 for x in by_rounds[0])
-        for row in by_rounds[1:]:
-            assert all(a < b for a, b in pairwise(row))
-        for fewer, more in zip(by_rounds[1:], by_rounds):
-            assert all(a > b for a, b in zip(fewer[1:], more[1:]))
-    # with depth it rises towards the uncalibrated one, which is the inverse ratio
-    ratio = F(2, 3)
-    steps = [lp.stage_speedup(ratio, depth) for depth in (1, 2, 5, 50, 5000)]
-    assert steps[0] == 1
-    assert all(a < b < F(3, 2) for a, b in pairwise(steps))
-    assert F(3, 2) - steps[-1] < F(1, 1000)
-    assert lp.stage_speedup(np.array([0.5, 1.0]), 5) == pytest.approx([5 / 3, 1])
-    assert lp.fuzzy_ratio(np.array([0.0, 1.0]), 8, 32) == pytest.approx([1, 0.25])
-
-
 def test_the_share_that_a_speedup_implies() -> None:
     rng = random.Random(0)
     for _ in range(100):
@@ -96,13 +74,6 @@ def test_the_share_that_a_speedup_implies() -> None:
         for wrong in (largest * 1.001, 0.99):
             with pytest.raises(ValueError, match="no share"):
                 lp.implied_share(wrong, depth, rounds, layers, calibrate)
-
-
-def test_no_share_is_implied_where_all_give_the_same() -> None:
-    for depth, rounds, calibrate in ((1, 4, True), (5, 8, True), (5, 8, False)):
-        with pytest.raises(ValueError, match="whatever"):
-            lp.implied_share(1, depth, rounds, 8, calibrate)
-    assert lp.implied_share(1.1, 1, 4, 8, calibrate=False) == pytest.approx(2 * (1 - 1 / 1.1))
 
 
 def test_the_published_numbers() -> None:
@@ -137,44 +108,6 @@ def test_the_published_numbers() -> None:
     assert lp.needed_tokens(4.17, 5, 0.088) > 6 > lp.needed_tokens(4.17, 5, 0.087)
     assert round(lp.needed_tokens(4.17, 5, 0.05), 2) == 5.21
     assert round(4.17 / 1.62, 2) == 2.57
-
-
-def test_what_other_parts_of_a_step_do_to_the_share() -> None:
-    """Attention has at least the implied share of a whole step, and exactly that where everything
-    else takes as long in both kinds of steps."""
-    groups, a, m = grouping(32, 4), F(5), F(2)
-    for head, exchange in ((F(0), F(0)), (F(40), F(0)), (F(40), F(1, 2)), (F(0), F(1))):
-        exact = lp.step_time(single_layers(groups), a, m, head=head)
-        fuzzy = lp.step_time(groups, a, m, exchange, 4, head)
-        implied = lp.implied_share(lp.stage_speedup(fuzzy / exact, 5), 5, 10, 32)
-        assert (implied == 32 * a / exact) if not exchange else (implied < 32 * a / exact)
-
-
-def test_tokens_and_rounds() -> None:
-    """The time per token over many rounds: drafting takes its time once per draft token,
-    verification once per round."""
-    alpha, depth = F(3, 5), 5
-    rounds = 1 / (depth * alpha + 1)  # rounds per token written
-    assert (rounds * depth, rounds) == (F(5, 4), F(1, 4))
-    assert 1 / (depth * alpha) == F(1, 3)
-    # in the cost model the speedup is tau over D c + v
-    c, v = F(1, 10), F(1)
-    assert lp.needed_tokens(1 / (rounds * (depth * c + v)), depth, c, v) == depth * alpha + 1
-
-
-def test_launches_in_the_place_of_times() -> None:
-    groups, attention, mlp = grouping(8, 4), 14, 9
-    lowest = lp.fuzzy_ratio(F(attention, attention + mlp), lp.attention_rounds(groups), 8)
-    ratios = []
-    for launch in (F(0), F(1, 100), F(1), F(100), F(10**6)):
-        exact = 1000 + launch * 8 * (attention + mlp)
-        ratios.append((1000 + launch * (lp.attention_rounds(groups) * attention + 8 * mlp)) / exact)
-    assert ratios[0] == 1
-    assert all(a > b > lowest for a, b in pairwise(ratios))
-    assert ratios[-1] - lowest < F(1, 1000)
-    assert lp.step_time(groups, F(attention), F(mlp)) == lp.step_time(
-        single_layers(groups), F(attention), F(mlp)
-    )
 
 
 def test_break_even_is_where_the_speed_is_the_same() -> None:
@@ -227,28 +160,6 @@ def test_when_devices_gain() -> None:
     groups = grouping(32, 4)
     rounded = [round(lp.round_exchange_limit(groups, w, 1.0, 5), 2) for w in (2, 4, 8)]
     assert rounded == [0.78, 1.22, 1.22]
-
-
-@pytest.mark.parametrize("calibrate", [True, False])
-@pytest.mark.parametrize("groups", SHAPES)
-def test_a_rounds_exchanges(groups, calibrate) -> None:
-    for devices in (2, 3, 4, 8):
-        for depth in (1, 2, 5):
-            if not (limit := lp.round_exchange_limit(groups, devices, F(2), depth, calibrate)):
-                continue
-
-            def drafting(x: F, w: int, groups=groups, depth=depth) -> F:
-                first = lp.step_time(
-                    single_layers(groups) if calibrate else groups, F(2), F(1), x, w
-                )
-                return first + (depth - 1) * lp.step_time(groups, F(2), F(1), x, w)
-
-            assert drafting(limit, devices) == drafting(F(0), 1)
-            assert (
-                drafting(limit - F(1, 100), devices)
-                < drafting(F(0), 1)
-                < drafting(limit + F(1, 100), devices)
-            )
 
 
 @pytest.mark.parametrize("calibrate", [True, False])
@@ -338,17 +249,6 @@ def test_a_gain_moves_a_cosine_within_its_bound_and_up_to_it() -> None:
 
 def cosine(u: np.ndarray, v: np.ndarray) -> float:
     return float(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
-
-
-def test_small_numbers_where_a_norm_moves_the_cosine() -> None:
-    # (3, 1) and (3, -1) under gains (1, 3) and (3, 1); (2, 1) and (1, 2) without their means
-    assert lp.gained_cosine(F(4, 5), 3) == (0, F(40, 41))
-    assert cosine(np.array([3, 3]), np.array([3, -3])) == 0
-    assert cosine(np.array([9, 1]), np.array([9, -1])) == pytest.approx(40 / 41)
-    u, v = np.array([2.0, 1.0]), np.array([1.0, 2.0])
-    assert (cosine(u, v), cosine(u - u.mean(), v - v.mean())) == pytest.approx((0.8, -1))
-    assert lp.gained_cosine(F(19, 20), 10)[0] < 0 < lp.gained_cosine(F(19, 20), 6)[0]
-    assert lp.gained_cosine(F(19, 20), 1) == (F(19, 20), F(19, 20))
 
 
 def test_what_a_cosine_is_as_a_distance() -> None:

@@ -40,7 +40,6 @@ REFUSED = {
     ],
     analysis.speedup: [("c must", 0.5, 2, -1), ("v > 0", 0.5, 2, 0.1, 0)],
     analysis.roofline: [("batch", 2, 0, 32), ("balance", 2, 1, 0)],
-    analysis.expected_rounds: [("tokens", [1], -1)],
     analysis.tree_reach: [
         ("depth 1, rank 1", [[0.5]], (-1, 0, 0)),
         ("depth 2, rank 0", [[0.5]], (-1, 0, 1)),

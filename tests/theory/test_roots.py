@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from copy import copy
 from fractions import Fraction as F
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 import test_decoding_distribution as decoding
@@ -16,11 +15,9 @@ import torch
 from torch import Tensor
 
 import specwb
-from specwb.rules import Longest
 from specwb.theory import exact as E
 from specwb.theory.analysis import roots
 from specwb.theory.instances import models
-from specwb.theory.wrong_rules import at_once
 
 HALF, THIRD = F(1, 2), F(1, 3)
 P = [THIRD, THIRD, F(1, 6), F(1, 6)]  # the four tokens of theorem 13.3
@@ -91,27 +88,6 @@ def test_four_tokens() -> None:
     assert [text[(x,)] for x in range(4)] == P[::-1]
 
 
-def test_what_is_written_below_the_root_is_moved_too() -> None:
-    """Both roots are equally likely and the draft is equally good below them, where it proposes
-    only token 0. Two roots write token 0 more often."""
-    half = [HALF, HALF]
-
-    def right(prefix: E.Tokens) -> E.Dist:
-        return half
-
-    def draft(prefix: E.Tokens) -> E.Dist:
-        return [F(1), F(0)]
-
-    text_of = {W: E.roots_distribution(right, draft, (-1, 0), W, 2) for W in (1, 2)}
-    assert text_of[1] == E.target_distribution(right, 2)
-    second = {W: sum(c for x, c in text.items() if x[1] == 0) for W, text in text_of.items()}
-    assert second == {1: HALF, 2: F(3, 4)}
-    assert {x[:1]: sum(c for y, c in text_of[2].items() if y[:1] == x[:1]) for x in text_of[2]} == {
-        (0,): HALF,
-        (1,): HALF,
-    }
-
-
 @pytest.mark.parametrize("parents", [(-1,), (-1, 0), (-1, 0, 1), (-1, 0, 0), (-1, 0, 0, 1, 2)])
 def test_one_root_is_lossless(parents: tuple[int, ...]) -> None:
     for seed in range(3):
@@ -162,33 +138,6 @@ def exactly(W: int, parents: tuple[int, ...]) -> Tensor:
     return distribution
 
 
-class Otherwise(Longest):
-    """Wrong: the rule looks at other roots, or in another order."""
-
-    def roots(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def verify(self, draft, scores, u):
-        other, (below, *more) = copy(draft), draft.tree.below[0]
-        other.tree = draft.tree._with(below=((self.roots(below), *more),))
-        return super().verify(other, scores, u)
-
-
-class TiesToTheLast(Otherwise):
-    """Wrong: of equally long paths the last drawn is kept."""
-
-    def roots(self, nodes):
-        return nodes[::-1]
-
-
-class FirstStays(Otherwise):
-    """Wrong: the first root is kept, whatever is accepted below it. That is lossless, but it does
-    not use several roots at all."""
-
-    def roots(self, nodes):
-        return nodes[:1]
-
-
 @pytest.mark.parametrize(("W", "tree", "parents"), [(2, (1, 1), (-1, 0, 1)), (3, (2,), (-1, 0, 0))])
 @pytest.mark.slow
 def test_decoding_has_the_exact_distribution(W, tree, parents) -> None:
@@ -198,53 +147,7 @@ def test_decoding_has_the_exact_distribution(W, tree, parents) -> None:
     assert float((exactly(W, parents) - decoding.enumerated("plain")).abs().sum() / 2) > 0.1
 
 
-@pytest.mark.parametrize("rule", [TiesToTheLast, FirstStays])
-def test_a_wrong_choice_among_the_roots_is_seen(rule) -> None:
-    right = method(2, (1, 1))
-    counts, _ = decoding.sampled(
-        specwb.Method("wrong", right.drafter, rule(), right.exactness), "plain"
-    )
-    assert decoding.chi_square(counts, exactly(2, (-1, 0, 1))) < 1e-12
-    if rule is FirstStays:
-        assert decoding.chi_square(counts, decoding.enumerated("plain")) > 1e-4
-
-
 # ----------------------------------------------------------- 13.3, the published code with one root
-
-
-def test_the_published_code_with_one_root() -> None:
-    """Where nothing is accepted the published code goes on from p itself, which is wrong on a
-    chain. It tests siblings all at once, which is wrong with the right residual too."""
-
-    def off(target: E.Model, draft: E.Model, parents: tuple[int, ...], plain: bool) -> F:
-        length = max(E.depths(parents)) + 1
-        outcomes = at_once("WITHOUT_REPLACEMENT", target, draft, parents, plain)
-        output = E.completed(outcomes, target, length)
-        return E.tv(output, E.target_distribution(target, length))
-
-    for seed in range(4):
-        target, draft = models(seed, 3, "dense")
-        assert off(target, draft, (-1, 0, 1), False) == 0
-        assert off(target, draft, (-1, 0, 1), True) > 0
-        assert off(target, draft, (-1, 0, 0), False) > 0
-
-    def constant(p: E.Dist) -> E.Model:
-        return lambda prefix: p
-
-    assert off(constant([THIRD, 2 * THIRD]), constant([2 * THIRD, THIRD]), (-1, 0), True) == F(1, 9)
-    p, q = [F(0), F(2, 5), F(3, 5)], [F(3, 5), F(1, 5), F(1, 5)]
-    assert off(constant(p), constant(q), (-1, 0, 0), False) == F(1, 10)
-    # p = q for the first token; below token 0 the draft is perfect and below token 1 never right,
-    # so 0 is always written
-
-    def certain(prefix: E.Tokens) -> E.Dist:
-        return [F(1), F(0)] if prefix else [HALF, HALF]
-
-    def half_right(prefix: E.Tokens) -> E.Dist:
-        return [F(prefix[0] == 0), F(prefix[0] == 1)] if prefix else [HALF, HALF]
-
-    assert off(certain, half_right, (-1, 0, 0, 1, 2), False) == HALF
-    assert off(certain, half_right, (-1, 0, 1), False) == 0
 
 
 # ------------------------------------------------------------------------------------- 13.4, bounds
@@ -280,23 +183,6 @@ def test_bounds() -> None:
         assert (bound > 0) == (W == 2)
 
 
-def test_how_far_it_can_go() -> None:
-    """Tokens of total probability a that always have the longest paths move the distribution by at
-    least 1 - (1 - a)^W - a, and by 1 - a where all tokens are roots."""
-    rng = random.Random(2)
-    for _ in range(30):
-        v = rng.choice([3, 4])
-        p, easy = E.norm([rng.randint(1, 6) for _ in range(v)]), rng.randint(1, v - 1)
-        lengths = roots.one_token([F(x < easy) for x in range(v)])
-        mass = sum(p[:easy])
-        for W in range(1, v + 1):
-            off = E.tv(roots.kept_root(p, lengths, W), p)
-            assert roots.least_shift(mass, W) <= off <= 1 - mass
-            assert off == roots.least_shift(mass, 1) == 0 if W == 1 else off > 0
-        assert off == 1 - mass
-    assert roots.least_shift(F(1, 10), 6) == 1 - F(9, 10) ** 6 - F(1, 10)
-
-
 def dice() -> list[list[F]]:
     """Lengths 2, 4, 9 and 1, 6, 8 and 3, 5, 7 with probability 1/3 each: each is longer than the
     next with probability 5/9."""
@@ -325,32 +211,3 @@ def test_when_nothing_moves() -> None:
     lengths = roots.one_token([F(2, 3), HALF])  # h(0, 1) = 1/3, h(1, 0) = 1/6
     assert roots.kept_root([2 * THIRD, THIRD], lengths, 2) == [2 * THIRD, THIRD]
     assert roots.kept_root([HALF, HALF], lengths, 2) != [HALF, HALF]
-
-
-def test_more_roots_may_be_nearer() -> None:
-    p, lengths = [F(3, 7), F(3, 7), F(1, 7)], roots.one_token([HALF, HALF, F(1, 4)])
-    assert [E.tv(roots.kept_root(p, lengths, W), p) for W in (1, 2, 3)] == [0, F(3, 112), F(3, 224)]
-
-
-def test_later_draws_and_equal_lengths() -> None:
-    """The less probable a token is, the more its probability grows."""
-    assert roots.later_draw(P, 1) == P
-    ratio = [b / a for a, b in zip(P, roots.later_draw(P, 2), strict=True)]
-    assert ratio[0] == ratio[1] < ratio[2] == ratio[3]
-    rng = random.Random(4)
-    for _ in range(20):
-        v = rng.choice([3, 4])
-        p, same = E.norm(rng.sample(range(1, 9), v)), [random_distribution(rng, 3)] * v
-        for W in range(2, v + 1):
-            grown = [
-                q / a for _, a, q in sorted(zip(p, p, roots.kept_root(p, same, W), strict=True))
-            ]
-            assert max(same[0]) == 1 or all(a > b for a, b in pairwise(grown))
-    assert roots.later_draw([F(1, 4)] * 4, 3) == [F(1, 4)] * 4
-    alike = roots.one_token([HALF] * 4)
-    stays = [F(3, 4), F(1, 4)]  # of two roots, the first or the second is kept
-    mixed = [
-        sum(a * b for a, b in zip(stays, pair, strict=True))
-        for pair in zip(P, roots.later_draw(P, 2), strict=True)
-    ]
-    assert roots.kept_root(P, alike, 2) == mixed

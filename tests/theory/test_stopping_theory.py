@@ -4,7 +4,6 @@ and test_roots.py."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction as F
@@ -15,14 +14,9 @@ import torch
 
 from specwb.core.tree import Tree
 from specwb.theory import exact as E
-from specwb.theory.exact.tree_rules import decided
 from specwb.theory.instances import models
 from specwb.theory.wrong_rules import left_out
 from specwb.training.heads import RECIPES, target_outputs
-
-FAMILIES = ["llama", "qwen2", "qwen3"]
-TREES = [(-1, 0, 0, 1, 1, 2), (-1, 0, 0, 0, 1, 3, 4, 5), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 1, 2, 3)]
-
 
 # --------------------------------------------------------------------------------- 12.2, stopping
 
@@ -108,42 +102,6 @@ def test_deciding_about_a_token_by_itself_does_not():
         found = E.walks(E.rejection, E.iid, target, draft, (-1, 0, 1), change)
         off += E.tv(E.completed(found, target, 3), E.target_distribution(target, 3)) > 0
     assert off > 9
-
-
-@pytest.mark.parametrize(
-    "parents", [(-1, 0, 0, 1, 2), (-1, 0, 0, 1, 1, 2), (-1, 0, 0, 1, 2, 3, 4), (-1, 0, 0, 0, 1, 3)]
-)
-@pytest.mark.parametrize("scheme", ["WITHOUT_REPLACEMENT", "IID"])
-def test_traversal_of_trees_whose_levels_are_cut(scheme, parents):
-    """Theorem 7.4: whether a level is there is any function of all tokens down to the level above.
-    A function of the level itself is not allowed."""
-    length, lengths, peeking = max(E.depths(parents)) + 1, set(), 0
-    # over three tokens where that stays small
-    sizes = (2, 3) if len(parents) <= (5 if scheme == "IID" else 6) else (2,)
-    for v, seed in ((v, seed) for v in sizes for seed in range(3)):
-        target, draft = models(seed, v, "any" if seed == 2 else "dense")
-        expected = E.target_distribution(target, length)
-
-        def output(change: Callable[[E.Paths], E.Paths], target=target, draft=draft):
-            def tests(target, draft, parents, paths):
-                return E.traversal_tests(target, draft, parents, change(paths))
-
-            return list(decided(tests)(scheme, target, draft, parents))
-
-        outcomes = output(cut_below(parents, arbitrary(seed)))
-        lengths |= {len(path) for path, _, _ in outcomes}
-        assert E.completed(outcomes, target, length) == expected
-        depth = E.depths(parents)
-
-        def peek(paths: E.Paths, seed=seed, depth=depth) -> E.Paths:
-            last = [path for path, d in zip(paths, depth, strict=True) if d == length - 1]
-            if arbitrary(seed)(last):
-                return paths
-            return [p if d < length - 1 else None for p, d in zip(paths, depth, strict=True)]
-
-        peeking += E.completed(output(peek), target, length) != expected
-    assert len(lengths) >= length - 1  # all tokens of two as candidates: one is kept
-    assert peeking > 1
 
 
 # ---------------------------------------------------------- 12.2, decisions that read uniforms
@@ -257,37 +215,3 @@ def test_what_the_labels_estimate():
     assert torch.equal(labels["hard"], (p.argmax(-1) == q.argmax(-1)).float())
     assert float(rate.max() - rate.min()) > 0.05
     assert float(labels["soft"].std(0).min()) > 0.1
-
-
-def test_cross_entropy_is_least_at_the_mean_of_the_labels():
-    rng = random.Random(5)
-    for _ in range(20):
-        labels = [rng.random() for _ in range(5)]
-        mean = sum(labels) / 5
-
-        def loss(s: float, labels=labels) -> float:
-            return -sum(y * math.log(s) + (1 - y) * math.log(1 - s) for y in labels)
-
-        assert all(
-            loss(mean) <= loss(mean + e) for e in (-0.02, -0.001, 0.001, 0.02) if 0 < mean + e < 1
-        )
-        assert loss(mean + 0.02) > loss(mean)
-
-
-def test_one_sure_node_of_a_level():
-    """What one more level is expected to bring is at most its surest node's score, and can be
-    anything below it."""
-    for seed in range(6):
-        target, draft = models(seed, 3, "dense")
-        parents = (-1, 0, 0, 1, 2)
-        for paths, _ in E.trees(E.iid, draft, parents):
-            first = [path for path in paths[1:3] if path]
-            accept, _ = E.rrs(target(()), draft(()), tuple(path[-1] for path in first))
-            scores = [E.overlap(target(path), draft(path)) for path in first]
-            brought = sum(a * score for a, score in zip(accept, scores, strict=True))
-            assert brought <= max(scores) * sum(accept)
-    # the sure node is the one that is never reached
-    scores, reached = [F(9, 10), F(1, 10)], [F(0), F(1)]
-    assert (
-        max(scores) > F(1, 2) > sum(a * b for a, b in zip(scores, reached, strict=True)) == F(1, 10)
-    )

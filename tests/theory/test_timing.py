@@ -30,15 +30,3 @@ def test_on_a_busy_machine_only_pairs_find_the_truth():
         assert np.median(timing.measured_speedups(design, 1.3, trials=800)) == pytest.approx(
             1.3, rel=0.02
         )
-
-
-def test_what_busy_means():
-    """A sixth of the time everything takes longer, in stretches."""
-    factors = timing.slowdowns(200, 400, load=2.0, seed=1)
-    assert factors.shape == (400, 200)
-    busy = factors > 1.5
-    assert busy.mean() == pytest.approx(timing.BUSY / (timing.BUSY + timing.CALM), abs=0.03)
-    ends = (busy[:, 1:] != busy[:, :-1])[busy[:, :-1]].mean()
-    assert ends == pytest.approx(1 / timing.BUSY, rel=0.2)
-    assert np.log(factors[~busy]).std() == pytest.approx(timing.JITTER, rel=0.05)
-    assert (timing.slowdowns(3, 4) == timing.slowdowns(3, 4)).all()

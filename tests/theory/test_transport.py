@@ -4,13 +4,12 @@ the optimal rule attains it."""
 from __future__ import annotations
 
 import random
-from fractions import Fraction as F
 from itertools import pairwise
 
 import pytest
 import torch
 
-from specwb.theory import analysis, exact
+from specwb.theory import analysis
 from specwb.theory.analysis import transport
 
 
@@ -35,13 +34,6 @@ def instance(seed: int) -> tuple[list[float], list[float], int]:
 
 INSTANCES = [instance(seed) for seed in range(500)]
 PICKED = ("iid", "without", "top_and_sample", "without", "iid", "point")
-
-
-def test_the_instances_are_the_awkward_ones():
-    assert any(p == q for p, q, _ in INSTANCES)
-    assert any(not any(a and b for a, b in zip(p, q)) for p, q, _ in INSTANCES)
-    assert any(sum(b > 0 for b in q) < k for _, q, k in INSTANCES)
-    assert any(max(q) == 1 for _, q, _ in INSTANCES)
 
 
 def test_program_and_subsets_agree_with_the_formula():
@@ -71,34 +63,6 @@ def test_no_rule_is_above_the_optimum():
                 assert attained >= (1 - (1 - 1 / k) ** k) * best - 1e-12
     assert all(strict[name] > 50 for name in ("naive", "rrs", "rrsw", "kseq", "coupling"))
     assert strict["race"] < strict["kseq"]
-
-
-def test_two_identical_drafts():
-    """By Khisti et al. 1 is attained iff p(S) >= q(S)^2 for every S."""
-    half = [0.25, 0.75]
-    assert analysis.optimum(half, [0.5, 0.5], 2) == 1
-    assert analysis.optimum([0.2, 0.8], [0.5, 0.5], 2) == pytest.approx(0.95)
-
-
-@pytest.mark.parametrize("k", [2, 3, 4, 5])
-def test_arrivals_are_the_draws(k):
-    """``1 - P(all k draws lie in S)`` of every prefix S by quadrature is that of enumeration over
-    fractions, with q from even to overconfident."""
-    rng = random.Random(k)
-    for _ in range(25):
-        weights = [
-            rng.choice([0, 1, rng.randint(1, 9), 10 ** rng.randint(0, 18)])
-            for _ in range(rng.randint(2, 6))
-        ]
-        q = exact.norm([*weights, 1])
-        tuples = exact.without_replacement(q, k)
-        missed = [
-            float(sum((c for xs, c in tuples if max(xs) >= n), F(0))) for n in range(len(q) + 1)
-        ]
-        row = torch.tensor([float(b) for b in q], dtype=torch.float64)
-        assert transport._first_arrivals(row, k).tolist() == pytest.approx(missed, abs=1e-13)
-        if k == 2:
-            assert transport._two_children(row).tolist() == pytest.approx(missed, abs=1e-13)
 
 
 def test_a_vocabulary_of_thousands():

@@ -92,14 +92,6 @@ def test_what_a_dynamic_tree_can_lose():
     assert max(lost) > 0
 
 
-def test_an_over_confident_draft_grows_a_chain():
-    q, p = exact.norm([9, 1]), exact.norm([1, 9])
-    grown = analysis.dynamic_tree(lambda prefix: q, 2, 2, 2)
-    assert grown == [(0,), (0, 0)]
-    assert analysis.expected_point(lambda prefix: p, grown) == F(11, 100)
-    assert analysis.expected_point(lambda prefix: p, [(0,), (1,)]) == 1
-
-
 # ---------------------------------------------------------- 6.7, shapes that depend on drawn tokens
 
 DEPTH, V = 2, 3
@@ -194,18 +186,3 @@ def test_dropping_a_drawn_candidate_is_not():
 
         errors.append([off(policy, target, draft, change) for change in (likeliest, ordered)])
     assert min(map(max, zip(*errors))) > F(1, 50)
-
-
-def test_a_tree_cut_from_samples_needs_the_point_rule():
-    """The point-mass rule is lossless on whatever is left. What that costs: with p = q one sampled
-    child is accepted half of the time instead of always."""
-    for seed in range(6):
-        target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
-
-        def likely(drawn, draft=draft):
-            return tuple(entry for entry in drawn if draft(entry[0])[entry[1]] >= F(1, 3))
-
-        assert off(policy, target, draft, likely, exact.point) == 0
-    half = exact.norm([1, 1])
-    assert exact.acceptance(exact.rrsw, exact.without_replacement, half, half, 1) == 1
-    assert exact.acceptance(exact.point, exact.without_replacement, half, half, 1) == F(1, 2)

@@ -18,12 +18,6 @@ def ordered_trees(n: int) -> list[list[int]]:
     return [list(level_order(parents)) for parents in all_trees(n - 1)]
 
 
-def test_there_are_catalan_many():
-    assert [len(ordered_trees(n)) for n in range(1, 9)] == [1, 1, 2, 5, 14, 42, 132, 429]
-    assert len(set(map(tuple, ordered_trees(7)))) == 132
-    assert all(Tree.parents(parents).in_level_order for parents in ordered_trees(6))
-
-
 def covered(rates, parents, depth=None) -> bool:
     """Whether every node has a rate and none is too deep."""
     deep = max(exact.depths(parents))
@@ -78,19 +72,6 @@ def test_greedy_growth_reaches_the_same_values(by_depth, depth):
             assert len(tree) <= n
 
 
-def test_values_by_hand():
-    parents = Tree.paths([(0, 0), (0, 1), (1,)]).host[0]
-    by_rank = analysis.path_values([F(1, 2), F(1, 4)], parents)
-    assert by_rank == [1, F(1, 2), F(1, 4), F(1, 4), F(1, 8)]
-    by_depth = analysis.path_values([[F(1, 2), F(1, 4)], [F(1, 3), F(1, 5)]], parents)
-    assert by_depth == [1, F(1, 2), F(1, 4), F(1, 6), F(1, 10)]
-    assert analysis.tree_reach([F(1, 2), F(1, 4)], parents) == [1, F(3, 4), F(3, 8)]
-    # one rank only gives a chain, two equal ranks a tree breadth first
-    assert analysis.best_tree([F(1, 2)], 4) == [-1, 0, 1, 2]
-    assert sorted(analysis.grow_tree([F(1, 2), F(1, 2)], 7)) == [-1, 0, 0, 1, 1, 2, 2]
-    assert analysis.frontier([F(1, 2)], 4) == [1, F(3, 2), F(7, 4), F(15, 8)]
-
-
 def test_the_tree_for_a_cost_is_the_best_of_all_trees():
     some_rates = [F(6, 10), F(3, 10), F(1, 10)]
     trees = [t for n in range(1, 9) for t in ordered_trees(n) if covered(some_rates, t)]
@@ -142,19 +123,3 @@ def test_dynamic_trees_are_the_likeliest_paths():
             assert float(analysis.expected_point(q_of, tree)) == pytest.approx(sum(ranked[:nodes]))
             narrow = analysis.dynamic_tree(q_of, nodes, 3, 1)
             assert float(analysis.expected_point(q_of, narrow)) <= sum(ranked[:nodes]) + 1e-12
-
-
-def test_the_beam_keeps_the_best_paths_of_a_level():
-    prefixes = []
-
-    def q_of(prefix):
-        prefixes.append(prefix)
-        return {(): [0.5, 0.3, 0.2], (1,): [1.0, 0.0, 0.0]}.get(prefix, [0.4, 0.3, 0.3])
-
-    tree = analysis.dynamic_tree(q_of, 6, 3, 2)
-    assert prefixes == [(), (0,), (1,), (1, 0), (0, 0)]
-    assert tree == [(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 0, 0)]
-    # a path whose children could not be among the best is not asked about
-    prefixes.clear()
-    assert analysis.dynamic_tree(q_of, 4, 3, 2) == [(0,), (1,), (0, 0), (1, 0)]
-    assert (0, 0) not in prefixes

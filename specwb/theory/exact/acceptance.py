@@ -5,8 +5,17 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import chain, combinations
 
-from specwb.theory.exact.basics import Decision, Dist, NodeRule, SamplingScheme, Tokens, minus, norm
-from specwb.theory.exact.child_tables import rrs_table, rrsw_table, table_total
+from specwb.theory.exact.basics import (
+    Decision,
+    Dist,
+    NodeRule,
+    SamplingScheme,
+    Tokens,
+    minus,
+    norm,
+    overlap,
+    without,
+)
 from specwb.theory.exact.nodes import kseq_rho
 
 _0, _1 = Fraction(0), Fraction(1)
@@ -81,7 +90,13 @@ def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
 
     Source: SpecInfer 2305.09781; MCSD 2401.06706.
     """
-    return table_total(rrs_table(p, q, k))
+    rejected = _1
+    for _ in range(k):
+        rejected *= 1 - overlap(p, q)
+        if not rejected:
+            break
+        p = norm(minus(p, q))
+    return 1 - rejected
 
 
 def rrs_levels(p: Dist, q: Dist, k: int) -> list[Fraction]:
@@ -110,12 +125,22 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
     ``1 - sum over ordered distinct tuples of prod_i (q_i - p_i)+(x_i)``.
 
     The sum runs over tuples as long as k or, if that is less, the support of q; it has no closed
-    form, p_i and q_i depending on the tokens before. It is never less than :func:`rrs_acceptance`
-    (theorem 4.6), nor than ``naive`` on the same children (theorem 4.7).
+    form, p_i and q_i depending on the tokens before. It is computed by recursion over the first
+    child: accepted with ``sum min(p, q)``, or x and rejected with ``(q - p)+(x)``. It is never less
+    than :func:`rrs_acceptance` (theorem 4.6), nor than ``naive`` on the same children (theorem
+    4.7).
 
     Source: MCSD 2401.06706.
     """
-    return table_total(rrsw_table(p, q, k))
+    if not k or not any(q):
+        return _0
+    accepted = overlap(p, q)
+    for x, rejected in enumerate(minus(q, p)):
+        if rejected:
+            rest = without(q, (x,))
+            later = norm(rest) if any(rest) else rest
+            accepted += rejected * rrsw_acceptance(norm(minus(p, q)), later, k - 1)
+    return accepted
 
 
 def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:

@@ -9,8 +9,7 @@ from functools import cache
 from itertools import product
 
 from specwb.theory.exact.basics import Dist, Model, Tokens
-from specwb.theory.exact.gbv import count_paths
-from specwb.theory.exact.rounds import Outcome
+from specwb.theory.exact.rounds import Outcome, count_paths
 
 _0, _1 = Fraction(0), Fraction(1)
 Sum = dict[Fraction, Fraction]
@@ -132,20 +131,3 @@ def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Ite
         accepted = longer
     for (path, _), probability in accepted.items():
         yield path, target(path), probability
-
-
-def list_matching_bound(p: Dist, q: Dist, k: int) -> Fraction:
-    """Some of k coupled candidates is the output with probability at least
-    ``sum over y of k / (sum over x of max(p_x / p_y, q_x / q_y) + (k - 1) / p_y)``.
-
-    Equality holds for k = 1; a token y with p or q 0 adds nothing.
-
-    Source: list matching lemma, Rowan, Phan and Khisti 2506.05632; for k = 1 Daliri et al.
-        "Coupling without communication and drafter-invariant speculative decoding" (2024).
-    """
-    total = _0
-    for a, b in zip(p, q, strict=True):
-        if a and b:
-            ratios = sum((max(c / a, d / b) for c, d in zip(p, q, strict=True)), _0)
-            total += k / (ratios + (k - 1) / a)
-    return total

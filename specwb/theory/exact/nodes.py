@@ -13,13 +13,20 @@ Returns:
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from functools import cache
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact.basics import Decision, Dist, NodeRule, Tokens, minus, norm, without
-from specwb.theory.exact.schemes import iid
+from specwb.theory.exact.basics import (
+    Decision,
+    Dist,
+    NodeRule,
+    Tokens,
+    iid,
+    minus,
+    norm,
+    without,
+)
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -220,29 +227,6 @@ def race_distribution(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
     return tuple(t)
 
 
-def typical(
-    p: Dist, q: Dist, tokens: Tokens, epsilon: float = 0.09, delta: float = 0.3
-) -> Decision:
-    """Typical acceptance is not lossless: it takes the most probable child that passes, for
-    certain.
-
-    A child passes with ``p(x) > min(epsilon, delta e^(-H(p)))``, H the entropy in nats. q is not
-    read.
-
-    Args:
-        epsilon: The largest threshold.
-        delta: Threshold over ``e^(-H(p))``.
-    Source: Medusa 2401.10774.
-    """
-    entropy = -sum(a * math.log(a) for a in p if a)
-    threshold = min(epsilon, delta * math.exp(-entropy))
-    passing = [i for i, x in enumerate(tokens) if p[x] > threshold]
-    if not passing:
-        return [_0] * len(tokens), list(p)
-    best = max(passing, key=lambda i: (p[tokens[i]], -i))
-    return [Fraction(i == best) for i in range(len(tokens))], None
-
-
 # ------------------------------------------------------------------------------ rules, scalar form
 
 
@@ -303,7 +287,7 @@ RULES: dict[str, NodeRule] = {
     "point": point,
     "naive": naive,
 }
-"""The lossless node rules; ``typical`` is not among them."""
+"""The lossless node rules."""
 
 LOSSLESS: dict[str, tuple[str, ...]] = {
     "rejection": ("IID", "WITHOUT_REPLACEMENT"),

@@ -8,10 +8,9 @@ from fractions import Fraction
 from functools import cache
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact.basics import Dist, Model, NodeRule, Tokens
+from specwb.theory.exact.basics import Dist, Model, NodeRule, Tokens, iid, without_replacement
 from specwb.theory.exact.nodes import rrsw
 from specwb.theory.exact.rounds import Outcome, depths, walks
-from specwb.theory.exact.schemes import iid, without_replacement
 
 _0, _1 = Fraction(0), Fraction(1)
 

@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact.basics import Decision, Dist, Model, NodeRule, SamplingScheme, Tokens
+from specwb.theory.exact.basics import (
+    Decision,
+    Dist,
+    Model,
+    NodeRule,
+    SamplingScheme,
+    Tokens,
+    iid,
+)
 
 Outcome = tuple[Tokens, Dist | None, Fraction]
 """The accepted path, the distribution of the bonus token, and the probability of this outcome."""
@@ -44,6 +52,29 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
         if parent >= 0:
             children[parent].append(i)
     return children
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """Whether every node has one child but the last: ``parents = (-1, 0, 1, ..)``."""
+    return list(parents) == list(range(-1, len(parents) - 1))
+
+
+def is_paths(parents: Sequence[int]) -> bool:
+    """Whether the tree is K paths of equal length that part at the root, level by level:
+    ``(-1, 0, 0, 1, 2, 3, 4)`` for K = 2."""
+    k = list(parents).count(0)
+    if k == 0 or (len(parents) - 1) % k != 0:
+        return False
+    return list(parents) == [-1] + [0] * k + list(range(1, len(parents) - k))
+
+
+def count_paths(parents: Sequence[int]) -> int:
+    """K, of K paths of equal length that part at the root; a ValueError for other trees."""
+    if not is_paths(parents):
+        raise ArgumentError(
+            f"this is for paths of one length that part at the root, got the tree {tuple(parents)}"
+        )
+    return list(parents).count(0)
 
 
 def trees(
@@ -214,20 +245,43 @@ def mean_accepted(outcomes: Iterable[Outcome]) -> Fraction:
     return sum((len(path) * probability for path, _, probability in outcomes), _0)
 
 
-def chain_expected_accepted(target: Model, draft: Model, gamma: int) -> Fraction:
-    """Token rejection on a chain accepts ``sum_i sum over paths x^i of prod_{j<=i} min(p, q)(x_j |
-    x_<j)`` tokens.
+def paths_outcomes(
+    rule: NodeRule, target: Model, draft: Model, parents: Sequence[int]
+) -> Iterator[Outcome]:
+    """The outcomes of a step over K paths drawn independently.
 
-    Source: Leviathan et al. 2211.17192, for distributions that depend on the prefix.
+    At a node that several paths share, the next tokens of all of them are candidates. A rule for
+    independent siblings stays lossless where it goes on with all paths that begin with what has
+    been accepted. Their number differs from draft to draft; given it, their next tokens
+    are independent draws.
     """
-    total = _0
-    accepted: dict[Tokens, Fraction] = {(): _1}
-    for _ in range(gamma):
-        accepted = {
-            (*path, x): probability * min(a, b)
-            for path, probability in accepted.items()
-            for x, (a, b) in enumerate(zip(target(path), draft(path), strict=True))
-            if min(a, b)
-        }
-        total += sum(accepted.values(), _0)
-    return total
+    k = count_paths(parents)
+    for nodes, probability in trees(iid, draft, parents):
+        paths = [path for path in nodes[-k:] if path is not None]
+        yield from walked(rule, target, draft, paths, probability)
+
+
+def walked(
+    rule: NodeRule, target: Model, draft: Model, paths: Sequence[Tokens], chance: Fraction
+) -> Iterator[Outcome]:
+    """The outcomes of one draft of independent paths of equal length, whose probability is
+    ``chance``.
+
+    The candidates of a node are the next tokens of all paths through it, in their order.
+    """
+    todo: list[tuple[Sequence[Tokens], Tokens, Fraction]] = [(paths, (), chance)]
+    while todo:
+        through, path, probability = todo.pop()
+        depth = len(path)
+        if depth == len(through[0]):
+            yield path, target(path), probability
+            continue
+        tokens = tuple(full[depth] for full in through)
+        accept, residual = rule(target(path), draft(path), tokens)
+        if none := 1 - sum(accept, _0):
+            yield path, residual, probability * none
+        for x in set(tokens):
+            # equal candidates lead to one node, which all paths with this token go through
+            if chosen := sum((a for a, y in zip(accept, tokens, strict=True) if y == x), _0):
+                onward = [full for full in through if full[depth] == x]
+                todo.append((onward, (*path, x), probability * chosen))
