@@ -9,9 +9,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import test_protocol as protocol
+import torch
 from typer.main import get_command
 
+import specwb
+from scripts.methods import README, pages
 from specwb.cli.main import app
+from specwb.cli.methods import option_rows
 from specwb.cli.reproduce import STUDIES
 from specwb.cli.train import OUTPUTS
 from specwb.engine.methods import METHODS
@@ -95,9 +100,67 @@ def test_readme_is_short():
     assert max(map(len, lines)) <= 100
 
 
-def test_every_method_and_rule_is_in_its_table_once():
-    assert set(keys(ROOT / "README.md")) <= set(METHODS)
+def test_the_pages_of_the_methods_are_the_registrys():
+    for path, text in pages().items():
+        assert path.read_text("utf-8") == text, f"{path.name}: run python scripts/methods.py"
+        for key, entry in METHODS.items():
+            assert f"`{key}`" in text or f"## {key}\n" in text
+            assert path == README or all(f"| `{name}` |" in text for name in entry.options)
+
+
+def test_every_rule_is_in_its_table_once():
     assert sorted(keys(DOCS / "rules.md")) == sorted(RULES)
+
+
+class Repeated(specwb.Drafter):
+    """Draft the continuation of the longest suffix of a row that occurred before, as suffix
+    decoding does (Oliaro et al. 2024)."""
+
+    host_reads = 2
+
+    def __init__(self, gamma: int = 3) -> None:
+        self.tree = specwb.Tree.chain(gamma)
+
+    def propose(self, state, noise):
+        rows = zip(state.tokens.tolist(), state.length.tolist(), strict=True)
+        tokens = [self._continuation(row[:length]) for row, length in rows]
+        return self.candidates(state, torch.tensor(tokens))
+
+    def _continuation(self, text: list[int]) -> list[int]:
+        for size in range(len(text) - 1, 0, -1):
+            for start in range(len(text) - size - 1, -1, -1):
+                if text[start : start + size] == text[-size:]:
+                    found = text[start + size : start + size + self.tree.D]
+                    return found + [0] * (self.tree.D - len(found))
+        return [0] * self.tree.D
+
+
+def test_a_method_of_ones_own_passes_the_protocol(monkeypatch):
+    """A registered class is decoded, described and tested like every other."""
+    monkeypatch.setattr(protocol, "FROM_THE_TEXT", {"repeated"})
+    specwb.register("repeated", Repeated, paper="Oliaro et al. 2024")
+    try:
+        assert option_rows(METHODS["repeated"])[0][:2] == ("gamma", "3")
+        with pytest.raises(specwb.MethodError, match="repeated has no option 'width'"):
+            specwb.method("repeated:width=2", protocol.EVERYTHING.target)
+        for options in ({}, {"gamma": 1}):
+            case = "repeated", options
+            for pair in protocol.PAIRS:
+                protocol.test_greedy_is_plain_decoding(*case, pair)
+                protocol.test_a_row_alone_is_the_row_in_a_batch(*case, pair)
+            protocol.test_draft_pairs_accept_something_and_not_everything(*case)
+            protocol.test_a_draft_of_the_truth_is_accepted_to_every_length(*case, monkeypatch)
+            protocol.test_caches_equal_recomputation_after_every_round(
+                *case, protocol.EVERYTHING, 1.0, monkeypatch
+            )
+            protocol.test_features_equal_recomputation_after_every_round(*case, monkeypatch)
+            protocol.test_a_done_row_does_not_change(*case, 0.0)
+            protocol.test_every_token_is_reported_once(*case)
+            protocol.test_host_reads_a_round_are_as_declared(
+                *case, {"temperature": 0.0}, monkeypatch
+            )
+    finally:
+        specwb.unregister("repeated")
 
 
 def test_the_rows_in_readme_are_those_of_the_results():

@@ -8,7 +8,6 @@ from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
-import test_decoding_distribution as decoding
 import tiny
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
@@ -20,41 +19,6 @@ import specwb
 from specwb.core.stops import CONTEXT, StopError, Stops, Text, overlap
 from specwb.engine.streaming import Stream
 from specwb.models.load import data_dir
-
-PIECES = ["a", "b", " n", "'t", "ab", "\u00e9", ""]
-
-
-class Joining:
-    """A tokenizer that, as published ones do, takes out the space before "n't"."""
-
-    def decode(
-        self, ids: list[int], skip_special_tokens: bool, clean_up_tokenization_spaces: bool
-    ) -> str:
-        return "".join(PIECES[i] for i in ids).replace(" n't", "n't")
-
-
-def ends(text: list[int], parts: tuple[int, ...], stop: list[str]) -> int | None:
-    """After how many tokens a row ends that is written in steps of so many tokens."""
-    stops, at = Stops(stop, Joining(), [[4]]), 0
-    for n in parts:
-        new = text[at : at + n]
-        at += len(new)
-        if new and (surplus := stops.surplus(0, new)) is not None:
-            return at - surplus
-    return None
-
-
-@pytest.mark.parametrize("stop", [[" n"], ["ba"], ["n't"], ["bab", " n"]])
-def test_a_row_ends_at_the_same_token_however_it_is_written(stop: list[str]) -> None:
-    """Plain decoding writes one token a step; a method, what it has accepted."""
-    ended = 0
-    for text in itertools.product(range(len(PIECES)), repeat=4):
-        plain = ends(list(text), (1, 1, 1, 1), stop)
-        ended += plain is not None
-        for parts in [(4,), (1, 3), (2, 2), (3, 1), (1, 2, 1)]:
-            assert ends(list(text), parts, stop) == plain, (text, parts)
-    assert ended > 100
-
 
 # ------------------------------------------------------------------------------- real tokenizers
 
@@ -132,7 +96,7 @@ def test_a_stop_text_with_a_space_at_the_beginning_of_an_answer(written):
 def test_a_text_goes_on_from_its_prompt_and_hides_special_tokens(written):
     target, _, prompt, free = written
     whole = target.tokenizer.decode(prompt + free, skip_special_tokens=True)
-    for until in ((), ("never",), lambda *_: False):
+    for until in ((), ("never",), None):
         out = specwb.decode(target, prompt, "ar", max_new_tokens=16, until=until)
         assert target.tokenizer.decode(prompt) + out.text == whole
         assert "turn" not in out.text
@@ -146,30 +110,12 @@ def test_what_ended_a_row(written):
         (free[4], (), "eos", 5),
         (free[4], "never", "eos", 5),
         (free[4], f"w{free[2]}", "stop", 3),
-        ((), lambda _, ids: len(ids) > 5, "stop", 6),
     ):
         out = specwb.decode(target, prompt, method, max_new_tokens=16, eos=eos, until=until)
         assert (out.finish_reasons, out.tokens) == ([reason], [free[:count]])
     rows = [prompt, prompt[:2]]
     out = specwb.decode(target, rows, method, max_new_tokens=[3, 5], eos=(), until="<turn>")
     assert out.finish_reasons[0] == "length"
-
-
-@pytest.mark.parametrize("method", ["ar", "sps:gamma=4", "mcsd:tree=2-2-1"])
-def test_a_function_ends_rows_where_plain_decoding_would_end_them(method):
-    """It is asked at every token, whatever number of them a step writes."""
-    target, draft = decoding.models()
-    options = {} if method == "ar" else {"draft": draft}
-    out = specwb.decode(
-        target,
-        [[1, 4, 2], [5, 1], [3]],
-        method,
-        max_new_tokens=8,
-        until=lambda row, ids: len(ids) >= 2,
-        **options,
-    )
-    assert out.tokens == [[1, 4], [4, 3], [3, 3]]
-    assert [sum(n + 1 for n in steps) for steps in out.accepted_lengths] == [2, 2, 2]
 
 
 def test_what_ends_rows_is_of_one_decoding(written):
@@ -181,7 +127,7 @@ def test_what_ends_rows_is_of_one_decoding(written):
         assert last.stops.reasons([free[:3]], ()) == ["stop"]
         assert last.stops.texts([free[:3]]) == [f" w{free[0]} w{free[1]} "]
     for front in (specwb.rounds, specwb.decode):
-        with pytest.raises(StopError, match="until= must be a text, texts or a function, got"):
+        with pytest.raises(StopError, match="until= must be a text or texts, got"):
             front(target, prompt, "ar", until=last.stops)
 
 

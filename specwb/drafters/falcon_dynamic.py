@@ -103,8 +103,8 @@ class Options:
 
 
 def falcon_dynamic(target: Target, options: Options) -> Drafter:
-    """Falcon's blocks on a dynamic tree that follows the head's confidence: ``top`` tokens of each
-    list, the ``beams`` best blocks per pass, the best ``nodes`` (root included) of all.
+    """Falcon with a dynamic tree, by the head's confidence: ``top`` tokens of each list, the
+    ``beams`` best blocks per pass, the best ``nodes`` (root included) of all.
 
     The candidates are point masses at every temperature.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -13,7 +15,7 @@ from specwb.core.flow import Scheme, Step
 from specwb.core.inputs import as_int, eos_ids, is_many, to_python
 from specwb.core.noise import row_seeds
 from specwb.core.probability import Sampling
-from specwb.core.stops import Stop, Stops
+from specwb.core.stops import Stops
 from specwb.engine.graphs import RECORDERS
 from specwb.engine.loop import Clock, Decoding, Rescore
 from specwb.engine.methods import Method
@@ -41,7 +43,7 @@ def rounds(
     graphs: bool | None = None,
     rescore: Rescore | None = None,
     layout: str = "tree",
-    until: Stop = (),
+    until: str | Sequence[str] = (),
     **options,
 ) -> Iterator[Step]:
     """Yields the decoding steps of a decoding, each one cycle of draft, score, verify and commit
@@ -67,8 +69,7 @@ def rounds(
         trace: keep scores and uniforms in every step, for :func:`specwb.explain`.
         clock: measures the parts of every step.
         graphs: run steps as CUDA graphs (see :mod:`specwb.engine.graphs`); default where the device
-        and
-            the drafter allow it, ``False`` is eager. Traced, clocked and rescored decodings are
+            and the drafter allow it, ``False`` is eager. Traced, clocked and rescored decodings are
             always eager.
         rescore: puts other scores in the place of the target's, every step
             (:mod:`specwb.engine.custom_generate` applies logits processors so). The decoding is
@@ -76,9 +77,8 @@ def rounds(
         layout: how the target is run over a draft, ``"tree"`` or ``"batch"``, see
             :meth:`Target.score`; what is decided is the same. ``"batch"`` is always eager.
         until: texts that end a row with the token that completes one of them (a special token's
-            text too), or a function of (row, all its new token ids) that is asked at every token,
-            so that the text does not depend on the method; costs a host read a step. What has
-            ended a row is in each step's ``stops``.
+            text too), at the same token for every method; costs a host read a step. What has ended
+            a row is in each step's ``stops``.
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done.
@@ -177,8 +177,8 @@ class Output:
         tested_lengths: depths at which candidates were put to the test, by step. Of the steps with
             tested >= d those with accepted >= d are the share accepted at depth d.
         steps: with ``trace=True`` every :class:`Step` of the batch.
-        finish_reasons: what ended each row: ``"eos"``, ``"stop"`` (a text or the function of
-            ``until``) or ``"length"``.
+        finish_reasons: what ended each row: ``"eos"``, ``"stop"`` (a text of ``until``) or
+            ``"length"``.
     """
 
     tokens: list[list[int]]
@@ -223,20 +223,9 @@ def decode(
     prompts: Prompts,
     method: str | Method = "ar",
     *,
-    max_new_tokens: int | Sequence[int] = 128,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int | Sequence[int] | torch.Generator = 0,
-    eos: int | Sequence[int] | None = None,
     on_tokens: Callable[[int, list[int], int], None] | None = None,
     trace: bool = False,
-    clock: Clock | None = None,
-    graphs: bool | None = None,
-    rescore: Rescore | None = None,
-    layout: str = "tree",
-    until: Stop = (),
-    **options,
+    **settings: Any,
 ) -> Output:
     """Decode to the end: :func:`rounds`, exhausted. Takes the same arguments::
 
@@ -245,31 +234,20 @@ def decode(
         specwb.decode(target, [{"role": "user", "content": "What is 2 + 3?"}], "sps").text
 
     Args:
+        target, prompts, method: as in :func:`rounds`.
         on_tokens: called every step for every unfinished row with (row, new ids, how many of them
             were drafted); costs one more device read a step.
         trace: keep every :class:`Step` in ``steps``.
+        settings: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``eos``,
+            ``until``, .. and the method's own options, as in :func:`rounds`.
+    Raises:
+        PromptError, MethodError, RuleMismatch, ArgumentError, UnsupportedModel: as :func:`rounds`,
+            before any work is done.
     """
     check_target(target)
     if on_tokens is not None and not callable(on_tokens):
         raise ArgumentError(f"on_tokens must be a function, got {on_tokens!r}")
-    loop = rounds(
-        target,
-        prompts,
-        method,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        eos=eos,
-        trace=trace,
-        clock=clock,
-        graphs=graphs,
-        rescore=rescore,
-        layout=layout,
-        until=until,
-        **options,
-    )
+    loop = rounds(target, prompts, method, trace=trace, **settings)
     began = time.perf_counter()
     counts, offers, steps, state, stops = [], [], [], None, None
     for step in loop:
@@ -306,3 +284,9 @@ def _report(step: Step, on_tokens: Callable[[int, list[int], int], None]) -> Non
     for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
         if n:
             on_tokens(row, ids[:n], n - 1)
+
+
+# help() and editors show the settings of both
+*_shared, _options = inspect.signature(rounds).parameters.values()
+_on_tokens = inspect.signature(decode).parameters["on_tokens"]
+decode.__signature__ = inspect.Signature([*_shared, _on_tokens, _options])  # type: ignore[attr-defined]

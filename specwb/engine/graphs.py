@@ -35,7 +35,9 @@ from specwb.models.ranks import here
 from specwb.models.target import Target
 
 if TYPE_CHECKING:
+    from specwb.core.flow import Step
     from specwb.drafters.base import Drafter
+    from specwb.engine.loop import Decoding
 
 
 class GraphError(SpecwbError, RuntimeError):
@@ -171,11 +173,24 @@ class Arena:
         mine._masks.clear()
         self.noise.restart()
 
-    def begin(self) -> None:
-        """Before a step: forgets all recordings where some were given up, because the group of
-        ranks that they were made in was left. A stage reads what the stages before it wrote."""
+    def step(self, decoding: Decoding) -> Step:
+        """The decoding's step, recorded or replayed. Of a drafter that is ``staged``, which looks
+        at what it has drafted before it goes on, the stages and what follows are recorded apart."""
         if any(getattr(made, "ended", False) for made in self.recordings.values()):
+            # the group of ranks that some were made in was left; a stage reads what those before
+            # it wrote
             self.recordings = dict.fromkeys(self.recordings)
+        if not decoding.drafter.staged:
+            return self.run(decoding.advance).clone()
+        state = decoding.state
+        state.stages = self.run
+        try:
+            draft = decoding.draft()
+            # the draft's tensors are those of the stage before, whose recording this one reads
+            name = "settle", draft.tree.n, self.last
+            return state.stage(name, lambda: decoding.settle(draft)).clone()
+        finally:
+            state.stages = None  # the arena holds the state: no circle, graphs end with the arena
 
     def run(self, body: Callable[[], Any], stage: Hashable = None) -> Any:
         """Runs one step, or one ``stage`` of it. The first of a horizon runs eagerly, which makes
@@ -217,6 +232,34 @@ class Arena:
                     "in open and lists all of them there, because the next decoding's contents are "
                     "copied into them"
                 )
+
+
+@contextmanager
+def borrowed(decoding: Decoding) -> Iterator[Arena]:
+    """The arena that a method's graphs look at, with an opened decoding's contents. It is given
+    back afterwards, unless it was left inside a step."""
+    state, free = decoding.state, decoding.method.arenas
+    # decodings with equal keys can take turns in one arena
+    key = decoding.target, state.rows, state.capacity, state.sampling, tuple(decoding.ends)
+    arena, fresh = free.pop(key, None), Arena(state, decoding.drafter, decoding.noise)
+    if arena is None:
+        arena = fresh
+    else:
+        with torch.inference_mode():
+            arena.take(fresh)
+        decoding.state, decoding.drafter, decoding.noise = arena.state, arena.drafter, arena.noise
+    try:
+        yield arena
+    except GeneratorExit:  # between two steps
+        _give_back(arena, key, free)
+        raise
+    _give_back(arena, key, free)
+
+
+def _give_back(arena: Arena, key: tuple, free: dict[tuple, Arena]) -> None:
+    free[key] = arena
+    while len(free) > ARENAS:
+        free.pop(next(iter(free)))
 
 
 def replayed(run: Callable[[], T], arenas: Mapping[tuple, Arena]) -> T:

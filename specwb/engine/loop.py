@@ -18,10 +18,10 @@ from specwb.core.noise import ACCEPT, BONUS, DRAFT, Noise
 from specwb.core.probability import Sampling, inverse_cdf
 from specwb.core.stops import Stops
 from specwb.drafters.base import Drafter
-from specwb.engine.graphs import ARENAS, Arena
+from specwb.engine.graphs import Arena, borrowed
 from specwb.engine.methods import Method
 from specwb.models.attention import backends
-from specwb.models.ranks import here
+from specwb.models.ranks import settled
 from specwb.models.target import Target
 from specwb.rules import Rule
 
@@ -47,26 +47,21 @@ class Clock:
     )
     _last: float = 0.0
 
-    def start(self) -> None:
-        self._last = self._now()
-
-    def lap(self, part: str) -> None:
-        now = self._now()
-        self.seconds[part] += now - self._last
-        self._last = now
-
-    def _now(self) -> float:
-        if (ranks := here()) is not None:
-            ranks.settled()
+    def lap(self, part: str = "") -> None:
+        """Ends a part of a step; without a name it begins the first one."""
+        settled()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        now = time.perf_counter()
+        if part:
+            self.seconds[part] += now - self._last
+        self._last = now
 
 
 @dataclass
 class Decoding:
-    """A batch that is decoded: what takes part in every step, and the step. The arguments are those
-    of :func:`specwb.rounds`, checked; ``state``, ``drafter`` and ``noise`` are made by
+    """A batch that is decoded: the participants of every step, and the step. The arguments are
+    those of :func:`specwb.rounds`, checked; ``state``, ``drafter`` and ``noise`` are made by
     :meth:`open`."""
 
     target: Target
@@ -110,8 +105,7 @@ class Decoding:
         )
         state.static = self.static
         self.drafter.open(state, self.target)
-        if (ranks := here()) is not None:
-            ranks.settled()
+        settled()
         if self.static:
             state.horizon = state.rounded(state.horizon)
         draws = 0 if self.sampling.greedy else 1
@@ -126,118 +120,80 @@ class Decoding:
     def __iter__(self) -> Iterator[Step]:
         """Step by step to the end of every row."""
         self.open()
-        arena = self._borrow() if self.static else None
+        if not self.static:
+            yield from self._steps()
+            return
+        with borrowed(self) as arena:
+            yield from self._steps(arena)
+
+    def _steps(self, arena: Arena | None = None) -> Iterator[Step]:
         # an arena chooses kernels where it records; a replay needs no choice
-        chosen = nullcontext() if self.static else backends(self.target.device)
-        index, between = 0, True
-        try:
-            while not self.state.finished:
-                # not around the yield: a generator must not leave its caller in inference mode
-                with torch.inference_mode(), chosen:
-                    between = False
-                    step = self.step(arena)
-                    if self.stops:
-                        self._stop(step)
-                    between = True
-                step.index, step.stops = index, self.stops
-                yield step
-                index += 1
-        finally:
-            if arena is not None and between:  # one broken off inside a step is not used again
-                self._give_back(arena)
+        kernels = backends(self.target.device) if arena is None else nullcontext()
+        index = 0
+        while not self.state.finished:
+            # not around the yield: a generator must not leave its caller in inference mode
+            with torch.inference_mode(), kernels:
+                step = self.step(arena)
+                if self.stops:
+                    self.stops.cut(self.state, step.verdict)
+            step.index, step.stops = index, self.stops
+            yield step
+            index += 1
 
     def step(self, arena: Arena | None = None) -> Step:
         """One decoding step and its host read; with an ``arena`` by its graphs."""
         self.noise.renew(self.state.length)
-        if arena is None:
-            step = self._advance()
-        else:
-            arena.begin()
-            staged = self.drafter.staged
-            step = self._advance_in_stages(arena) if staged else arena.run(self._advance)
-            step = step.clone()
-        if (ranks := here()) is not None:
-            ranks.settled()
+        step = self.advance() if arena is None else arena.step(self)
+        settled()
         self.state.read(self.rule.name)
         self._lap("commit")
         if not self.trace:
             step.scores = step.uniforms = step.bonus_uniform = None
         return step
 
-    def _stop(self, step: Step) -> None:
-        """Ends the rows whose text is complete with this step, and cuts it and the step's verdict
-        there, as :func:`trim` does. Caches keep what is behind: the rows are done."""
-        state, verdict = self.state, step.verdict
-        assert self.stops is not None
-        assert verdict.emitted is not None
-        counts, emitted = verdict.count.tolist(), verdict.emitted.tolist()
-        for row, (n, ids) in enumerate(zip(counts, emitted, strict=True)):
-            surplus = self.stops.surplus(row, ids[:n]) if n else None
-            if surplus is None:
-                continue
-            state.done[row] = True
-            if surplus:
-                state.length[row] -= surplus
-                verdict.accepted[row] -= surplus
-                verdict.bonus[row] = ids[n - 1 - surplus]
-                last = n - 1 - surplus
-                verdict.path[row, last:] = verdict.path[row, last].clone()
-        state.finished = state.finished or bool(state.done.all())
-
-    def _advance(self) -> Step:
+    def advance(self) -> Step:
         """All of a step that happens on the device. Nothing here waits for a value of it, unless
         the drafter declares so."""
-        if self.clock:
-            self.clock.start()
+        return self.settle(self.draft())
+
+    def draft(self) -> Draft:
+        """The drafter's proposal."""
+        self._lap()
         draft = checked(self.drafter.propose(self.state, self.noise), self.drafter, self.state)
         self._lap("draft")
-        return self._settle(draft)
+        return draft
 
-    def _advance_in_stages(self, arena: Arena) -> Step:
-        """The same, of a drafter that looks at what it has drafted before it goes on: its stages
-        and what follows them are recorded apart."""
-        state, drafter = self.state, self.drafter
-        state.stages = arena.run
-        try:
-            draft = checked(drafter.propose(state, self.noise), drafter, state)
-            # the draft's tensors are those of the stage before, whose recording this one reads
-            name = "settle", draft.tree.n, arena.last
-            return state.stage(name, lambda: self._settle(draft))
-        finally:
-            state.stages = None  # the arena holds the state: no circle, graphs end with the arena
-
-    def _settle(self, draft: Draft) -> Step:
-        """All of a step that follows the draft."""
-        state, target, drafter = self.state, self.target, self.drafter
-        length = state.length.clone()
+    def settle(self, draft: Draft) -> Step:
+        """All of a step that follows the draft: score, verify, commit."""
+        state, drafter, length = self.state, self.drafter, self.state.length.clone()
         scores = self._score(draft)
         self._lap("score")
+
         tests = not state.sampling.greedy and self.rule.uniforms(draft.tree.limits)
         accept = self.noise.u(ACCEPT) if tests else None
         raw = self.rule.verify(draft, scores, accept)  # type: ignore[arg-type]
-        bonus_uniform, fault = self._close(raw, scores)
+        bonus_uniform, fault = self._draw_bonus(raw, scores)
         if self.rule.fixed_number and draft.tree.K > 1:
             uneven = draft.uneven() & ~state.done
             fault = torch.where(uneven, Fault.UNEVEN.value, fault)
         verdict, done = trim(raw, draft, state)
         self._lap("verify")
-        target.commit(state, draft, verdict, scores)
+
+        self.target.commit(state, draft, verdict, scores)
         drafter.observe(state, draft, verdict, scores)
         state.advance(verdict, done, fault)
-        tokenizer = target.tokenizer
         known = length, draft, verdict, offered(draft, verdict), scores, accept, bonus_uniform
-        return Step(0, *known, self.rule, tokenizer, state)
+        return Step(0, *known, self.rule, self.target.tokenizer, state)
 
     def _score(self, draft: Draft) -> Scores:
         try:
             scores = self.target.score(self.state, draft, self.drafter.features, self.layout)
         except IndexError as error:  # the embedding's; to look at the ids before is a host read
-            if wrong := outside(draft, self.drafter, self.target):
-                raise wrong from error
+            check_ids(draft, self.drafter, self.target, error)
             raise
         return scores if self.rescore is None else self.rescore(self.state, draft, scores)
 
-    def _close(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
+    def _draw_bonus(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
         """Draw the bonus token of ``raw`` where the rule left that open. Returns its uniforms
         ``[B]`` and a fault ``[B]`` of rows that have nothing sound to draw from."""
         uniforms = None
@@ -253,31 +209,9 @@ class Decoding:
                 sound = sound & raw.next_distribution.amax(1).isfinite()
         return uniforms, ~sound & ~self.state.done  # True is Fault.NO_DISTRIBUTION
 
-    def _lap(self, part: str) -> None:
+    def _lap(self, part: str = "") -> None:
         if self.clock:
             self.clock.lap(part)
-
-    def _key(self) -> tuple:
-        """Decodings with equal keys can take turns in one arena."""
-        rows, capacity = self.state.rows, self.state.capacity
-        return self.target, rows, capacity, self.sampling, tuple(self.ends)
-
-    def _borrow(self) -> Arena:
-        """The tensors that this method's graphs look at, with this decoding's contents."""
-        fresh = Arena(self.state, self.drafter, self.noise)
-        arena = self.method.arenas.pop(self._key(), None)
-        if arena is None:
-            return fresh
-        with torch.inference_mode():
-            arena.take(fresh)
-        self.state, self.drafter, self.noise = arena.state, arena.drafter, arena.noise
-        return arena
-
-    def _give_back(self, arena: Arena) -> None:
-        free = self.method.arenas
-        free[self._key()] = arena
-        while len(free) > ARENAS:
-            free.pop(next(iter(free)))
 
 
 def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
@@ -292,19 +226,21 @@ def checked(draft: Draft, drafter: Drafter, state: State) -> Draft:
     for part, dtype in (("tokens", torch.long), ("valid", torch.bool)):
         tensor = getattr(draft, part)
         if tensor.dtype != dtype or tensor.shape != shape:
-            wanted = f"{list(shape)} of {dtype}"
-            got = f"{list(tensor.shape)} of {tensor.dtype}"
-            raise DraftError(f"{name}: {part} of a draft must be {wanted}, got {got}")
+            raise DraftError(
+                f"{name}: {part} of a draft must be {list(shape)} of {dtype}, "
+                f"got {list(tensor.shape)} of {tensor.dtype}"
+            )
     return draft
 
 
-def outside(draft: Draft, drafter: Drafter, target: Target) -> DraftError | None:
-    """The error to raise if a draft token is no id of the target's vocabulary."""
-    wrong = [x for x in draft.tokens.flatten().tolist() if not 0 <= x < target.vocabulary]
-    if not wrong:
-        return None
-    ids = f"ids are 0..{target.vocabulary - 1}, of invalid nodes too"
-    return DraftError(f"{type(drafter).__name__} drafted token {wrong[0]}; {ids}")
+def check_ids(draft: Draft, drafter: Drafter, target: Target, error: IndexError) -> None:
+    """Raises :class:`DraftError` where a draft token is no id of the target's vocabulary."""
+    for token in draft.tokens.flatten().tolist():
+        if not 0 <= token < target.vocabulary:
+            raise DraftError(
+                f"{type(drafter).__name__} drafted token {token}; ids are "
+                f"0..{target.vocabulary - 1}, of invalid nodes too"
+            ) from error
 
 
 def trim(verdict: Verdict, draft: Draft, state: State) -> tuple[Verdict, Tensor]:

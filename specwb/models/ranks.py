@@ -146,6 +146,12 @@ def here() -> Ranks | None:
     return _here
 
 
+def settled() -> None:
+    """Waits for the device where there are other ranks, see :meth:`Ranks.settled`."""
+    if _here is not None:
+        _here.settled()
+
+
 def join(device: str | torch.device = "auto", timeout: float = 60.0) -> Ranks:
     """Join the processes that ``torchrun`` started; a rank's device is its own.
 

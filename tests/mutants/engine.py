@@ -19,7 +19,7 @@ from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.drafters.length import Heuristic
 from specwb.drafters.level import LevelDrafter, Levels
-from specwb.engine import decoding
+from specwb.engine import decoding, graphs
 from specwb.engine import loop as engine
 from specwb.models import layout, path
 from specwb.models.cache import KVCache
@@ -60,7 +60,7 @@ def finished_rows_go_on(patch):
 def counted_before_the_cut(patch):
     """A decoding step reports what was accepted, not what was left of it at the limit."""
     raw = "Verdict(raw.path, raw.accepted, raw.bonus, raw.distribution, verdict.emitted)"
-    patch.edit(engine.Decoding._settle, "= length, draft, verdict,", f"= length, draft, {raw},")
+    patch.edit(engine.Decoding.settle, "= length, draft, verdict,", f"= length, draft, {raw},")
 
 
 @killed_by("test_protocol.py: reported_once sps")
@@ -78,7 +78,7 @@ def drafter_shared_between_decodings(patch):
 @killed_by("test_graphs.py: two_decodings_at_once")
 def arena_shared_between_decodings(patch):
     """A captured decoding uses an arena that another one, not yet finished, is using."""
-    patch.edit(engine.Decoding._borrow, "arenas.pop(self._key(), None)", "arenas.get(self._key())")
+    patch.edit(graphs.borrowed, "free.pop(key, None)", "free.get(key)")
 
 
 @killed_by("test_flow.py: masks_are_made_once")

@@ -1,0 +1,80 @@
+"""Write the pages that list the methods, from the registry: docs/methods.md and the table of
+README.md.
+
+    python scripts/methods.py
+
+tests/test_front_door.py compares the pages with what this writes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from specwb.cli.methods import HEADER, described, option_rows
+from specwb.drafters.base import Entry
+from specwb.engine.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[1]
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "methods.md"
+INTRODUCTION = """\
+# Methods
+
+All methods with their options and sources. This page is written by `python scripts/methods.py`;
+`specwb methods NAME` prints one method with its BibTeX entry.
+
+A method is written as its key with options, `mcsd:tree=4-2-2,draw=with`; in Python options can also
+be arguments, `specwb.method("mcsd", target, tree=(4, 2, 2), draw="with")`. Where the default column
+is empty, the description gives the default.
+
+A **tree** is written as the number of children per node, level by level: `tree=4-2-2` has four
+nodes below the root, two below each of these, and two below each of those. Any other tree is
+written as the parents of its nodes 1, 2, ..: `tree=0.0.1.1.2` has two nodes below the root, two
+below node 1 and one below node 2. In Python it may also be a `specwb.Tree` with nodes in level
+order.
+
+Every method takes **rule**, a [verification rule](rules.md). The default fits the way the
+candidates are drawn; a rule that does not fit is refused.
+"""
+
+
+def pages() -> dict[Path, str]:
+    """The text of each page."""
+    readme = [("key", "method", "needs")]
+    for key, entry in METHODS.items():
+        what = re.split(r"[:.]", " ".join(entry.about.replace("``", "").split()))[0]
+        source = f" ({entry.paper.partition(', arXiv')[0]})" if entry.bibtex else ""
+        readme.append((f"`{key}`", f"{what}{source}", entry.needs))
+    before, rest = README.read_text("utf-8").split("| key |", 1)
+    after = rest.split("\n\n", 1)[1]
+    listed = [("method", "needs", "exactness", "source")]
+    for key, entry in METHODS.items():
+        listed.append((f"[{key}](#{key})", entry.needs, entry.exactness.value, entry.paper))
+    return {
+        README: f"{before}{table(readme)}\n{after}",
+        PAGE: "\n".join([INTRODUCTION, table(listed), *map(section, METHODS.values())]),
+    }
+
+
+def section(entry: Entry) -> str:
+    """One method on the page of methods."""
+    about = entry.about.replace("``", "`")
+    for name, preset in entry.presets.items():
+        about += f"\n\n`preset={name}`: {described(preset)}."
+    parts = [f"## {entry.key}\n", f"{about}\n"]
+    options = [(f"`{name}`", *rest) for name, *rest in option_rows(entry) if name != "rule"]
+    if options:
+        parts.append(table([HEADER, *options]))
+    return "\n".join(parts)
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table whose first row is its header."""
+    header, *body = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
+    lines = [header, " | ".join("---" for _ in rows[0]), *body]
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
