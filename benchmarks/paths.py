@@ -14,14 +14,10 @@ how many and by place). Then tau of whole decodings at T = 0 (one path) and T = 
 drawn, own and cps are point masses). Ratios are to cps; 95 % intervals are over prompts
 (bootstrap). Last the time of a walk next to a plain step.
 
-**Training runs.** ``--path FOLDER`` has the scorer in ``FOLDER/pair`` (default: the target's own,
-``data/lab/path``): one, or several that were trained with different seeds. Then its number for a
-prompt is the mean over its runs, behind its interval stand the lowest and the highest run, and
-``--out`` has each run's mean:
-
-    specwb train path --set generated=98304 --steps 500 --rows 8 --length 256 \\
-        --seeds 2 --out build/path/lab/pair
-    python benchmarks/paths.py --path build/path/lab
+``--path FOLDER`` has the scorer in ``FOLDER/pair`` (default: the target's own, ``data/lab/path``):
+one, or several that were trained with different seeds. Then its number for a prompt is the mean
+over its runs, behind its interval stand the lowest and the highest run, and ``--out`` has each
+run's mean.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import specwb
-from specwb.training import corpus, loop, optim, run, settings
+from specwb.training import corpus, loop, run
 
 
 def random_corpus(below: int = tiny.VOCABULARY) -> corpus.Corpus:
@@ -60,14 +59,14 @@ def killed(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, train: Callable[[]
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(settings, "Plan", partial(optim.Plan, save_seconds=0.0))
-            target_pass = loop.TargetPass
+            monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+            step_loss = run.step_loss
 
-            def slow_pass(*arguments):
+            def slow_loss(*arguments):
                 time.sleep(0.2)
-                return target_pass(*arguments)
+                return step_loss(*arguments)
 
-            monkeypatch.setattr(loop, "TargetPass", slow_pass)
+            monkeypatch.setattr(run, "step_loss", slow_loss)
             train()
         finally:
             os._exit(0)

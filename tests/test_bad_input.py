@@ -230,16 +230,6 @@ LINES = {
         ["train", "eagle", "--corpus", "c.txt", "--rows", "999999999", "--steps", "1"],
         "GiB free; lower --steps, --rows or --length",
     ),
-    "seeds": (
-        text("c.txt", "a b c " * 5000),
-        ["train", "medusa", "--corpus", "c.txt", "--seeds", "99999999999"],
-        "99,999,999,999 times: about ",
-    ),
-    "heads": (
-        text("r.toml", "[batch]\nsteps=99999999999\nrows=8\nlength=64\n[heads.medusa]"),
-        ["train", "heads", "--target", "lab", "--corpus", "c.txt", "--recipe", "r.toml"],
-        "medusa: 99,999,999,999 steps of 8 rows of 64 tokens: about ",
-    ),
     "talks": (
         text("x", ""),
         ["train", "talks", "--target", "lab", "--rows", "999999999"],

@@ -328,17 +328,17 @@ def test_places_are_checked_before_the_work(tmp_path, monkeypatch):
     refused(tmp_path, "is a folder, give the name of a file", files.TALKS)
     refused(tmp_path / "no" / "new.html", "does not exist")
     refused(tmp_path / ("x" * 240), "File name too long")
-    files.claim({"--out": (tmp_path / "no" / "folder", files.HEADS)})  # is made
+    files.claim({"--out": (tmp_path / "no" / "folder", files.HEAD)})  # is made
     (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file", "is a file, give the name of a folder", files.HEADS)
-    refused(tmp_path / "file" / "x", "cannot be written, Not a directory", files.HEADS)
+    refused(tmp_path / "file", "is a file, give the name of a folder", files.HEAD)
+    refused(tmp_path / "file" / "x", "cannot be written, Not a directory", files.HEAD)
     monkeypatch.chdir(tmp_path)
     files.claim({"--out": (Path("build/a/new.html"), files.FILE)})
     for number, why in ((errno.EACCES, "no permission"), (errno.EROFS, "Read-only file system")):
         error = OSError(number, os.strerror(number))
         monkeypatch.setattr(Path, "open", Mock(side_effect=error))
         refused(new, f"cannot be written, {why} in ")
-        refused(tmp_path / "heads", f"cannot be written, {why} in ", files.HEADS)
+        refused(tmp_path / "heads", f"cannot be written, {why} in ", files.HEAD)
 
 
 def test_a_file_that_cannot_be_written_keeps_no_other_from_being(tmp_path):
@@ -355,9 +355,6 @@ USERS = {
     "a user's JSON as results": (files.STUDY, "", '{"mine": {"arguments": {}}}'),
     "notes as a tuning": (files.TUNED, "", "notes"),
     "a text as a store": (files.STORE, "", "notes"),
-    "a README by heads": (files.HEADS, "README.md", "# My project\n"),
-    "a recipe by heads": (files.HEADS, "recipe.toml", "[batch]\n"),
-    "requests by heads": (files.HEADS, "requests.txt", "requests==2.32\n"),
     "answers by an evaluation": (files.EVALUATION, "answers/ar.jsonl", "{}"),
     "a run.json by an evaluation": (files.EVALUATION, "run.json", "{}"),
     "a page by the ledger": (files.LEDGER, "ledger.md", "# Cash\n"),
@@ -379,8 +376,7 @@ OURS = {
     "a tuning": (files.TUNED, "", '{\n "command": "specwb tune"'),
     "a store": (files.STORE, "", "SQLite format 3\0.."),
     "nothing": (files.STORE, "", ""),
-    "heads": (files.HEADS, "README.md", "# Heads of smol\n"),
-    "a user's other file by heads": (files.HEADS, "notes.txt", "notes"),
+    "a head": (files.HEAD, "card.json", "{}"),
     "an evaluation": (files.EVALUATION, "store.sqlite", "SQLite format 3\0.."),
     "a ledger": (files.LEDGER, "ledger.md", "# Ledger of the papers' claims\n"),
     "a figure": (files.DRAWING, ".html", files.DRAWN.decode() + "<html>"),

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from scripts.build_lab import loops
 from scripts.build_lab.compiling import COMPILE_FROM, compiled
-from scripts.build_lab.page import DOMAINS, model_card
+from scripts.build_lab.page import DOMAINS, model_card, read_card
 from scripts.build_lab.tokenizer import train_tokenizer
 from specwb.core.files import Output, claim, home, weights_hash, whole_folder, write
 from specwb.core.progress import lines
@@ -34,13 +34,14 @@ from specwb.models.load import data_dir
 from specwb.models.questions import load_prompts
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.card import read_card
+from specwb.training import lab_text
 from specwb.training.deep import save_half
-from specwb.training.fit import Plan, Training, TrainingError, autocast, say
+from specwb.training.fit import TrainingError, autocast, say
 from specwb.training.generate import generated_text
-from specwb.training.loop import train
+from specwb.training.loop import Training, train
 from specwb.training.ngram import count_ngram
-from specwb.training.run import is_finished, last_loss, train_head
+from specwb.training.optim import Plan
+from specwb.training.run import is_finished, train_head
 from specwb.training.settings import lab_recipe
 
 LAB = data_dir() / "lab"
@@ -82,7 +83,7 @@ def build(
     place = resolve_device(device)
     claim({"--out": (out, FAMILY)})
     say("reading the training text")
-    docs = text.documents(plan["corpus"]["packages"])
+    docs = lab_text.documents(plan["corpus"]["packages"])
     run = _run_facts(plan, seed, docs, start_from)
     marker = out / "run.json"
     if marker.exists() and marker.read_bytes() != run.encode():
@@ -165,7 +166,7 @@ class _Family:
         identity = self._identity(name, settings, teacher)
         checkpoint = self.out / f"{name}.checkpoint.pt"
         plan = Plan(settings["steps"])
-        (log,) = train(Training(name, model, loss, plan, checkpoint, identity))
+        log = train(Training(name, model, loss, plan, checkpoint, identity))
         cure = self.settings.get("cure") if name == "target" else None
         before = None
         if cure is not None:
@@ -191,7 +192,7 @@ class _Family:
             "python": platform.python_version(),
             "corpus": self.data.sha256,
             "started_from": "random weights" if self.start_from is None else "shipped weights",
-            "last_training_loss": last_loss(log),
+            "last_training_loss": log.recent_loss(50),
             "held_out_loss": losses,
         }
         if cure is not None:

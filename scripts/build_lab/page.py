@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specwb.core.files import OBJECT, document
-from specwb.training.card import megabytes, read_card, table
 from specwb.training.generate import TEMPERATURES
 from specwb.training.heads import RECIPES
 
@@ -219,3 +219,23 @@ def samples_card(samples: list[dict]) -> list[str]:
         title = f"{sample['domain']}, T = {sample['temperature']:g}"
         lines += ["", f"{title}:", "", *(f"    {line}" for line in sample["text"].splitlines())]
     return lines
+
+
+def table(header: str, rows: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table behind an empty line; ``header``: its columns' names, with bars between."""
+    names = header.split(" | ")
+    return ["", _row(names), "|" + "---|" * len(names), *map(_row, rows)]
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "|" + "".join(f" {cell} |" if cell != "" else " |" for cell in cells)
+
+
+def megabytes(folder: Path) -> float:
+    """The size of a folder's safetensors files, in 10^6 bytes."""
+    return sum(p.stat().st_size for p in folder.glob("*.safetensors")) / 1e6
+
+
+def read_card(folder: Path) -> dict:
+    """The card of a model or head in its folder."""
+    return document(folder / "card.json", OBJECT)

@@ -7,7 +7,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specwb.training.corpus import ASSISTANT, USER, Document
+from specwb.training.corpus import Document
+from specwb.training.lab_text import ASSISTANT, USER
 
 EOS = "<|endoftext|>"
 TEMPLATE = (

@@ -9,7 +9,7 @@ import typer
 
 from specwb.cli import options as opt
 from specwb.cli.shared import Places, refuse, settings_of
-from specwb.core.files import FOLDER, HEAD, HEADS, TALKS
+from specwb.core.files import FOLDER, HEAD, TALKS
 
 if TYPE_CHECKING:
     from specwb.core.options import Option
@@ -22,7 +22,6 @@ USES = {
     "kangaroo": "kangaroo:head",
     "diffusion": "diffuspec:head",
     "decision": "mcsd_ti:head",
-    "path": "diffuspec:score",
     "deep": "easyspec:draft",
     "draft": "sps:draft",
 }
@@ -31,16 +30,13 @@ OUTPUTS = Places(
     "kind",
     {
         **{kind: (FOLDER, f"build/heads/{kind}") for kind in USES},
-        "heads": (HEADS, "build/heads"),
         "talks": (TALKS, "build/talks.jsonl"),
         "ngram": (HEAD, "build/ngram"),
     },
 )
-OF_HEADS = ("length", "seeds")
 REFUSED = {
-    "heads": (*OF_HEADS, "budget", "rows", "text", "generated"),
-    "talks": (*OF_HEADS, "budget", "steps", "text", "generated", "corpus", "recipe"),
-    "ngram": (*OF_HEADS, "budget", "steps", "rows", "recipe"),
+    "talks": ("length", "budget", "steps", "text", "generated", "corpus", "recipe"),
+    "ngram": ("length", "budget", "steps", "rows", "recipe"),
 }
 """Options that a kind has no use for."""
 LARGEST_SEED = {"talks": 2**20}
@@ -51,15 +47,15 @@ def train(
     kind: Annotated[
         str,
         typer.Argument(
-            help=f"Head or draft model: {', '.join(USES)}; heads: several at once; talks: a chat "
-            "model's conversations to train on; ngram: n-grams of a target's tokens."
+            help=f"Head or draft model: {', '.join(USES)}; talks: a chat model's conversations to "
+            "train on; ngram: n-grams of a target's tokens."
         ),
     ],
     target: Annotated[
         str | None,
         typer.Option(
             help="Target model: lab, smol, a folder, a hub id or a .gguf file; default: lab, for "
-            "heads and talks smol."
+            "talks smol."
         ),
     ] = None,
     out: Annotated[
@@ -98,16 +94,15 @@ def train(
         typer.Option(
             "--set",
             help="Settings as name=value with commas: a head's, such as heads=5 (medusa), "
-            "k=3 (falcon), loss=lk or lr=1e-4; of heads: only; of talks: tokens, requests, dtype; "
-            "of ngram: order, least, tokens.",
+            "k=3 (falcon), loss=lk or lr=1e-4; of talks: tokens, requests, dtype; of ngram: order, "
+            "least, tokens.",
         ),
     ] = "",
     recipe: Annotated[
         str | None,
         typer.Option(
             help="Published recipe (eagle, eagle3, hass, falcon, kangaroo, medusa1, mcsd_ti) or a "
-            ".toml file; --set overrides it. heads: .toml file that lists them; default: "
-            "data/smol's."
+            ".toml file; --set overrides it."
         ),
     ] = None,
     text: Annotated[
@@ -131,12 +126,6 @@ def train(
     ] = None,
     device: opt.DEVICE = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Number of seeds, from --seed on; each trains one in OUT/seed-0, .."
-        ),
-    ] = 1,
 ) -> None:
     """Train a head or draft model on a frozen target; stop and restart it at any moment.
 
@@ -163,26 +152,13 @@ def train(
             corpus=corpus,
             device=device,
             seed=seed,
-            seeds=seeds,
         )
-        if seeds == 1:
-            say(f"trained into {out}; use it with {USES[kind]}={out}")
+        say(f"trained into {out}; use it with {USES[kind]}={out}")
         return
     own = settings_of(settings, _settings(kind), f"train {kind}")
     from specwb.training.fit import say
 
-    if kind == "heads":
-        from specwb.training.together import train_together
-
-        if corpus is None:
-            raise ValueError("train heads needs --corpus, such as specwb train talks writes")
-        names = [name.strip() for name in own.get("only", "").split(",") if name.strip()]
-        listed = None if recipe is None else Path(recipe)
-        train_together(
-            target or "smol", out, corpus, listed, names, steps, device=device, seed=seed
-        )
-        say(f"the heads are in {out}; use one with head={out}/NAME")
-    elif kind == "talks":
+    if kind == "talks":
         from specwb.training import talks
 
         given, dtype = own.get("requests"), own.get("dtype", "auto")
@@ -219,7 +195,6 @@ def _settings(kind: str) -> dict[str, Option]:
 
     tokens = Option(name="tokens", low=1, types=(int,))
     return {
-        "heads": {"only": Option(name="only")},
         "talks": {
             "tokens": tokens,
             "requests": Option(name="requests"),

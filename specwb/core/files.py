@@ -474,13 +474,6 @@ TALKS = Output(
     mark=rb'\{"messages": \[[^\n]*"temperatures": \[[^\n]*"ended": ',
 )
 HEAD = Output("a trained head", mark=rb"\{", marked="{}/card.json", is_folder=True)
-HEADS = Output(
-    "a file of specwb train heads",
-    ("{}/README.md", "{}/recipe.toml", "{}/requests.txt"),
-    rb"# Heads of ",
-    "{}/README.md",
-    True,
-)
 EVALUATION = Output(
     "a file of specwb evaluate",
     ("{}/store.sqlite", "{}/run.json", "{}/answers"),

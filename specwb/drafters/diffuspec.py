@@ -233,7 +233,7 @@ def _scorer(
         place = target.own_head(f"path/{KIND}") if scorer == KIND else home(scorer)
         if place is None:
             problem = f"{target.name!r} has no path scorer of its own"
-            way_out = "specwb train path makes one, score=FOLDER names it"
+            way_out = "score=FOLDER names one"
             raise MethodError(f"{key}: {problem}; {way_out}")
         if not str(scorer) or not place.is_dir():
             wanted = "score must be cps, none, pair or a folder"

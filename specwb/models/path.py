@@ -47,7 +47,6 @@ class PathScorer(nn.Module):
     model's states; ``places``: k, the longest block; ``top``: M, the most candidates of a place.
     """
 
-    features: tuple[int, ...] = ()  # in training, those that its diffusion model reads
     table: Any
 
     def __init__(
@@ -112,8 +111,8 @@ class PathScorer(nn.Module):
 
 
 def load_path(source: str | Path, target: Target, diffusion: Any = None) -> PathScorer:
-    """Loads a path scorer from a folder that ``specwb train path`` wrote; ``diffusion``: the model
-    whose lattices it is to score, None for any."""
+    """Loads a path scorer from the folder that :meth:`PathScorer.save` wrote; ``diffusion``: the
+    model whose lattices it is to score, None for any."""
     with opened(source, target) as stored:
         config = stored.config.get("specwb_path")
         if not isinstance(config, dict) or config.get("kind") != KIND:

@@ -1,195 +1,41 @@
-"""The lab family's training text: three domains, held-out documents, every file hashed.
+"""Training text as streams of tokens: texts and conversations, by domain and partly held out.
 
-The domains are ``code`` (standard library and permissively licensed packages found on this
-machine), ``math`` (GSM8K's training split as chat turns) and ``prose`` (public-domain novels, plays
-and speeches). Whole packages, books or problems are held out, so that no near-copy of held-out text
-is trained on.
+Of conversations only what an assistant says counts in a loss.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
-import io
-import json
-import re
-import sysconfig
-import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specwb.core import files
-from specwb.core.extras import how
+from specwb.core.errors import ArgumentError
+from specwb.core.files import DataError
 
-USER, ASSISTANT = "<|user|>", "<|assistant|>"
-
-# Folders of the standard library that are not ordinary source.
-_STDLIB_SKIP = re.compile(
-    r"^(site-packages|test|tests|idlelib|lib2to3|__pycache__|config-.*|turtledemo"
-    r"|pydoc_data/topics|encodings/cp|ensurepip|.*/tests?/)"
-)
-# What is kept out of training for evaluation.
-_STDLIB_HELD_OUT = ("json", "http", "wsgiref", "zoneinfo", "fractions", "textwrap", "shelve")
-_BOOKS = (
-    "pride_and_prejudice",
-    "great_expectations",
-    "middlemarch",
-    "emma",
-    "war_and_peace",
-    "moby_dick",
-    "sherlock_holmes",
-)
-_BOOKS_HELD_OUT = ("sherlock_holmes",)
-_GSM8K_HELD_OUT = 373  # problems, the last ones
+Turns = list[dict[str, str]]
+"""A conversation: the ``role`` and ``content`` of each turn."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text: its domain, the package, book or data set it is from, that one's licence, and
-    whether it is kept out of training."""
+    """One text or conversation.
+
+    Attributes:
+        domain: what the mixture of a training names.
+        source: the package, book, data set or file that it is from.
+        licence: of the source.
+        text: the text, or the turns of a conversation.
+        held_out: whether it is kept out of training.
+    """
 
     domain: str
     source: str
     licence: str
-    text: str
+    text: Any
     held_out: bool
-
-
-def documents(packages: dict[str, str]) -> list[Document]:
-    """All documents, in a fixed order; ``packages``: import names, and the licence that each was
-    checked to be under."""
-    code, prose = _code(packages), _prose()
-    everything = [*code, *_math(), *prose, *_chats(code, prose)]
-    # verbatim copies (vendored modules) would leak between the splits
-    digests: set[str] = set()
-    unique = []
-    for document in sorted(everything, key=lambda d: not d.held_out):
-        digest = hashlib.sha256(document.text.encode()).hexdigest()
-        if digest not in digests:
-            digests.add(digest)
-            unique.append(document)
-    return unique
-
-
-def _source_files(
-    root: Path, source: str, licence: str, held_out: tuple[str, ...], skip: re.Pattern[str]
-) -> list[Document]:
-    """Returns the Python files below ``root``, those of the ``held_out`` modules held out."""
-    texts = []
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        if skip.match(name) or "/tests/" in f"/{name}":
-            continue
-        try:
-            text = path.read_text("utf-8").expandtabs(4)
-        except UnicodeDecodeError:
-            continue
-        if 200 < len(text) < 400_000:
-            module = name.split("/")[0].removesuffix(".py")
-            texts.append(Document("code", source, licence, text, module in held_out))
-    return texts
-
-
-def _code(packages: dict[str, str]) -> list[Document]:
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    texts = _source_files(stdlib, "Python standard library", "PSF", _STDLIB_HELD_OUT, _STDLIB_SKIP)
-    skip_nothing = re.compile(r"$^")
-    for name, licence in packages.items():
-        spec = importlib.util.find_spec(name)
-        if spec is None or not spec.submodule_search_locations:
-            missing = f"package {name!r} of the training recipe is not installed"
-            brought = f"the extra 'train' brings it: {how('train')}"
-            raise files.DataError(f"{missing}; {brought}, or take it out of recipe.toml")
-        folder = Path(spec.submodule_search_locations[0])
-        texts += _source_files(folder, name, licence, (), skip_nothing)
-    return texts
-
-
-def _math() -> list[Document]:
-    problems = [json.loads(line) for line in files.read("gsm8k_train").decode().splitlines()]
-    first_held_out = len(problems) - _GSM8K_HELD_OUT
-    texts = []
-    for index, problem in enumerate(problems):
-        answer = re.sub(r"<<[^>]*>>", "", problem["answer"])
-        text = f"{USER}{problem['question'].strip()}{ASSISTANT}{answer.strip()}"
-        texts.append(Document("math", "GSM8K train", "MIT", text, index >= first_held_out))
-    return texts
-
-
-def _chats(code: list[Document], prose: list[Document]) -> list[Document]:
-    """Returns turns of a user and an assistant, made of training documents, so that answers end.
-
-    They are functions that a user asks for by name and docstring, and every eighth paragraph of
-    prose, which a user begins and the assistant goes on with. None is held out.
-    """
-    texts = []
-    for document in code:
-        if not document.held_out:
-            texts += [
-                Document("code", "functions as chats", document.licence, chat, False)
-                for chat in _functions(document.text)
-            ]
-    for document in prose:
-        paragraphs = document.text.split("\n\n")
-        pairs = zip(paragraphs[::8], paragraphs[1::8], strict=False)
-        if not document.held_out:
-            texts += [
-                Document("prose", "paragraphs as chats", document.licence, chat, False)
-                for question, answer in pairs
-                if 80 < len(question) < 800 and 80 < len(answer) < 800
-                for chat in [f"{USER}Go on: {question}{ASSISTANT}{answer}"]
-            ]
-    return texts
-
-
-def _functions(source: str) -> list[str]:
-    """Returns the documented functions of a module of up to 30 lines, each as one chat."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
-    lines, chats = source.splitlines(), []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and (purpose := ast.get_docstring(node)):
-            body = lines[node.lineno - 1 : node.end_lineno]
-            if len(body) <= 30:
-                wanted = " ".join(purpose.split("\n\n")[0].split())
-                chats.append(
-                    f"{USER}Write {node.name}. {wanted}{ASSISTANT}" + "\n".join(body) + "\n"
-                )
-    return chats
-
-
-def unwrap(text: str) -> str:
-    paragraphs = re.split(r"\n\s*\n", text)
-    return "\n\n".join(" ".join(p.split()) for p in paragraphs if p.strip())
-
-
-def _prose() -> list[Document]:
-    texts = []
-    for name in _BOOKS:
-        book = files.read(name).decode("utf-8", "replace").replace("\r\n", "\n")
-        body = re.search(r"\*\*\* ?START OF.*?\*\*\*(.*)\*\*\* ?END OF", book, re.DOTALL)
-        if body is None:
-            raise files.DataError(f"{name}: no START OF / END OF lines of Project Gutenberg found")
-        text, held_out = unwrap(body.group(1)), name in _BOOKS_HELD_OUT
-        texts.append(Document("prose", name, "public domain (USA)", text, held_out))
-    plays = files.read("tinyshakespeare").decode()
-    texts.append(Document("prose", "tinyshakespeare", "public domain", plays, False))
-    for name in ("inaugural", "state_union"):
-        with zipfile.ZipFile(io.BytesIO(files.read(name))) as archive:
-            members = sorted(m for m in archive.namelist() if m.endswith(".txt"))
-            for member in members:
-                text, held_out = (
-                    unwrap(archive.read(member).decode("latin-1")),
-                    member in members[-4:],
-                )
-                texts.append(Document("prose", name, "public domain", text, held_out))
-    return texts
 
 
 @dataclass
@@ -197,6 +43,8 @@ class Corpus:
     """Token streams by domain; documents end with the end-of-text id.
 
     Attributes:
+        train: ``[N]`` tokens of each domain.
+        held_out: ``[M]`` tokens of each domain, which are not trained on.
         manifest: what the model card lists of each source.
         sha256: of all text.
         counted: of conversations, which of the training tokens are an assistant's; None for all.
@@ -204,13 +52,14 @@ class Corpus:
 
     train: dict[str, np.ndarray]
     held_out: dict[str, np.ndarray]
-    manifest: list[dict[str, object]]
+    manifest: list[dict[str, Any]]
     sha256: str
     counted: dict[str, np.ndarray] | None = None
 
     def batch(
         self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
     ) -> np.ndarray:
+        """The rows of :meth:`batch_counted`."""
         return self.batch_counted(seed, step, rows, length, mixture)[0]
 
     def batch_counted(
@@ -242,35 +91,101 @@ class Corpus:
 
 
 def token_dtype(vocabulary: int) -> type[np.generic]:
+    """The smallest number type that has a vocabulary's ids."""
     return np.uint16 if vocabulary <= 2**16 else np.uint32
 
 
-def encode(docs: list[Document], tokenizer) -> Corpus:
-    """The token streams of all documents; the manifest has an entry for each source and split."""
-    domains = list(dict.fromkeys(d.domain for d in docs))
-    streams: dict[tuple[str, bool], list[np.ndarray]]
-    streams = {(domain, held_out): [] for domain in domains for held_out in (False, True)}
+def pieces(messages: Turns, tokenizer: Any) -> list[tuple[str, bool]]:
+    """A conversation as the chat template writes it, in parts: an assistant's or not.
+
+    A turn is what the template adds when the turn is added, without what it adds to ask for one
+    (``add_generation_prompt``). So the token that ends a turn counts with it."""
+    parts, text = [], ""
+    for i, message in enumerate(messages):
+        is_assistant = message["role"] == "assistant"
+        steps = [(messages[: i + 1], False, is_assistant)]
+        if is_assistant and i:
+            steps.insert(0, (messages[:i], True, False))
+        for known, asked, counts in steps:
+            longer = tokenizer.apply_chat_template(
+                known, tokenize=False, add_generation_prompt=asked
+            )
+            if not longer.startswith(text):
+                raise ArgumentError("it writes earlier turns otherwise when a turn is added")
+            parts.append((longer[len(text) :], counts))
+            text = longer
+    return parts
+
+
+def _pieces_of(document: Document, number: int, tokenizer: Any) -> list[tuple[str, bool]]:
+    """:func:`pieces` of a conversation, and a text as one part that counts."""
+    if isinstance(document.text, str):
+        return [(document.text, True)]
+    problem = f"corpus {document.source}"
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise DataError(f"{problem} has conversations, and the tokenizer has no chat template")
+    try:
+        return pieces(document.text, tokenizer)
+    except Exception as error:  # a template is a program of whoever made the tokenizer
+        raise DataError(
+            f"{problem}: the chat template cannot write conversation {number}: {error}"
+        ) from error
+
+
+def encode(docs: Sequence[Document], tokenizer: Any) -> Corpus:
+    """The token streams of all documents; the manifest has an entry for each source and split.
+
+    Raises:
+        DataError: the tokenizer has no chat template for a conversation, or one that fails.
+    """
+    dtype = token_dtype(len(tokenizer))
+    eos = tokenizer.eos_token_id
+    parts = [_pieces_of(doc, i, tokenizer) for i, doc in enumerate(docs, 1)]
+    texts = [text for doc_parts in parts for text, _ in doc_parts]
+    encodings = iter(tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False))
+    streams: dict[tuple[str, bool], list[np.ndarray]] = {}
+    masks: dict[tuple[str, bool], list[np.ndarray]] = {}
     sources: dict[tuple[str, bool], dict[str, Any]] = {}
     total = hashlib.sha256()
-    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    dtype = token_dtype(len(tokenizer))
-    texts = [d.text for d in docs]
-    encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-    for document, encoding in zip(docs, encodings, strict=True):
-        ids = np.array([*encoding.ids, *eos], dtype=dtype)
-        streams[document.domain, document.held_out].append(ids)
-        facts = {key: value for key, value in vars(document).items() if key != "text"}
-        counts = {"documents": 0, "characters": 0, "tokens": 0, "sha256": hashlib.sha256()}
-        entry = sources.setdefault((document.source, document.held_out), {**facts, **counts})
+    for doc, doc_parts in zip(docs, parts, strict=True):
+        ids: list[int] = []
+        mask: list[bool] = []
+        for _, counts in doc_parts:
+            encoded = next(encodings).ids
+            ids += encoded
+            mask += [counts] * len(encoded)
+        if eos is not None and ids[-1:] != [eos]:
+            ids, mask = [*ids, eos], [*mask, True]
+        key = doc.domain, doc.held_out
+        streams.setdefault(key, []).append(np.array(ids, dtype))
+        masks.setdefault(key, []).append(np.array(mask, bool))
+        entry = sources.setdefault(
+            (doc.source, doc.held_out),
+            {
+                "domain": doc.domain,
+                "source": doc.source,
+                "licence": doc.licence,
+                "held_out": doc.held_out,
+                "documents": 0,
+                "characters": 0,
+                "tokens": 0,
+                "counted": 0,
+                "sha256": hashlib.sha256(),
+            },
+        )
         entry["documents"] += 1
-        entry["characters"] += len(document.text)
+        entry["characters"] += sum(len(text) for text, _ in doc_parts)
         entry["tokens"] += len(ids)
+        entry["counted"] += sum(mask)
+        content = doc.text if isinstance(doc.text, str) else repr(doc.text)
         for digest in (entry["sha256"], total):
-            digest.update(document.text.encode())
-    joined = {key: np.concatenate(parts) for key, parts in streams.items()}
+            digest.update(content.encode())
+    domains = list(dict.fromkeys(doc.domain for doc in docs))
+    counted = {domain: np.concatenate(masks[domain, False]) for domain in domains}
     return Corpus(
-        {domain: joined[domain, False] for domain in domains},
-        {domain: joined[domain, True] for domain in domains},
+        {domain: np.concatenate(streams[domain, False]) for domain in domains},
+        {domain: np.concatenate(streams[domain, True]) for domain in domains},
         [{**entry, "sha256": entry["sha256"].hexdigest()} for entry in sources.values()],
         total.hexdigest(),
+        None if all(isinstance(doc.text, str) for doc in docs) else counted,
     )

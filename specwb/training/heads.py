@@ -9,8 +9,6 @@ target's own distribution at every position, level by level:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +23,6 @@ from specwb.training.diffusion import DiffusionRecipe
 from specwb.training.falcon import FalconRecipe
 from specwb.training.fit import autocast
 from specwb.training.losses import loss_by_position, output_loss
-from specwb.training.path import PathRecipe
 from specwb.training.recipe import (
     DraftRecipe,
     Eagle3Recipe,
@@ -54,48 +51,32 @@ RECIPES: dict[str, type[Recipe]] = {
         DraftRecipe,
         DecisionRecipe,
         DeepRecipe,
-        PathRecipe,
     )
 }
 
 
-class TargetPass:
-    """What the frozen target computes from texts ``ids [B, L]`` by the library's own forward, once
-    for all heads that are trained on it; ``layers`` are the hidden states that they read, numbered
-    as in :mod:`specwb.models.backbone`."""
-
-    @torch.no_grad()
-    def __init__(self, target: Target, ids: Tensor, layers: Iterable[int]) -> None:
-        inner, modules = target.decoder
-        states: dict[int, Tensor] = {}
-        wanted = sorted({i for i in layers if i > 0})
-        hooks = [modules[i - 1].register_forward_hook(_store(states, i)) for i in wanted]
-        try:
-            with autocast(ids.device):
-                normed = inner(input_ids=ids, use_cache=False).last_hidden_state
-        finally:
-            for hook in hooks:
-                hook.remove()
-        self.states = {**states, 0: target.backbone.embed(ids), -1: normed}
-        self.outputs = TargetOutputs(
-            ids,
-            self.states[0].float(),
-            self.states[0][:, :, :0],
-            normed.float(),
-            partial(_logits, target, normed.dtype),
-        )
-
-    def for_head(self, features: tuple[int, ...]) -> TargetOutputs:
-        """The same with the features of one head."""
-        chosen = [self.states[i] for i in features]
-        if not chosen:
-            return self.outputs
-        return replace(self.outputs, features=torch.cat(chosen, -1).float())
-
-
+@torch.no_grad()
 def target_outputs(target: Target, ids: Tensor, features: tuple[int, ...]) -> TargetOutputs:
-    """Runs the frozen target over a text ``ids [B, L]`` for one head."""
-    return TargetPass(target, ids, features).for_head(features)
+    """What the frozen target computes from texts ``ids [B, L]``, by the library's own forward.
+
+    ``features`` are the hidden states that a head reads, numbered as in
+    :mod:`specwb.models.backbone`."""
+    inner, modules = target.decoder
+    states: dict[int, Tensor] = {}
+    hooks = [
+        modules[i - 1].register_forward_hook(_store(states, i))
+        for i in sorted({i for i in features if i > 0})
+    ]
+    try:
+        with autocast(ids.device):
+            normed = inner(input_ids=ids, use_cache=False).last_hidden_state
+    finally:
+        for hook in hooks:
+            hook.remove()
+    states |= {0: target.backbone.embed(ids), -1: normed}
+    read = torch.cat([states[i] for i in features], -1) if features else normed[:, :, :0]
+    head = partial(_logits, target, normed.dtype)
+    return TargetOutputs(ids, states[0].float(), read.float(), normed.float(), head)
 
 
 @torch.no_grad()

@@ -52,9 +52,6 @@ class Plan:
     warmup: Annotated[int, Option("steps in which learning rates rise", low=0)] = 100
     cooldown: Annotated[float, Option("share of the steps, with hold", within="[0, 1]")] = 0.4
     end: Annotated[float, Option("the last learning rate, as a share", within="[0, 1]")] = 0.02
-    save_seconds: Annotated[
-        float, Option("time between two checkpoints, at least", within="[0, inf)")
-    ] = 60.0
 
     def scale(self, step: int) -> float:
         """Returns the factor of the learning rates at a step."""

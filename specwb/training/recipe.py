@@ -6,10 +6,10 @@ Loop, text, measurement and files are in :mod:`specwb.training.heads`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +27,6 @@ from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError, process_rows
 from specwb.training.settings import count, number, word
-
-T = TypeVar("T")
 
 POSITIONS = {"cpu": 64, "cuda": 4096}
 """Whose logits over the whole vocabulary are computed at once."""
@@ -123,7 +121,7 @@ class TargetOutputs:
     head: Callable[[Tensor], Tensor]
     following: Tensor | None = None
     counted: Tensor | None = None
-    _made: dict[Any, Any] = field(default_factory=dict)
+    _wanted: Wanted | None = None
 
     @cached_property
     def logits(self) -> Tensor:
@@ -136,16 +134,11 @@ class TargetOutputs:
         for states in _split(self.normed[rows]):
             yield self.head(states).float()
 
-    def once(self, key: Any, make: Callable[[], T]) -> T:
-        """What several heads need of these texts; the first of them makes it for all."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
-
     def wanted(self, words: Tensor | None) -> Wanted:
-        """What heads with these words are to learn."""
-        key = None if words is None else words.cpu().numpy().tobytes()
-        return self.once(("wanted", key), lambda: Wanted(self, words))
+        """What a head with these words is to learn, computed once."""
+        if self._wanted is None:
+            self._wanted = Wanted(self, words)
+        return self._wanted
 
 
 class Wanted:

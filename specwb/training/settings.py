@@ -61,10 +61,7 @@ def word(*choices: str) -> Option:
 
 PARTS = (Plan, Batch, Objective)
 TRAINING: dict[str, Option] = {
-    name: option
-    for part in PARTS
-    for name, option in options_of(part, part).items()
-    if name != "save_seconds"
+    name: option for part in PARTS for name, option in options_of(part, part).items()
 }
 """The settings of a training, by name."""
 
@@ -85,8 +82,8 @@ class Settings:
 
     @property
     def flat(self) -> dict[str, Any]:
-        parts = {**asdict(self.plan), **asdict(self.batch), **asdict(self.objective), **self.head}
-        return {name: value for name, value in parts.items() if name != "save_seconds"}
+        """All settings in one table of names."""
+        return {**asdict(self.plan), **asdict(self.batch), **asdict(self.objective), **self.head}
 
     @property
     def tokens(self) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.core import files
-from specwb.core.files import TALKS, claim, document, from_json, home
+from specwb.core.files import TALKS, claim, document, home
 from specwb.core.progress import progress
 from specwb.engine.decoding import decode
 from specwb.engine.methods import method
@@ -36,23 +36,7 @@ ANSWERING = (0.0, 0.7, 1.0)  # of answers
 TOP_P = 0.95
 SHORT = 8  # letters; a request of fewer is left out
 MARK = "QXZJQ"  # stands for the user's words in a template
-_TURN = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
-}
-BLOCK = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "required": ["messages", "temperatures", "tokens", "ended"],
-        "properties": {
-            "messages": {"type": "array", "items": _TURN, "minItems": 2, "maxItems": 2},
-            "tokens": {"type": "integer", "minimum": 1},
-            "ended": {"type": "boolean"},
-        },
-    },
-}
+BLOCK = {"type": "array", "items": {"required": ["messages", "tokens", "ended"], **files.OBJECT}}
 """The schema of a block's file."""
 
 
@@ -150,40 +134,41 @@ def write(
     Complete blocks lie in the folder ``out`` + ``.blocks``, where a later call, for more tokens
     too, goes on. ``given`` is a prompt set or file (:func:`specwb.models.questions.load_prompts`)
     whose questions are answered, instead of requests that the model writes; fewer tokens come if
-    they end."""
+    they end.
+
+    Raises:
+        TrainingError: the tokenizer has no template to write in, or no requests come.
+    """
     claim({"--out": (out, TALKS)})
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))
     out = home(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     model = trained_on(target, device, dtype)
-    before, behind = frame(model.tokenizer)
-    # of every conversation a request and an answer
-    turns = QUESTION + ANSWER
-    what = f"{tokens:,} tokens of answers, {rows:,} conversations at a time"
+    turns = QUESTION + ANSWER  # of every conversation a request and an answer
     # of a token's keys and values in all layers at least as much as of one hidden state
     state = model.backbone.config.hidden_size * model.dtype.itemsize
     memory = rows * min(turns, model.context) * state
-    limits: dict[str, Any] = {"lower": "--set tokens or --rows", "memory": memory}
-    say(check_work(model, what, tokens / rows * turns / ANSWER, rows, **limits))
-    made_by = model.fingerprint, str(model.dtype), seed, before, behind
+    what = f"{tokens:,} tokens of answers, {rows:,} conversations at a time"
+    passes, lower = tokens / rows * turns / ANSWER, "--set tokens or --rows"
+    say(check_work(model, what, passes, rows, lower=lower, memory=memory))
     order = [temperatures(number) for number in range(9)]
+    made_by = model.fingerprint, str(model.dtype), seed, *frame(model.tokenizer)
     contents = [*made_by, rows, QUESTION, ANSWER, order, TOP_P, SHORT, questions]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key
     lines: list[dict[str, Any]] = []
     with progress("conversations", lasting=True) as move:
-        move(0.0, f"0 of {tokens:,} tokens of answers")
         try:
-            for number, fresh in enumerate(_blocks(model, folder, questions, seed, rows), start=1):
+            for number, fresh in enumerate(_blocks(model, folder, questions, seed, rows)):
                 lines += fresh
                 written = sum(line["tokens"] for line in lines)
-                if number > 16 and written < number:
-                    name = repr(model.name)
-                    raise TrainingError(f"{name} writes no requests from its bare template")
                 move(written / tokens, f"{written:,} of {tokens:,} tokens of answers")
                 if written >= tokens:
                     break
+                if written <= number and number >= 16:
+                    name = repr(model.name)
+                    raise TrainingError(f"{name} writes no requests from its bare template")
         except KeyboardInterrupt:
             if lines:  # otherwise an earlier file is as good
                 _save(lines, out)
@@ -202,22 +187,26 @@ def _blocks(
     while not questions or number * rows < len(questions):
         path = folder / f"{number:05}.json"
         if path.is_file():
-            found = document(path, BLOCK, TrainingError, "delete it, and it is written anew")
+            talks = document(path, BLOCK, TrainingError, "delete it, and it is written anew")
         else:
             some = questions[number * rows : (number + 1) * rows]
             # a method of its own: graphs of a thousand rows, and caches, go with the block
-            found = block(model, method("ar", model), number, seed, some, rows)
-            files.write(json.dumps(found), path)
-        fresh = [line for line in found if line["messages"][0]["content"] not in seen]
-        seen |= {line["messages"][0]["content"] for line in fresh}
-        yield [cut(line, model.tokenizer) for line in fresh]
+            talks = block(model, method("ar", model), number, seed, some, rows)
+            files.write(json.dumps(talks), path)
+        fresh = [talk for talk in talks if talk["messages"][0]["content"] not in seen]
+        seen |= {talk["messages"][0]["content"] for talk in fresh}
+        yield [cut(talk, model.tokenizer) for talk in fresh]
         number += 1
 
 
 def _save(lines: list[dict[str, Any]], out: Path) -> None:
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     files.write(text, out)
-    say(summary(lines))
+    answers, ended = (sum(line[key] for line in lines) for key in ("tokens", "ended"))
+    say(
+        f"{len(lines)} conversations, {answers} tokens of answers, "
+        f"{ended / max(1, len(lines)):.0%} of which end by themselves"
+    )
 
 
 def cut(line: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
@@ -246,30 +235,3 @@ def before_loop(ids: Sequence[int], n: int = 8, times: int = 3) -> int:
             if len(places) == times:
                 return i
     return len(ids)
-
-
-def fingerprint(request: str) -> str:
-    """Names a request, whatever its letters' case and its spaces: 12 hexadecimal digits."""
-    words = " ".join(request.lower().split())
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
-
-
-def requests(corpus: Path) -> list[str]:
-    """The fingerprints of all users' turns of a .jsonl file, sorted: what shows, beside a trained
-    head, that no prompt of an evaluation was among them."""
-    from specwb.training.chats import turns
-
-    lines = enumerate(home(corpus).read_text("utf-8").split("\n"), 1)
-    entries = [(i, from_json(line)) for i, line in lines if line.strip()]
-    talks = [turns(entry, f"line {i}") for i, entry in entries if "text" not in entry]
-    said = (turn["content"] for talk in talks for turn in talk if turn["role"] == "user")
-    return sorted({fingerprint(request) for request in said})
-
-
-def summary(lines: Sequence[dict[str, Any]]) -> str:
-    answers = sum(line["tokens"] for line in lines)
-    ended = sum(line["ended"] for line in lines)
-    return (
-        f"{len(lines)} conversations, {answers} tokens of answers, "
-        f"{ended / max(1, len(lines)):.0%} of which end by themselves"
-    )

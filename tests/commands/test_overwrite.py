@@ -166,7 +166,6 @@ def test_what_harms_nothing_is_allowed(monkeypatch, tmp_path, command, given):
 TALKS = "".join(f'{{"messages": [{{"role": "user", "content": "{n}"}}]}}\n' for n in range(200))
 PROMPTS = '{"question_id": 1, "category": "a", "turns": ["one"]}\n'
 EVALUATE = ["evaluate", "--bench", "p.jsonl", "--methods", "pld", "--out", "ev"]
-HEADS = ["train", "heads", "--corpus", "talks.jsonl", "--recipe", "r.toml", "--out"]
 LOST = {
     "evaluate: a table over the store": (
         [*EVALUATE, "--csv", "ev/store.sqlite"],
@@ -192,11 +191,6 @@ LOST = {
         ["train", "talks", "--out", "proj"],
         "--out: proj is a folder, give the name of a file",
     ),
-    "heads into a project": (
-        [*HEADS, "proj"],
-        "proj/README.md is there and not a file of specwb train heads; move it away",
-    ),
-    "heads into the project that one works in": ([*HEADS, "."], "README.md is there and not a "),
     "a head into a project": (
         ["train", "medusa", "--out", "proj"],
         "proj is there and not a trained head; move it away",
@@ -247,7 +241,6 @@ def test_no_file_of_a_users_is_lost(monkeypatch, capsys, tmp_path, arguments, wo
     Path("ev/answers/ar.jsonl").write_text("{}\n")
     Path("talks.jsonl").write_text(TALKS)
     Path("p.jsonl").write_text(PROMPTS)
-    Path("r.toml").write_text("[batch]\nrows = 2\nlength = 16\nsteps = 1\n[heads.medusa]\n")
     Path("s.toml").write_text('prompts = "p.jsonl"\n[[methods]]\nmethod = "ar"\n')
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert words in refused(monkeypatch, capsys, *arguments)

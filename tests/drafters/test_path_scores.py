@@ -3,11 +3,8 @@ decoding keeps the distribution, and what is refused."""
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
-from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import test_decoding_distribution as decoding
@@ -28,8 +25,6 @@ from specwb.models.path import (
     sampled_walk,
 )
 from specwb.models.questions import load_prompts
-from specwb.training.heads import RECIPES, step_loss, target_outputs
-from specwb.training.recipe import Moment
 
 
 def scores(rows: int = 2, k: int = 3, m: int = 3) -> torch.Tensor:
@@ -161,78 +156,6 @@ def test_the_distribution_of_the_text_is_the_targets(options, name):
 # ------------------------------------------------------------------------------- training and files
 
 
-@pytest.fixture
-def recipe(monkeypatch):
-    """Over the tiny diffusion model, everything in float32, of a target that is surer than most."""
-    monkeypatch.setattr("specwb.training.heads.autocast", lambda device: nullcontext())
-    target = tiny.with_mask(tiny.target())
-    made = RECIPES["path"].__new__(RECIPES["path"])
-    made.target = target
-    made.settings = {**RECIPES["path"].defaults(), "block": 4, "top": 6}
-    made.diffusion = tiny.head("diffusion")
-    return made
-
-
-def test_training_learns_what_follows_what(recipe):
-    """The loss falls, and behind the text's tokens the best candidates are right more often than
-    the model's own first choices."""
-    ids = torch.tensor([tiny.plain("llama", (i, i + 1), 48) for i in range(8)])
-
-    def seen():
-        outputs = target_outputs(recipe.target, ids, ())
-        head = outputs.head
-        outputs.head = lambda states: head(states) / 0.25
-        return outputs
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        head = recipe.make(None, {})
-        optimiser = torch.optim.AdamW(head.parameters(), 5e-3)
-        losses = []
-        for step in range(40):
-            loss = step_loss(recipe, head, seen(), Moment(step / 40, 0, step, len(ids)))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            losses.append(loss.item())
-    assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
-    head.eval()
-    found = recipe.measure(head, seen())
-    right = [row[0] for row in found["rank"]]
-    assert sum(right) > sum(found["row"])
-    assert all(0 <= x <= 1 for x in [*right, *found["row"], *found["sampled"]])
-
-
-def test_lattices_are_those_of_drafting(recipe):
-    """Ids, log-probabilities, states and the target's say of one block, computed by themselves."""
-    from specwb.drafters.diffuspec_parts.lattice import candidates
-    from specwb.models.layers import rms
-    from specwb.models.masked import Blocks
-
-    target, model = recipe.target, recipe.diffusion
-    ids = torch.tensor([tiny.plain("llama", (3, 4), 24)])
-    found = recipe.lattices(target_outputs(target, ids, ()), 3, 4)
-    text = ids[0, : 3 + 4].tolist()  # the second block begins behind it
-    n = len(text)
-    tokens = torch.tensor([[*text, 0, 0, 0, 0]])
-    length, k = torch.tensor([n]), torch.tensor([4])
-    with torch.inference_mode():
-        blocks = Blocks(model, 1, n + 5)
-        said = blocks.say(tokens, length, n, torch.zeros_like(length), n, k, 4)
-        states = rms(said[1], blocks.backbone.norm)
-    best = candidates(said[0], 6, target.vocabulary, model.banned, None)
-    assert torch.equal(found.ids[1], best[0, 0].long())
-    assert torch.allclose(found.logq[1].double(), best[1, 0], atol=1e-4)
-    assert torch.allclose(found.states[1], states[0], atol=1e-3)
-    assert found.anchor[1] == text[-1]
-    with torch.no_grad():
-        p = target.model(ids).logits[0, n - 1 : n + 3].softmax(-1)
-    assert torch.allclose(found.p[1], p.gather(1, found.ids[1]), atol=1e-4)
-    assert torch.equal(found.best[1], p.argmax(-1))
-    ranks = [row.index(x) if x in row else -1 for row, x in zip(found.ids[1].tolist(), ids[0, n:])]
-    assert found.rank[1].tolist() == ranks
-
-
 def test_a_saved_scorer_scores_the_same(tmp_path):
     target = tiny.target()
     made = tiny.scorer(target)
@@ -258,7 +181,7 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
         build(k=9, score=made)
     with pytest.raises(MethodError, match="up to 15 candidates per place, top is 16"):
         build(k=4, top=16, score=made)
-    with pytest.raises(MethodError, match="no path scorer of its own; specwb train path"):
+    with pytest.raises(MethodError, match="has no path scorer of its own"):
         build(k=4, score="pair")
     with pytest.raises(MethodError, match="there is no folder nowhere"):
         build(k=4, score="nowhere")
@@ -295,20 +218,3 @@ def test_the_shipped_scorer_decodes_what_plain_decoding_does_and_keeps_more():
     row = specwb.decode(lab, prompts, "diffuspec:k=8,score=none", **run)
     assert walk.tokens == row.tokens == plain.tokens
     assert sum(walk.step_counts) < sum(row.step_counts)
-
-
-def test_scorers_that_are_trained_together_share_their_lattices(recipe):
-    other = copy.copy(recipe)
-    other.settings = {**recipe.settings, "decay": 0.5}
-    ids = torch.tensor([tiny.plain("llama", (3, 4), 24)])
-    outputs = target_outputs(recipe.target, ids, ())
-    found = recipe.lattices(outputs, 3, 4)
-    assert other.lattices(outputs, 3, 4) is found
-    counted = torch.arange(24) % 2 == 0
-    some = other.lattices(replace(outputs, counted=counted[None]), 3, 4)
-    assert some.ids is found.ids
-    assert torch.equal(some.counted, counted[2:22].view(5, 4))  # of the tokens behind place 2
-    assert found.counted.all()
-    assert other.lattices(outputs, 3, 2) is not found
-    other.settings["top"] = 5
-    assert other.lattices(outputs, 3, 4).ids.shape[-1] == 5

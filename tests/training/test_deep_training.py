@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +13,8 @@ from killed import random_corpus, trained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specwb
-from specwb.core.files import weights_hash
 from specwb.training import fit
 from specwb.training.deep import SPREAD, DeepDraft, DeepRecipe
-from specwb.training.fit import TrainingError
 from specwb.training.heads import step_loss, target_outputs
 from specwb.training.recipe import Moment
 
@@ -51,15 +48,6 @@ def ids(rows: int, length: int = 9) -> torch.Tensor:
 
 
 # ---------------------------------------------------------------------------------- where it begins
-
-
-def test_its_config():
-    config = first_model().net.config
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
-    assert [getattr(config, name) for name in names] == [6, 16, 2, 1]
-    assert (config.intermediate_size, config.vocab_size) == (24, V)
-    assert config.max_position_embeddings == target().context
-    specwb.load(first_model().net)  # the backbone runs it
 
 
 def test_it_begins_with_the_targets_embeddings():
@@ -124,15 +112,6 @@ def test_the_folder_is_an_ordinary_model(family):
     assert size < 3 * sum(p.numel() for p in theirs.parameters())
 
 
-def test_the_card_names_the_target_and_the_files(family):
-    card = json.loads((family / "deep" / "card.json").read_text())
-    assert card["target_sha256"] == specwb.load(family / "target").sha256
-    assert card["sha256"] == weights_hash(family / "deep")
-    assert {name: card[name] for name in SMALL} == SMALL
-    model = specwb.load(family / "deep").model
-    assert card["parameters"] == sum(p.numel() for p in model.parameters())
-
-
 def test_easyspec_drafts_with_what_lies_beside_the_target(family):
     loaded = specwb.load(family / "target")
     assert loaded.own_head("deep") == family / "deep"
@@ -147,22 +126,3 @@ def test_easyspec_drafts_with_what_lies_beside_the_target(family):
     other = specwb.load(tiny.build("llama", seed=9))
     other.heads = family
     assert other.own_head("deep") is None, "of another target"
-
-
-def test_a_target_in_half_precision(tmp_path):
-    """The draft model is trained in float32 beside it."""
-    half = specwb.load(
-        copy.deepcopy(tiny.target().model), dtype="bfloat16", tokenizer=target().tokenizer
-    )
-    train(tmp_path / "deep", model=half)
-    assert {w.dtype for w in trained_state(tmp_path).values()} == {torch.float32}
-
-
-# ---------------------------------------------------------------------------------- what is refused
-
-
-def test_a_target_without_a_tokenizer(tmp_path):
-    """A draft model is saved with one; it is refused before it is trained."""
-    with pytest.raises(TrainingError, match="tokenizer"):
-        train(tmp_path / "out", model=tiny.target())
-    assert not (tmp_path / "out.checkpoint.pt").exists()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import families
@@ -18,7 +17,7 @@ import tiny
 import torch
 from killed import random_corpus, trained
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import specwb
 from specwb.models.diffusion import DiffusionModel, load_diffusion
@@ -27,9 +26,7 @@ from specwb.training import fit, heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
-from specwb.training.optim import Plan, optimisers
 from specwb.training.recipe import Level, Moment, TargetOutputs
-from specwb.training.settings import Objective
 
 V, MASK = tiny.VOCABULARY, tiny.MASK
 WORDS = [f"w{i}" for i in range(V)]
@@ -57,13 +54,6 @@ def head(ends: tuple[int, ...] = ()) -> DiffusionModel:
     model = tiny.loud(lambda: diffusion_recipe().make(None, {}), 3)  # type: ignore[arg-type]
     model.ends = ends
     return model
-
-
-def saying() -> Any:
-    """Returns a model whose states are its logits."""
-    lm_head = nn.Linear(V, V, bias=False)
-    nn.init.eye_(lm_head.weight)
-    return SimpleNamespace(ends=(), net=SimpleNamespace(lm_head=lm_head))
 
 
 def random_outputs(rows: int = 3, length: int = 30, seed: int = 0) -> TargetOutputs:
@@ -169,37 +159,11 @@ def test_partly_masked_blocks_predict_what_a_later_step_of_drafting_does(k, ends
     assert bool(filled) is bool(ends)
 
 
-def test_ends_fill_the_rest_of_a_block():
-    tokens = torch.tensor([[[7, 2, 8, 5, 9], [1, 1, 1, 1, 1], [5, 2, 2, 7, 7], [1, 1, 1, 1, 2]]])
-    full, after = fill_after_end(tokens, ENDS)
-    assert full[0].tolist() == [[7, 2, 2, 2, 2], [1, 1, 1, 1, 1], [5, 5, 5, 5, 5], [1, 1, 1, 1, 2]]
-    assert after[0].int().tolist() == [[0, 0, 1, 1, 1], [0] * 5, [0, 1, 1, 1, 1], [0] * 5]
-    same, none = fill_after_end(tokens, ())
-    assert torch.equal(same, tokens)
-    assert not none.any()
-
-
 # ----------------------------------------------------------------------- what is learnt by position
 
 
 def moments(count: int, rows: int = 3) -> list[Moment]:
     return [Moment(0.0, 0, step, rows) for step in range(count)]
-
-
-def test_blocks_of_every_length_begin_everywhere():
-    """k is log-uniform in 2..block; blocks begin at 1..k and lie within the text."""
-    model, text, recipe = head(), random_outputs(1, 40), diffusion_recipe(block=6)
-    seen = set()
-    for moment in moments(300, 1):
-        step = Step(recipe, model, text, moment)
-        assert 1 <= step.first <= step.k
-        blocks = step.masked.shape[1]
-        assert 40 - step.k < step.first + blocks * step.k <= 40
-        seen.add((step.k, step.first))
-    assert seen == {(k, first) for k in range(2, 7) for first in range(1, k + 1)}
-    lengths = [int(2 * 3 ** moment.number(0) + 0.5) for moment in moments(3000)]
-    wanted = [np.log(min(k + 0.5, 6) / max(k - 0.5, 2)) / np.log(3) for k in range(2, 7)]
-    assert [lengths.count(k) / 3000 for k in range(2, 7)] == pytest.approx(wanted, abs=0.03)
 
 
 @pytest.mark.parametrize("ends", [(), ENDS], ids=["no ends", "ends"])
@@ -266,85 +230,6 @@ def test_labels_weights_and_predictions_by_position(full, ends):
     assert learnt["distribution"] > 50
     assert bool(learnt["token"]) is bool(learnt["nothing"]) is (full < 1)
     assert bool(learnt["filled"]) is bool(ends)
-
-
-def test_masked_positions_weigh_one_over_the_share_that_is_masked():
-    """So every position weighs 1 on average, whatever the share t is.
-
-    t is one for all positions of a block, and 1 for the share ``full`` of the blocks.
-    """
-    rows, length = 400, 16
-    nothing = (torch.zeros(rows, length, 1) for _ in range(4))
-    text = TargetOutputs(torch.randint(MASK, (rows, length)), *nothing)
-    recipe = diffusion_recipe(block=8, full=0.25, decay=1.0)
-    model = saying()
-    masks: list[Tensor] = []
-
-    def states(head, ids, first, k, masked):
-        masks.append(masked)
-        return torch.zeros(rows, length, 1), torch.zeros(*masked.shape, 1)
-
-    recipe.states = states  # type: ignore[method-assign]
-    completely_masked, means, shares = [], [], []
-    for moment in moments(60, rows):
-        _, level = recipe.training_levels(model, text, moment)
-        masked, k = masks[-1], masks[-1].shape[2] + 1
-        weights = level.weights.view(rows, masked.shape[1], k - 1)
-        if k < 6:
-            continue
-        means.append(weights[:, :, :-1].flatten(0, 1).mean(0))
-        for row, block_mask in zip(weights[:, 0, :-1].tolist(), masked[:, 0].tolist()):
-            different = {round(w, 4) for w in row if w}
-            assert len(different) <= 1
-            if different and not all(block_mask):
-                shares.append((1 / different.pop(), sum(block_mask[1:]) / (k - 2)))
-        completely_masked.append(masked.all(-1).float().mean())
-    assert float(torch.cat(means).mean()) == pytest.approx(1, abs=0.03)
-    assert min(t for t, _ in shares) < 0.2
-    assert max(t for t, _ in shares) > 0.9
-    # a quarter by choice, and of the others those in which every position happened to be masked
-    assert 0.25 < float(torch.stack(completely_masked).mean()) < 0.45
-    low, high = ([share for t, share in shares if a <= t < b] for a, b in ((0.2, 0.4), (0.6, 0.8)))
-    assert np.mean(low) < 0.5 < np.mean(high)
-
-
-def test_the_loss_by_position():
-    text, model, moment = random_outputs(2, 26), head(ENDS), Moment(0.0, 0, 5, 2)
-    recipe = diffusion_recipe(decay=0.7)
-    step = Step(recipe, model, text, moment)
-    total = 0.0
-    for scale, level in ((1.0, step.text_level), (Objective().level_decay, step.block_level)):
-        logits, (rows, m) = level.logits.detach(), level.logits.shape[:2]
-        at = level.select(torch.arange(26).expand(rows, -1))
-        for row in range(rows):
-            for n in range(m):
-                p = text.logits[row, at[row, n]].softmax(-1)
-                if level.labels is not None and level.labels[row, n] >= 0:
-                    p = torch.eye(V)[level.labels[row, n]]
-                weight = 1.0 if level.weights is None else float(level.weights[row, n])
-                cross_entropy = float(-(p * logits[row, n].log_softmax(-1)).sum())
-                total += scale * weight * cross_entropy / (rows * m)
-    assert heads.step_loss(recipe, model, text, moment).item() == pytest.approx(total, rel=1e-5)
-    assert (step.block_level.labels >= 0).any()
-
-
-def test_two_processes_mask_what_one_does(monkeypatch):
-    text, recipe, moment = random_outputs(4), diffusion_recipe(), Moment(0.1, 5, 7, 4)
-    full = Step(recipe, head(), text, moment)
-    for index in range(2):
-        monkeypatch.setattr(
-            fit,
-            "_processes",
-            lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
-        )
-        names = ("ids", "embedded", "features", "normed")
-        part_text = replace(text, **{name: getattr(text, name)[index::2] for name in names})
-        part = Step(recipe, head(), part_text, moment)
-        assert (part.k, part.first) == (full.k, full.first)
-        assert torch.equal(part.masked, full.masked[index::2])
-        assert torch.equal(part.block_level.weights, full.block_level.weights[index::2])
-        assert torch.equal(part.block_level.labels, full.block_level.labels[index::2])
-    assert not full.masked.all()
 
 
 # ---------------------------------------------------------------------- what is measured is drafted
@@ -430,15 +315,6 @@ def test_the_first_level_begins_as_the_draft_model(tmp_path, tied, layers):
     assert fresh.net.config.hidden_size == 32
 
 
-def test_a_draft_of_another_kind_is_refused(tmp_path):
-    tiny.build("qwen2").save_pretrained(tmp_path)
-    tiny.tokenizer(WORDS).save_pretrained(tmp_path)
-    with_draft = copy.copy(target())
-    with_draft.draft = str(tmp_path)
-    with pytest.raises(TrainingError, match="is no Llama with the target's tokens; use start=none"):
-        DiffusionRecipe(with_draft, {}).make(None, {})  # type: ignore[arg-type]
-
-
 # ------------------------------------------- between the target's embedding and its output layer
 
 
@@ -447,33 +323,6 @@ def from_target(dtype: torch.dtype = torch.float32, **settings) -> tuple[Any, Di
     settings = {"layers": 2, "block": 8, "start": "target", **settings}
     recipe = DiffusionRecipe(tiny.target(dtype=dtype), settings)
     return recipe, recipe.make(TEXT, {"text": 1.0})
-
-
-def test_a_model_that_goes_on_from_another(tmp_path):
-    """It begins with that model's weights and words."""
-    _, old = from_target(vocabulary=40)
-    old = tiny.loud(lambda: old, 5)
-    old.save(tmp_path / "old", {})
-    sha = load_diffusion(tmp_path / "old", tiny.target()).card["sha256"]
-    begun = {"vocabulary": 0, "start": str(tmp_path / "old")}
-    recipe, model = from_target(**begun)
-    assert recipe.initial_weights() == f"of {sha}"
-    assert torch.equal(model.words, old.words)
-    own, theirs = (
-        model.net.state_dict(),
-        load_diffusion(tmp_path / "old", tiny.target()).net.state_dict(),
-    )
-    assert {name: w.tolist() for name, w in own.items()} == {
-        name: w.tolist() for name, w in theirs.items()
-    }
-    recipe.save(model, tmp_path / "new", {})
-    assert load_diffusion(tmp_path / "new", tiny.target()).card["start_sha256"] == sha
-    for settings, problem in (
-        ({"layers": 3}, "must be a model of layers=3 that shares the target's embedding"),
-        ({"vocabulary": 40}, "the words are those of .*; leave out vocabulary"),
-    ):
-        with pytest.raises(TrainingError, match=problem):
-            from_target(**begun | settings)
 
 
 @pytest.mark.parametrize("count", [0, 40])
@@ -491,48 +340,6 @@ def test_all_of_the_targets_layers_begin_as_the_target(count):
     close(first.logits, first.select(outputs.logits)[..., words])
     embedding = recipe.target.backbone.embed.weight
     torch.testing.assert_close(model.net.model.embed_tokens.mask_embedding, embedding.mean(0))
-
-
-def test_fewer_layers_are_the_first_ones_and_the_last():
-    recipe, model = from_target(layers=2)
-    inner, source = model.net.model, recipe.target.backbone.inner
-    for layer, number in zip(inner.layers, (0, 2), strict=True):
-        for name, weight in source.layers[number].state_dict().items():
-            assert torch.equal(layer.state_dict()[name], weight)
-    assert torch.equal(inner.norm.weight, source.norm.weight)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_step_changes_the_layers_and_the_mask_but_not_the_target(dtype):
-    recipe, model = from_target(dtype, vocabulary=40)
-    before = {name: w.clone() for name, w in model.named_parameters()}
-    theirs = recipe.target.model.state_dict()
-    kept = {name: w.clone() for name, w in theirs.items()}
-    plan = Plan(steps=10)
-    steppers = optimisers(model, plan, recipe.adam_matrices(model))
-    adam = steppers[-1].param_groups[0]["params"]
-    assert any(p is model.net.model.embed_tokens.mask_embedding for p in adam)
-    outputs = target_outputs(recipe.target, random_outputs().ids, ())
-    loss = heads.step_loss(recipe, model, outputs, Moment(0.0, 0, 0, 3))
-    loss.backward()
-    for optimiser in steppers:
-        optimiser.step()
-    assert loss.isfinite()
-    assert all(not torch.equal(w, before[name]) for name, w in model.named_parameters())
-    assert all(torch.equal(w, kept[name]) for name, w in theirs.items())
-    assert all(w.grad is None for w in recipe.target.model.parameters())
-    assert not any("lm_head" in name or "table" in name for name in model.state_dict())
-
-
-def test_a_token_that_is_none_of_the_words_is_not_learnt():
-    recipe, model = from_target(vocabulary=20, full=0.0)
-    text, unknown = target_outputs(recipe.target, random_outputs().ids, ()), 0
-    for moment in moments(8):
-        level = Step(recipe, model, text, moment).block_level
-        is_unknown = (level.labels >= 0) & ~torch.isin(level.labels, model.words)
-        assert not level.weights[is_unknown].any()
-        unknown += int(is_unknown.sum())
-    assert unknown > 20
 
 
 @pytest.mark.parametrize("count", [0, 40])

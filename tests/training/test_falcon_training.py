@@ -99,21 +99,6 @@ def drawn(rows: int, blocks: int, seed: int = 0) -> tuple[torch.Tensor, torch.Te
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_the_choices_of_figure_2(k):
-    """For k = 4: the first pair, the first two, the first three, equally often; never the last."""
-    order, _ = drawn(1, 300)
-    lengths = (torch.arange(300)[None] + 0.5) / 300
-    mask = glance_mask(torch.tensor([300 * k]), 300 * k + 1, k, order, lengths)
-    blocks = mask[0, :-1].view(300, k).int().tolist()
-    choices = [tuple(int(i < length) for i in range(k)) for length in range(1, k)]
-    assert [blocks.count(list(choice)) for choice in choices] == [300 // (k - 1)] * (k - 1)
-    assert (1, 1, 1, 0) in choices or k < 4
-    extremes = torch.tensor([[0.0, 1.0]])  # of a uniform
-    mask = glance_mask(torch.tensor([9]), 2 * k, k, torch.rand(1, 2), extremes)
-    assert mask.view(2, k).sum(1).tolist() == [1, k - 1]
-
-
-@pytest.mark.parametrize("k", [2, 3, 4])
 def test_exactly_count_pairs_are_replaced(k):
     """Or all that can be; of blocks in random order, only the last one taken is cut short."""
     rows, blocks = 40, 6
@@ -138,24 +123,6 @@ def test_exactly_count_pairs_are_replaced(k):
     first = mask.view(rows, blocks, k)[:, :, 0]
     assert torch.equal(first.int().argmax(1), order.argmin(1))
     assert len(set(order.argmin(1).tolist())) == blocks
-
-
-def test_random_pairs():
-    order, lengths = drawn(400, 8)
-    count = torch.arange(400) % 11
-    mask = glance_mask(count, 10, 4, order, lengths, "random")
-    assert mask.sum(1).tolist() == count.clamp_max(8).tolist()
-    assert not mask[:, 8:].any()
-    assert mask[count == 4].float().mean(0)[:8].tolist() == pytest.approx([0.5] * 8, abs=0.25)
-
-
-@pytest.mark.parametrize("where", ["prefix", "random"])
-def test_blocks_of_one_never_glance(where):
-    step = Step(
-        falcon_recipe(1, where=where, glance=1), head(1), random_outputs(), Moment(0.0, 0, 0, 3)
-    )
-    assert step.mask is None or not step.mask.any()
-    assert all(level.weights is None or level.weights.all() for level in step.levels)
 
 
 @pytest.mark.parametrize("where", ["prefix", "random"])
@@ -189,42 +156,6 @@ def test_lambda_times_the_mistakes_are_replaced(k, where):
                 assert int(step.mask[row].sum()) == min(int(step.count[row]), limit)
 
 
-def test_a_mistake_at_a_place_without_a_loss_is_none():
-    """A user's turns have no loss, nor has a place whose best token is none of the head's words."""
-    text, k = random_outputs(), 2
-    text.counted = torch.arange(22).expand(3, -1) % 5 > 1
-    best = text.logits.argmax(-1)
-    words = best.unique()[::2]
-    config, width = eagle_config(tiny.target(), 2), tiny.target().backbone.config.hidden_size
-    model = FalconHead(config, width, k, "linear", words=words)
-    step = Step(falcon_recipe(k, glance=1, glance_end=1), model, text, steps(k, 3)[0])
-    m = step.mask.shape[1]
-    embedded, features = text.embedded[:, 1 + step.o :][:, :m], text.features[:, step.o :][:, :m]
-    (states,) = model.unroll(embedded, features, 1)
-    drafted = words[model.output(tiny.target().backbone.lm_head)(model.last(states)).argmax(-1)]
-    for row in range(3):
-        places = range(step.o + k, 22)
-        wrong = [at for at in places if drafted[row, at - step.o - k] != best[row, at]]
-        with_loss = [at for at in wrong if text.counted[row, at] and best[row, at] in words]
-        assert 0 < len(with_loss) < len(wrong)
-        assert int(step.count[row]) == len(with_loss)
-
-
-def test_lambda():
-    recipe = falcon_recipe(2)
-    assert [recipe.ratio(x) for x in (0.0, 0.5, 1.0)] == [0.4, 0.2, 0.0]  # the paper's
-    recipe = falcon_recipe(2, glance=0.45, glance_end=0.1)
-    assert [recipe.ratio(x) for x in (0.0, 0.5, 1.0)] == pytest.approx([0.45, 0.275, 0.1])
-    at_the_end = Step(falcon_recipe(2, glance=1.0), head(2), random_outputs(), Moment(1.0, 0, 0, 3))
-    assert not at_the_end.mask.any()
-    never = falcon_recipe(2, glance=0, glance_end=0)
-    assert Step(never, head(2), random_outputs(), Moment(0.0, 0, 0, 3)).mask is None
-    rising = Step(
-        falcon_recipe(2, glance=0, glance_end=1), head(2), random_outputs(), Moment(1.0, 0, 0, 3)
-    )
-    assert rising.mask.any()
-
-
 # ------------------------------------------------------------------------ what they are replaced by
 
 
@@ -245,24 +176,6 @@ def test_a_replaced_pair_is_its_own_answer(k, what):
                 assert torch.equal(step.seen[0][row, i], text.embedded[row, token + 1])
                 assert torch.equal(step.seen[1][row, i], text.features[row, feature])
     assert replaced > 20
-
-
-def test_noise_on_features_that_are_read():
-    """It is uniform on both sides, times 512 over the length.
-
-    The target's own features are what is glanced at and what is learnt.
-    """
-    text = random_outputs(rows=4, length=32)
-    step = Step(falcon_recipe(2, noise=0.1, glance=1), head(2), text, Moment(0.0, 0, 1, 4))
-    m = step.mask.shape[1]
-    noise = step.seen[1] - text.features[:, step.o :][:, :m]
-    noise = noise[~step.mask] / (0.1 * 512 / 32)
-    assert -1 <= float(noise.min()) < -0.9 < 0.9 < float(noise.max()) <= 1
-    assert abs(float(noise.mean())) < 0.05
-    later = text.features[:, step.o + 2 :]
-    glances = step.mask[:, : later.shape[1]]
-    assert glances.any()
-    assert torch.equal(step.seen[1][:, : later.shape[1]][glances], later[glances])
 
 
 # ------------------------------------------------------------------------------ what the loss is of
@@ -470,15 +383,3 @@ def test_measured_depths_are_the_drafters(k, fusion):
     for d in range(depth):
         assert measurements["rank"][d] == pytest.approx(hits[d] / compared[d], abs=1e-3)
         assert measurements["sampled"][d] == pytest.approx(overlap[d] / compared[d], abs=1e-3)
-
-
-@pytest.mark.parametrize(("k", "unroll"), [(1, 1), (2, 2), (3, 1), (4, 3)])
-def test_the_shortest_row_has_positions_at_every_depth(k, unroll):
-    """It has them with any offset, trained and measured."""
-    recipe = falcon_recipe(k, unroll=unroll)
-    text = random_outputs(1, recipe.min_tokens())
-    for moment in steps(k, 1):
-        levels = recipe.training_levels(head(k), text, moment)
-        assert all(level.logits.shape[1] > 0 for level in levels)
-    levels = recipe.levels(head(k), text, recipe.measured_levels)
-    assert all(level.logits.shape[1] > 0 for level in levels)

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import stdev
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from killed import card_of, trained, weights
+from killed import card_of, trained
 from terminal import call
 
 import specwb
-from specwb.core.errors import ArgumentError
-from specwb.core.files import DataError
 from specwb.models.backbone import Stack
-from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
+from specwb.models.eagle import EagleHead, load_eagle
 from specwb.models.falcon import load_falcon
-from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
-from specwb.models.medusa import MedusaHeads, load_medusa
+from specwb.models.kangaroo import load_kangaroo
+from specwb.models.medusa import load_medusa
 from specwb.models.place import Place
-from specwb.training import corpus, fit, heads, loop, reading, run
+from specwb.training import corpus, fit, heads, reading
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.heads import RECIPES, measure, target_outputs
 from specwb.training.losses import LOSSES
 from specwb.training.recipe import Moment, TargetOutputs
-from specwb.training.run import train_for
+from specwb.training.run import Learner, train_for
 from specwb.training.settings import Batch, Objective
 
 V, LAYERS = tiny.VOCABULARY, 6
@@ -165,16 +161,6 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_target_is_frozen(target, data, kind):
-    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40} | OWN.get(kind, {}))
-    head = recipe.make(data, {"text": 1.0})
-    outputs = target_outputs(target, torch.arange(32).view(2, 16), head.features)
-    heads.step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2)).backward()
-    assert all(p.grad is not None for p in head.parameters() if p.requires_grad)
-    assert all(p.grad is None for p in target.model.parameters())
-
-
 def draft_state(head: EagleHead, outputs: TargetOutputs, row: int, i: int, j: int) -> torch.Tensor:
     """Computes the state of pair ``i`` where the last ``j`` pairs up to it are drafted.
 
@@ -255,43 +241,6 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind, setting
     assert sum(map(sum, measurements["rank"])) > 0
 
 
-def test_an_eagle_3_head_begins_with_the_targets_rows_of_its_tokens(target, data):
-    head = RECIPES["eagle3"](target, {"vocabulary": 10}).make(data, {"text": 1.0})
-    assert torch.equal(head.t2d.nonzero().flatten(), head.words)
-    assert torch.equal(head.lm_head.weight, target.backbone.lm_head.weight[head.words])
-    assert torch.equal(head.norm.weight, target.backbone.norm.weight)
-
-
-def test_words_are_chosen_by_the_mixture_and_of_what_an_assistant_says(target):
-    """Half of what is read is of ``short``, though ``long`` has ten times as many tokens."""
-    ids = {"long": np.array([7] * 90 + [8] * 10), "short": np.array([9] * 6 + [10] * 4)}
-    mixture = {"long": 0.5, "short": 0.5}
-    recipe = RECIPES["medusa"](target, {"shared": 1, "vocabulary": 3})
-    assert recipe.frequent(corpus.Corpus(ids, {}, [], ""), mixture).tolist() == [7, 9, 10]
-    told = {"long": ids["long"] == 8, "short": ids["short"] > 0}
-    assert recipe.frequent(corpus.Corpus(ids, {}, [], "", told), mixture).tolist() == [8, 9, 10]
-
-
-def test_medusa_heads_begin_as_the_targets_own(target, data):
-    recipe = RECIPES["medusa"](target, {"heads": 2})
-    head = recipe.make(data, {"text": 1.0})
-    x = torch.randn(3, 32)
-    assert torch.equal(head(x)[:, 1], target.backbone.lm_head(x))
-
-
-def test_matrices_of_a_vocabulary_are_not_for_muon(target):
-    """It is so for any sizes: an MLP can have more rows than a quarter of a vocabulary."""
-    c = eagle_config(target)
-    for kind, head, names in (
-        ("medusa", MedusaHeads(32, V, 2, 2), {"0.2.weight", "1.2.weight"}),
-        ("eagle", EagleHead(c, 32), set()),
-        ("eagle3", Eagle3Head(c, 32, (1, 2, 3), 40, V), {"lm_head.weight"}),
-        ("kangaroo", KangarooAdapter(c, 1), set()),
-        ("kangaroo", KangarooAdapter(c, 1, own_head=True), {"lm_head.weight"}),
-    ):
-        assert RECIPES[kind](target, {}).adam_matrices(head) == names
-
-
 @pytest.mark.parametrize("kind", ["kangaroo", "deep"])
 def test_the_loss_and_the_measurement_of_one_level(monkeypatch, target, data, kind):
     """Cross-entropy with the target's distribution, a mean over all positions, the first one too.
@@ -356,22 +305,6 @@ def test_a_finished_head_is_left_alone_and_another_one_refused(train, tmp_path):
     assert before == contents()
 
 
-def test_nothing_of_the_users_is_overwritten(train, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("precious")
-    (tmp_path / "file").write_text("precious")
-    for out, words in (
-        ("mine", "mine is there and not a trained head; move it away"),
-        ("file", "file is a file, give the name of a folder"),
-        ("file/under", "cannot be written, Not a directory"),
-    ):
-        with pytest.raises(ArgumentError, match=words):
-            train("medusa", out, steps=2)
-    for path in (tmp_path / "mine" / "notes.txt", tmp_path / "file"):
-        assert path.read_text() == "precious"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine"]
-
-
 # -------------------------------------------------------------------------------- several processes
 
 
@@ -434,35 +367,6 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
     )
 
 
-def processes(n: int, index: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(
-        num_processes=n,
-        process_index=index,
-        is_main_process=index == 0,
-        device=torch.device("cpu"),
-        wait_for_everyone=lambda: None,
-    )
-
-
-def test_rows_that_cannot_be_divided(train, monkeypatch, tmp_path):
-    monkeypatch.setattr(fit, "_processes", lambda: processes(3))
-    with pytest.raises(
-        TrainingError, match="batches of 4 rows cannot be divided among 3 processes"
-    ):
-        train("eagle", "h", generated=tmp_path / "generated")
-    assert not list(tmp_path.iterdir())  # before any work
-
-
-def test_processes_divide_a_batch(monkeypatch):
-    rows = np.arange(24).reshape(6, 4)
-    parts = []
-    for index in range(3):
-        monkeypatch.setattr(fit, "_processes", lambda index=index: processes(3, index))
-        parts.append(fit.process_rows(rows))
-    assert sorted(np.concatenate(parts)[:, 0].tolist()) == rows[:, 0].tolist()
-    assert {len(p) for p in parts} == {2}
-
-
 # --------------------------------------------------------------------------------------------- text
 
 
@@ -498,52 +402,14 @@ def test_three_of_four_rows_are_the_targets_own(data):
         "seed": 0,
         "own_text": np.full((5, 33), V),
     }
-    ids, counted = loop.Learner.rows(SimpleNamespace(data=data, **known), 0)
+    ids, counted = Learner.rows(SimpleNamespace(data=data, **known), 0)
     assert (ids == V).all(1).tolist() == [True] * 6 + [False] * 2
     assert not (ids[6:] == V).any()
     assert counted is None
     silent = replace(data, counted={"text": np.zeros(len(data.train["text"]), bool)})
-    _, counted = loop.Learner.rows(SimpleNamespace(data=silent, **known), 0)
+    _, counted = Learner.rows(SimpleNamespace(data=silent, **known), 0)
     assert counted.sum(1).tolist() == [33 - PROMPT] * 6 + [0] * 2
     assert not counted[:, :PROMPT].any()
-
-
-def test_rows_are_of_the_mixture_and_windows_of_the_held_out_text():
-    streams = {"a": np.zeros(50, np.uint16), "b": np.ones(500, np.uint16)}
-    text = corpus.Corpus(streams, {"a": np.arange(100, 130)}, [], "")
-    rows = text.batch(0, 0, 1000, 8, {"a": 0.75, "b": 0.25})
-    assert rows.mean() == pytest.approx(0.25, abs=0.05)
-    windows = text.windows("a", 3, 9)
-    assert windows[:, 0].tolist() == [100, 109, 119]
-    assert windows[1].tolist() == list(range(109, 119))
-
-
-def test_no_more_text_is_written_than_is_read(train, tmp_path):
-    """The budget's 8000 tokens would be four blocks of these."""
-    train("eagle", "h", steps=2, generated=tmp_path / "g")
-    assert len(list((tmp_path / "g").rglob("*.npy"))) == 1
-
-
-def test_a_corpus_of_the_users(tmp_path, target):
-    lines = [{"text": " ".join(WORDS[i : i + 30])} for i in range(30)]
-    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    read = reading.from_file(tmp_path / "c.jsonl", target.tokenizer)
-    assert len(read.train["text"]) == 29 * 30  # this tokenizer has no end of text
-    assert read.held_out["text"].tolist() == list(range(29, 59))
-    # what is held out is no short rest at the end
-    (tmp_path / "c.txt").write_text(" ".join(WORDS * 40))
-    plain = reading.from_file(tmp_path / "c.txt", target.tokenizer)
-    assert len(plain.held_out["text"]) > 1000
-    for content, message in (
-        ("", "too little text"),
-        ('{"words": "a"}\n{"text": "b"}', "every line must be JSON with a text field"),
-    ):
-        (tmp_path / "c.jsonl").write_text(content)
-        with pytest.raises(DataError, match=message):
-            reading.from_file(tmp_path / "c.jsonl", target.tokenizer)
-    (tmp_path / "c.txt").write_text("")
-    with pytest.raises(DataError, match="too little text"):
-        reading.from_file(tmp_path / "c.txt", target.tokenizer)
 
 
 # ------------------------------------------------------------------ losses, parts, seeds, recipes
@@ -590,44 +456,6 @@ def test_a_row_has_its_own_noise_whichever_part_of_a_batch_it_is_in():
         assert torch.equal(Moment(0.0, 3, 7, 8, part, 2).uniforms(5, 2, CPU), whole[part::2])
 
 
-def test_several_seeds_in_one_command(monkeypatch, capsys, home, tmp_path):
-    arguments = command(home, tmp_path / "h", seed=3, seeds=2, set="unroll=2", text="read")
-    code, _, err = call(monkeypatch, capsys, *arguments)
-    assert code == 0, err
-    folders = [tmp_path / "h" / "seed-3", tmp_path / "h" / "seed-4"]
-    assert [card_of(folder)["seed"] for folder in folders] == [3, 4]
-    first, second = map(weights, folders)
-    assert any(not torch.equal(w, second[name]) for name, w in first.items())
-    assert "2 seeds, held-out acceptance by position, mean and standard deviation" in err
-    first = [card_of(folder)["held_out"]["text"]["rank"][0][0] for folder in folders]
-    assert f"text: {sum(first) / 2:.3f} +- {stdev(first):.3f}, " in err
-    assert (folders[0] / "loss.svg").read_text().count("<path") > 5
-
-
-def test_curves_lie_over_the_steps(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    measured = [[200, [0.5, 0.25]], [400, [0.75, 0.125]]]
-    run.draw_loss(fit.Log([float(i) for i in range(1, 401)], measured), tmp_path / "loss.svg")
-    top, bottom = drawn[0].axes
-    ((first, *_, last),) = [line.get_xydata().tolist() for line in top.lines]
-    assert (first, last) == ([2, 1.5], [400, 399.5])  # means of two steps
-    curves = [line.get_xydata().tolist() for line in bottom.lines]
-    assert curves == [[[200, 0.5], [400, 0.75]], [[200, 0.25], [400, 0.125]]]
-
-
-def test_a_recipe_is_followed_and_said(monkeypatch, capsys, home, tmp_path):
-    arguments = command(home, tmp_path / "h", recipe="hass", set="unroll=2,loss=lk", text="read")
-    code, _, err = call(monkeypatch, capsys, *arguments)
-    assert code == 0, err
-    assert "recipe hass: HASS (Zhang et al. 2408.15766)" in err
-    card = card_of(tmp_path / "h")
-    asked = {"unroll": 2, "loss": "lk", "optimiser": "adamw", "lr": 3e-5, "regression": 10.0}
-    assert {name: card[name] for name in asked} == asked
-
-
 # --------------------------------------------------------------------------------- the command line
 
 
@@ -672,17 +500,6 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
     )
 
 
-def test_a_draft_model_is_trained_at_a_heads_budget(monkeypatch, capsys, home, tmp_path):
-    """Where the lab family has another draft model, which is not trained as heads are."""
-    arguments = command(home, tmp_path / "d", "draft", set="layers=2,vocabulary=40", text="read")
-    code, _, err = call(monkeypatch, capsys, *arguments)
-    assert code == 0, err
-    assert f"sps:draft={tmp_path / 'd'}" in err
-    card = card_of(tmp_path / "d")
-    assert (card["name"], card["layers"], card["vocabulary"]) == ("draft", 2, 40)
-    assert len(load_kangaroo(tmp_path / "d", specwb.load(home / "target")).words) == 40
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -721,31 +538,3 @@ def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, home, tmp_path, c
     assert not out
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "short.txt"]
     assert (tmp_path / "file").is_file()
-
-
-def test_text_is_read_once_in_a_process(tmp_path, target, monkeypatch):
-    """A study trains many heads, and splitting its text into tokens takes longer than one."""
-    path = tmp_path / "c.txt"
-    path.write_text("the cat sat. " * 2000)
-    first = reading.training_text(target, path)
-    monkeypatch.setattr(reading, "from_file", lambda *_: pytest.fail("read again"))
-    assert reading.training_text(target, path) is first
-    monkeypatch.undo()
-    path.write_text("the dog sat. " * 2001)
-    assert reading.training_text(target, path)[0].sha256 != first[0].sha256
-
-
-@pytest.mark.parametrize("kind", ["eagle", "linear", "lstm"])
-def test_a_head_begins_with_as_much_of_the_embedding_as_of_the_feature(data, kind):
-    """Features of a target whose last norm makes them 50 times as large as its embeddings."""
-    target = specwb.load(tiny.build("llama", seed=2))
-    with torch.no_grad():
-        target.model.model.norm.weight.fill_(5.0)
-        target.model.model.embed_tokens.weight.normal_(0, 0.1)
-    falcon = {} if kind == "eagle" else {"fusion": kind}
-    head = RECIPES["falcon" if falcon else "eagle"](target, falcon).make(data, {"text": 1.0})
-    matrix = (head.lstm.weight_ih_l0 if kind == "lstm" else head.fc.weight).detach()
-    of_embedding, of_feature = matrix.chunk(2, 1)
-    inputs = torch.randn(4000, of_feature.shape[1])
-    ratio = (inputs * 0.1 @ of_embedding.T).std() / (inputs * 5 @ of_feature.T).std()
-    assert 0.9 < float(ratio) < 1.1

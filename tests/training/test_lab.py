@@ -6,9 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +18,11 @@ from torch.nn import functional as F
 import specwb
 from scripts.build_lab import build as lab
 from scripts.build_lab.__main__ import main
-from scripts.build_lab.compiling import COMPILE_FROM, compiled
-from scripts.build_lab.page import DOMAINS, budget_card, model_card, ngram_card
+from scripts.build_lab.page import DOMAINS, budget_card, model_card
 from scripts.build_lab.tokenizer import SPECIALS, TEMPLATE, train_tokenizer
 from specwb.core import files
 from specwb.core.files import weights_hash
-from specwb.training import corpus, reading, run
+from specwb.training import corpus, lab_text, reading, run
 from specwb.training.fit import TrainingError
 from specwb.training.generate import generated_text
 from specwb.training.settings import lab_recipe
@@ -50,7 +46,7 @@ def public_files() -> dict[str, bytes]:
         "gsm8k_train": "\n".join(problems).encode(),
         "tinyshakespeare": prose(1).encode(),
     }
-    for i, name in enumerate(corpus._BOOKS):
+    for i, name in enumerate(lab_text._BOOKS):
         start, end = ("*** START OF THIS BOOK ***", "*** END OF THIS BOOK ***")
         parts = ("Header", start, prose(10 + i), end, "Licence")
         contents[name] = "\r\n".join(parts).encode()
@@ -83,7 +79,7 @@ def home(tmp_path, monkeypatch):
     for i in range(100):
         text = f"def f{i}(x):\n    return x + {i}\n" * 20
         code.append(corpus.Document("code", "small", "PSF", text, i % 7 == 0))
-    monkeypatch.setattr(corpus, "_code", lambda packages: code)
+    monkeypatch.setattr(lab_text, "_code", lambda packages: code)
     plan = lab_recipe()
     plan["tokenizer"]["vocabulary"] = 320
     plan["target"] |= {"layers": 6, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 48}
@@ -209,23 +205,6 @@ def test_a_project_of_the_users_is_not_built_over(tmp_path, capsys, name):
     assert path.read_text() == '{"mine": 1}'
 
 
-def test_tokens_that_weights_were_trained_on_before(tmp_path):
-    (tmp_path / "target").mkdir()
-    path = tmp_path / "target" / "card.json"
-    assert lab._tokens_before(None, "target") == 0
-    for card, tokens in (({"tokens": 5}, 5), ({"tokens": 5, "tokens_before": 7}, 12)):
-        path.write_text(json.dumps(card))
-        assert lab._tokens_before(tmp_path, "target") == tokens
-
-
-def test_the_numbers_of_a_card_of_n_grams():
-    counted = {"order": 3, "sizes": [5, 6, 7], "least": 2, "bytes": 2_500_000}
-    counted |= {"tokens": {"read": 70, "generated": 20}}
-    counted |= {"held_out": {"text": {"backoff": 1.5, "kn": 1.25}}}
-    text = "\n".join(ngram_card(counted))
-    assert all(part in text for part in ("(5 + 6 + 7,", "2.5 MB", "70 tokens read", "text 1.25"))
-
-
 def build_interrupted(out: Path, monkeypatch) -> Path:
     """Builds a family, stopped in the middle of the target and of its cure, and started again.
 
@@ -265,7 +244,7 @@ def check_generated_text(family: Path) -> None:
     blocks[1].unlink()
     first, time = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
     target, mixture = specwb.load(family / "target"), lab_recipe()["corpus"]["mixture"]
-    data = corpus.encode(corpus.documents({}), target.tokenizer)
+    data = corpus.encode(lab_text.documents({}), target.tokenizer)
     settings = {"tokens": 5000, "length": 64, "mixture": mixture, "seed": 1}
     rows = generated_text(target, data, family / "generated", **settings)
     assert blocks[0].stat().st_mtime_ns == time
@@ -277,7 +256,7 @@ def check_generated_text(family: Path) -> None:
 
 @pytest.mark.slow
 def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
-    docs = corpus.documents({})
+    docs = lab_text.documents({})
     held_out = {d.text for d in docs if d.held_out}
     assert held_out
     assert not held_out & {d.text for d in docs if not d.held_out}
@@ -304,41 +283,6 @@ def test_corpus_holds_out_whole_documents_and_batches_are_pure(home):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["target", "draft", "deep"])
-def test_a_system_message_is_a_line_of_its_own_and_no_answer(model):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(lab.LAB / model)
-    assert tokenizer.chat_template == TEMPLATE
-    roles = ("system", "user", "assistant", "user")
-    chat = [{"role": role, "content": f"the {role}"} for role in roles]
-
-    def written(messages: list[dict[str, str]]) -> str:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
-    turns = "<|user|>the user<|assistant|>the assistant<|endoftext|><|user|>the user<|assistant|>"
-    assert written(chat[1:]) == turns
-    assert written(chat) == "the system\n" + turns
-
-
-@pytest.mark.slow
-def test_wrong_checksum_missing_file_and_bad_budget_are_one_clear_error(home, monkeypatch):
-    (home / "data" / files.FILES["tinyshakespeare"].path).write_text("something else")
-    with pytest.raises(files.DataError, match="sha256"):
-        files.read("tinyshakespeare")
-    (home / "data" / files.FILES["emma"].path).unlink()
-    with pytest.raises(files.DataError, match=r"gutenberg_books/158\.txt"):
-        files.read("emma")
-    with pytest.raises(files.DataError, match="unknown data file"):
-        files.read("nonsense")
-    with pytest.raises(TrainingError, match="unknown budget 'huge'"):
-        lab.build(home / "x", "huge")
-    if not torch.cuda.is_available():
-        with pytest.raises(specwb.LoadError, match="CUDA"):
-            lab.build(home / "x", "smoke", "cuda")
-
-
-@pytest.mark.slow
 def test_shipped_family_matches_its_card():
     root = lab.LAB
     total = 0
@@ -352,34 +296,3 @@ def test_shipped_family_matches_its_card():
             total += path.stat().st_size
     assert total < 48e6
     assert model_card(root) == (root / "README.md").read_text()
-
-
-def test_short_runs_are_not_compiled():
-    def double(x):
-        return 2 * x
-
-    assert compiled(double, COMPILE_FROM - 1) is double
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "compiler", [pytest.param("", marks=pytest.mark.rare), "/no/such/compiler"]
-)
-def test_without_a_compiler_it_goes_on_and_says_so(tmp_path, compiler):
-    """In a process of its own: torch remembers which compiler it has found."""
-    script = """
-import torch
-from scripts.build_lab.compiling import compiled
-fast = compiled(lambda x: (x * 2 + 1).relu().sum(), 10_000)
-print(float(fast(torch.ones(50))), float(fast(torch.ones(50))))
-"""
-    home = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)} | ({"CXX": compiler} if compiler else {})
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=os.environ | home,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.stdout == "150.0 150.0\n", done.stderr
-    assert done.stderr.count("not compiled, which takes longer") == (1 if compiler else 0)

@@ -9,7 +9,6 @@ import pytest
 import tiny
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import specwb
 from specwb.training import corpus, fit
@@ -72,16 +71,6 @@ def test_what_is_wanted_of_some_words(target):
     assert wanted.place.tolist() == [[places[i] for i in row] for row in wanted.best.tolist()]
 
 
-def test_what_is_wanted_of_all_words_and_that_it_is_made_once(target):
-    outputs = target_outputs(target, some_text(), ())
-    wanted = outputs.wanted(None)
-    torch.testing.assert_close(wanted.p, probabilities(target, some_text()), atol=1e-5, rtol=1e-3)
-    assert (wanted.mass, wanted.learnable, wanted.number) == (None, None, None)
-    assert outputs.wanted(None) is wanted
-    assert outputs.wanted(MANY.clone()) is outputs.wanted(MANY)
-    assert outputs.wanted(WORDS) is not outputs.wanted(MANY)
-
-
 @pytest.mark.parametrize("kind", list(SETTINGS))
 def test_a_recipe_takes_the_texts_most_frequent_tokens(target, kind):
     own = SETTINGS[kind]
@@ -117,32 +106,6 @@ def test_the_loss_is_that_of_the_words_where_the_best_token_is_one(target, kind)
     loss.backward()
     assert target.backbone.lm_head.weight.grad is None
     assert all(p.grad is not None for p in head.parameters())
-
-
-def test_a_text_token_that_is_no_word_costs_nothing(target):
-    recipe = RECIPES["kangaroo"](target, {"exit": 2, "vocabulary": len(MANY)})
-    head = recipe.make(data(MANY), MIXTURE)
-    outputs = target_outputs(target, some_text(), head.features)
-    following = outputs.following = some_text().roll(-1, 1)
-    (level,) = recipe.levels(head, outputs)
-    places = torch.searchsorted(MANY, following).clamp_max(len(MANY) - 1)
-    costs = F.cross_entropy(level.logits.detach().flatten(0, 1), places.flatten(), reduction="none")
-    counts = outputs.wanted(MANY).learnable & torch.isin(following, MANY)
-    loss = step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2), Objective("token"))
-    assert loss.item() == pytest.approx(float((costs.view(2, -1) * counts).mean()), rel=1e-4)
-    assert counts.any()
-
-
-@pytest.mark.parametrize("family", ["llama", "everything"])
-def test_a_draft_model_begins_as_the_targets_first_layers_and_its_last(family):
-    """The layers of another family have parts that a draft model's have not."""
-    target = tiny.target(family)
-    head = RECIPES["draft"](target, {"layers": 2}).make(data(MANY), MIXTURE)
-    inner = target.backbone.inner.layers
-    assert head.exit == 0
-    for layer, other in zip(head.layers, (inner[0], inner[-1]), strict=True):
-        assert torch.equal(layer.mlp.up_proj.weight, other.mlp.up_proj.weight)
-        assert torch.equal(layer.self_attn.k_proj.weight, other.self_attn.k_proj.weight)
 
 
 @pytest.mark.parametrize("loss", ["tv", "nla", "lk", "kl"])

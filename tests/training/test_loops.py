@@ -39,11 +39,6 @@ def test_forbidden_tokens_complete_n_grams_seen_before():
     assert (loops.forbidden(rows, 8, times=1)[0] == -1).all()
 
 
-def test_looping_counts_texts():
-    loop, free = [1, 2, 3, 4] * 8, list(range(32))
-    assert loops.looping([loop, free, free, loop]) == 0.5
-
-
 def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
     model, before = (tiny.build("llama", seed=0) for _ in range(2))
     with torch.no_grad():
@@ -94,18 +89,3 @@ def test_what_is_held_is_the_distribution_before(tmp_path):
     of_tokens = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
     assert of_tokens > entropy + 0.5
     assert costs[1] - costs[0] == pytest.approx(float(of_tokens - entropy), rel=1e-3)
-
-
-def test_what_was_written_is_learnt_from_again(tmp_path):
-    """A run that goes on takes the text that the model wrote then; every step has its own rows."""
-    target = loops.Target(tiny.build("llama", seed=0))  # its weights are changed below
-    written = loops._written(target, data(), MIXTURE, SETTINGS, 0, 5, tmp_path)
-    with torch.no_grad():
-        target.model.lm_head.weight.neg_()
-    again = loops._written(target, data(), MIXTURE, SETTINGS, 0, 5, tmp_path)
-    assert np.array_equal(written, again)
-    steps = [loops._written(target, data(), MIXTURE, SETTINGS, 0, i, tmp_path) for i in range(4, 8)]
-    assert len({row.tobytes() for rows in steps for row in rows}) > 12
-    assert len(list(tmp_path.glob("*.npy"))) == 1
-    other = loops._written(target, data(), MIXTURE, SETTINGS, 0, 9, tmp_path)
-    assert not np.array_equal(written, other)

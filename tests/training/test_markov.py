@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from specwb.models.falcon import FalconHead
 from specwb.theory.analysis import dependence
 from specwb.training import markov
-from specwb.training.markov import BlockwiseRecipe, MarkovSource, run
-from specwb.training.recipe import Moment
+from specwb.training.markov import MarkovSource, run
 
 SOURCE = MarkovSource.ring()
 
@@ -35,34 +33,6 @@ def test_the_source():
     assert counts / counts.sum(1, keepdims=True) == pytest.approx(p, abs=0.06)
 
 
-def test_the_source_stands_for_a_target():
-    ids = torch.from_numpy(SOURCE.sample(2, 9, np.random.default_rng(0)))
-    outputs = SOURCE.target_outputs(ids)
-    p = torch.from_numpy(SOURCE.transition).float()[ids]
-    assert torch.allclose(outputs.logits.softmax(-1), p, atol=1e-6)
-    assert torch.allclose(SOURCE.lm_head()(outputs.features), outputs.logits)
-
-
-@pytest.mark.parametrize("k", [2, 3])
-def test_blocks_glance_as_often_as_the_theory_supposes(k):
-    """How much is shown before a counted position, in the trainer's own masks.
-
-    It is compared with :func:`prefix_reveal`.
-    """
-    recipe = BlockwiseRecipe(SOURCE, k, 0.6, "linear")
-    head = recipe.make()
-    outputs = SOURCE.target_outputs(torch.zeros(3000, 25, dtype=torch.long))
-    (level,) = recipe.training_levels(head, outputs, Moment(0.0, 0, 0, 3000))
-    m = level.logits.shape[1]
-    usable = (m - 1) // k * k
-    assert not level.weights[:, usable:].any()
-    shown = ~level.weights[:, :usable].reshape(-1, k)
-    for j, row in enumerate(dependence.prefix_reveal(k, 0.6)):
-        lengths = shown[~shown[:, j]].sum(1)
-        frequency = lengths.bincount(minlength=j + 1) / len(lengths)
-        assert frequency.tolist() == pytest.approx(row, abs=0.02)
-
-
 def near(value: float, stderr: float, predicted: float) -> bool:
     """Says whether the loss is no lower than any head's, and only a little higher."""
     return predicted - 4 * stderr < value < predicted + 4 * stderr + 0.03
@@ -85,42 +55,8 @@ def test_measured_losses_lie_on_the_predicted_lines(k, g, steps):
     assert sum(row["predicted"] for row in rows) - k * SOURCE.entropy(1) == pytest.approx(excess)
 
 
-def test_texts_are_the_units_of_a_standard_error():
-    """The means of two texts are 1 and 3, however often each says so."""
-    values = torch.tensor([[1.0, 1.0, 9.0], [3.0, 3.0, 9.0]])
-    counts = torch.tensor([[1.0, 1.0, 0.0]]).expand(2, 3)
-    assert markov._mean(values, counts) == pytest.approx((2.0, 0.5**0.5))
-    assert markov._mean(values, torch.zeros(2, 3)) == (None, None)
-
-
-def test_at_ratio_one_the_first_position_is_never_counted(monkeypatch):
-    monkeypatch.setattr(markov, "HELD_OUT", 500)
-    (first, second) = run(SOURCE, 2, [1.0], steps=1)
-    assert first["loss"] is first["stderr"] is first["predicted_drafting"] is None
-    assert second["predicted"] == pytest.approx(SOURCE.entropy(1))
-    assert second["predicted_drafting"] is None
-    assert second["loss"] > second["predicted"] + 0.3  # after one step nothing is learnt
-
-
 def test_a_run_is_a_function_of_its_seed(monkeypatch):
     monkeypatch.setattr(markov, "HELD_OUT", 50)
     one, same, other = (run(SOURCE, 2, [0.5], seed, steps=2) for seed in (0, 0, 1))
     assert one == same != other
     assert isinstance(markov.train(SOURCE, 2, 0.5, 0, 1, "pointwise")[1], FalconHead)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: run(SOURCE, 1, [0.5]), "k must be 2..4, got 1"),
-        (lambda: run(SOURCE, 2, [0.5, 1.5]), r"glancing ratios are 0..1, got \[1.5\]"),
-        (lambda: run(SOURCE, 2, [0.5], steps=0), "steps must be >= 1, got 0"),
-        (lambda: MarkovSource(np.ones((2, 2))), "rows are distributions"),
-        (lambda: MarkovSource(np.eye(2)), "one stationary distribution"),
-        (lambda: MarkovSource(np.ones((40, 40)) / 40), "at most 32 tokens here, got 40"),
-        (lambda: MarkovSource.ring(4, 5), r"reach must be 1..4"),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -15,7 +15,6 @@ import specwb
 from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.drafters.diffuspec_parts.proxy import log_likelihood
 from specwb.training import reading
-from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT, generated_text
 from specwb.training.ngram import LENGTH, count_for
 
@@ -82,41 +81,6 @@ def test_what_is_counted(home, count, source):
     assert card["sha256"] == hashlib.sha256((out / "ngram.npz").read_bytes()).hexdigest()
     assert card["bytes"] == (out / "ngram.npz").stat().st_size
     assert {p.name for p in out.iterdir()} == {"ngram.npz", "card.json"}
-
-
-def test_a_finished_run_stays_and_another_one_is_refused(count):
-    out = count(source="read")
-    before = (out / "ngram.npz").stat().st_mtime_ns
-    assert count(source="read") == out
-    assert (out / "ngram.npz").stat().st_mtime_ns == before
-    for changes in ({"order": 2}, {"least": 1}, {"seed": 4}):
-        with pytest.raises(TrainingError, match="holds what another run made"):
-            count(source="read", **changes)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--text", "spoken"], "text must be read, generated or both, got 'spoken'"),
-        (
-            ["--set", "order=12"],
-            "n-grams of 12 among 64 tokens do not fit 63 bits; the order can be at most 10",
-        ),
-        (["--set", "order=0"], "--set: order must be an integer >= 1, got 0"),
-        (["--corpus", "none.txt"], "none.txt is no file"),
-        (["--target", "./nowhere"], "nowhere"),
-        (["--out", "corpus.txt"], "--corpus reads corpus.txt, and --out would write to it"),
-    ],
-)
-def test_bad_input_from_the_command_line(home, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(home)
-    given = ["train", "ngram", *HERE, "--out", "out"]
-    code, out, err = call(monkeypatch, capsys, *given, *arguments)
-    assert code == 2
-    assert message in err
-    assert not (home / "out").exists()
-    assert not out
-    assert len(err.strip().splitlines()) <= 2, "at most what it was doing, and one line"
 
 
 def test_the_command(home, monkeypatch, capsys, tmp_path):

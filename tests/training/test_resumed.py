@@ -68,4 +68,4 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path, kind, settin
 
 
 def test_every_kind_that_reads_the_target_alone_is_among_them():
-    assert {kind for kind, *_ in KINDS} | {"medusa", "eagle3", "draft", "path"} == set(RECIPES)
+    assert {kind for kind, *_ in KINDS} | {"medusa", "eagle3", "draft"} == set(RECIPES)

@@ -29,17 +29,6 @@ def test_a_published_recipe_can_be_followed(name):
     assert not differences(settings.flat, recipe)
 
 
-def test_every_head_that_was_published_says_how_it_differs():
-    recipes = {kind: read_recipe(r.published, kind) for kind, r in RECIPES.items() if r.published}
-    assert set(recipes) == {"medusa", "eagle", "eagle3", "falcon", "kangaroo", "decision"}
-    for kind, recipe in recipes.items():
-        plan = split(kind, {**SIZES, **RECIPES[kind].training}, RECIPES[kind].options)
-        other = differences(plan.flat, recipe)
-        assert f"optimiser muon ({recipe.settings['optimiser']})" in other
-        published_lr = recipe.settings["lr"]
-        assert (f"lr {plan.plan.lr} ({published_lr})" in other) == (plan.plan.lr != published_lr)
-
-
 def test_a_recipe_of_the_users(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('kind = "eagle"\n[settings]\nunroll = 2\nlr = 1e-4\n')
@@ -84,11 +73,6 @@ def test_a_setting_that_cannot_be(text, message):
 
     with pytest.raises((TrainingError, MethodError), match=message):
         read()
-
-
-def test_what_is_missing_is_named():
-    with pytest.raises(TrainingError, match="eagle: length must be given"):
-        split("eagle", {"steps": 1, "rows": 1}, {})
 
 
 def test_warm_up_is_short_in_short_runs():

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.train_heads import fingerprint, requests
 from specwb.core import files
 from specwb.models.load import data_dir
 from specwb.models.questions import OFFICIAL, load_prompts
-from specwb.training.talks import fingerprint, requests
 
 SEEN = data_dir() / "smol" / "requests.txt"
 

@@ -10,9 +10,9 @@ import torch
 
 import specwb
 from specwb.models.questions import PromptSetError
-from specwb.training import chats, talks
+from specwb.training import talks
 from specwb.training.fit import TrainingError
-from specwb.training.reading import from_file
+from specwb.training.reading import from_file, turns
 
 TEMPLATE = (
     "w1 {% for m in messages %}{{ 'w2 ' if m['role'] == 'user' else 'w4 ' }}{{ m['content'] }} w3 "
@@ -53,30 +53,6 @@ def test_blocks_are_a_function_of_seed_and_number(target):
     assert talks.block(target, plain, 4, 0, rows=6) != one
 
 
-def test_no_two_rows_share_their_draws(target, monkeypatch):
-    seeds, decode = [], talks.decode
-
-    def noted(*arguments, **settings):
-        seeds.extend(settings["seed"])
-        return decode(*arguments, **settings)
-
-    monkeypatch.setattr(talks, "decode", noted)
-    for number in range(2):
-        talks.block(target, specwb.method("ar", target), number, 0, rows=6)
-    assert len(seeds) > 2 * 6  # requests and answers of both blocks
-    assert len(set(seeds)) == len(seeds)
-
-
-def test_another_seed_has_other_conversations(target, tmp_path, monkeypatch):
-    def one(_, __, number, seed, *more):
-        return [line([*range(10, 20)], f"w{30 + number} w{seed}")]
-
-    monkeypatch.setattr(talks, "block", one)
-    out = tmp_path / "talks.jsonl"
-    texts = [talks.write(target, out, 20, rows=6, seed=seed).read_text() for seed in (0, 1, 0)]
-    assert texts[0] == texts[2] != texts[1]
-
-
 def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, monkeypatch):
     made = []
     block = talks.block
@@ -98,7 +74,7 @@ def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, 
     requests = [line["messages"][0]["content"] for line in lines]
     assert len(set(requests)) == len(requests)
     for line in lines:
-        assert chats.turns(line, "here") == line["messages"]
+        assert turns(line, "here") == line["messages"]
     assert sum(len(stream) for stream in from_file(out, target.tokenizer).train.values()) > 100
 
 
@@ -126,37 +102,6 @@ def test_an_interrupted_run_loses_nothing(target, tmp_path, monkeypatch):
     assert out.read_text() == whole.read_text()
     stopped(0, seed=1)  # before anything is complete
     assert out.read_text() == whole.read_text()
-
-
-BLOCKS = {
-    "a line without messages": (
-        "[{}]",
-        r"00000.json is damaged .*: \[0\] must contain ",
-    ),
-    "a text": ('"a"', "damaged or another file: it must be array"),
-    "tokens as words": (
-        json.dumps([{"messages": [], "temperatures": [], "tokens": "x", "ended": True}]),
-        r"\[0\].messages must contain at least 2 items",
-    ),
-    "cut off": ('{"a": ', r"00000.json is not JSON \(Expecting value"),
-    "brackets": ("[" * 100_000, r"00000.json is not JSON \(brackets are nested too deep"),
-}
-
-
-@pytest.mark.parametrize(("content", "words"), BLOCKS.values(), ids=BLOCKS)
-def test_a_damaged_block_is_named(target, tmp_path, monkeypatch, content, words):
-    monkeypatch.setattr(talks, "block", lambda *_: [line([*range(10, 20)], "w30 w31")])
-    out = talks.write(target, tmp_path / "talks.jsonl", 10, rows=6)
-    before = out.read_text()
-    (path,) = tmp_path.glob("*.blocks/*/00000.json")
-    path.write_text(content)
-    with pytest.raises(TrainingError, match=words) as caught:
-        talks.write(target, out, 10, rows=6)
-    assert "\n" not in str(caught.value)
-    assert "delete it, and it is written anew" in str(caught.value)
-    assert out.read_text() == before
-    path.unlink()
-    assert talks.write(target, out, 10, rows=6).read_text() == before
 
 
 def test_no_template_and_no_requests_are_said(target, tmp_path, monkeypatch):
@@ -216,14 +161,3 @@ def test_an_answer_is_cut_where_it_loops(target):
     assert json.dumps(loop) == before
     good = line(list(range(10, 40)))
     assert talks.cut(good, target.tokenizer) is good
-
-
-def test_what_is_cut_off_is_not_counted(target, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        talks, "block", lambda _, __, number, *___: [line([*range(10, 20)] * 4, f"w{30 + number}")]
-    )
-    out = talks.write(target, tmp_path / "a.jsonl", 60)
-    lines = [json.loads(text) for text in out.read_text().splitlines()]
-    assert [line["tokens"] for line in lines] == [20, 20, 20]
-    assert [len(line["messages"][1]["content"].split()) for line in lines] == [20, 20, 20]
-    assert not any(line["ended"] for line in lines)

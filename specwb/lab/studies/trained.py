@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from specwb.core.files import home, weights_hash
+from specwb.core.files import OBJECT, document, home, weights_hash
 from specwb.core.options import MethodError
 from specwb.lab.studies.claim import run_name
 from specwb.models.device import resolve_device
@@ -20,8 +20,6 @@ from specwb.models.load import load
 from specwb.models.target import Target
 
 BUDGET = "ablation"
-TOGETHER = 4
-"""Heads that are trained at once; each has its optimiser's state in memory."""
 CARD_KEYS = (
     "parameters",
     "steps",
@@ -84,17 +82,13 @@ def train(
 ) -> dict[str, Any]:
     """Train every variant that is not in ``folder`` yet.
 
-    Up to :data:`TOGETHER` of the same number of steps are trained together: the target runs once
-    for all of them.
-
     Returns:
         name of the head, see :func:`specwb.lab.studies.claim.run_name`, -> what differs, and what
         its card reports.
     """
-    from specwb.training.card import read_card
     from specwb.training.fit import training_device
     from specwb.training.reading import training_text
-    from specwb.training.run import Head, checked_settings, lab_settings, train_heads
+    from specwb.training.run import checked_settings, lab_settings, train_head
 
     folder = home(folder)
     target = load(target_place, device=training_device(resolve_device(device)))
@@ -104,18 +98,12 @@ def train(
     for own in settings.values():  # before any text is read
         checked_settings(kind, own, target)
     data, mixture = training_text(target, None)
-    for run, steps in product(range(runs), sorted({own["steps"] for own in settings.values()})):
-        wanted = [
-            Head(kind, folder / run_name(name, run), own, run_name(name, run))
-            for name, own in settings.items()
-            if own["steps"] == steps
-        ]
-        for first in range(0, len(wanted), TOGETHER):
-            some = wanted[first : first + TOGETHER]
-            train_heads(some, target, data, mixture, seed=seed + run, note=BUDGET)
+    for run, (name, own) in product(range(runs), settings.items()):
+        out = folder / run_name(name, run)
+        train_head(kind, target, out, own, data, mixture, seed=seed + run, note=BUDGET)
     heads = {}
     for run, (name, options) in product(range(runs), variants.items()):
         path = folder / run_name(name, run)
-        card = read_card(path)
+        card = document(path / "card.json", OBJECT)
         heads[path.name] = {"options": options, **{key: card[key] for key in CARD_KEYS}}
     return heads
