@@ -239,7 +239,7 @@ def shared(
     return DiffusionModel(net, target.vocabulary, words=words, **conventions)
 
 
-def _said(config: dict, key: str) -> Any:
+def _required(config: dict, key: str) -> Any:
     if config.get(key) is None:
         raise HeadError(f"config.json has no {key}")
     return config[key]
@@ -249,7 +249,7 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
     config, own = stored.config, stored.config["specwb_diffusion"]
     if not isinstance(own, dict):
         raise HeadError("specwb_diffusion in config.json must be a table")
-    mask = _said(own, "mask_token_id")
+    mask = _required(own, "mask_token_id")
     told = {k: v for k, v in config.items() if k in LLAMA and k != "model_type"}
     llama = LlamaConfig.from_dict(told)
     how = {
@@ -273,7 +273,7 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
 def _dream(stored: Stored) -> DiffusionModel:
     """Qwen2's layers and keys; shifted. In the released models mask 151666, end of text and filling
     151643, ``<|im_end|>`` 151645."""
-    mask, names = _said(stored.config, "mask_token_id"), {*LLAMA, "rope_theta", "rope_scaling"}
+    mask, names = _required(stored.config, "mask_token_id"), {*LLAMA, "rope_theta", "rope_scaling"}
     told = {k: v for k, v in stored.config.items() if k in names - {"model_type"}}
     how: dict[str, Any] = {"shift": True, "causal": False, "ends": _ends(stored)}
     return build(Qwen2Config.from_dict(told), mask_id=mask, context=DREAM_CONTEXT, **how)
@@ -297,7 +297,7 @@ def _llada(stored: Stored) -> DiffusionModel:
     """Llama's layers under OLMo's names; not shifted; mask 126336, end of text 126081, end of turn
     126348 in the released models."""
     config = stored.config
-    mask = _said(config, "mask_token_id")
+    mask = _required(config, "mask_token_id")
     only = {
         "block_type": "llama",
         "layer_norm_type": "rms",
@@ -314,24 +314,22 @@ def _llada(stored: Stored) -> DiffusionModel:
     for key, usual in only.items():
         if config.get(key, usual) != usual:
             raise HeadError(f"LLaDA with {key}={config[key]!r} is not supported, only {usual!r}")
-    heads, width = _said(config, "n_heads"), _said(config, "d_model")
-    told = {
-        "vocab_size": config.get("embedding_size") or _said(config, "vocab_size"),
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": config.get("n_kv_heads") or heads,
-        "num_hidden_layers": _said(config, "n_layers"),
-        "intermediate_size": config.get("mlp_hidden_size")
-        or int(config.get("mlp_ratio", 4) * width),
-        "max_position_embeddings": config.get("max_sequence_length", 4096),
-        "rms_norm_eps": config.get("rms_norm_eps", 1e-5),
-        "rope_parameters": {
+    heads, width = _required(config, "n_heads"), _required(config, "d_model")
+    llama = LlamaConfig(
+        vocab_size=config.get("embedding_size") or _required(config, "vocab_size"),
+        hidden_size=width,
+        num_attention_heads=heads,
+        num_key_value_heads=config.get("n_kv_heads") or heads,
+        num_hidden_layers=_required(config, "n_layers"),
+        intermediate_size=config.get("mlp_hidden_size") or int(config.get("mlp_ratio", 4) * width),
+        max_position_embeddings=config.get("max_sequence_length", 4096),
+        rms_norm_eps=config.get("rms_norm_eps", 1e-5),
+        rope_parameters={
             "rope_type": "default",
             "rope_theta": float(config.get("rope_theta", 10000.0)),
         },
-        "tie_word_embeddings": bool(config.get("weight_tying", False)),
-    }
-    llama = LlamaConfig.from_dict(told)
+        tie_word_embeddings=bool(config.get("weight_tying", False)),
+    )
     how: dict[str, Any] = {"shift": False, "causal": False, "ends": _ends(stored)}
     return build(llama, mask_id=mask, context=llama.max_position_embeddings, **how)
 
@@ -387,10 +385,11 @@ def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
 
 
 def _vocabulary(where: Path) -> dict[str, int] | None:
+    """The ids of the words of a folder's tokenizer; None where it has none."""
     if (where / "tokenizer.json").is_file():
         from tokenizers import Tokenizer
 
         with foreign(f"{where / 'tokenizer.json'} is no tokenizer", HeadError):
             return Tokenizer.from_file(str(where / "tokenizer.json")).get_vocab()
-    files = (where / name for name in ("vocab.json", "added_tokens.json"))
-    return {k: i for file in files for k, i in table(file, LoadError).items()} or None
+    words = table(where / "vocab.json", LoadError) | table(where / "added_tokens.json", LoadError)
+    return words or None

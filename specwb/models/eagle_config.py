@@ -14,50 +14,49 @@ from specwb.core.files import foreign
 from specwb.models.architectures import UnsupportedModel, check_head
 from specwb.models.checkpoint import HeadError
 
-READ = {
-    "draft_vocab_size",
-    "target_hidden_size",
-    "norm_before_residual",
-    "norm_before_fc",
-    "fc_norm",
-    "norm_output",
-    "own_head",
-    "eagle_config",
-    "eagle_aux_hidden_state_layer_ids",
-    "aux_hidden_states_layer_ids",
-    "transformer_layer_config",
-    "specwb_features",
-    "bias",
-    "k_mask",
-}
-"""Fields of an EAGLE-3 head's config.json that decide what it computes, beside its layers'."""
-INERT = {
-    "architectures",
-    "auto_map",
-    "algorithm",
-    "speculators_model_type",
-    "speculators_version",
-    "speculators_config",
-    "embed_requires_grad",
-    "enable_sp_ulysses",
-    "target_model_type",
-    "modal_type",
-    "torch_dtype",
-    "dtype",
-    "transformers_version",
-    "_name_or_path",
-    "pretraining_tp",
-    "initializer_range",
-    "attention_dropout",
-    "max_window_layers",
-    "qkv_bias",
-    "head_dim",
-    "rope_scaling",
-    "rope_theta",
-    "tie_word_embeddings",
-}
-"""Those that say how it was trained, or for whom; of the layers' own those are here too that older
-configs have."""
+KNOWN = frozenset(
+    [
+        "draft_vocab_size",
+        "target_hidden_size",
+        "norm_before_residual",
+        "norm_before_fc",
+        "fc_norm",
+        "norm_output",
+        "own_head",
+        "eagle_config",
+        "eagle_aux_hidden_state_layer_ids",
+        "aux_hidden_states_layer_ids",
+        "transformer_layer_config",
+        "specwb_features",
+        "bias",
+        "k_mask",
+        "architectures",
+        "auto_map",
+        "algorithm",
+        "speculators_model_type",
+        "speculators_version",
+        "speculators_config",
+        "embed_requires_grad",
+        "enable_sp_ulysses",
+        "target_model_type",
+        "modal_type",
+        "torch_dtype",
+        "dtype",
+        "transformers_version",
+        "_name_or_path",
+        "pretraining_tp",
+        "initializer_range",
+        "attention_dropout",
+        "max_window_layers",
+        "qkv_bias",
+        "head_dim",
+        "rope_scaling",
+        "rope_theta",
+        "tie_word_embeddings",
+    ]
+)
+"""Fields of an EAGLE-3 head's config.json, next to its layers' own: those that decide what it
+computes (the first three lines), and those that say how it was trained, or for whom."""
 USUAL = {
     "use_aux_hidden_state": True,
     "use_input_layernorm_in_first_layer": True,
@@ -73,16 +72,14 @@ def check_fields(config: dict[str, Any]) -> None:
     """Refuses a field of an EAGLE-3 head's config.json that asks for what is not computed here. One
     that is unknown and switched off (false, null, 0, empty) asks for nothing.
     """
-    known = READ | INERT | set(LlamaConfig().to_dict()) | set(Qwen3Config().to_dict())
-    strange = {name: value for name, value in config.items() if name not in known and value}
     nested = config.get("eagle_config") or {}
     if not isinstance(nested, dict):
         raise HeadError(f"eagle_config must be a table, got {nested!r}")
+    known = KNOWN | set(LlamaConfig().to_dict()) | set(Qwen3Config().to_dict())
+    strange = {name: value for name, value in config.items() if name not in known and value}
     for name, value in nested.items():
-        usual = name in USUAL and value == USUAL[name]
-        if name != "eagle_aux_hidden_state_layer_ids" and value and not usual:
-            strange[f"eagle_config.{name}"] = value
-        if name in USUAL and USUAL[name] and value is False:
+        usual = value in (None, USUAL[name]) if name in USUAL else name in KNOWN or not value
+        if not usual:
             strange[f"eagle_config.{name}"] = value
     if strange:
         name, value = next(iter(strange.items()))
@@ -139,20 +136,18 @@ def feature_layers(
     (angelslim/compressor/speculative/train/models/target/target_model_wrapper.py); for the others
     see :func:`layer_numbers`.
     """
-    nested, said = config.get("eagle_config") or {}, {}
+    nested, named = config.get("eagle_config") or {}, {}
     for name in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids"):
-        said[name] = ids = nested.get(name) or config.get(name)
+        named[name] = ids = nested.get(name) or config.get(name)
         if ids and not (isinstance(ids, list) and all(isinstance(i, int) for i in ids)):
             raise HeadError(f"{name} must be a list of whole numbers, got {ids}")
-    published, counted = said.values()
-    if asked is not None:
-        numbers = tuple(asked)
-    elif config.get("specwb_features"):
-        numbers = tuple(config["specwb_features"])
-    elif published:
-        numbers = layer_numbers(published)
-    else:
-        numbers = tuple(i + 1 for i in counted) if counted else usual_layers(depth)
+    boundaries, counted = named.values()
+    numbers = tuple(asked if asked is not None else config.get("specwb_features") or ())
+    if asked is None and not numbers:
+        if boundaries:
+            numbers = layer_numbers(boundaries)
+        else:
+            numbers = tuple(i + 1 for i in counted) if counted else usual_layers(depth)
     if not numbers or any(not 0 <= i <= depth for i in numbers):
         raise HeadError(
             f"feature layers {list(numbers)} do not exist: the target has layers 0..{depth} (0 is "

@@ -179,7 +179,9 @@ class GenericBackbone:
             past_key_values=filled,
             use_cache=True,
         )
-        pairs = [(getattr(x, "keys", None), getattr(x, "values", None)) for x in filled.layers]
+        pairs: list[tuple[Any, Any]] = [
+            (getattr(x, "keys", None), getattr(x, "values", None)) for x in filled.layers
+        ]
         if not pairs or any(keys is None for keys, _ in pairs):
             raise UnsupportedModel(
                 f"model type {self.config.model_type!r} does not keep keys and values in the "
