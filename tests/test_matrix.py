@@ -18,7 +18,6 @@ def test_cells_say_what_is(monkeypatch):
     page = matrix.page(cells)
     assert "| `llama` | yes | yes |" in page
     assert "| `gpt2` | yes | – |" in page
-    assert "kangaroo drafts behind a part of the target's layers" in page
     decode = matrix.specwb.decode
 
     def another(*given, **how):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -345,28 +344,19 @@ def _kept_under(what: list) -> Path:
 
 
 def _found(made: nn.Module, place: Path) -> bool:
-    """Whether the trained weights lay there and are in ``made`` now; what is damaged is made
-    again."""
-    try:
-        made.load_state_dict(torch.load(place, weights_only=True))
-    except FileNotFoundError:
+    """Whether the trained weights lay there and are in ``made`` now."""
+    if not place.exists():
         return False
-    except Exception as error:
-        print(f"{place} is damaged and made again: {error}")
-        return False
+    made.load_state_dict(torch.load(place, weights_only=True))
     return True
 
 
 def _keep(made: nn.Module, place: Path) -> None:
-    """In one step, so that a test process beside this one never reads half a file. A checkout that
-    nobody can write to keeps nothing."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".part", delete=False) as part:
-            torch.save(made.state_dict(), part)
-        os.replace(part.name, place)
-    except OSError as error:
-        print(f"{place} is not kept: {error}")
+    """In one step, so that a test process beside this one never reads half a file."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_suffix(f".{os.getpid()}")
+    torch.save(made.state_dict(), part)
+    part.rename(place)
 
 
 @cache

@@ -23,8 +23,6 @@ import specwb
 from specwb.core.flow import Draft, Scheme
 from specwb.core.probability import Sampling
 from specwb.models.backbone import Backbone
-from specwb.models.eagle import eagle_config
-from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.layers import attend, unit
 from specwb.models.place import Place
 
@@ -114,26 +112,11 @@ def test_forward_equals_the_library_model_before_and_after_its_weights_are_fused
         close(backbone.head(causal), before)
 
 
-@every_kind
-@pytest.mark.parametrize("split", [1, 2])
-def test_first_and_last_layers_apart_equal_a_whole_run(kind, split):
-    backbone, ids = tiny.target(kind).backbone, tokens(10)
-    whole_cache, cache = backbone.cache(1, 10), backbone.cache(1, 10)
-    whole, _ = run(backbone, backbone.embed(ids), 0, whole_cache)
-    early, found = run(backbone, backbone.embed(ids), 0, cache, last=split, features=(split,))
-    assert torch.equal(early, found)
-    assert not cache.data[split:].any(), "layers that did not run wrote into the cache"
-    late, after = run(backbone, early, 0, cache, first=split, features=(3,))
-    torch.testing.assert_close(late, whole)
-    assert torch.equal(after, late)
-    torch.testing.assert_close(cache.data, whole_cache.data)
-
-
 @every_tree
-@every_kind
-def test_a_tree_in_one_forward_equals_its_paths_one_by_one(kind, tree):
-    """Three rows of different lengths, one of them a single token."""
-    target = tiny.target(kind)
+def test_a_tree_in_one_forward_equals_its_paths_one_by_one(tree):
+    """Three rows of different lengths, one of them a single token; other architectures have one
+    tree in test_architectures.py."""
+    target = tiny.target("everything")
     prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5, 3, 5, 8, 9, 7, 9]]
     state = target.open(prompts, [20] * 3, tree.n + 1, Sampling(), ())
     drafted = torch.cat(
@@ -153,38 +136,6 @@ def test_a_tree_in_one_forward_equals_its_paths_one_by_one(kind, tree):
                 path.append(int(drafted[row, at]))
                 at = parents[at]
             close(found[row, node], tiny.forward(target.model, prompt + path[::-1])[-1])
-
-
-@every_kind
-def test_ragged_rows_equal_rows_alone(kind):
-    target = tiny.target(kind)
-    prompts = [[3, 1, 4, 1, 5, 9, 2, 6], [5], [3, 5, 8]]
-    tree = TREES["bushy"]
-    together = target.open(prompts, [5, 9, 7], tree.n, Sampling(), (), features=(1, 3))
-    drafted = torch.cat([torch.tensor([[p[-1]] for p in prompts]), tokens(tree.n - 1, rows=3)], 1)
-
-    def score(state, rows):
-        part = drafted[rows]
-        with torch.no_grad():
-            return target.score(
-                state,
-                Draft(tree, part, torch.ones_like(part, dtype=torch.bool), Scheme.POINT),
-                (1, 3),
-            )
-
-    whole = score(together, slice(None))
-    for i, prompt in enumerate(prompts):
-        alone = target.open([prompt], [9], tree.n, Sampling(), (), features=(1, 3))
-        one = score(alone, slice(i, i + 1))
-        close(whole.logits[i], one.logits[0])
-        close(whole.features[i], one.features[0])
-        m = len(prompt) - 1
-        torch.testing.assert_close(
-            together.features[i, :m], alone.features[0, :m], atol=1e-5, rtol=1e-5
-        )
-        torch.testing.assert_close(
-            together.cache.data[:, i, :m], alone.cache.data[:, 0, :m], atol=1e-5, rtol=1e-5
-        )
 
 
 # --------------------------------------------------------------------------------------- refusals
@@ -284,16 +235,6 @@ def test_a_layer_that_is_more_than_its_weights_goes_the_generic_way(where):
     hidden = run(target.backbone, target.backbone.embed(ids), 0, target.backbone.cache(1, 11))[0]
     with torch.no_grad():
         close(target.backbone.head(hidden)[0], tiny.forward(model, ids[0]), 1e-9)
-
-
-def test_methods_that_run_a_part_of_the_layers_say_why_they_cannot():
-    target = specwb.load(tiny.build("llama"), generic=True)
-    head = KangarooAdapter(eagle_config(target), 1).requires_grad_(False)
-    with pytest.raises(specwb.UnsupportedModel, match="a part of the target's layers"):
-        specwb.decode(target, [1, 2], "kangaroo", head=head, max_new_tokens=2)
-    deep = specwb.load(tiny.build("llama", num_hidden_layers=6), generic=True)
-    with pytest.raises(specwb.MethodError, match="run only together"):
-        specwb.method("easyspec", target, draft=deep)
 
 
 def test_constants_are_not_rounded_with_the_weights():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-from itertools import product
 from typing import Any
 
 import pytest
@@ -45,16 +44,16 @@ from layouts import (
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaConfig, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers import Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 import specwb
 from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
-from specwb.models.falcon import ALIGNS, FUSIONS, FalconHead, load_falcon
-from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
+from specwb.models.falcon import FalconHead, load_falcon
+from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.models.place import Place
 from specwb.training import fit
@@ -79,96 +78,70 @@ ALL_BUT_ONE = {key: w for key, w in BIASES.items() if key != layer0("k").replace
 # what differs in the weights, in config.json and in what the loader is told; a word of the message
 WRONG: dict[str, list[tuple]] = {
     "medusa": [
-        ({"3.1.weight": None}, {}, "missing 3.1.weight"),
         ({"1.*": None}, {}, "missing 1.0.linear.bias, 1.0.linear.weight, 1.1.weight"),
         ({"2.1.bias": (V,)}, {}, "surplus 2.1.bias"),
-        ({"0.0.linear.weight": (40, 40)}, {}, "0.0.linear.weight is [40, 40], not [32, 32]"),
         ({f"{i}.1.weight": (V + 1, H) for i in range(5)}, {}, "0.1.weight is [65, 32]"),
         ({"4.1.weight": -INF}, {}, "4.1.weight has values that are NaN or infinite"),
         ({"*": None}, {}, "no Medusa heads"),
         ({"?.1.weight": None}, {"version": "2"}, "heads of version 2"),
         ({}, {"medusa_num_layers": 2}, "medusa_num_layers=2"),
-        *(({}, {"medusa_num_heads": n}, f"medusa_num_heads={n!r}") for n in (99, -1, 0, "x")),
+        *(({}, {"medusa_num_heads": n}, f"medusa_num_heads={n!r}") for n in (99, 0, "x")),
     ],
     "eagle": [
         ({"fc.bias": None}, {"bias": True}, "bias=True"),
-        ({}, {"bias": False}, "bias=False"),
         ({layer0("o"): None}, {}, f"missing {layer0('o')}"),
         ({"layers.0.input_layernorm.weight": (H,)}, {}, "surplus layers.0.input_layernorm.weight"),
         ({layer0("k"): (H, H)}, {}, "k_proj.weight is [32, 32], not [16, 32]"),
-        ({"fc.weight": INF}, {}, "fc.weight has values that are NaN or infinite"),
         ({"embed_tokens.weight": (V + 8, H)}, {}, "embed_tokens.weight is [72, 32]"),
         ({"*": None}, {}, "missing fc.weight"),
         ({}, {"hidden_size": 64}, "hidden size 64"),
         ({}, {"hidden_size": None}, "config.json"),
-        ({}, {"num_attention_heads": 0}, "config.json"),
         ({}, {"hidden_act": "nope"}, "nope"),
         ({}, {"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({}, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
     ],
     "eagle3": [
         ({"d2t": spoken()}, {}, "it seems to hold target ids"),
-        ({"d2t": D2T + 3 * (torch.arange(D) == D - 1)}, {}, "name different tokens"),
         ({"t2d": torch.ones(V, dtype=torch.bool)}, {}, "name different tokens"),
         ({"d2t": D2T - 4}, {}, "distinct ids below 64"),
-        ({"d2t": D2T - 1 * (torch.arange(D) == 1)}, {}, "distinct ids below 64"),
-        *(({key: None}, {}, f"missing {key}") for key in ("t2d", "d2t", "norm.weight")),
-        *(({key: None}, {}, f"missing {key}") for key in ("lm_head.weight", "fc.weight")),
-        ({"t2d": torch.zeros(V + 8, dtype=torch.bool)}, {}, "t2d is [72], not [64]"),
+        *(({key: None}, {}, f"missing {key}") for key in ("t2d", "d2t", "fc.weight")),
         ({"fc.weight": (H, 6 * H)}, {}, "fc reads 192"),
         ({}, {"norm_before_fc": True}, "missing input_norm.weight"),
         ({}, {"draft_vocab_size": 32}, "draft_vocab_size=32"),
         ({}, {"target_hidden_size": 64}, "hidden size 64"),
         ({}, {"eagle_aux_hidden_state_layer_ids": [2, 4, 9]}, "[2, 4, 9] do not exist"),
-        ({}, {"eagle_aux_hidden_state_layer_ids": [2, 4]}, "fc reads 96"),
         ({}, {"eagle_aux_hidden_state_layer_ids": ["a"]}, "whole numbers"),
-        ({}, {}, "[2, 4, 12] do not exist", {"layers": (2, 4, 12)}),
         # fields that ask for what is not understood
         ({}, {"parallel_drafting": True}, "parallel_drafting=True"),
-        ({}, {"quantization_config": {"bits": 4}}, "quantization_config="),
         ({}, {"eagle_config": {"use_last_layernorm": False}}, "eagle_config.use_last_layernorm"),
         ({}, {"eagle_config": {"parallel_draft_step": 2}}, "eagle_config.parallel_draft_step=2"),
     ],
     "falcon": [
         ({"lstm.bias_hh_l1": None}, {}, "missing lstm.bias_hh_l1"),
-        ({"layers.1.input_layernorm.*": None}, {}, "missing layers.1.input_layernorm.weight"),
         ({"lstm.weight_ih_l0": (4 * H, H)}, {}, "weight_ih_l0 is [128, 32], not [128, 64]"),
         ({"lstm*": None}, {}, "missing fc.weight"),
-        ({"*": None}, {}, "missing fc.weight"),
         (ALL_BUT_ONE, {}, "missing layers.0.self_attn.k_proj.bias"),
         (BIASES, {"qkv_bias": False}, "qkv_bias=False"),
-        ({}, {"qkv_bias": True}, "qkv_bias=True"),
         ({**LINEAR, "fc.bias": None}, {"bias": True}, "bias=True"),
-        ({}, {"num_hidden_layers": 1}, "surplus layers.1.input_layernorm.weight"),
-        *(({}, {"k_mask": k}, "no k_mask") for k in (None, True, "2")),
-        *(({}, {"k_mask": k}, f"k={k}") for k in (0, 5)),
+        *(({}, {"k_mask": k}, "no k_mask") for k in (None, "2")),
+        ({}, {"k_mask": 5}, "k=5"),
         ({}, {"specwb_fusion": "linear"}, "the weights have an LSTM"),
-        *((LINEAR, {"specwb_fusion": f}, "the weights have no LSTM") for f in FUSIONS[:2]),
-        ({}, {"specwb_fusion": "gru"}, "'gru'"),
+        (LINEAR, {"specwb_fusion": "lstm"}, "the weights have no LSTM"),
         ({}, {"specwb_align": "up"}, "'up'"),
-        ({}, {"hidden_size": 64}, "hidden size 64"),
         ({}, {"vocab_size": 80}, "target of 80 tokens"),
-        ({}, {"num_attention_heads": 0}, "config.json"),
     ],
     "kangaroo": [
         ({"norm.weight": None}, {}, "missing norm.weight"),
-        ({layer0("o"): None}, {}, f"missing {layer0('o')}"),
         (mlp_and_output("layers.0"), {}, "surplus layers.0.mlp.down_proj.weight"),
-        ({"*": None}, {}, "missing layers.0.input_layernorm.weight"),
         ({}, {"own_head": True}, "missing lm_head.weight"),
-        ({}, {"adapter": "layer"}, "missing layers.0.mlp.down_proj.weight"),
         ({}, {"adapter": "mlp"}, "missing layers.0.down_proj.weight"),
         ({}, {"adapter": "mlp", "num_hidden_layers": 2}, "one layer"),
         ({}, {"adapter": "ffn"}, "'ffn'"),
-        ({}, {"num_hidden_layers": 2}, "missing layers.1.input_layernorm.weight"),
         ({}, {"num_key_value_heads": HEADS}, "k_proj.weight is [16, 32], not [32, 32]"),
-        *(({}, {"exit_layer": n}, f"exit layer {n!r} does not exist") for n in (8, -1, "1", True)),
-        ({}, {"exit_layer": None}, "exit layer 8 does not exist", {"exit": 8}),
+        *(({}, {"exit_layer": n}, f"exit layer {n!r} does not exist") for n in (8, "1")),
         ({}, {"exit_layer": None}, "does not say the exit layer"),
         ({}, {}, "layer 1, not of layer 2", {"exit": 2}),
         ({}, {"hidden_size": 64}, "hidden size 64"),
-        ({}, {"vocab_size": 80}, "80 tokens"),
-        ({}, {"num_attention_heads": 0}, "config.json"),
     ],
 }
 
@@ -213,24 +186,6 @@ def test_what_is_no_head_at_all(tmp_path, target, kind):
             path.write_bytes(whole[:cut])
             assert f"{file} is damaged" in refused(load, folder, target)
         path.unlink()
-
-
-def test_eagle_without_a_config(tmp_path, target):
-    folder = put(tmp_path, None, eagle_file(), "pytorch_model.bin")
-    assert "hidden_size" in refused(load_eagle, folder, target)
-
-
-@every_kind
-def test_a_hub_id_that_cannot_be_reached(monkeypatch, target, kind):
-    import huggingface_hub
-
-    def fail(*args, **options):
-        raise OSError
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
-    with pytest.raises(HeadError, match="hub: OSError"):
-        KINDS[kind][0]("some/head", target)
 
 
 @every_kind
@@ -283,20 +238,13 @@ MADE = {
     "medusa": lambda t: MedusaHeads(H, V, 3, 2),
     "eagle": lambda t: EagleHead(eagle_config(t, 2), H, bias=False),
     "eagle3": eagle3_head,
-    "falcon-unbiased": lambda t: FalconHead(eagle_config(t, 2), H, 1, "linear", bias=False),
+    "falcon-lstm": lambda t: FalconHead(eagle_config(t, 2), H, 3),
+    "falcon-pointwise": lambda t: FalconHead(eagle_config(t), H, 4, "pointwise", qkv_bias=True),
+    "falcon-linear": lambda t: FalconHead(eagle_config(t), H, 1, "linear", "left", bias=False),
+    "kangaroo-attention": lambda t: KangarooAdapter(eagle_config(t, 2), 1),
+    "kangaroo-layer": lambda t: KangarooAdapter(eagle_config(t), 2, "layer", True),
+    "kangaroo-mlp": lambda t: KangarooAdapter(eagle_config(t), 0, "mlp"),
 }
-for i, (fusion, align, qkv) in enumerate(product(FUSIONS, ALIGNS, (False, True))):
-
-    def falcon(t, k=1 + i % 4, fusion=fusion, align=align, qkv=qkv):
-        return FalconHead(eagle_config(t, 2), H, k, fusion, align, qkv_bias=qkv)
-
-    MADE[f"falcon-{fusion}-{align}-{qkv}"] = falcon
-for i, (adapter, own) in enumerate(product(ADAPTERS, (False, True))):
-
-    def kangaroo(t, layers=1 if adapter == "mlp" else 1 + i % 2, i=i, adapter=adapter, own=own):
-        return KangarooAdapter(eagle_config(t, layers), i % 3, adapter, own)
-
-    MADE[f"kangaroo-{adapter}-{own}"] = kangaroo
 
 
 @pytest.mark.parametrize("which", MADE)
@@ -376,30 +324,21 @@ def test_medusa_1_with_a_config_that_counts_wrong(tmp_path, target, name, dtype)
     assert heads(x, 2).shape == (3, 4, 2, V)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("end", ["safetensors", "bin"])
-def test_medusa_2_is_a_whole_model(tmp_path, target, end, parts):
-    """Its heads are there beside the model's own keys, which are not theirs; in parts where an
-    index says so."""
-    weights = medusa_file(3, prefix="medusa_head.")
+def test_medusa_2_is_a_whole_model_in_parts(tmp_path, target):
+    """Its heads are there beside the model's own keys, which are not theirs."""
+    weights, folder = medusa_file(3, prefix="medusa_head."), tmp_path / "m"
     names = ("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight")
     every = [*{**tensors(dict.fromkeys(names, (V, H))), **weights}.items()]
     config = {**LLAMA, "medusa_num_heads": 3, "medusa_num_layers": 1}
-    stem, folder, where = {"safetensors": "model", "bin": "pytorch_model"}[end], tmp_path / "m", {}
-    if parts == 1:
-        put(folder, config, dict(every), f"{stem}.{end}")
-    else:
-        for n, part in ((1, dict(every[:7])), (2, dict(every[7:]))):
-            put(folder, config, part, f"{stem}-{n:05}-of-00002.{end}")
-            where |= dict.fromkeys(part, f"{stem}-{n:05}-of-00002.{end}")
-        index = json.dumps({"metadata": {}, "weight_map": where})
-        (folder / f"{stem}.{end}.index.json").write_text(index)
+    files = {}
+    for n, part in ((1, dict(every[:7])), (2, dict(every[7:]))):
+        put(folder, config, part, f"pytorch_model-{n:05}-of-00002.bin")
+        files |= dict.fromkeys(part, f"pytorch_model-{n:05}-of-00002.bin")
+    index = json.dumps({"metadata": {}, "weight_map": files})
+    (folder / "pytorch_model.bin.index.json").write_text(index)
     heads = load_medusa(folder, target)
     assert heads.heads == 3
     assert all(torch.equal(w, weights["medusa_head." + k]) for k, w in heads.state_dict().items())
-    if parts == 2:
-        (folder / f"{stem}-00002-of-00002.{end}").unlink()
-        assert "is missing" in refused(load_medusa, folder, target)
 
 
 # ----------------------------------------------------------------------------------------- EAGLE
@@ -431,24 +370,11 @@ def test_eagle_1_computes_what_the_published_layer_does(tmp_path, target, embedd
     entered = torch.cat([embedded, features], -1) @ weights["fc.weight"].T
     entered = entered + weights.get("fc.bias", torch.zeros(1))
 
-    # the library's own layer, its input norm taken out
-    sizes = {k: v for k, v in LLAMA.items() if k.endswith(("size", "heads", "eps", "act"))}
-    layer = LlamaDecoderLayer(LlamaConfig(**sizes, attn_implementation="eager"), 0)
-    layer.input_layernorm = nn.Identity()
-    layer.load_state_dict(
-        {k.removeprefix("layers.0."): w for k, w in weights.items() if k.startswith("layers.0.")}
-    )
-    # rope_theta as old configs have it
-    angle = torch.arange(7)[:, None] * 300.0 ** (-torch.arange(0, DIM, 2) / DIM)
-    turn = angle.cos().repeat(1, 2)[None], angle.sin().repeat(1, 2)[None]
-    mask = torch.full((1, 1, 7, 7), float("-inf")).triu(1)
+    wanted = decoder_layer(weights, "layers.0", entered, entered)
     with torch.no_grad():
-        theirs = layer(entered[None], attention_mask=mask, position_embeddings=turn)
-        theirs = (theirs[0] if isinstance(theirs, tuple) else theirs).view(7, H)
         ours = next(head.unroll(embedded[None], features[None], 1))[0]
-    assert torch.allclose(ours, theirs, atol=1e-5)
-    assert torch.allclose(as_decoding_runs(head, embedded, features), theirs, atol=1e-5)
-    assert torch.allclose(theirs, decoder_layer(weights, "layers.0", entered, entered), atol=1e-5)
+    assert torch.allclose(ours, wanted, atol=1e-5)
+    assert torch.allclose(as_decoding_runs(head, embedded, features), wanted, atol=1e-5)
     assert torch.equal(head.logits(ours, target.backbone.lm_head), target.backbone.lm_head(ours))
 
 
@@ -615,12 +541,11 @@ def test_eagle_3_with_the_whole_vocabulary(tmp_path, target, with_maps):
         (None, (0, 3, 7), (0, 3, 7)),
     ],
 )
-@pytest.mark.parametrize("nested", [True, False])
-def test_conventions_of_layer_ids(tmp_path, target, said, layers, numbers, nested):
+def test_conventions_of_layer_ids(tmp_path, target, said, layers, numbers):
     ids = {} if said is None else {"eagle_aux_hidden_state_layer_ids": said}
-    config = {**EAGLE3, **({"eagle_config": ids} if nested else ids)}
-    folder = put(tmp_path / "e", config, eagle3_file(), "pytorch_model.bin")
-    assert load_eagle(folder, target, layers).features == numbers
+    for config in ({**EAGLE3, "eagle_config": ids}, {**EAGLE3, **ids}):
+        folder = put(tmp_path / "e", config, eagle3_file(), "pytorch_model.bin")
+        assert load_eagle(folder, target, layers).features == numbers
 
 
 def test_a_map_beside_the_whole_vocabulary_that_moves_tokens(tmp_path, target):

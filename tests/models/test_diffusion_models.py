@@ -115,7 +115,7 @@ def test_a_block_is_the_librarys_forward(kind, k):
 
 
 @every_kind
-@pytest.mark.parametrize(("k", "steps"), [(7, 2), (7, 3), (4, 4), (3, 5), (1, 2)])
+@pytest.mark.parametrize(("k", "steps"), [(7, 3), (4, 4), (1, 2)])
 def test_denoising_step_by_step(kind, k, steps):
     made = model(kind)
     wanted, counts = denoised(made, TEXT, k, steps)
@@ -344,17 +344,6 @@ def test_ours_comes_back_as_it_was_saved(target, tmp_path, kind):
     close(block(again, TEXT, 4), said(made, TEXT, 4))
 
 
-def test_a_tied_head_is_stored_once_and_words_are_of_models_between(target, tmp_path):
-    config = tiny.build("llama", num_hidden_layers=1, tie_word_embeddings=True).config
-    build(config, mask_id=MASK).save(tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
-    assert "lm_head.weight" not in stored
-    again = load_diffusion(tmp_path, target)
-    assert again.net.lm_head.weight is again.net.model.embed_tokens.weight
-    save_file({**stored, "words": SPOKEN}, tmp_path / "model.safetensors")
-    assert "surplus words" in refused(load_diffusion, tmp_path, target)
-
-
 # ------------------------------------------- between a target's embedding and its output layer
 
 
@@ -427,11 +416,8 @@ MASKED = "model.embed_tokens.mask_embedding"
     [
         ({"embedding": "draft"}, {}, "'draft'"),
         ({"mask_token_id": 3}, {}, "mask_token_id must be 64"),
-        ({"vocab_size": 65}, {}, "65 tokens"),
         ({}, {"words": SPOKEN.flip(0)}, "ascending"),
         ({}, {MASKED: None}, f"missing {MASKED}"),
-        ({}, {MASKED: (V, H)}, "mask_embedding is [64, 32]"),
-        ({}, {"lm_head.weight": (V, H)}, "surplus lm_head.weight"),
     ],
     ids=str,
 )
@@ -453,17 +439,12 @@ def test_a_bad_file_of_a_model_between_is_one_line(target, tmp_path, config, cha
 IDS = {word: i for i, word in enumerate(WORDS)}
 SWAPPED = {**IDS, "w3": 4, "w4": 3}
 UP = "model.layers.1.mlp.up_proj.weight"
-ONLY = {"alibi": True, "rope": False, "layer_norm_type": "default", "activation_type": "swiglu"}
-ONLY |= {"include_bias": True, "block_type": "sequential", "scale_logits": True}
-ONLY |= {"input_emb_norm": True}
 # what differs from a right file in config.json, in the weights and beside them; a word of the line
 DREAMS: list[tuple[dict, dict, dict, str]] = [
     ({"mask_token_id": None}, {}, {}, "no mask_token_id"),
-    *(({"mask_token_id": n}, {}, {}, f"mask token id {n} is outside") for n in (V, -1)),
-    ({"mask_token_id": "mask"}, {}, {}, "config.json"),
-    *(({"model_type": t}, {}, {}, f"model_type {t!r}") for t in ("bert", None)),
+    ({"mask_token_id": V}, {}, {}, f"mask token id {V} is outside"),
+    ({"model_type": "bert"}, {}, {}, "model_type 'bert'"),
     ({"hidden_size": None}, {}, {}, "'hidden_size'"),
-    ({"num_attention_heads": 0}, {}, {}, "config.json"),
     ({}, {UP: None}, {}, f"missing {UP}"),
     ({}, {"*bias": None}, {}, "missing model.layers.0.self_attn.k_proj.bias"),
     ({}, {}, {"vocab": SWAPPED}, "'w3' is id 3"),
@@ -474,9 +455,11 @@ DREAMS: list[tuple[dict, dict, dict, str]] = [
     ({"specwb_diffusion": 3}, {}, {}, "specwb_diffusion"),
 ]
 LLADAS: list[tuple[dict, dict, dict, str]] = [
-    *(({key: value}, {}, {}, f"{key}={value!r}") for key, value in ONLY.items()),
-    *(({key: None}, {}, {}, f"no {key}") for key in ("mask_token_id", "d_model", "n_layers")),
+    ({"alibi": True}, {}, {}, "alibi=True"),
+    ({"block_type": "sequential"}, {}, {}, "block_type='sequential'"),
+    ({"d_model": None}, {}, {}, "no d_model"),
     ({}, {"*wte*": None}, {}, "missing model.embed_tokens.weight"),
+    ({}, {"model.norm.weight": (H,)}, {}, "surplus model.norm.weight"),
 ]
 ROWS = [*((DREAM, *row) for row in DREAMS), *((LLADA, *row) for row in LLADAS)]
 
@@ -490,20 +473,6 @@ def test_what_cannot_be_loaded_is_one_line(target, tmp_path, base, config, chang
     assert word in refused(load_diffusion, folder, target)
 
 
-def test_what_else_cannot_be_loaded(target, tmp_path):
-    dream = qwen().state_dict()
-    assert "surplus " in refused(load_diffusion, put(tmp_path, LLADA, dream), target)
-    few = {**DREAM, "vocab_size": 40, "mask_token_id": 39}
-    folder = put(tmp_path, few, qwen(vocab_size=40).state_dict())
-    assert "40 tokens" in refused(load_diffusion, folder, target)
-    tokenizer_of(put(tmp_path, DREAM, dream), sorted(WORDS, key=SWAPPED.__getitem__))
-    assert "'w3' is id 3" in refused(load_diffusion, tmp_path, target)
-    (tmp_path / "model.safetensors").unlink()
-    assert "no weights under the names model.safetensors" in refused(
-        load_diffusion, tmp_path, target
-    )
-
-
 def tokenizer_of(folder: Path, words: list[str]) -> None:
     tiny.tokenizer(words).save_pretrained(folder / "tokenizer")
     (folder / "tokenizer" / "tokenizer.json").rename(folder / "tokenizer.json")
@@ -515,15 +484,3 @@ def test_a_tokenizer_that_gives_the_same_ids_is_taken(target, tmp_path):
     more = put(tmp_path / "more", DREAM, weights, vocab=IDS, added_tokens=added)
     tokenizer_of(same := put(tmp_path / "same", DREAM, weights), WORDS)
     assert all(load_diffusion(folder, target).mask_id == MASK for folder in (more, same))
-
-
-def test_a_backbone_follows_its_weights():
-    """Weights that were moved or cast are not read from where they were."""
-    made = copy.deepcopy(model("ours"))
-    before = block(made, TEXT, 4)
-    assert made.backbone is made.backbone
-    with torch.no_grad():
-        made.net.model.layers[0].mlp.down_proj.weight.mul_(-1)
-    after = block(made, TEXT, 4)
-    assert (after - before).abs().max() > 0.1
-    close(block(copy.deepcopy(made).double().float(), TEXT, 4), after)

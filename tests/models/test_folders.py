@@ -152,14 +152,6 @@ def test_harmless_weights_too_many(folder):
     assert "not describe: model.layers.0.self_attn.other.weight)" in refused(specwb.load, folder)
 
 
-def test_a_tied_head_that_is_stored_once_more(tmp_path):
-    model = tiny.build("llama", seed=1, tie_word_embeddings=True)
-    model.save_pretrained(tmp_path)
-    tiny.tokenizer(WORDS).save_pretrained(tmp_path)
-    weights(tmp_path, **{"lm_head.weight": model.lm_head.weight.detach().clone()})
-    assert specwb.load(tmp_path).vocabulary == tiny.VOCABULARY
-
-
 def test_weights_that_are_a_pickle_with_code(folder):
     (folder / WEIGHTS).unlink()
     torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")

@@ -87,24 +87,6 @@ def test_by_hand():
     assert [len(grouping(layers, 4)) for layers in (28, 24, 16, 8)] == [9, 8, 6, 4]
 
 
-@pytest.mark.parametrize("ends", [(True, True), (False, True), (True, False), (False, False)])
-def test_every_layer_is_in_one_group(ends):
-    for layers in range(1, 13):
-        for n in range(1, layers + 1):
-            try:
-                groups = grouping(layers, n, *ends)
-            except GroupError:
-                assert n > layers - ends[1] or layers - sum(ends) < 2
-                continue
-            assert [i for group in groups for i in group] == list(range(layers))
-            assert max(map(len, groups)) <= n
-            assert not ends[0] or groups[0] == (0,)
-            assert not ends[1] or groups[-1] == (layers - 1,)
-            assert all(group[0] % n == 0 or group[0] in (1, layers - 1) for group in groups), (
-                "they begin at multiples of n"
-            )
-
-
 @pytest.mark.parametrize(
     ("make", "first", "second", "word"),
     [
@@ -224,16 +206,6 @@ def test_both_executions_are_the_algorithm(name, parts, whole):
 
 
 @every_model
-def test_the_reference_is_the_model_where_no_layers_are_side_by_side(name):
-    net, tokens = model(name), ids(2, 9)
-    found, _ = algorithm(net, tokens, grouping(LAYERS, 1))
-    logits = net.lm_head(net.model.norm(found[:, :, -32:]))
-    torch.testing.assert_close(logits, net(tokens).logits, atol=1e-4, rtol=1e-4)
-    away = algorithm(net, tokens, PARTS["n=4"])[0] - found
-    assert float(away.abs().max()) > 0.1
-
-
-@every_model
 def test_groups_of_one_are_the_plain_backbone_bit_for_bit(name):
     tokens, on = ids(3, 14), stack(name)
     alone = grouping(LAYERS, 1)
@@ -282,39 +254,6 @@ def test_rows_of_different_lengths(name, parts):
         assert torch.equal(found[1][1][:, :, beyond], found[0][1][:, :, beyond]), (
             "and nothing else was written"
         )
-
-
-def test_a_single_token_of_one_row_needs_no_mask():
-    on, parts = stack("grouped heads"), PARTS["n=4"]
-    for kind in (Groups, FusedGroups):
-        with torch.inference_mode():
-            wanted, store = run(on, ids(1, 6), kind(parts), [5, 1])
-            at, x = torch.tensor([[5]]), on.embed(ids(1, 6)[:, 5:])
-            found, _ = kind(parts).run(on, x, Place(at, at, 6), store)
-        near(found[:, 0], wanted[:, 5, -32:])
-
-
-def test_a_text_at_once_without_a_mask():
-    """As prompts are read: causal over a fresh cache."""
-    tokens = ids(2, 11)
-    for name, whole in (("grouped heads", False), ("as many keys as heads", True)):
-        on, parts = stack(name), PARTS["n=4"]
-        wanted, stored = algorithm(model(name), tokens, parts, whole)
-        scale = float(wanted.abs().max())
-        for kind in (Groups, FusedGroups):
-            store = on.cache(2, 11)
-            with torch.inference_mode():
-                x, groups = on.embed(tokens), kind(parts, whole)
-                found, _ = groups.run(on, x, Place.text(2, 11), store)
-            near(found / scale, wanted[:, :, -32:] / scale)
-            near(store.data, stored)
-
-
-def test_groups_are_of_all_layers():
-    on, groups = stack("q and k norms"), Groups(PARTS["n=4"][:-1])
-    x = torch.zeros(1, 3, on.config.hidden_size)
-    with pytest.raises(GroupError, match="of 5, there are 6"):
-        groups.run(on, x, Place.text(1, 3), on.cache(1, 3))
 
 
 def test_stacked_weights_are_made_once_and_equal_in_half_precision():
@@ -420,42 +359,6 @@ def test_streams_are_ordered_where_they_share_something(name, parts, whole, monk
     near(found, wanted)
     used = len({id(stream) for _, _, stream, _ in streams.touched})
     assert used == max(map(len, parts))
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda x: x + 1,
-        lambda x: x.t().contiguous(),
-        lambda x: x.t().reshape(-1),
-        lambda x: x.double(),
-        lambda x: torch.cat([x, x]),
-        lambda x: torch.add(x, 1, out=torch.empty(4, 6)),
-        lambda x: x.mul_(2),
-        lambda x: torch._foreach_add_([x], 1),
-        lambda x: x.sum().item(),
-    ],
-)
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_race_is_seen(use, waits):
-    streams = Streams()
-    other = streams.Stream()
-    with torch.inference_mode(), streams:
-        with streams.on(other):
-            shared = torch.ones(4, 6)
-        if waits:
-            streams.now.wait_stream(other)
-            use(shared)
-            return
-        use(torch.zeros(4, 6))
-        shared.t().view(6, 4)  # looks at nothing
-        with pytest.raises(AssertionError, match="nothing orders them"):
-            use(shared)
-        with streams.on(other):
-            made = use(torch.ones(4, 6))
-        if isinstance(made, Tensor):
-            with pytest.raises(AssertionError, match="nothing orders them"):
-                made.add_(1)
 
 
 # ------------------------------------------------------------------------------------------- CUDA

@@ -10,7 +10,6 @@ import pytest
 import tiny
 import torch
 from layouts import (
-    FFN,
     HEADS,
     KANGAROO,
     KV,
@@ -154,20 +153,6 @@ def test_an_adapter_is_moved_with_its_fused_weights():
     assert Stack.of(other) is not stack
 
 
-def test_which_parts_an_adapter_has():
-    """Parameters 4 N^2 + 2 N of the paper's, all heads being of their own."""
-    config = eagle_config(specwb.load(tiny.build("llama", num_key_value_heads=4)))
-
-    def count(*how) -> int:
-        return sum(p.numel() for p in KangarooAdapter(config, 1, *how).parameters())
-
-    assert count("attention") == 4 * H * H + 2 * H
-    assert count("layer") == 4 * H * H + 3 * FFN * H + 3 * H
-    assert count("mlp") == 2 * H * H + 2 * H
-    assert count("attention", True) == count("attention") + V * H
-    assert (new().features, new("mlp").blocks, len(new(layers=2).blocks)) == ((1,), [], 2)
-
-
 @pytest.mark.parametrize("exit", range(LAYERS))
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_an_adapter_begins_as_the_layer_behind_its_exit(kind, exit):
@@ -250,15 +235,6 @@ def test_the_decision_model_by_hand():
         model("hard", logits, normed),
         net_by_hand(w, "hard", torch.cat([entropy, most[..., :10]], -1)),
     )
-
-
-def test_a_vocabulary_smaller_than_what_the_hard_net_reads():
-    """And a token without probability: 0 log 0 is 0."""
-    model, logits = DecisionModel(8).requires_grad_(False), torch.tensor([[1.0, 0.0, -torch.inf]])
-    q = logits.softmax(-1)[0]
-    read = torch.tensor([-(q[:2] * q[:2].log()).sum(), q[0], q[1], *[0.0] * 8])
-    wanted = net_by_hand(model.state_dict(), "hard", read)
-    close(model("hard", logits, torch.zeros(1, 8))[0], wanted)
 
 
 def on_disk(folder: Path, target: specwb.Target) -> specwb.Target:

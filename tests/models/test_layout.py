@@ -9,7 +9,6 @@ from tiny import EXACT
 
 import specwb
 from specwb.core.flow import Draft, Scheme
-from specwb.engine import decoding
 from specwb.models.layout import leaf_paths
 
 LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
@@ -94,31 +93,3 @@ def test_verdicts_texts_and_caches_are_the_tree_layouts(key, options, temperatur
         count, accepted = count + 1, accepted + int(one.verdict.accepted.clamp_min(0).sum())
     assert count > 2
     assert accepted or key in ("ar", "lookahead")
-
-
-def test_the_batch_layout_is_really_used(monkeypatch):
-    """One row for every leaf: 16 for 4-2-2, and one for a chain."""
-    seen = []
-    real = tiny.target().backbone.run
-
-    def run(x, *rest, **more):
-        seen.append(x.shape[:2])
-        return real(x, *rest, **more)
-
-    for tree in ((4, 2, 2), (1, 1, 1)):
-        method = made("mcsd", {"tree": tree}, "llama")  # its draft model is another one
-        with monkeypatch.context() as patch:
-            patch.setattr(tiny.target().backbone, "run", run)
-            specwb.decode(tiny.target(), [[1, 2, 3]], method, layout="batch", max_new_tokens=3)
-    assert torch.Size([16, 4]) in seen
-    assert torch.Size([1, 29]) not in seen
-    assert torch.Size([1, 4]) in seen
-
-
-def test_bad_layouts_are_refused(monkeypatch):
-    for call in (specwb.rounds, specwb.decode):
-        with pytest.raises(ValueError, match="layout"):
-            list(call(tiny.target(), [[1]], "ar", layout="rows"))
-    monkeypatch.setattr(decoding, "RECORDERS", {"cpu": None})
-    with pytest.raises(ValueError, match="laid out as a batch"):
-        list(specwb.rounds(tiny.target(), [[1]], "ar", layout="batch", graphs=True))

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
-from scipy import stats
 
 import specwb
 
@@ -50,38 +49,6 @@ def test_with_other_rows_text_is_the_target_s_and_drafts_are_accepted(rows):
         out = specwb.decode(target, PROMPTS, method, max_new_tokens=20)
         assert out.tokens == plain.tokens
         assert out.mean_tokens_per_step > 1.3
-
-
-def check_sampled(
-    target: specwb.Target, method: specwb.Method, prompt: list[int], count: int
-) -> None:
-    """A chi-square test of the first two tokens against the target's distribution of them."""
-    with torch.no_grad():
-        first = target.model(torch.tensor([prompt])).logits[0, -1]
-        texts = torch.tensor([[*prompt, token] for token in range(len(first))])
-        second = target.model(texts).logits[:, -1]
-    wanted = first.softmax(-1)[:, None] * second.softmax(-1) * count
-    how = {"max_new_tokens": 2, "temperature": 1.0, "seed": list(range(count))}
-    out = specwb.decode(target, [prompt] * count, method, **how)
-    assert out.mean_tokens_per_step > 1.1
-    counts = torch.zeros_like(wanted)
-    counts.index_put_(tuple(torch.tensor(out.tokens).T), torch.ones(count).to(counts), True)
-    often = wanted > 5
-    observed, expected = counts[often].tolist(), wanted[often].tolist()
-    if rare := float(wanted[~often].sum()):
-        observed, expected = [*observed, float(counts[~often].sum())], [*expected, rare]
-    assert len(expected) >= 11
-    assert stats.chisquare(observed, expected).pvalue > 1e-4
-
-
-@every_pair
-@pytest.mark.parametrize("spec", ["sps:gamma=2", "mcsd:tree=3-1,draw=with"])
-def test_with_other_rows_sampled_text_has_the_target_s_distribution(rows, spec):
-    """Of the first two tokens, the target's rows of padding among them."""
-    target, draft = padded(*rows)
-    method = specwb.method(spec, target, draft=draft)
-    target.tokenizer = None
-    check_sampled(target, method, [3, 1, 4], 4096)
 
 
 def test_rows_that_a_token_has_are_no_padding():

@@ -4,15 +4,11 @@ follow their weights and stay within their memory."""
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from torch.nn import functional as F
 
-import specwb
 from specwb.models import products
 
 
@@ -91,23 +87,6 @@ def test_a_packed_copy_follows_its_weight(edit, size, monkeypatch):
 
 
 @needs_packing
-def test_which_weights_have_a_packed_copy(monkeypatch):
-    """Not one seen once; an unchanged one keeps its own; one that is gone has none."""
-    always("packed", monkeypatch)
-    weight, x = torch.randn(48, 40), torch.randn(4, 40)
-    with torch.inference_mode():
-        for _ in range(3):
-            products.product(x, weight.detach(), None)  # a new tensor every time
-        assert products.packed_bytes() == 0
-        for _ in range(2):
-            products.product(x, weight, None)
-    products.refresh()
-    assert products.packed_bytes() == weight.nbytes
-    del weight
-    assert products.packed_bytes() == 0
-
-
-@needs_packing
 def test_packed_copies_stay_within_their_memory(monkeypatch):
     always("packed", monkeypatch)
     weights, x = [torch.randn(512, 256) for _ in range(4)], torch.randn(4, 256)  # 0.5 MB each
@@ -157,16 +136,6 @@ def test_other_work_beside_a_measurement_does_not_choose():
     assert products.fastest(products.cautious(calm)) == "linear"
 
 
-def test_every_way_is_measured(monkeypatch):
-    packs = products.packing()
-    monkeypatch.setattr(products, "HOPELESS", 1e9)
-    found = products.measure(64, 48, torch.float32, (1, 3))
-    assert set(found) == {1, 3}
-    for seconds in found.values():
-        assert set(seconds) == {"linear", "turned", "split"} | ({"packed"} if packs else set())
-        assert all(0 < s < 10 for s in seconds.values())
-
-
 def test_choices_are_measured_once_a_shape_and_kept(monkeypatch):
     asked = []
 
@@ -200,21 +169,6 @@ def test_a_damaged_file_of_choices_is_made_anew(content, tmp_path, monkeypatch):
     assert products.machine() in json.loads(path.read_text())
 
 
-def test_two_processes_add_to_one_file_and_one_that_cannot_be_written_is_no_error(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(products, "measure", said(linear=1.0))
-    path = tmp_path / "products.json"
-    one, other = products.Choices(path), products.Choices(path)
-    one(48, 40, torch.float32, 4)
-    other(48, 40, torch.float32, 4)
-    one(48, 40, torch.float32, 8)
-    other(96, 40, torch.float32, 4)
-    assert len(json.loads(path.read_text())[products.machine()]) == 2 * len(products.TOKENS)
-    choices = products.Choices(path / "products.json")  # below a file
-    assert choices(48, 40, torch.float32, 4) == "linear"
-
-
 def test_choices_hold_for_the_number_of_threads_they_were_made_with(tmp_path, monkeypatch):
     asked, threads = [], [1]
 
@@ -237,89 +191,9 @@ def test_choices_hold_for_the_number_of_threads_they_were_made_with(tmp_path, mo
     assert asked == [1, 4]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_model_says_the_same_in_every_way(way, monkeypatch):
-    target, tokens = tiny.target("qwen3"), [3, 1, 4, 1, 5, 9]
-    with torch.no_grad():
-        plain = target.model(torch.tensor([tokens])).logits[0, -1]
-    always(way, monkeypatch)
-    for _ in range(2):
-        step = next(specwb.rounds(target, tokens, "ar", max_new_tokens=2, eos=(), trace=True))
-    assert distance(step.scores.logits[0, 0], plain) < 1e-4
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 5])
-@pytest.mark.parametrize("tokens", [1, 3])
-def test_rows_are_split_among_any_number_of_threads(threads, tokens, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    weight, x = torch.randn(47, 40), torch.randn(tokens, 40)
-    assert distance(products._split(x, weight), F.linear(x, weight)) < 40 * 2**-22
-
-
 def test_seconds_are_of_the_whole_weight_and_of_one(monkeypatch):
     """Of 40,960 rows a tenth fits into what is measured; of 64 rows 48 copies are multiplied."""
     monkeypatch.setattr(products, "SPAN", 2**20)
     monkeypatch.setattr(products, "in_turns", lambda ways: dict.fromkeys(ways, [3.0] * 5))
     assert products.measure(40_960, 64, torch.float32, [1])[1]["linear"] == 30.0
     assert products.measure(64, 64, torch.float32, [1])[1]["linear"] == 3 / 48
-
-
-@pytest.mark.parametrize(("is_notebook", "is_kept"), [(True, True), (False, True), (False, False)])
-def test_measuring_that_takes_long_says_so_once_but_in_a_notebook(
-    is_notebook, is_kept, monkeypatch, tmp_path, caplog
-):
-    monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    if not is_notebook:
-        monkeypatch.delitem(sys.modules, "ipykernel")
-    clock = iter(range(100))
-    monkeypatch.setattr(products.time, "perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr(products, "measure", said(linear=1.0))
-    path = tmp_path / "products.json"
-    if not is_kept:
-        path = Path(__file__) / "products.json"  # below a file
-    choices = products.Choices(path)
-    for rows in range(48, 53):
-        choices(rows, 40, torch.float32, 4)
-    # in a notebook it would be an output that nbval does not find in the stored one
-    assert len(caplog.records) == (not is_notebook)
-    kept = f"kept in {path}" if is_kept else f"{path} cannot be written, so every start measures"
-    assert (kept in caplog.text) == (not is_notebook)
-
-
-def test_no_tokens_are_no_error(monkeypatch):
-    for way in ("linear", "turned", "split"):
-        always(way, monkeypatch)
-        with torch.inference_mode():
-            found = products.product(torch.zeros(2, 0, 40), torch.randn(48, 40), None)
-        assert found.shape == (2, 0, 48)
-
-
-def test_what_was_chosen_without_packs_is_not_kept_for_a_process_that_may_make_some(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(products, "measure", said(linear=1.0, turned=0.5))
-    monkeypatch.setenv("SPECWB_PACK_MB", "0")
-    path = tmp_path / "products.json"
-    assert products.Choices(path)(48, 40, torch.float32, 4) == "turned"
-    monkeypatch.delenv("SPECWB_PACK_MB")
-    monkeypatch.setattr(products, "measure", said(linear=1.0, packed=0.5))
-    wanted = "packed" if products.packing() else "turned"
-    assert products.Choices(path)(48, 40, torch.float32, 4) == wanted
-
-
-def test_ways_that_take_long_are_measured_in_few_rounds(monkeypatch):
-    clock, turns = [0.0], []
-    monkeypatch.setattr(products.time, "perf_counter", lambda: clock[0])
-
-    def way(name, seconds):
-        def run():
-            turns.append(name)
-            clock[0] += seconds
-
-        return run
-
-    products.in_turns({"linear": way("linear", 9.0), "packed": way("packed", 1.0)})
-    assert turns == ["linear", "packed", "packed"]
-    turns.clear()
-    products.in_turns({"linear": way("linear", 1e-3), "packed": way("packed", 1e-3)})
-    assert len(turns) == 2 * products.ROUNDS

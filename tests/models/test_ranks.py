@@ -17,13 +17,11 @@ import pytest
 import ranked
 import tiny
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 import specwb
 from specwb.models import ranks
 from specwb.models.fuzzy import GroupError, grouping, listed
-from specwb.models.load import LoadError
 from specwb.models.ranks import NEEDED, RankGroups, Ranks, RanksError, join, parts
 
 SIZES = (2, 4)
@@ -101,11 +99,6 @@ def test_all_ranks_draft_and_say_what_one_process_does(case, size, seen, alone):
             prompt + list(tiny.plain("llama", tuple(prompt), 24))[:9] for prompt in tiny.PROMPTS
         ]
     assert len({n for accepted in wanted["accepted"] for n in accepted}) > 1
-
-
-def test_what_is_loaded_already_is_not_parted():
-    with pytest.raises(LoadError, match="ranks= is of a folder or hub id"):
-        specwb.load(tiny.target(), ranks=Ranks(0, 2, torch.device("cpu"), 1.0))
 
 
 HELD: dict[int, dict[str, list[list[int]]]] = {
@@ -200,23 +193,6 @@ def placed(monkeypatch, rank: int, size: int, port: int) -> None:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
     for name, value in (*place.items(), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, str(value))
-
-
-def test_others_that_do_not_come(monkeypatch):
-    placed(monkeypatch, 0, 2, ranked.free_port())
-    with pytest.raises(RanksError, match="the 2 processes did not come together") as caught:
-        join("cpu", timeout=0.2)
-    assert "\n" not in str(caught.value)
-    assert ranks.here() is None
-    assert not dist.is_initialized()
-
-
-@pytest.mark.cuda
-def test_more_ranks_than_devices(monkeypatch):
-    count = torch.cuda.device_count()
-    placed(monkeypatch, count, count + 1, 1)
-    with pytest.raises(RanksError, match=f"has {count} CUDA"):
-        join("cuda")
 
 
 @pytest.mark.parametrize(

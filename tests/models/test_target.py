@@ -50,29 +50,6 @@ def test_files_are_read_once_and_again_when_they_are_written_anew(target, tmp_pa
     assert target.loaded("head", place, read) is second
 
 
-def test_one_place_may_have_several_kinds_and_a_hub_id_has_no_files(target, tmp_path):
-    read = Reader(tmp_path / "weights")
-    write(read.file, "both", 1)
-    one, other = (target.loaded(("falcon", ("k", k)), tmp_path, read) for k in (2, 3))
-    assert one is not other
-    assert read.times == 2
-    assert target.loaded("draft", "owner/name", read) is target.loaded("draft", "owner/name", read)
-    assert read.times == 3
-
-
-def test_what_cannot_be_read_is_not_remembered(target, tmp_path):
-    read = Reader(tmp_path / "weights")
-    with pytest.raises(FileNotFoundError):
-        target.loaded("head", tmp_path, read)
-    write(read.file, "now", 1)
-    old = target.loaded("head", tmp_path, read)
-    read.file.unlink()
-    with pytest.raises(FileNotFoundError):
-        target.loaded("head", tmp_path, read)
-    write(read.file, "again", 3)
-    assert target.loaded("head", tmp_path, read) == ["again"] != old
-
-
 def test_copies_and_pickled_targets_read_for_themselves(tmp_path):
     target, read = specwb.load(tiny.build("llama")), Reader(tmp_path / "weights")
     write(read.file, "text", 1)
@@ -84,25 +61,6 @@ def test_copies_and_pickled_targets_read_for_themselves(tmp_path):
         assert again is not first
         assert read.times == times
     assert target.loaded("head", tmp_path, read) is first
-
-
-def test_a_draft_that_is_trained_anew_is_read_again(tmp_path):
-    """One copy for all methods until then."""
-    words = [f"w{i}" for i in range(tiny.VOCABULARY)]
-    target = specwb.load(tiny.build("llama"), tokenizer=tiny.tokenizer(words))
-    folder = tmp_path / "draft"
-    for seed in (1, 2):
-        tiny.build("llama", seed=seed).save_pretrained(folder)
-        target.tokenizer.save_pretrained(folder)
-        for path in folder.iterdir():
-            os.utime(path, (seed, seed))
-        drafts = [
-            specwb.method(key, target, draft=where).drafter.draft
-            for key, where in (("sps", str(folder)), ("mcsd", str(folder)), ("sps", folder))
-        ]
-        assert drafts[0] is drafts[1] is drafts[2]
-        weight = drafts[0].model.lm_head.weight
-        assert weight.equal(tiny.build("llama", seed=seed).lm_head.weight)
 
 
 # ------------------------------------------------------------------------------- parts of prompts
@@ -144,32 +102,6 @@ def test_parts_of_a_prompt_are_as_long_as_masks_may_be():
     assert max(sizes) == target_module.CHUNK
     assert all((last - first) * last <= target_module.CELLS for first, last in parts)
     assert min(sizes[:-1]) >= target_module.LEAST
-
-
-def test_a_long_prompt_shows_a_bar(pair, monkeypatch):
-    """Where there is a terminal; a short one shows none."""
-    shown = []
-
-    class Bar:
-        def __init__(self, **settings):
-            self.settings, self.done = settings, 0
-            shown.append(self)
-
-        def update(self, n):
-            self.done += n
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(target_module, "tqdm", Bar)
-    monkeypatch.setattr(target_module, "CHUNK", 16)
-    for length, disable in ((12, True), (40, None)):
-        specwb.decode(pair[0], [list(range(length))], "ar", max_new_tokens=1)
-        assert shown[-1].settings["disable"] is disable
-        assert shown[-1].done == shown[-1].settings["total"] == length - 1
 
 
 def test_several_decodings_of_one_target_in_threads(pair):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from layouts import DIM, EAGLE3, H, Weights, eagle3_file, put, refused
+from layouts import DIM, EAGLE3, Weights, eagle3_file, put, refused
 
 import specwb
 from specwb.models.eagle import Eagle3Head, load_eagle
@@ -80,19 +80,6 @@ def test_specforge(tmp_path, target):
     assert head.features == (2, LAYERS // 2, LAYERS - 3)
     assert torch.equal(head.fc.weight, eagle3_file()["fc.weight"].bfloat16().float())
     assert head.rotary_emb.config.rope_parameters["rope_theta"] == 1e6
-
-
-def test_specforge_3_1(tmp_path, target):
-    config = {**SPECFORGE, "fc_norm": True, "norm_output": True}
-    norms = {f"fc_norm.{i}.weight": torch.ones(H) for i in range(3)}
-    head = drafts(target, stored(tmp_path / "h", config, {**eagle3_file(), **norms}))
-    assert head.normed_output
-    assert len(head.fc_norm) == 3
-
-
-def test_specforge_with_experts_is_refused_by_name(tmp_path, target):
-    config = {**SPECFORGE, "model_type": "gpt_oss", "num_local_experts": 4, "experts_per_token": 2}
-    assert "num_local_experts=4" in refused(load_eagle, stored(tmp_path / "h", config), target)
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -11,9 +11,6 @@ import tiny
 import torch
 
 import specwb
-from specwb.models.eagle import EagleHead, eagle_config
-from specwb.models.kangaroo import KangarooAdapter
-from specwb.models.medusa import MedusaHeads
 from specwb.models.prompts import token_rows
 from specwb.models.templates import TemplateError
 
@@ -83,49 +80,3 @@ def test_a_chat_by_the_name_of_a_template(vicuna):
     (again,) = token_rows(target, [{"role": "system", "content": "A dog."}, *CHAT])
     assert "A dog. USER:" in target.tokenizer.decode(again)
     assert specwb.decode(target, [CHAT, CHAT[:1]], "pld", max_new_tokens=4).texts
-
-
-@pytest.mark.slow
-def test_published_parts_of_it_go_through_compare(vicuna, tmp_path, capsys, monkeypatch):
-    """An EAGLE, a Medusa and a Kangaroo file."""
-    from specwb.cli.main import main
-
-    target = specwb.load(vicuna)
-    heads = {
-        "eagle": EagleHead(eagle_config(target), target.backbone.config.hidden_size),
-        "medusa": MedusaHeads(target.backbone.config.hidden_size, target.vocabulary, heads=2),
-        "kangaroo": KangarooAdapter(eagle_config(target, 1), 1, "attention").start_from(target),
-    }
-    for name, head in heads.items():
-        head.save(tmp_path / name)
-    questions = tmp_path / "q.jsonl"
-    row = {"question_id": 1, "category": "math", "turns": ["the cat sat"]}
-    questions.write_text(json.dumps(row) + "\n")
-    methods = [f"{name}:head={tmp_path / name}" for name in heads]
-    words = ["compare", "--target", str(vicuna), "--seconds", "0"]
-    words += ["--methods", " ".join(methods), "--prompts", str(questions)]
-    words += ["--max-new-tokens", "8", "--json", str(tmp_path / "out.json")]
-
-    def run(words: list[str]) -> str:
-        monkeypatch.setattr("sys.argv", ["specwb", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        assert end.value.code == 0, said.err
-        return said.out
-
-    run(words)
-    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
-    assert {row["method"].partition(":")[0] for row in rows} >= {"ar", *heads}
-    assert not [row for row in rows if row.get("identical") not in (None, 1.0)], rows
-
-    words = ["reproduce", "kangaroo", "--target", str(vicuna), "--prompts", str(questions)]
-    words += ["--set", f"head={tmp_path / 'kangaroo'},rounds=2", "--seconds", "0"]
-    words += ["--out", str(tmp_path / "kangaroo.json")]
-    said = " ".join(run(words).split())
-    assert "Left out, as this target has no model for them: medusa, sps, eagle." in said
-    cells = json.loads((tmp_path / "kangaroo.json").read_text())["cells"]
-    assert any("kangaroo" in cell for cell in cells)
-    words = ["evaluate", "--bench", str(questions), "--target", str(vicuna), "--template", "vicuna"]
-    words += ["--methods", methods[-1], "--max-new-tokens", "8", "--out", str(tmp_path / "answers")]
-    assert "kangaroo" in run(words)

@@ -84,18 +84,11 @@ def test_words_are_columns_of_what_is_said_without(kind):
 
 
 @pytest.mark.parametrize(
-    "words", [[3, 2, 1], [1, 2, 2], [-1, 2], [1, V], torch.zeros(0).long(), [[1, 2]], 1, [1.0, 2.0]]
+    "words", [[1, 2, 2], [-1, 2], [1, V], torch.zeros(0).long(), [[1, 2]], [1.0, 2.0]]
 )
 def test_bad_words_are_refused(words):
     with pytest.raises(HeadError, match="words must be"):
         words_in({"words": torch.as_tensor(words)}, tiny.target())
-
-
-def test_words_of_any_integers_are_read():
-    found = words_in({"words": torch.tensor([0, 3, V - 1], dtype=torch.int32)}, tiny.target())
-    assert found.dtype == torch.long
-    assert found.tolist() == [0, 3, V - 1]
-    assert words_in({}, tiny.target()) is None
 
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle", "falcon", "kangaroo"])
@@ -115,12 +108,6 @@ def test_words_are_of_the_targets_output_layer(tmp_path):
         (file,) = (tmp_path / kind).glob("*.safetensors")
         save_file({**load_file(file), "words": WORDS}, file, {"format": "pt"})
         assert "own" in refused(KINDS[kind][0], tmp_path / kind, target)
-
-
-def test_shared_heads_need_the_targets_layer():
-    heads = MedusaHeads(H, V, 2, shared=True)
-    with pytest.raises(HeadError, match="the target's lm_head"):
-        heads(torch.zeros(1, H))
 
 
 # ------------------------------------------------------------------------------ the rows of a layer
@@ -147,15 +134,3 @@ def test_rows_are_made_once_and_anew_where_the_layer_changes(bias):
         torch.testing.assert_close(anew(x), layer(x)[:, WORDS])
         rows = anew
     assert rows_of(nn.Linear(H, V, bias), WORDS) is not rows
-
-
-def test_rows_made_in_inference_mode_are_ordinary_tensors():
-    layer = nn.Linear(H, V)
-    with torch.inference_mode():
-        rows = rows_of(layer, WORDS)
-        other = nn.Linear(H, V)
-        assert torch.equal(rows_of(other, WORDS).weight, other.weight[WORDS])
-    assert not rows.weight.is_inference()
-    x = torch.randn(2, H, requires_grad=True)
-    rows(x).sum().backward()
-    assert torch.allclose(x.grad[0], layer.weight[WORDS].sum(0))

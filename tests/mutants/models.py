@@ -43,7 +43,7 @@ from specwb.models.target import Target
 # ------------------------------------------------------------------------------ caches and layouts
 
 
-@killed_by("test_backbone.py: ragged_rows llama")
+@killed_by("models/test_architectures.py: every_node llama")
 def rows_overlap_in_the_cache(patch):
     """A row's slots begin one before the row above ends."""
     patch.edit(KVCache.__init__, "[:, None] * capacity", "[:, None] * (capacity - 1)")
