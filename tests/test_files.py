@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import importlib
 import os
-import socket
 import stat
 import sys
 import threading
@@ -20,60 +19,47 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from specwb.core import files
+from specwb.core import files, texts
 from specwb.core.errors import ArgumentError
 from specwb.models.checkpoint import write
 
 PLAIN = b'{"question_id": 81, "category": "writing", "turns": ["one", "two"]}\n' * 50
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        server = self.server
-        server.requests += 1
-        self.send_response(server.status)
-        self.send_header("Content-Length", str(len(server.body) + server.short))
-        self.end_headers()
-        self.wfile.write(server.body)
-
-    def log_message(self, *_):
-        pass
-
-
-def closed_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache, no SPECWB_DATA, no proxy."""
+def server(tmp_path, monkeypatch):
+    """A local server that sends ``body`` under every address, an empty cache, no SPECWB_DATA.
+
+    ``mt_bench`` (plain) and ``humaneval`` (gzip) are files of it.
+    """
     pooch = pytest.importorskip("pooch")
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache")
     monkeypatch.delenv("SPECWB_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "*")
-    return tmp_path / "cache"
 
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            http.requests += 1
+            self.send_response(http.status)
+            self.send_header("Content-Length", str(len(http.body) + http.short))
+            self.end_headers()
+            self.wfile.write(http.body)
 
-@pytest.fixture
-def server(cache, monkeypatch):
-    """A local server that sends ``body`` under every address.
+        def log_message(self, *_):
+            pass
 
-    ``mt_bench`` (plain) and ``humaneval`` (gzip) are files of it.
-    """
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.requests, http.status, http.short, http.body = 0, 200, 0, PLAIN
     polling = {"poll_interval": 0.01}
     thread = threading.Thread(target=http.serve_forever, kwargs=polling, daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{http.server_port}/"
-    sha256, http.packed = hashlib.sha256(PLAIN).hexdigest(), gzip.compress(PLAIN, mtime=0)
-    plain = files.Remote("mt_bench/question.jsonl", address + "question.jsonl", sha256, "x")
-    gzip_sha256 = hashlib.sha256(http.packed).hexdigest()
-    packed = files.Remote("humaneval/H.jsonl", address + "H.jsonl.gz", sha256, "x", gzip_sha256)
-    monkeypatch.setitem(files.FILES, "mt_bench", plain)
-    monkeypatch.setitem(files.FILES, "humaneval", packed)
+    sha256, packed = hashlib.sha256(PLAIN).hexdigest(), gzip.compress(PLAIN, mtime=0)
+    plain = texts.Remote("mt_bench/question.jsonl", address + "question.jsonl", sha256, "x")
+    packed_sha256 = hashlib.sha256(packed).hexdigest()
+    zipped = texts.Remote("humaneval/H.jsonl", address + "H.jsonl.gz", sha256, "x", packed_sha256)
+    monkeypatch.setitem(texts.FILES, "mt_bench", plain)
+    monkeypatch.setitem(texts.FILES, "humaneval", zipped)
     yield http
     http.shutdown()
     http.server_close()
@@ -81,85 +67,52 @@ def server(cache, monkeypatch):
 
 
 def assert_refused(name: str, *words: str) -> None:
-    """Asserts that reading the file fails with one short line that has all of ``words``."""
+    """Asserts that reading the text fails with one short line that has all of ``words``."""
     with pytest.raises(files.DataError) as caught:
-        files.read(name)
+        texts.read(name)
     text = str(caught.value)
     assert "\n" not in text
-    assert len(text) < 400
+    assert len(text) < 500
     assert all(word in text for word in words), text
 
 
-def test_a_download_is_checked_and_kept(server, cache):
-    assert files.read("mt_bench") == PLAIN
-    assert files.read("mt_bench") == PLAIN
+def test_a_download_is_checked_and_kept(server, tmp_path):
+    assert texts.read("mt_bench") == texts.read("mt_bench") == PLAIN
     assert server.requests == 1
-    assert [p.name for p in cache.iterdir()] == ["mt_bench.jsonl"]
-
-
-def test_an_official_gzip_is_checked_as_it_is_sent_and_returned_unpacked(server, cache):
-    server.body = server.packed
-    assert files.read("humaneval") == PLAIN
-    assert (cache / "humaneval.jsonl.gz").read_bytes() == server.packed
-
-
-def spoil_checksum(server):
-    server.body = PLAIN + b"x"
-
-
-def spoil_status(server):
-    server.status = 404
-
-
-def spoil_length(server):
-    server.short = 1000
+    (tmp_path / "cache" / "mt_bench.jsonl").write_bytes(b"rubbish")  # is downloaded again
+    assert texts.read("mt_bench") == PLAIN
+    server.body = gzip.compress(PLAIN, mtime=0)
+    assert texts.read("humaneval") == PLAIN
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("fault", "words"),
     [
-        (spoil_checksum, "another sha256"),
-        (spoil_status, "HTTP 404"),
-        (spoil_length, "the connection was cut"),
+        ({"body": PLAIN + b"x"}, "does not match"),
+        ({"status": 404}, "404"),
+        ({"short": 1000}, "failed: "),
     ],
+    ids=str,
 )
-def test_a_bad_download_is_one_line_is_not_kept_and_the_next_attempt_works(
-    server, cache, caplog, spoil, words
-):
-    import pooch
-
-    pooch.get_logger().addHandler(caplog.handler)
-    spoil(server)
+def test_a_bad_download_is_not_kept_and_the_next_attempt_works(server, tmp_path, fault, words):
+    vars(server).update(fault)
     where = "mt_bench/question.jsonl under SPECWB_DATA (not set)"
     assert_refused("mt_bench", where, f"127.0.0.1:{server.server_port}/question.jsonl", words)
-    assert not list(cache.iterdir())
-    pooch.get_logger().removeHandler(caplog.handler)
-    assert not caplog.records  # the library adds no lines of its own
-    server.body, server.status, server.short = PLAIN, 200, 0
-    assert files.read("mt_bench") == PLAIN
+    assert not list((tmp_path / "cache").iterdir())
+    vars(server).update(status=200, short=0, body=PLAIN)
+    assert texts.read("mt_bench") == PLAIN
 
 
-def test_no_server(cache, monkeypatch):
-    nowhere = files.Remote("a", f"http://127.0.0.1:{closed_port()}/a", "0" * 64, "x")
-    monkeypatch.setitem(files.FILES, "mt_bench", nowhere)
-    assert_refused("mt_bench", "no connection (ConnectionError)")
-
-
-def test_a_damaged_cache_is_repaired(server, cache):
-    files.read("mt_bench")
-    (cache / "mt_bench.jsonl").write_bytes(b"rubbish")
-    assert files.read("mt_bench") == PLAIN
-    assert server.requests == 2
-
-
-def test_a_cache_that_cannot_be_written(server, cache):
-    cache.write_text("a file where the folder should be")
-    assert_refused("mt_bench", "the cache cannot be written", str(cache))
-
-
-def test_without_pooch(server, monkeypatch):
+def test_without_a_place_a_server_or_pooch(server, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert_refused("mt_bench", "failed: ", str(tmp_path / "cache"))
+    nowhere = replace(texts.FILES["mt_bench"], url="http://127.0.0.1:9/a")
+    monkeypatch.setitem(texts.FILES, "mt_bench", nowhere)
+    assert_refused("mt_bench", "failed: ")
     monkeypatch.setitem(sys.modules, "pooch", None)
     assert_refused("mt_bench", "pip install pooch")
+    assert_refused("nonsense", "unknown data file 'nonsense'")
     assert server.requests == 0
 
 
@@ -169,19 +122,26 @@ def test_a_folder_of_the_users_comes_first_plain_or_gzipped(
     server, tmp_path, monkeypatch, name, packed
 ):
     monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "data"))
-    path = tmp_path / "data" / (files.FILES[name].path + (".gz" if packed else ""))
+    path = tmp_path / "data" / (texts.FILES[name].path + (".gz" if packed else ""))
     path.parent.mkdir(parents=True)
     # anybody's gzip will do: only its content is checked
     path.write_bytes(gzip.compress(PLAIN, 1) if packed else PLAIN)
-    assert files.read(name) == PLAIN
+    assert texts.read(name) == PLAIN
     assert server.requests == 0
     path.write_bytes(gzip.compress(PLAIN + b"x") if packed else PLAIN + b"x")
     assert_refused(name, str(path), "sha256")
     if packed:
-        path.write_bytes(gzip.compress(PLAIN)[:-20])
-        assert_refused(name, str(path), "not a whole gzip file")
-        path.write_bytes(PLAIN)
-        assert_refused(name, str(path), "not a whole gzip file")
+        for damaged in (gzip.compress(PLAIN)[:-20], PLAIN):
+            path.write_bytes(damaged)
+            assert_refused(name, str(path), "not a whole gzip file")
+
+
+def test_a_gzip_that_unpacks_to_more_than_the_limit(tmp_path):
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(bytes(100_000)))
+    assert len(texts.unpack(path, 100_000)) == 100_000
+    with pytest.raises(files.DataError, match="unpacks to more than 99999 bytes"):
+        texts.unpack(path, 99_999)
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -283,14 +243,6 @@ def test_a_folder_that_exists_is_never_replaced(tmp_path):
     assert contents == {"a": "1", "b": "fast", "empty": "1"}
 
 
-def test_a_gzip_that_unpacks_to_more_than_the_limit(tmp_path):
-    path = tmp_path / "bomb.jsonl.gz"
-    path.write_bytes(gzip.compress(bytes(100_000)))
-    assert len(files.unpack(path, 100_000)) == 100_000
-    with pytest.raises(files.DataError, match="unpacks to more than 99999 bytes"):
-        files.unpack(path, 99_999)
-
-
 # ------------------------------------------------------------------------------------------- extras
 
 
@@ -350,35 +302,21 @@ def test_a_file_that_cannot_be_written_keeps_no_other_from_being(tmp_path):
 
 # ------------------------------------------------------------------- what is there is whose?
 
+STORE = "SQLite format 3\0.."
 USERS = {
     "a user's talks": (files.TALKS, "", '{"messages": [{"role": "user", "content": "a"}]}\n'),
     "a user's JSON as results": (files.STUDY, "", '{"mine": {"arguments": {}}}'),
-    "notes as a tuning": (files.TUNED, "", "notes"),
-    "a text as a store": (files.STORE, "", "notes"),
     "answers by an evaluation": (files.EVALUATION, "answers/ar.jsonl", "{}"),
-    "a run.json by an evaluation": (files.EVALUATION, "run.json", "{}"),
-    "a page by the ledger": (files.LEDGER, "ledger.md", "# Cash\n"),
-    "a table by the ledger": (files.LEDGER, "ledger.json", "{}"),
     "a file where a head goes": (files.HEAD, "notes.txt", "notes"),
-    "a page by a figure": (files.DRAWING, ".html", "<html>mine"),
     "a picture by a figure": (files.DRAWING, ".png", "mine"),
-    "a store as a table": (files.FILE, "", "SQLite format 3\0.."),
+    "a store as a table": (files.FILE, "", STORE),
     "weights as a table": (replace(files.FILE, names=("{}.gguf",)), ".gguf", "GGUF"),
 }
 OURS = {
-    "talks": (
-        files.TALKS,
-        "",
-        '{"messages": [{"role": "user", "content": "a"}], "temperatures": [null, 0.7], '
-        '"tokens": 2, "ended": true}\n',
-    ),
     "results": (files.STUDY, "", '{\n"arguments": {\n'),
-    "a tuning": (files.TUNED, "", '{\n "command": "specwb tune"'),
-    "a store": (files.STORE, "", "SQLite format 3\0.."),
     "nothing": (files.STORE, "", ""),
     "a head": (files.HEAD, "card.json", "{}"),
-    "an evaluation": (files.EVALUATION, "store.sqlite", "SQLite format 3\0.."),
-    "a ledger": (files.LEDGER, "ledger.md", "# Ledger of the papers' claims\n"),
+    "an evaluation": (files.EVALUATION, "store.sqlite", STORE),
     "a figure": (files.DRAWING, ".html", files.DRAWN.decode() + "<html>"),
     "a table": (files.FILE, "", "an older table"),
 }
@@ -413,24 +351,13 @@ def test_what_has_the_mark_is_gone_on_from(tmp_path, output, name, content):
     files.claim({"--out": (place, output)})
 
 
-@pytest.mark.parametrize(
-    "csv",
-    [
-        "ev/store.sqlite",
-        "ev/STORE.sqlite",
-        "ev/store.sqlite-wal",
-        "ev/answers/ar.jsonl",
-        "ev",
-        "EV",
-    ],
-)
+@pytest.mark.parametrize("csv", ["ev/store.sqlite", "ev/answers/ar.jsonl", "ev"])
 def test_an_output_inside_another(tmp_path, monkeypatch, csv):
     monkeypatch.chdir(tmp_path)
     outputs = {"--out": (Path("ev"), files.EVALUATION), "--csv": (Path(csv), files.FILE)}
     for order in (outputs, dict(reversed(outputs.items()))):
         with pytest.raises(ArgumentError, match=r"name one file, .*; name two"):
-            files.claim(order)
-    files.claim(outputs | {"--csv": (Path("figures.csv"), files.FILE)})
+            files.claim(order, [("--bench", "elsewhere")])
     Path("ev").mkdir()
     files.claim(outputs | {"--csv": (Path("ev/figures.csv"), files.FILE)})
 

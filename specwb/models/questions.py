@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from specwb.core import files
+from specwb.core import files, texts
 from specwb.core.errors import ArgumentError, SpecwbError
 from specwb.core.files import home
 from specwb.core.inputs import check_unicode, is_many
@@ -25,7 +25,7 @@ class PromptSetError(SpecwbError, ValueError):
     """An unknown prompt set, or a file that is not in a known format."""
 
 
-# set -> its file in specwb.core.files.FILES
+# set -> its file in specwb.core.texts.FILES
 OFFICIAL = {
     "gsm8k": "gsm8k_test",
     "humaneval": "humaneval",
@@ -134,7 +134,7 @@ def load_prompts(name: str | Path) -> list[Question]:
     if text.endswith((".jsonl", ".jsonl.gz")):
         if not path.is_file():
             raise PromptSetError(f"prompt file {text} does not exist")
-        return _parse(files.unpack(path), text)
+        return _parse(texts.unpack(path), text)
     if path.is_file():
         raise PromptSetError(
             f"prompt file {text} must be one JSON value a line and its name end in "
@@ -148,7 +148,7 @@ def load_prompts(name: str | Path) -> list[Question]:
             "or give the path of a .jsonl or .jsonl.gz file"
         )
     shipped_path = data_dir() / "prompts" / f"{key}.jsonl"
-    content = files.read(OFFICIAL[key]) if key in OFFICIAL else shipped_path.read_bytes()
+    content = texts.read(OFFICIAL[key]) if key in OFFICIAL else shipped_path.read_bytes()
     questions = _parse(content, key)
     if not slash:
         return questions

@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 from specwb.core import files
+from specwb.core import texts as public
 from specwb.core.extras import how
 from specwb.training.corpus import Document
 
@@ -95,7 +96,7 @@ def _code(packages: dict[str, str]) -> list[Document]:
 
 
 def _math() -> list[Document]:
-    problems = [json.loads(line) for line in files.read("gsm8k_train").decode().splitlines()]
+    problems = [json.loads(line) for line in public.read("gsm8k_train").decode().splitlines()]
     first_held_out = len(problems) - _GSM8K_HELD_OUT
     texts = []
     for index, problem in enumerate(problems):
@@ -158,16 +159,16 @@ def unwrap(text: str) -> str:
 def _prose() -> list[Document]:
     texts = []
     for name in _BOOKS:
-        book = files.read(name).decode("utf-8", "replace").replace("\r\n", "\n")
+        book = public.read(name).decode("utf-8", "replace").replace("\r\n", "\n")
         body = re.search(r"\*\*\* ?START OF.*?\*\*\*(.*)\*\*\* ?END OF", book, re.DOTALL)
         if body is None:
             raise files.DataError(f"{name}: no START OF / END OF lines of Project Gutenberg found")
         text, held_out = unwrap(body.group(1)), name in _BOOKS_HELD_OUT
         texts.append(Document("prose", name, "public domain (USA)", text, held_out))
-    plays = files.read("tinyshakespeare").decode()
+    plays = public.read("tinyshakespeare").decode()
     texts.append(Document("prose", "tinyshakespeare", "public domain", plays, False))
     for name in ("inaugural", "state_union"):
-        with zipfile.ZipFile(io.BytesIO(files.read(name))) as archive:
+        with zipfile.ZipFile(io.BytesIO(public.read(name))) as archive:
             members = sorted(m for m in archive.namelist() if m.endswith(".txt"))
             for member in members:
                 text, held_out = (

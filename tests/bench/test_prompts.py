@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 import specwb
 from specwb.cli import main as cli
-from specwb.core import files
+from specwb.core import files, texts
 from specwb.lab.bench.compare import compare
 from specwb.models.load import data_dir
 from specwb.models.questions import OFFICIAL as OFFICIAL_FILES
@@ -25,7 +25,7 @@ FIVE = ["translation", "summarization", "qa", "math_reasoning", "rag"]
 OFFICIAL = list(OFFICIAL_FILES)
 
 needs_data = pytest.mark.skipif(
-    not all(files._local(files.FILES[key]) for key in OFFICIAL_FILES.values()),
+    not all(texts.local(texts.FILES[key]) for key in OFFICIAL_FILES.values()),
     reason="SPECWB_DATA names no folder with the official files",
 )
 
@@ -365,7 +365,7 @@ def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "nothing"))
     monkeypatch.setitem(
-        files.FILES, OFFICIAL_FILES[name], files.Remote(f"{name}/q.jsonl", address, "0" * 64, "x")
+        texts.FILES, OFFICIAL_FILES[name], texts.Remote(f"{name}/q.jsonl", address, "0" * 64, "x")
     )
     monkeypatch.setattr(sys, "argv", ["specwb", "compare", "--prompts", name])
     with pytest.raises(SystemExit) as stop:

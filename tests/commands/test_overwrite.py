@@ -89,7 +89,6 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words, choi
     [
         ["sweep", "o", "--csv", "./o"],
         ["sweep", "o", "--plot", "o"],
-        ["sweep", "o", "--csv", "o-wal"],
         ["compare", "--prompts", "o", "--json", "o"],
         ["evaluate", "--bench", "o", "--csv", "o"],
         ["sweep", "o", "--out", "o"],
@@ -104,7 +103,7 @@ def test_on_the_command_line_the_file_stays_and_one_line_says_why(
         pass
     before = Path("o").read_bytes()
     assert re.match(
-        "error: .* (would write to it; name another file|name one file, o(-wal)?; name two)",
+        "error: .* (would write to it; name another file|name one file, o; name two)",
         refused(monkeypatch, capsys, *arguments),
     )
     assert Path("o").read_bytes() == before

@@ -20,7 +20,7 @@ from scripts.build_lab import build as lab
 from scripts.build_lab.__main__ import main
 from scripts.build_lab.page import DOMAINS, budget_card, model_card
 from scripts.build_lab.tokenizer import SPECIALS, TEMPLATE, train_tokenizer
-from specwb.core import files
+from specwb.core import texts
 from specwb.core.files import weights_hash
 from specwb.training import corpus, lab_text, reading, run
 from specwb.training.fit import TrainingError
@@ -64,7 +64,7 @@ def public_files() -> dict[str, bytes]:
 def home(tmp_path, monkeypatch):
     """Returns a folder with small public files in it, and makes the recipe as small."""
     for name, content in public_files().items():
-        remote = files.FILES[name]
+        remote = texts.FILES[name]
         path = tmp_path / "data" / remote.path
         path.parent.mkdir(parents=True, exist_ok=True)
         if name == "gsm8k_train":  # gzipped files are read too
@@ -72,8 +72,8 @@ def home(tmp_path, monkeypatch):
         else:
             path.write_bytes(content)
         sha256, nowhere = hashlib.sha256(content).hexdigest(), "http://127.0.0.1:9/none"
-        fake = files.Remote(remote.path, nowhere, sha256, remote.licence)
-        monkeypatch.setitem(files.FILES, name, fake)
+        fake = texts.Remote(remote.path, nowhere, sha256, remote.licence)
+        monkeypatch.setitem(texts.FILES, name, fake)
     monkeypatch.setenv("SPECWB_DATA", str(tmp_path / "data"))
     code = []
     for i in range(100):
