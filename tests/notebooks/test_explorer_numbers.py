@@ -49,8 +49,8 @@ from specwb.theory import analysis, exact
 from specwb.theory.analysis import dependence
 from specwb.theory.analysis import layer_parallel as parallel
 from specwb.theory.analysis.diffusion import AdlRound
-from specwb.theory.analysis.roots import first_stays, kept_root
 from specwb.theory.exact import depths
+from specwb.theory.exact.roots import first_stays, kept_root
 from specwb.theory.wrong_rules import AT_ONE_NODE
 from specwb.training.falcon import glance_mask
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import specwb
 from specwb.theory import exact as E
-from specwb.theory.analysis import roots
+from specwb.theory.exact import roots
 from specwb.theory.instances import models
 
 HALF, THIRD = F(1, 2), F(1, 3)
@@ -61,9 +61,6 @@ def test_the_root_that_stays() -> None:
         assert roots.kept_root(p, lengths, 1) == p
         for W in range(2, len(p) + 1):
             assert roots.kept_root(p, lengths, W) == by_hand(p, lengths, W)
-        two = roots.kept_root(p, lengths, 2)
-        assert [q - a for q, a in zip(two, p, strict=True)] == roots.two_roots(p, lengths)
-        assert roots.kept_root(p, lengths, len(p)) == roots.kept_of_all(p, lengths)
         moved += E.tv(roots.kept_root(p, lengths, 2), p) > F(1, 50)
     assert moved > 20
 
@@ -97,12 +94,6 @@ def test_one_root_is_lossless(parents: tuple[int, ...]) -> None:
         off = E.tv(E.roots_distribution(target, draft, parents, 2, 3), expected)
         # below a leaf nothing is accepted; of two siblings over two tokens one always is
         assert (off > 0) == (parents not in ((-1,), (-1, 0, 0)))
-
-
-def test_at_temperature_0() -> None:
-    p = [F(4, 10), F(3, 10), F(2, 10), F(1, 10)]
-    assert [roots.kept_greedy(p, [0, 1, 2, 3], W) for W in (1, 2, 3, 4)] == [0, 1, 2, 3]
-    assert roots.kept_greedy(p, [2, 2, 1, 2], 4) == 0
 
 
 # ----------------------------------------------------------------------------------------- the rule

@@ -11,8 +11,8 @@ from specwb.core.options import parse_value, shape
 from specwb.core.tree import Tree
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
-from specwb.theory.analysis.roots import first_stays, kept_root
 from specwb.theory.exact import tv
+from specwb.theory.exact.roots import first_stays, kept_root
 
 EXAMPLE = (Fraction(4, 10), Fraction(3, 10), Fraction(2, 10), Fraction(1, 10))
 

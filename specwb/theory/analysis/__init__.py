@@ -22,7 +22,6 @@ from specwb.theory.analysis.acceptance import (
 )
 from specwb.theory.analysis.cost import (
     best_gamma,
-    expected_rounds,
     expected_tokens,
     reach,
     roofline,
@@ -73,7 +72,7 @@ from specwb.theory.analysis.rules import (
     top_and_sample_rate,
 )
 from specwb.theory.analysis.timing import DESIGNS, measured_speedups
-from specwb.theory.analysis.transport import optimum, optimum_by_subsets, optimum_lp
+from specwb.theory.analysis.transport import optimum, optimum_lp
 from specwb.theory.analysis.trees import (
     best_tree,
     choose_tree,

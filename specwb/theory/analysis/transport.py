@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -57,8 +56,7 @@ def optimum(p: Distribution, q: Distribution, k: int, scheme: str = "iid") -> An
 
     * ``iid``: ``1 - (1 - o)^k``; for k = 2 the formula of Khisti et al. 2410.18234 for two
       identical drafts.
-    * ``without``, k = 2: ``o (1 + sum over S of q / (1 - q))``.
-    * ``without``, k >= 3: ``o (1 + integral over t > 0 of e^-t (e_1 + .. + e_{k-1}))``, ``e_j`` the
+    * ``without``: ``o (1 + integral over t > 0 of e^-t (e_1 + .. + e_{k-1}))``, ``e_j`` the
       elementary symmetric polynomials of ``e^(q t) - 1`` over S. (Let token x arrive at an
       Exp(q(x)) time; the children are the first k arrivals; ``e^-t e_j`` is the probability that at
       time t exactly j tokens have arrived and all lie in S.) The trapezoid rule in log t is off by
@@ -114,8 +112,6 @@ def _without(p: Tensor, q: Tensor, k: int) -> tuple[Tensor, Tensor, _Miss]:
     def miss(q: Tensor, key: Tensor) -> Tensor:
         if k == 1:
             return _outside(q)
-        if k == 2:
-            return _two_children(q)
         rows = [_first_arrivals(row, k) for row in q.reshape(-1, q.shape[-1])]
         return torch.stack(rows).view(*q.shape[:-1], -1)
 
@@ -154,17 +150,6 @@ def _outside(q: Tensor) -> Tensor:
 def _lacks(fixed: Tensor) -> Tensor:
     """``[..., V + 1]``: do the first n tokens lack one of ``fixed``?"""
     return _outside(fixed.to(torch.float64)) > 0
-
-
-def _two_children(q: Tensor) -> Tensor:
-    """``o (1 + sum over S of q / (1 - q))`` of every prefix S."""
-    others = q.sum(-1, keepdim=True) - q  # 1 - q
-    # where one token holds nearly everything, the mass of the others has to be summed
-    top = q.argmax(-1, keepdim=True)
-    others = others.scatter(-1, top, q.scatter(-1, top, 0).sum(-1, keepdim=True))
-    odds = torch.where(others > 0, q / torch.where(others > 0, others, 1), 0)
-    sum_of_odds = torch.cat([torch.zeros_like(q[..., :1]), odds.cumsum(-1)], -1)
-    return (_outside(q) * (1 + sum_of_odds)).clamp_max(1)
 
 
 def _first_arrivals(q: Tensor, k: int) -> Tensor:
@@ -207,28 +192,6 @@ def _first_arrivals(q: Tensor, k: int) -> Tensor:
     return (outside * (1 + step * integral)).clamp_max(1)
 
 
-# ---------------------------------------------------------- the same by definition, for few tokens
-
-
-def drafts(q: Distribution, k: int, scheme: str = "iid") -> list[tuple[tuple[int, ...], float]]:
-    """Every ordered tuple of children with its probability.
-
-    Returns:
-        ``[(tokens, probability), ..]``, V^k tuples at most.
-    Raises:
-        ValueError: An unknown scheme, or q is no distribution.
-    """
-    _sets(scheme)
-    _, b = as_probabilities(q, q)
-    if b.ndim != 1:
-        raise ArgumentError(f"drafts takes one distribution [V], got shape {list(b.shape)}")
-    row = exact.norm([Fraction(x) for x in b.tolist()])
-    draws = {"iid": exact.iid, "single": exact.iid, "point": exact.top}
-    draws |= {"without": exact.without_replacement, "top_and_sample": exact.top_and_sample}
-    tuples = draws[scheme](row, 1 if scheme == "single" else check_children(k))
-    return [(tokens, float(probability)) for tokens, probability in tuples]
-
-
 def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") -> float:
     """alpha* as the linear program that defines it: the largest P(Y in X) over all joint
     distributions of the tuple X and the token Y.
@@ -242,8 +205,11 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
 
-    a, _ = as_probabilities(p, q)
-    tuples = drafts(q, k, scheme)
+    a, b = as_probabilities(p, q)
+    draws = {"iid": exact.iid, "single": exact.iid, "point": exact.top}
+    draws |= {"without": exact.without_replacement, "top_and_sample": exact.top_and_sample}
+    row = exact.norm([Fraction(x) for x in b.tolist()])
+    tuples = draws[scheme](row, 1 if scheme == "single" else check_children(k))
     n, v = len(tuples), len(a)
     hits = np.zeros((n, v))  # is token y in tuple i?
     for i, (tokens, _) in enumerate(tuples):
@@ -253,25 +219,10 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
     best = linprog(
         -hits.ravel(),
         A_eq=vstack([sum_over_tokens, sum_over_tuples]).tocsr(),
-        b_eq=[*(probability for _, probability in tuples), *a.tolist()],
+        b_eq=[*(float(probability) for _, probability in tuples), *a.tolist()],
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
     if not best.success:
         raise TransportError(f"the linear program was not solved: {best.message}")
     return -float(best.fun)
-
-
-def optimum_by_subsets(p: Distribution, q: Distribution, k: int, scheme: str = "iid") -> float:
-    """alpha* as the minimum of ``p(S) + 1 - Q(S)`` over all 2^V sets S.
-
-    Q is computed by summing over the tuples.
-    """
-    a, _ = as_probabilities(p, q)
-    tuples = [(set(tokens), probability) for tokens, probability in drafts(q, k, scheme)]
-    best = 1.0
-    for members in product((False, True), repeat=len(a)):
-        s = {x for x, member in enumerate(members) if member}
-        miss = sum(probability for tokens, probability in tuples if not tokens <= s)
-        best = min(best, sum(a[x].item() for x in s) + miss)
-    return best

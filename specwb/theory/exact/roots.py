@@ -1,5 +1,11 @@
-"""Several roots drawn from the target itself: the distribution if the one with the longest accepted
-path is kept. LOSSY."""
+"""Several roots drawn from the target itself, of which the one with the longest accepted path is
+kept: the distribution of the output, and its distance from the target's. LOSSY.
+
+W candidates for the next token, the roots, are drawn from the target's distribution P; below each a
+tree is drafted and verified. Q is the distribution of the kept root. ``lengths[x]`` are the
+probabilities that the accepted path below root x becomes 0, 1, .., D tokens long, for every token
+x. The theorems are in theory/13_improved_mcsd.md.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +38,10 @@ def root_chances(
     Returns:
         ``w[x][l]``.
     Raises:
-        ValueError: W < 1, another draw, or ``lengths`` is not a distribution of the same D for
-            every token of P.
+        ArgumentError: ``lengths`` is not a distribution of the same D for a token of P.
     Source: Lu et al. 2024, arXiv 2409.10644, and its code; theory/13_improved_mcsd.md.
     """
     depth = max(map(len, lengths), default=0)
-    if W < 1 or draw not in ("without", "with") or len(lengths) != len(P):
-        raise ArgumentError(
-            "W >= 1 roots, draw without or with, "
-            f"a distribution of lengths for each of {len(P)} tokens; "
-            f"got W={W}, {draw!r}, {len(lengths)} distributions"
-        )
     for b, row in zip(P, lengths, strict=True):
         if b and (len(row) != depth or min(row) < 0 or abs(float(sum(row)) - 1) > 1e-9):
             raise ArgumentError(
@@ -80,6 +79,43 @@ def kept_root(
         sum((a * b for a, b in zip(row, chances_of_x, strict=False)), _0)
         for row, chances_of_x in zip(lengths, chances, strict=True)
     ]
+
+
+def one_token(rates: Sequence[Fraction]) -> list[list[Fraction]]:
+    """Where one token is drafted below each root, ``lengths`` are ``[1 - a, a]``.
+
+    ``rates`` has for every token x the probability a that the token drafted below it is accepted:
+    for a draft distribution q below x, ``sum min(p, q)``.
+    """
+    return [[1 - a, a] for a in rates]
+
+
+def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fraction:
+    """The probability that the root drawn first is kept.
+
+    ``TV(Q, P)`` is at most one minus it, and so is the total variation of a whole step from the
+    target.
+    """
+    at_most = [[sum(row[: n + 1], _0) for n in range(len(row))] for row in lengths]
+    total = _0
+    for (first, *others), probability in without_replacement(P, W):
+        for n, a in enumerate(lengths[first]):
+            if not a:
+                continue
+            none_longer = _1
+            for y in others:
+                none_longer = none_longer * at_most[y][n]
+            total += probability * a * none_longer
+    return total
+
+
+def later_draw(P: Dist, j: int) -> list[Fraction]:
+    """The distribution of the j-th token drawn from P without replacement, j from 1 to the number
+    of tokens with P > 0: for j = 2 its ratio to P falls as P rises (theorem 13.4)."""
+    distribution = [_0] * len(P)
+    for tokens, probability in without_replacement(P, j):
+        distribution[tokens[-1]] += probability
+    return distribution
 
 
 def roots_outcomes(
