@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
@@ -24,7 +23,7 @@ from specwb.drafters.length import Length
 from specwb.models.diffusion import DiffusionModel
 from specwb.models.layers import rms
 from specwb.models.masked import Blocks
-from specwb.models.path import PathScorer, best_walks, follows_in, greedy_walk, sampled_walk
+from specwb.models.path import PathScorer, follows_in, greedy_walk, sampled_walk
 from specwb.models.target import Target, prefill
 
 DRAWS = ("search", "sample")
@@ -45,10 +44,9 @@ class DiffusionDrafter(Drafter):
     At T = 0 this is the argmax row.
 
     With a ``scorer`` (:mod:`specwb.models.path`) the path is a walk by its scores through the
-    ``top`` best tokens of every place: with "search" the greedy walk, a point mass, or with
-    ``as_tree`` the ``beams`` most probable walks; with "sample" ``paths`` walks drawn from all
-    tokens, each token from a known distribution given the one before. At T = 0 a drawn walk is the
-    greedy one. Except for a tree, all of this stays on the device.
+    ``top`` best tokens of every place: with "search" the greedy walk, a point mass; with "sample"
+    ``paths`` walks drawn from all tokens, each token from a known distribution given the one
+    before. At T = 0 a drawn walk is the greedy one. All of this stays on the device.
 
     The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, a
     forward pass gives ``chunk`` tokens, and a row continues after them while the length allows it
@@ -58,8 +56,7 @@ class DiffusionDrafter(Drafter):
     If the context is too short for prefix and masks, k shrinks, down to plain steps. Each forward
     pass needs one transfer of the lattice to the host, and one of sizes. A recorded step has no
     sizes to read: it predicts the full number of places, and a search has two stages, before and
-    after the work on the host. ``spent`` are the seconds that all decodings of this description
-    spent searching (``search``) and drafting in all (``draft``).
+    after the work on the host.
 
     Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
     FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
@@ -97,11 +94,8 @@ class DiffusionDrafter(Drafter):
         self.host_reads = 1 + (-(-most // chunk) if chunk else 1)
         # what the host finds is the shape of a trie, and whether a chunk follows
         self.captured = self.staged = not chunk and (draw == "sample" or not as_tree)
-        self.spent = {"search": 0.0, "draft": 0.0}
         # of the last step: row, lattice, text before it, paths found
         self.searched: list[tuple[int, Lattice, tuple[int, ...], list[Path]]] = []
-        # of the last step that was not recorded: ids, log q and scores of the candidates
-        self.walked: tuple[Tensor, Tensor, Tensor] | None = None
 
     def scheme(self, sampling: Sampling) -> Scheme:
         if sampling.greedy or self.draw == "search":
@@ -143,16 +137,9 @@ class DiffusionDrafter(Drafter):
         self.texts, self.proxies, self.read_to = fresh.texts, fresh.proxies, fresh.read_to
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        began = time.perf_counter()
-        point = self.scheme(state.sampling) is Scheme.POINT
-        if self.scorer is not None and point and self.as_tree:
-            draft = self._best_walks(state)
-        elif point and self.scorer is None:
-            draft = self._search(state)
-        else:
-            draft = self._sample(state, noise)
-        self.spent["draft"] += time.perf_counter() - began
-        return draft
+        if self.scorer is None and self.scheme(state.sampling) is Scheme.POINT:
+            return self._search(state)
+        return self._sample(state, noise)
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         self.length.observe(self.drafted, verdict.accepted.clamp_min(0))
@@ -238,7 +225,7 @@ class DiffusionDrafter(Drafter):
             sizes = drafted, asked, most, fresh
             say = partial(self._numbers, state, tokens, *sizes)
             numbers = self._read(state.stage("say", say))
-            began, left = time.perf_counter(), []
+            left = []
             for row, (wish, length, *rest) in enumerate(numbers):
                 n, read = min(int(wish), most), rest[fresh:]
                 self._follow(row, int(length), rest[:fresh])
@@ -259,7 +246,6 @@ class DiffusionDrafter(Drafter):
                 generated[row] += lattice.generated
                 sure = math.exp(min(path.logq)) >= self.length.confidence
                 left[row] = left[row] if sure and not path.ends_text else 0
-            self.spent["search"] += time.perf_counter() - began
             drafted += most
             if not self.chunk:
                 break
@@ -406,43 +392,7 @@ class DiffusionDrafter(Drafter):
         anchor = state.tokens.gather(1, state.length[:, None] - 1)[:, 0]
         follows = follows_in(state.tokens[:, : state.horizon], state.length, anchor, ids)
         scores = self.scorer(anchor, ids, logq, rms(states, self.backbone.norm), follows)
-        if not state.static:
-            self.walked = ids, logq, scores
         return ids, scores
-
-    def _best_walks(self, state: State) -> Draft:
-        """The most probable walks as one tree."""
-        asked, most, fresh = self._sizes(state)
-        if most <= 0:
-            return self._chain(state, [()] * state.rows, [0] * state.rows)
-        assert asked is not None  # what is verified as a tree is never recorded
-        said = self._forward(state, state.tokens, 0, asked, most, fresh)
-        ids, scores = self._scored(state, *said)
-        ranks, logq = best_walks(scores, self.beams)
-        at = ids[:, None].expand(-1, ranks.shape[1], -1, -1)
-        tokens = at.gather(3, ranks[..., None])[..., 0]
-        self._count(tokens[:, 0], asked)
-        found = torch.cat([tokens.double(), logq[..., None].double()], 2)
-        wishes = torch.cat([asked, self.drafted]).view(2, -1).double()
-        packed = torch.cat([wishes.t(), found.flatten(1)], 1)
-        beams: list[list[Path]] = []
-        generated = []
-        for wish, drafted, *numbers in self._read(packed):
-            generated.append(int(drafted))
-            walks = [numbers[i : i + most + 1] for i in range(0, len(numbers), most + 1)]
-            kept = [self._cut(walk, int(wish)) for walk in walks if walk[-1] > -math.inf]
-            beams.append([path for path in kept if path.tokens])
-        return self._tree(state, beams, generated)
-
-    def _cut(self, walk: Sequence[float], wish: int) -> Path:
-        """A walk's tokens, and last its log-probability, as a path up to an end of text."""
-        tokens: list[int] = []
-        for x in walk[:wish]:
-            tokens.append(int(x))
-            if tokens[-1] in self.ends:
-                break
-        ends_text = bool(tokens) and tokens[-1] in self.ends
-        return Path(tuple(tokens), (), (), float(walk[-1]), ends_text)
 
 
 @lru_cache(maxsize=256)

@@ -49,10 +49,6 @@ class Options:
             within=GROWTH,
         ),
     ] = 2
-    rho: Annotated[
-        float,
-        Option("weight of the last step in the moving averages of the length", within="(0, 1]"),
-    ] = 0.5
     share: Annotated[
         float,
         Option("share of the draft that must be accepted to grow (the paper: 1)", within="[0, 1]"),
@@ -111,17 +107,16 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     lattice by beam search, and an adaptive draft length.
 
     The length is ``k`` tokens in every step; or adaptive between ``k_min`` and ``k_max``
-    (``delta``, ``rho``, ``share``); or, with ``chunk``, the draft grows chunk by chunk up to ``k``
+    (``delta``, ``share``); or, with ``chunk``, the draft grows chunk by chunk up to ``k``
     or ``k_max`` while the model is sure of each token.
     """
     key, o = "diffuspec", options
     _check_together(key, options)
     model = _diffusion(key, target, options.head)
-    _check_effects(key, options)
     scorer, scored_by = _scorer(key, target, model, options)
     length = Length(o.k or o.k_max, confidence=o.confidence)
     if not (o.k or o.chunk):
-        length = Adaptive(o.k_min, o.k_max, o.delta, o.rho, o.share)
+        length = Adaptive(o.k_min, o.k_max, o.delta, share=o.share)
     sampled = o.draw == "sample"
     wide = o.paths if sampled else o.beams if o.tree else 1
     if length.most * wide + 1 > MOST:
@@ -154,36 +149,41 @@ def diffuspec(target: Target, options: Options) -> Drafter:
 
 def _check_together(key: str, o: Options) -> None:
     """Raises MethodError where options do not go together."""
-    if o.k_min > o.k_max:
-        raise MethodError(f"{key}: k_min={o.k_min} is more than k_max={o.k_max}")
-    if o.paths > 1 and o.draw != "sample":
-        instead = f"of a search tree=true takes all {o.beams} of the beam"
-        raise MethodError(f"{key}: paths are sampled ones, with draw=sample; {instead}")
-    sampled = o.draw == "sample" and (o.tree or o.chunk or o.steps > 1)
-    if sampled or (o.tree and o.chunk):
-        kind = "draw=sample" if sampled else "tree=true"
-        how = f"one forward with steps=1{' and without tree' if sampled else ''}"
-        raise MethodError(f"{key}: {kind} is for {how}; leave out chunk, steps or tree")
-    if _learned(o) and (o.chunk or o.steps > 1):
-        how = "walks through what one forward says; leave out chunk or steps"
-        raise MethodError(f"{key}: score={o.score} {how}")
-    if o.score == "none" and o.tree:
-        raise MethodError(f"{key}: score=none has one path; leave out tree")
-    if bool(o.chunk) != bool(o.confidence):
-        example = "k=12,chunk=4,confidence=0.5 goes on while every token's probability is at least"
-        raise MethodError(f"{key}: chunk and confidence belong together: {example} .5")
-
-
-def _check_effects(key: str, o: Options) -> None:
-    """Raises MethodError where an option was changed that others leave without effect."""
-    length = ("delta", "rho", "share", "k_min")
+    sampled, learned = o.draw == "sample", _learned(o)
+    example = "k=12,chunk=4,confidence=0.5 goes on while every token's probability is at least .5"
+    wrong = [
+        (o.k_min > o.k_max, f"k_min={o.k_min} is more than k_max={o.k_max}"),
+        (
+            o.paths > 1 and not sampled,
+            "paths are sampled ones, with draw=sample; of a search tree=true takes all "
+            f"{o.beams} of the beam",
+        ),
+        (
+            sampled and (o.tree or o.chunk or o.steps > 1),
+            "draw=sample is for one forward with steps=1 and without tree; leave out chunk, steps "
+            "or tree",
+        ),
+        (o.tree and o.chunk, "tree=true is for one forward; leave out chunk or tree"),
+        (
+            learned and (o.tree or o.chunk or o.steps > 1),
+            "a learned score walks one path through what one forward says; leave out tree, chunk "
+            "or steps",
+        ),
+        (o.score == "none" and o.tree, "score=none has one path; leave out tree"),
+        (
+            bool(o.chunk) != bool(o.confidence),
+            f"chunk and confidence belong together: {example}",
+        ),
+    ]
+    for holds, problem in wrong:
+        if holds:
+            raise MethodError(f"{key}: {problem}")
     search = ("mass", "lam", "ngram", "order", "smoothing")
-    walk = search if o.tree else (*search, "beams")
     without_effect = [
-        (f"score={o.score}", _learned(o), walk),
+        ("a learned score", learned, (*search, "beams")),
         ("score=none", o.score == "none", (*search[1:], "beams")),
-        ("draw=sample", o.draw == "sample" and not _learned(o), ("top", "beams", *search[:3])),
-        ("k or chunk", o.k or o.chunk, length),
+        ("draw=sample", sampled and not learned, ("top", "beams", *search[:3])),
+        ("k or chunk", o.k or o.chunk, ("delta", "share", "k_min")),
         ("k", o.k, ("k_max",)),
         ("ngram=none", o.ngram == "none", ("order", "smoothing")),
     ]

@@ -180,26 +180,7 @@ def sampled_walk(
     return torch.stack(tokens, 1), torch.stack(drawn_from, 1)
 
 
-def best_walks(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The most probable walks that a beam of ``width`` W finds, all different: their ranks ``[B,
-    W', k]``, best first, with W' = W or as many as there are, and their summed log-probabilities
-    ``[B, W']``; -inf where there are fewer."""
-    steps = scores.log_softmax(-1)
-    k, m = scores.shape[1:3]
-    total, ranks = steps[:, 0, 0].topk(min(width, m), -1)
-    paths = ranks[:, :, None]
-    for i in range(1, k):
-        grown = total[:, :, None] + _behind(steps[:, i], ranks)
-        total, index = grown.flatten(1).topk(min(width, grown[0].numel()), -1)
-        parent, ranks = index // m, index % m
-        before = paths.gather(1, parent[:, :, None].expand(-1, -1, i))
-        paths = torch.cat([before, ranks[:, :, None]], 2)
-    return paths, total
-
-
 def _behind(scores: Tensor, ranks: Tensor) -> Tensor:
-    """``[B, M, M]`` scores of a place, and ``[B]`` or ``[B, W]`` ranks before it: their rows,
-    ``[B, M]`` or ``[B, W, M]``."""
-    index = ranks if ranks.ndim == 2 else ranks[:, None]
-    rows = scores.gather(1, index[:, :, None].expand(-1, -1, scores.shape[-1]))
-    return rows if ranks.ndim == 2 else rows[:, 0]
+    """The rows ``[B, M]`` of a place's scores ``[B, M, M]`` behind the ranks ``[B]`` before it."""
+    index = ranks[:, None, None].expand(-1, 1, scores.shape[-1])
+    return scores.gather(1, index)[:, 0]

@@ -39,19 +39,6 @@ def test_plain_decoding_is_the_librarys_greedy_generation(kind):
     assert out.mean_tokens_per_step == 1
 
 
-def test_the_models_own_eos_is_the_default():
-    model = tiny.build("llama")
-    prompt = tiny.PROMPTS[0]
-    whole = generated(specwb.load(model), prompt, LENGTH)
-    model.generation_config.eos_token_id = [whole[9], 63]
-    target = specwb.load(model)
-    assert target.eos == [whole[9], 63]
-    stopped = generated(target, prompt, LENGTH)
-    assert len(stopped) < LENGTH
-    assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH).tokens == [stopped]
-    assert specwb.decode(target, [prompt], "ar", max_new_tokens=LENGTH, eos=()).tokens == [whole]
-
-
 @every_kind
 def test_sampling_follows_the_librarys_probabilities(kind):
     """T > 0: every token of a sampled text lies in the library's own filtered support, and is the

@@ -18,13 +18,11 @@ from transformers import LlamaConfig
 
 import specwb
 import specwb.drafters.diffusion as module
-from specwb.core.options import MethodError
-from specwb.drafters.diffusion import DiffusionDrafter, trie
+from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
 from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.drafters.diffuspec_parts.proxy import CacheProxy, OnlineNGram, Uniform
 from specwb.drafters.length import Adaptive, Length
-from specwb.models.checkpoint import HeadError
 from specwb.models.diffusion import DiffusionModel, build, shared
 from specwb.models.eagle import eagle_config
 from specwb.models.masked import Blocks, block
@@ -247,50 +245,6 @@ def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
     assert more > 0
 
 
-def test_a_trie_has_each_beginning_once():
-    parents, depths, words = trie([(1, 2, 3), (1, 2), (1, 4), (5,)])
-    assert (parents, depths, words) == ([-1, 0, 1, 2, 1, 0], [0, 1, 2, 3, 2, 1], [0, 1, 2, 3, 4, 5])
-    assert trie([]) == trie([()]) == ([-1], [0], [0])
-
-
-# -------------------------------------------------------------------------------- greedy identity
-
-
-OPTIONS = [
-    {},
-    {"k": 1},
-    {"k": 20},
-    {"k": 6, "beams": 1, "lam": 1.0},
-    {"k": 6, "top": 1},
-    {"k": 6, "lam": 0.0, "mass": 1.0, "ngram": "online", "order": 2},
-    {"k": 5, "steps": 5},
-    {"k": 6, "tree": True, "beams": 5},
-    {"tree": True, "steps": 2, "ngram": "none"},
-    {"k": 9, "chunk": 4, "confidence": 0.3},
-    {"chunk": 3, "confidence": 0.1, "steps": 2, "k_max": 9},
-    {"k": 5, "draw": "sample"},
-    {"draw": "sample", "paths": 3},
-    {"k_min": 1, "k_max": 12, "delta": 3, "rho": 0.9, "share": 0.5},
-]
-
-
-@pytest.mark.parametrize(
-    "kind", [(True, True), (True, False), (False, False)], ids=["ours", "dream", "llada"]
-)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_greedy_texts_are_those_of_plain_decoding(options, kind):
-    """Rows of different lengths, with and without ends of text in what is decoded."""
-    made = method(other(*kind), **options)
-    for end in ((), (plain()[0][9], plain()[1][13])):
-        wanted = []
-        for text, prompt in zip(plain(), PROMPTS):
-            row = text[len(prompt) : len(prompt) + LIMIT]
-            stop = next((i for i, x in enumerate(row) if x in end), LIMIT)
-            wanted.append(row[: stop + 1])
-        out = specwb.decode(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, eos=end)
-        assert out.tokens == wanted
-
-
 # ------------------------------------------------------------------ among the words of a target
 
 
@@ -319,22 +273,6 @@ def between(
     return tiny.cast(made, dtype).requires_grad_(False).eval()
 
 
-@pytest.mark.parametrize("words", [False, True], ids=["all", "words"])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_drafts_are_words_and_texts_those_of_plain_decoding(options, words):
-    made = method(between(words), **options)
-    rounds = list(specwb.rounds(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT))
-    drafted = {x for step in rounds for row in drafts(step) for x in row}
-    assert len(drafted) > 3
-    if words:
-        assert drafted <= set(spoken().tolist())
-    assert any(int(step.verdict.accepted.max()) > 0 for step in rounds)
-    out = specwb.decode(tiny.target(), PROMPTS, made, max_new_tokens=LIMIT, eos=())
-    assert out.tokens == [
-        text[len(prompt) : len(prompt) + LIMIT] for text, prompt in zip(plain(), PROMPTS)
-    ]
-
-
 def test_the_lattice_has_the_best_words():
     made = between()
     logits = made.spread(block(made, PROMPTS[2], 4), V)
@@ -342,23 +280,6 @@ def test_the_lattice_has_the_best_words():
     best = candidates(logits[None], 9, V, banned)
     few = candidates(block(made, PROMPTS[2], 4)[None], 9, V, made.banned, made.words)
     torch.testing.assert_close(few, best)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{"k": 2, "draw": "sample"}, {"k": 3, "mass": 1.0, "ngram": "online"}], ids=str
-)
-def test_the_distribution_with_words_is_the_autoregressive_distribution(options):
-    head = between(small=True)
-    made = specwb.method("diffuspec", decoding.models()[0], head=head, **options)
-    counts, tau = decoding.sampled(made, "plain")
-    assert decoding.chi_square(counts, decoding.enumerated("plain")) > 1e-4
-    assert 1.2 < tau < decoding.LENGTH
-
-
-def test_a_model_that_shares_another_targets_embedding_is_one_line():
-    with pytest.raises(HeadError, match=r"shares the embedding of a target of 64 tokens, .* has 6"):
-        specwb.method("diffuspec", decoding.models()[0], head=between())
 
 
 # ------------------------------------------------------------------------------------ end of text
@@ -405,17 +326,6 @@ def _noting(made: DiffusionDrafter, starts: dict[int, int]) -> DiffusionDrafter:
 
     made.__class__ = Noting
     return made
-
-
-def test_ends_are_the_models_and_the_targets():
-    target = copy.copy(tiny.target())
-    target.eos = [5, 6]
-    model = other(True, True)
-    model.ends = (6, 7)
-    try:
-        assert specwb.method("diffuspec", target, head=model).drafter.ends == {5, 6, 7}
-    finally:
-        model.ends = ()
 
 
 # ---------------------------------------------------------------------------------- context limit
@@ -607,72 +517,7 @@ def test_the_distribution_of_the_text_is_the_autoregressive_distribution(vocabul
     assert 1.2 < tau < decoding.LENGTH
 
 
-RECORDED = [
-    {"k_min": 1, "k_max": 5, "ngram": "online"},
-    {"k": 4, "steps": 2, "mass": 1.0},
-    {"k": 4, "draw": "sample"},
-    {"k_min": 1, "k_max": 4, "draw": "sample", "paths": 2},
-]
-
-
-@pytest.mark.parametrize("sees", ["back", "both ways"])
-@pytest.mark.parametrize("options", RECORDED, ids=str)
-def test_recorded_rounds_are_the_eager_ones(options, sees, taped):
-    """At T = 0 and T = 0.7, rows that end apart; the second decoding takes over the graphs of the
-    first, whose texts were others."""
-    target, head = tiny.target(dtype=tiny.EXACT), tiny.head("diffusion", dtype=tiny.EXACT)
-    if sees == "both ways":
-        head = copy.deepcopy(head)
-        head.causal = False
-    for temperature in (0.0, 0.7):
-        made = specwb.method("diffuspec", target, head=head, **options)
-        run = {"max_new_tokens": [40, 33, 37], "temperature": temperature, "eos": (9, 30)}
-        for seed, prompts in enumerate((PROMPTS, PROMPTS[::-1])):
-            eager = specwb.decode(target, prompts, made, graphs=False, seed=seed, **run)
-            out = specwb.decode(target, prompts, made, seed=seed, **run)
-            assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
-        (arena,) = made.arenas.values()
-        stages = {stage for (_, stage), recording in arena.recordings.items() if recording}
-        names = {stage if isinstance(stage, str) else stage[0] for stage in stages}
-        sampled = options.get("draw") == "sample" and temperature
-        assert names == ({"sample"} if sampled else {"say", "draft"}) | {"settle"}
-
-
 # ---------------------------------------------------------------------------------------- n-grams
-
-
-@pytest.mark.parametrize("draw", [{}, {"as_tree": True}, {"chunk": 2}, {"cached": True}], ids=str)
-def test_what_reads_along_has_read_prompt_and_output(draw):
-    """At its last round a row has read all that was known then, each token once; counted here from
-    the final text."""
-    read: list[OnlineNGram] = []
-
-    def proxy() -> OnlineNGram | CacheProxy:
-        both = CacheProxy(UNIFORM, 3, V)
-        read.append(both.online)
-        return both if "cached" in draw else both.online
-
-    options = {name: value for name, value in draw.items() if name != "cached"}
-    run = steps(drafter(Length(5, confidence=0.1), proxy, **options), limit=40)
-    assert len(read) == len(PROMPTS)
-    for row, (prompt, counted) in enumerate(zip(PROMPTS, read)):
-        text = plain()[row][
-            : max(n for step in run if (n := int(step.length[row])) < len(prompt) + 40)
-        ]
-        one, two, three = (Counter(zip(*(text[i:] for i in range(n)))) for n in (1, 2, 3))
-        for (a, b), before in list(two.items())[
-            :-1
-        ]:  # what the text ends with has nothing behind it
-            for x in range(V):
-                longest = (
-                    three[a, b, x] / before,
-                    0.4 * two[b, x] / one[b,],
-                    0.16 * one[x,] / len(text),
-                    0.064 / len(text),
-                )
-                assert counted.scores((a, b), [x])[0] == pytest.approx(
-                    math.log(next(filter(None, longest)))
-                )
 
 
 def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
@@ -707,31 +552,3 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
     assert isinstance(method(ngram="both").drafter.proxy(), OnlineNGram)
     smooth = method(ngram=tmp_path, smoothing="kn").drafter.proxy()
     assert smooth.scores((7, 8), [9, 1]) == counted.with_smoothing("kn").scores((7, 8), [9, 1])
-
-
-# ------------------------------------------------------------------------------------ bad options
-
-
-def test_a_model_that_does_not_fit_is_one_line():
-    small = build(
-        LlamaConfig(
-            vocab_size=40,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-        ),
-        mask_id=39,
-    )
-    with pytest.raises(
-        HeadError,
-        match="the diffusion model has 40 tokens, 'LlamaForCausalLM' uses 64; it needs the "
-        "target's tokenizer",
-    ):
-        method(small)
-    with pytest.raises(
-        MethodError,
-        match="diffuspec: the head is float64 on cpu, 'LlamaForCausalLM' is float32 on cpu; save "
-        "the head",
-    ):
-        method(copy.deepcopy(tiny.head("diffusion")).double())

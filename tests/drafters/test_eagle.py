@@ -147,48 +147,6 @@ def test_training_unrolls_what_drafting_does(kind):
             torch.testing.assert_close(hidden[0, i], wanted, atol=1e-5, rtol=1e-4)
 
 
-class Full(EagleDrafter):
-    """Feeds the whole window every round, as a batch does."""
-
-    def begin(self, state):
-        self.fed = -self.window
-        return super().begin(state)
-
-
-@every_head
-def test_a_single_row_feeds_what_is_new_and_drafts_the_same(kind):
-    target, model, fed = tiny.target(dtype=tiny.EXACT), head(kind, tiny.EXACT), []
-
-    class Counting(EagleDrafter):
-        def begin(self, state):
-            self.first = True
-            return super().begin(state)
-
-        def _run(self, tokens, *rest, **more):
-            if getattr(self, "first", False):
-                fed.append(tokens.shape[1])
-                self.first = False
-            return super()._run(tokens, *rest, **more)
-
-    for prompt in PROMPTS:
-        fed.clear()
-        run = {"max_new_tokens": 24, "temperature": 0.5, "seed": 5}
-        short, full = (
-            list(
-                specwb.rounds(
-                    target, [prompt], built(drafter(model, tiny.LOPSIDED)), trace=True, **run
-                )
-            )
-            for drafter in (Counting, Full)
-        )
-        new = [int(step.verdict.count[0]) for step in short]
-        assert fed == [1, *new[:-1]]
-        assert len(set(fed)) > 1
-        for a, b in zip(short, full, strict=True):
-            assert torch.equal(a.draft.tokens, b.draft.tokens)
-            torch.testing.assert_close(a.draft.q, b.draft.q, atol=1e-5, rtol=1e-4)
-
-
 # ---------------------------------------------------------------------------------- dynamic trees
 
 
@@ -292,35 +250,9 @@ def test_the_dynamic_tree_is_the_papers(kind, change, nodes, depth, top):
         assert len(shapes) > 1, "one shape alone proves little"
 
 
-@pytest.mark.parametrize(("nodes", "depth", "top"), [(6, 4, 4), (4, 2, 3), (9, 3, 3)])
-def test_what_stands_for_the_tree_has_its_bounds(nodes, depth, top):
-    """A rule counts its uniforms by the drafter's tree and slices them by the draft's."""
-    drafter = DynamicEagle(head("eagle"), nodes, depth, top)
-    step = next(specwb.rounds(tiny.target(), PROMPTS, built(drafter), max_new_tokens=12))
-    assert drafter.limits == step.draft.tree.limits
-
-
 def test_what_has_no_probability_is_no_candidate():
     drafter = Watched(head("eagle"), 9, 3, 3, change=CHANGES["the rest is impossible"])
     step = next(specwb.rounds(tiny.target(), PROMPTS, built(drafter), max_new_tokens=12))
     valid = step.draft.valid
     assert valid.sum(1).tolist() == [4, 4, 4], "the root and one token a level"
     assert step.draft.tree.depth[valid].view(3, 4).tolist() == [[0, 1, 2, 3]] * 3
-
-
-# ----------------------------------------------------------------------------- reduced vocabulary
-
-
-def test_more_children_than_a_head_has_words_for_are_not_drawn():
-    """All words of a head as candidates: what is left of the target's law is closed with."""
-    target = tiny.target()
-    model = tiny.trained("eagle3", target, steps=5, vocabulary=3)
-    method = specwb.method("eagle", target, head=model, tree=(3,))
-    step = next(specwb.rounds(target, PROMPTS, method, max_new_tokens=4, temperature=1.0))
-    assert [sorted(row) for row in step.draft.tokens[:, 1:].tolist()] == [
-        sorted(model.words.tolist())
-    ] * 3
-    with pytest.raises(
-        specwb.MethodError, match="4 children a node but the head's vocabulary has 3 tokens"
-    ):
-        specwb.method("eagle", target, head=model, tree=(4,))

@@ -21,7 +21,6 @@ from test_protocol import watched
 from torch import Tensor
 
 import specwb
-from specwb.core.options import MethodError
 from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.fuzzy import Groups, grouping
 from specwb.models.place import Place
@@ -332,16 +331,6 @@ def test_the_distribution_of_the_text_is_the_autoregressive_distribution(name, o
     assert 1.05 < tau < LENGTH
 
 
-# ------------------------------------------------------------------------------------ the builder
-
-
-@pytest.mark.parametrize(
-    "groups", ["1-2.3-4", [[1, 2], [3, 4]], ((1, 2), (3, 4)), [range(1, 3), range(3, 5)]], ids=str
-)
-def test_groups_can_be_written_in_several_ways(groups):
-    assert made(groups=groups).drafter.groups.layers == ((0,), (1, 2), (3, 4), (5,))
-
-
 # ------------------------------------------------------------------------------------------- CUDA
 
 
@@ -375,34 +364,3 @@ def test_all_executions_draft_alike_on_cuda(kind, shape, temperature):
             assert found[0][0] == [
                 list(tiny.plain(kind, tuple(p), n)) for p, n in zip(PROMPTS, run["max_new_tokens"])
             ]
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("execution", ["simulation", "fused", "streams"])
-def test_the_calibrated_cache_on_cuda(execution, monkeypatch):
-    target, draft = on_cuda("llama")
-    off, plain = [], ranked.deep().backbone
-
-    def after(state, drafter, step):
-        for row in range(3):
-            length = int(step.length[row])
-            fresh = tiny.recomputed(plain, state.tokens[row, :length].cpu())
-            off.append(float((drafter.cache.data[:, row, :length].cpu() - fresh).abs().max()))
-
-    for calibrate in (True, False):
-        off.clear()
-        method = specwb.method(
-            "easyspec", target, draft=draft, execution=execution, gamma=4, n=4, calibrate=calibrate
-        )
-        with watched(monkeypatch, after=after):
-            specwb.decode(target, PROMPTS, method, max_new_tokens=60, temperature=1.0)
-        assert (max(off) < 1e-4) == calibrate
-
-
-def test_n_that_groups_nothing_is_refused():
-    four = specwb.load(tiny.build("llama", num_hidden_layers=4))
-    with pytest.raises(MethodError, match="n=2 puts no two of its 4 layers into one group"):
-        specwb.method("easyspec:n=2", tiny.target(), draft=four)
-    assert specwb.method(
-        "easyspec:groups=1-2", tiny.target(), draft=four
-    ).drafter.groups.layers == ((0,), (1, 2), (3,))

@@ -25,7 +25,6 @@ from specwb.models.eagle import eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, FalconHead
 from specwb.rules.rule import Rule
 
-PROMPTS = tiny.PROMPTS
 RAGGED = [
     [1, 2, 3],
     [5],
@@ -211,35 +210,6 @@ def test_cached_drafting_is_the_head_run_anew(k, fusion, align, prompts, draw, r
     assert len(lengths) > 2, "one acceptance length alone proves little"
 
 
-@pytest.mark.parametrize("align", ALIGNS)
-@pytest.mark.parametrize("k", [2, 3])
-def test_where_blocks_end_does_not_depend_on_the_batch(k, align):
-    """And is, aligned to the right, whole blocks up to the last pair of every round; to the left,
-    the places' own."""
-    run = list(forced_rounds(head(k), LOPSIDED, "without", align, PROMPTS, 6))
-    for row, prompt in enumerate(PROMPTS):
-        alone = list(forced_rounds(head(k), LOPSIDED, "without", align, [prompt], 6))
-        for (step, found), (single, ((text, ends, _),)) in zip(run, alone, strict=True):
-            m = len(text) - 1
-            assert found[row][0] == text
-            assert found[row][1][:m].tolist() == ends[:m].tolist()
-            assert torch.equal(step.draft.tokens[row], single.draft.tokens[0]) or m < k
-            assert all(i <= end < m for i, end in enumerate(ends[:m].tolist()))
-            if align == "left":
-                assert ends[:m].tolist() == [min(i // k * k + k, m) - 1 for i in range(m)]
-            elif m >= k:
-                assert ends[m - k : m].tolist() == [m - 1] * k
-    if align == "right":
-        phases = [
-            {(len(text) - 2 - end) % k for end in ends[: len(text) - 1].tolist()}
-            for _, found in run
-            for text, ends, _ in found
-        ]
-        assert any(len(found) > 1 for found in phases), (
-            "blocks of one phase: feeding again was not put to the test"
-        )
-
-
 # ----------------------------------------------------------------------------------- shared lists
 
 
@@ -282,58 +252,6 @@ def test_cousins_of_one_block_have_one_list(k, draw):
             assert len(set(distributions.values())) == len(distributions)
             apart += len({tuple(sorted(found.items())) for found in lists.values()}) > 1
     assert apart > 2
-
-
-def test_no_two_lists_are_drawn_with_the_same_noise():
-    """Where q is nearly the same everywhere, equal uniforms would give equal lists."""
-    model, tree = head(2, "linear", spread=1e-3), specwb.Tree.branching(2, 2, 2)
-    made = BlockTree(tree, 2)
-    firsts = [
-        next(node for node, at in enumerate(made.places, 1) if at == (b, block, j, rank))
-        for b, one in enumerate(made.passes)
-        for block in range(len(one.blocks))
-        for j in range(one.levels)
-        for rank in range(2)
-    ]
-    step = next(
-        specwb.rounds(
-            tiny.target(),
-            [[1, 2, 3]] * 200,
-            built(FalconDrafter(model, tree, "without")),
-            max_new_tokens=1,
-            temperature=1.0,
-        )
-    )
-    torch.testing.assert_close(
-        step.draft.q, torch.full_like(step.draft.q, 1 / 64), atol=1e-3, rtol=0
-    )
-    drawn = step.draft.tokens[:, firsts]
-    equal = (drawn[:, :, None] == drawn[:, None]).float().mean(0)
-    assert float(equal.fill_diagonal_(0).max()) < 0.1  # 1/64 by chance; 200 rows
-
-
-# -------------------------------------------------------------------------------- greedy identity
-
-
-SHORT = [[5], [7, 8], [1, 2, 3], [9, 4, 6, 2], [3, 1, 4, 1, 5]]
-
-
-@pytest.mark.parametrize("settings", [{}, {"align": "left"}, {"draw": "without"}], ids=str)
-def test_prompts_as_short_as_a_block_are_decoded_as_by_plain_decoding(settings):
-    """Of 1 to k + 1 tokens, together and alone; a text of k tokens drafts nothing."""
-    target, model, k = tiny.target(), tiny.head("falcon4"), 4
-    method = specwb.method("falcon", target, head=model, tree=(2, 2, 1, 1, 1), **settings)
-    plain = [list(tiny.plain("llama", tuple(prompt), 12)) for prompt in SHORT]
-    lengths = set()
-    for limit in (1, 3, 7, 12):
-        out = specwb.decode(target, SHORT, method, max_new_tokens=limit)
-        assert out.tokens == [tokens[:limit] for tokens in plain]
-        lengths |= {n for row in out.accepted_lengths for n in row}
-        for prompt, row in zip(SHORT, out.accepted_lengths):
-            assert not any(row[: max(0, k + 1 - len(prompt))]), "drafted before there were k pairs"
-    assert max(lengths) > 1
-    assert specwb.decode(target, [SHORT[0]], method, max_new_tokens=12).tokens == [plain[0]]
-    assert specwb.decode(target, [SHORT[3]], method, max_new_tokens=12).tokens == [plain[3]]
 
 
 # ---------------------------------------------------------------------------------- dynamic trees

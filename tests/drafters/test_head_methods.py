@@ -9,7 +9,6 @@ import specwb
 from specwb.drafters.eagle import EAGLE_TREE
 from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import Eagle3Head, eagle_config
-from specwb.models.medusa import MedusaHeads
 
 
 @pytest.mark.parametrize(
@@ -53,12 +52,6 @@ def test_a_head_without_a_card_gets_the_tree_of_the_published_log():
     assert measured_tree({}, 10).D > 1
     heads = tiny.head("medusa")
     assert specwb.method("medusa", tiny.target(), head=heads, nodes=6).drafter.tree.n == 6
-
-
-def test_a_measured_tree_is_no_deeper_than_there_are_heads():
-    carded = MedusaHeads(32, 64, heads=3)
-    carded.card = {"held_out": {"a": {"rank": [[0.9, 0.0]] * 4}}}
-    assert specwb.method("medusa", tiny.target(), head=carded, nodes=5).drafter.tree.D == 3
 
 
 def test_the_published_tree_of_eagle():

@@ -69,17 +69,6 @@ def test_by_hand(name):
     assert trace(copy.copy(length), rounds) == wanted
 
 
-def test_rows_know_nothing_of_each_other():
-    chosen = [HAND[name] for name in ("delta only while all is accepted", "the ceiling")]
-    length = Adaptive(2, 8, 2)
-    length.open(2, "cpu")
-    alone = [trace(Adaptive(2, 8, 2), rounds) for _, rounds, _ in chosen]
-    for i, now in enumerate(zip(*(rounds for _, rounds, _ in chosen)), 1):
-        drafted, accepted = (torch.tensor(x) for x in zip(*now))
-        length.observe(drafted, accepted)
-        assert length.tokens.tolist() == [row[i] for row in alone]
-
-
 def test_going_on_within_a_round():
     """Below what was drafted, up to the row's length; with a confidence, where the least probable
     token has at least that."""

@@ -4,20 +4,15 @@ verified as one."""
 from __future__ import annotations
 
 import copy
-import math
 import random
-from itertools import pairwise, product
 
 import pytest
 import tiny
 import torch
 
 import specwb
-from specwb.core.flow import Draft, Scheme, Scores
 from specwb.core.mask import tree_mask
-from specwb.core.probability import Sampling
 from specwb.drafters.lookahead import Lookahead, lookahead_tree, remember
-from specwb.rules import PointMass
 
 SIZES = [(7, 5, 7), (1, 3, 1), (3, 3, 2), (4, 6, 3), (2, 4, 0)]
 SPECS = [
@@ -227,119 +222,3 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
             assert [tuple(gram) for gram in grams if gram[0] >= 0] == list(
                 reversed(pools[row].get(key, []))
             )
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.4])
-@pytest.mark.parametrize("spec", SPECS)
-def test_what_repeats_is_accepted(spec, temperature):
-    out = specwb.decode(
-        tiny.loops(), tiny.PROMPTS, spec, max_new_tokens=60, temperature=temperature, seed=3
-    )
-    assert out.mean_tokens_per_step > 1.3
-    assert max(map(max, out.accepted_lengths)) == specwb.method(spec, tiny.loops()).drafter.tree.D
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.4])
-def test_explain_finds_what_was_accepted(temperature):
-    """Repeated siblings: the greedy walk takes the longest of all paths, a sampled one that of the
-    trie."""
-    longest = repeated = 0
-    for step in specwb.rounds(
-        tiny.loops(),
-        tiny.PROMPTS,
-        "lookahead",
-        max_new_tokens=50,
-        temperature=temperature,
-        seed=3,
-        trace=True,
-    ):
-        for row in range(3):
-            accepted = int(step.verdict.accepted[row])
-            if accepted < 0:
-                continue
-            told = specwb.explain(step, row)
-            walk = [level.accepted.token for level in told.levels if level.accepted]
-            assert (
-                walk[:accepted]
-                == step.draft.tokens[row, step.verdict.path[row, 1 : accepted + 1]].tolist()
-            )
-            assert len(walk) == accepted or bool(step.state.done[row])
-            assert told.bonus == int(step.verdict.bonus[row])
-            longest = max(longest, accepted)
-            v = step.draft.tree.v
-            firsts = step.draft.tokens[row, 1:v:4][step.draft.valid[row, 1:v:4]].tolist()
-            repeated += len(set(firsts)) < len(firsts)
-    assert longest == 4
-    assert repeated > 5
-
-
-# ------------------------------------------------------------------------------ n-grams as a trie
-
-# probabilities are multiples of 1 / MASS, so that the middles of as many equal stretches integrate
-# a walk exactly
-MASS = 12
-
-
-def table(path: tuple[int, ...], letters: int) -> list[int]:
-    """Target probabilities after a path, times MASS: a function of the path alone."""
-    rng = random.Random(repr(path))
-    cuts = sorted(rng.choices(range(MASS + 1), k=letters - 1))
-    return [b - a for a, b in zip([0, *cuts], [*cuts, MASS])]
-
-
-def random_draft(
-    seed: int, letters: int, length: int, guesses: int
-) -> tuple[list[tuple[int, ...]], list[bool]]:
-    rng = random.Random(seed)
-    grams = [tuple(rng.randrange(letters) for _ in range(length)) for _ in range(guesses)]
-    return grams, [rng.random() < 0.85 for _ in grams]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_expected_accepted_is_the_sum_over_distinct_beginnings(seed):
-    """E[accepted] = sum over distinct beginnings of p(beginning), every beginning is reached with
-    p(beginning), all exactly."""
-    letters, length, guesses = 3, 3, 5
-    grams, good = random_draft(seed, letters, length, guesses)
-    beginnings = {gram[:d] for gram, ok in zip(grams, good) if ok for d in range(1, length + 1)}
-    p = {
-        b: math.prod(table(b[:i], letters)[b[i]] / MASS for i in range(len(b))) for b in beginnings
-    }
-    tree = lookahead_tree(2, length + 1, guesses)
-    rows = MASS**length
-    tokens = torch.tensor(
-        [[0, *(x for gram in grams for x in gram), *[1] * (tree.n - tree.v)]]
-    ).expand(rows, -1)
-    valid = torch.tensor(
-        [[True, *(ok for ok in good for _ in range(length)), *[False] * (tree.n - tree.v)]]
-    ).expand(rows, -1)
-    paths = [(), *(gram[: d + 1] for gram in grams for d in range(length))]
-    logits = (
-        torch.tensor([table(path, letters) for path in paths] + [[1] * letters] * (tree.n - tree.v))
-        .double()
-        .log()
-    )
-    u = (torch.tensor(list(product(range(MASS), repeat=length))) + 0.5) / MASS
-    scores = Scores(logits.expand(rows, -1, -1), Sampling(1.0))
-
-    def accepted(shape: specwb.Tree) -> tuple[float, dict]:
-        verdict = PointMass().verify(Draft(shape, tokens, valid, Scheme.POINT), scores, u)
-        reached: dict[tuple[int, ...], float] = {}
-        for path, count in zip(verdict.path.tolist(), verdict.accepted.tolist()):
-            assert all(tree.host[0][b] == a or a == b for a, b in pairwise(path)), (
-                "a path of the tree itself"
-            )
-            for d in range(1, count + 1):
-                b = tuple(tokens[0, path[1 : d + 1]].tolist())
-                reached[b] = reached.get(b, 0) + 1 / rows
-        return float(verdict.accepted.double().mean()), reached
-
-    expected, reached = accepted(tree.merged(tokens, valid))
-    assert expected == pytest.approx(sum(p.values()), abs=1e-9)
-    assert reached == pytest.approx({b: q for b, q in p.items() if q > 0}, abs=1e-9)
-    apart, _ = accepted(tree)
-    firsts = [gram[0] for gram, ok in zip(grams, good) if ok]
-    assert apart <= expected + 1e-9
-    if seed == 8:
-        assert len(set(firsts)) < len(firsts)
-        assert apart < expected - 0.5, "a walk of the tree itself misses continuations"

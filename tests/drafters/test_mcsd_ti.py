@@ -10,8 +10,6 @@ from test_stopping_drafts import models, right
 from tiny import EXACT
 
 import specwb
-from specwb.core.probability import Sampling
-from specwb.rules import Longest
 
 PROMPTS = tiny.PROMPTS
 
@@ -48,16 +46,6 @@ def test_one_root_without_a_stop_is_mcsd(tree, draw, temperature):
 
 
 # ---------------------------------------------------------------------------------- several roots
-
-
-def test_several_roots_say_that_they_are_lossy():
-    method = several()
-    assert method.exactness is specwb.Exactness.LOSSY
-    assert method.key == "mcsd_ti:roots=3,tree=1-1,lossy=true,stop=none"
-    assert isinstance(method.rule_for(Sampling(1.0)), Longest)
-    assert isinstance(method.rule_for(Sampling()), Longest), (
-        "the greedy walk would not keep the longest"
-    )
 
 
 def test_the_roots_are_the_targets_best_and_the_longest_stays():
@@ -139,21 +127,6 @@ def test_the_roots_are_drawn_from_the_distribution_that_is_recorded(draw):
     assert residual > 3
 
 
-def test_the_first_root_is_drawn_as_a_bonus_token_would_be():
-    """Many rows of one prompt: its frequencies are the target's law."""
-    rows = 4096
-    target, draft = models()
-    method = specwb.method(
-        "mcsd_ti", target, draft=draft, roots=2, tree=(1,), lossy=True, stop="none"
-    )
-    step = next(
-        specwb.rounds(target, [[1, 4, 2]] * rows, method, max_new_tokens=3, temperature=1.0)
-    )
-    p = tiny.forward(target.model, [1, 4, 2])[-1].softmax(-1)
-    found = step.draft.tokens[:, 1].bincount(minlength=6) / rows
-    assert ((found - p).abs() < 4.5 * (p * (1 - p) / rows).sqrt()).all()
-
-
 def test_several_roots_do_change_the_distribution_and_one_does_not():
     target, draft = models()
     for roots, lossy in ((3, True), (1, False)):
@@ -201,18 +174,6 @@ def test_limits_ends_and_rows(options, temperature):
         assert alone.tokens == [whole.tokens[row]]
         assert alone.accepted_lengths == [whole.accepted_lengths[row]]
     assert len({n for row in whole.accepted_lengths for n in row}) > 1
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_recorded_rounds_are_the_eager_ones(temperature, taped):
-    method = several(2, (1, 3), stop="top", threshold=0.15)
-    run = {"max_new_tokens": [40, 33, 37], "temperature": temperature, "seed": 3, "eos": 7}
-    eager = specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, graphs=False, **run)
-    for _ in range(2):
-        out = specwb.decode(tiny.target(dtype=EXACT), PROMPTS, method, **run)
-        assert (out.tokens, out.tested_lengths) == (eager.tokens, eager.tested_lengths)
-    (arena,) = method.arenas.values()
-    assert any(arena.recordings.values())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -4,7 +4,6 @@ decoding keeps the distribution, and what is refused."""
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 import test_decoding_distribution as decoding
@@ -18,7 +17,6 @@ from specwb.core.probability import Sampling
 from specwb.models.checkpoint import HeadError
 from specwb.models.path import (
     PathScorer,
-    best_walks,
     follows_in,
     greedy_walk,
     load_path,
@@ -31,16 +29,6 @@ def scores(rows: int = 2, k: int = 3, m: int = 3) -> torch.Tensor:
     return torch.randn(rows, k, m, m, generator=torch.Generator().manual_seed(0)).double()
 
 
-def probability(table: torch.Tensor, walk: tuple[int, ...]) -> float:
-    """Of a walk through ``table [k, M, M]``, by its definition."""
-    q, before = table.softmax(-1), 0
-    total = 1.0
-    for i, rank in enumerate(walk):
-        total *= float(q[i, before, rank])
-        before = rank
-    return total
-
-
 # ------------------------------------------------------------------------------------------- walks
 
 
@@ -51,21 +39,6 @@ def test_the_greedy_walk_takes_the_best_candidate_behind_the_one_before():
     table[0, 1, 1] = torch.tensor([0.0, 2.0])  # 1 again
     table[0, 2, 1] = torch.tensor([3.0, 3.0])  # of equals the first
     assert greedy_walk(table).tolist() == [[1, 1, 0]]
-
-
-def test_the_best_walks_are_the_most_probable_ones():
-    """A beam as wide as there are walks finds all of them, in order."""
-    table = scores()
-    ranks, logs = best_walks(table, 27)
-    for row in range(2):
-        walks = sorted(
-            itertools.product(range(3), repeat=3), key=lambda w: -probability(table[row], w)
-        )
-        assert [tuple(walk) for walk in ranks[row].tolist()] == walks
-        wanted = [math.log(probability(table[row], walk)) for walk in walks]
-        assert torch.allclose(logs[row], torch.tensor(wanted).double())
-    narrow, _ = best_walks(table, 1)
-    assert torch.equal(narrow[:, 0], greedy_walk(table))
 
 
 def test_a_walk_is_drawn_from_what_it_says():
@@ -143,7 +116,6 @@ def method(**options) -> specwb.Method:
         pytest.param({"draw": "sample"}, "top_k", marks=pytest.mark.slow),
         ({"draw": "sample", "paths": 2}, "plain"),
         pytest.param({}, "plain", marks=pytest.mark.slow),
-        pytest.param({"tree": True, "beams": 3}, "plain", marks=pytest.mark.slow),
     ],
 )
 def test_the_distribution_of_the_text_is_the_targets(options, name):
@@ -187,10 +159,9 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
         build(k=4, score="nowhere")
     with pytest.raises(MethodError, match=r"lam=0\.3 has no effect"):
         build(k=4, score=made, lam=0.3)
-    with pytest.raises(MethodError, match="leave out chunk"):
-        build(k=4, score=made, chunk=2, confidence=0.5)
-    with pytest.raises(MethodError, match="what one forward says; leave out chunk or steps"):
-        build(k=4, score=made, steps=2)
+    for other in ({"chunk": 2, "confidence": 0.5}, {"steps": 2}, {"tree": True}):
+        with pytest.raises(MethodError, match="leave out tree, chunk or steps"):
+            build(k=4, score=made, **other)
     narrow = PathScorer(target, 16, places=8, top=15)
     with pytest.raises(MethodError, match="reads states of 16 numbers"):
         build(k=4, score=narrow)

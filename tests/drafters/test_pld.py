@@ -6,11 +6,9 @@ from __future__ import annotations
 import random
 
 import pytest
-import tiny
 import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-import specwb
 from specwb.core.flow import State
 from specwb.core.probability import Sampling
 from specwb.drafters.pld import PromptLookup
@@ -99,12 +97,3 @@ def test_finished_rows_and_rows_without_a_match_cost_nothing():
     draft = drafter.propose(static, None)
     assert draft.tree.D == 5
     assert draft.valid[:, 1:].sum(1).tolist() == [4, 0, 2]
-
-
-@pytest.mark.parametrize(("temperature", "most"), [(0.0, 10), (0.3, 5)])
-def test_what_repeats_is_accepted(temperature, most):
-    out = specwb.decode(
-        tiny.loops(), tiny.PROMPTS, "pld", max_new_tokens=60, temperature=temperature, seed=3
-    )
-    assert out.mean_tokens_per_step > 1.3
-    assert max(map(max, out.accepted_lengths)) == most

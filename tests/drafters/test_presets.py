@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import tiny
-from terminal import call
 
 import specwb
 from specwb.drafters.eagle import EAGLE_TREE
@@ -50,9 +49,3 @@ def test_a_preset_is_its_options_and_what_is_given_beside_it_counts():
         specwb.method("mcsd:preset=x", target, draft=draft)
     with pytest.raises(specwb.MethodError, match="its presets: none"):
         specwb.method("ar:preset=published", target)
-
-
-def test_methods_says_what_a_preset_is(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "methods", "lookahead")
-    assert code == 0
-    assert "preset=published: window=15,level=5,guesses=15" in " ".join(out.split())

@@ -14,7 +14,6 @@ from test_decoding_distribution import chi_square
 from torch import Tensor
 
 import specwb
-from specwb.core.flow import Scores
 from specwb.core.probability import Sampling
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence, Decision, Drafted, Entropy, Top
@@ -181,63 +180,6 @@ def test_a_row_stops_below_the_first_level_that_it_is_unsure_of(name, temperatur
     assert len(seen) > 1, "one depth alone proves little"
 
 
-@pytest.mark.parametrize("name", STOPS)
-def test_the_ends_of_a_threshold(name):
-    """0 never stops; at 1 a level follows only what is certain."""
-    for threshold, wanted in ((0.0, TREE.D), (1.0, 1)):
-        for step in specwb.rounds(
-            tiny.target(), PROMPTS, stopping(name, threshold), max_new_tokens=8, temperature=1.0
-        ):
-            assert {d for d in depths(step) if d is not None} == {wanted}
-
-
-CUT = {
-    **dict.fromkeys(("rrs", "rrsw", "kseq", "race", "traversal", "longest"), (2, 1, 3)),
-    "top": (1, 2, 3),
-    "block": (1, 1, 1),
-}
-
-
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("name", CUT)
-def test_what_is_decided_does_not_depend_on_where_the_tree_was_cut(name, lazy):
-    """A row that stopped early, its tree whole with invalid nodes (beside a longer row, or on a
-    device) or cut: the same uniforms decide the same."""
-    tree, rows, v = specwb.Tree.branching(*CUT[name]), 200, 8
-    scheme = {"longest": specwb.Scheme.ROOTS, "top": specwb.Scheme.TOP_AND_SAMPLE}.get(
-        name, specwb.Scheme.IID
-    )
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(v, (rows, tree.n), generator=generator)
-    q, p = (torch.rand(rows, tree.n, v, generator=generator).pow(3) for _ in range(2))
-    q, q_row = q / q.sum(-1, keepdim=True), torch.arange(tree.n)[None]
-    rule = specwb.rules.RULES[name]()
-    u = torch.rand(rows, rule.uniforms(tree.limits), generator=generator, dtype=torch.float64)
-    rule.lazy, found = lazy, set()
-    for depth in range(1 + (name == "longest"), tree.D):
-        cut = tree.prefix(depth)
-        n = cut.n
-        ok = (tree.depth <= depth).expand(rows, -1)
-        verdicts = []
-        for shape, valid in ((tree, ok), (cut, ok[:, :n])):
-            draft = specwb.Draft(
-                shape, tokens[:, : shape.n], valid, scheme, q[:, : shape.n], q_row[:, : shape.n]
-            )
-            logits = p[:, : shape.n].log()
-            verdicts.append(rule.verify(draft, Scores(logits, WARM), u))
-        whole, short = verdicts
-        assert torch.equal(whole.accepted, short.accepted)
-        assert torch.equal(whole.path[:, : short.path.shape[1]], short.path)
-        for a, b in (
-            (whole.distribution, short.distribution),
-            (whole.next_distribution, short.next_distribution),
-        ):
-            assert (a is None) == (b is None)
-            assert a is None or torch.equal(a, b)
-        found |= set(whole.accepted.tolist())
-    assert len(found) > 1
-
-
 # ---------------------------------------------------------------------------- the law of the text
 
 
@@ -330,20 +272,6 @@ def test_the_distribution_of_the_text_with_stopping(name):
     assert len(drafted) > 1, "nothing was decided"
     assert 1.2 < tau < LENGTH
     assert pvalue > 1e-4
-
-
-class LooksAtTheNext(Confidence):
-    """Right: the target's law of what has been drafted decides about what has not, which is a
-    function of the text as any other."""
-
-    def of(self, logits, hidden, tokens, sampling):
-        return (tokens[:, 0] % 2).float()
-
-
-def test_a_stop_of_any_kind_that_looks_back_is_right():
-    method = built("kangaroo", gamma=3, eta=0.5)
-    method.drafter.sure = LooksAtTheNext()
-    assert right(method)[0] > 1e-4
 
 
 class Together(Confidence):

@@ -63,17 +63,6 @@ def made(name: str) -> tuple[specwb.Method, set[int]]:
 
 
 @of_every
-def test_greedy_text_is_plain_decodings(name):
-    method, words = made(name)
-    others = set(range(V)) - words
-    out = specwb.decode(target(), PROMPTS, method, max_new_tokens=40)
-    for prompt, text in zip(PROMPTS, out.tokens, strict=True):
-        assert tuple(text) == tiny.plain("llama", tuple(prompt), 40, tiny.EXACT)
-    assert others & {token for text in out.tokens for token in text}
-    assert sum(map(sum, out.accepted_lengths)) > 10
-
-
-@of_every
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_only_words_are_drafted(name, temperature):
     method, words = made(name)
@@ -117,31 +106,3 @@ def test_a_token_is_drawn_from_the_distribution_that_is_verified(name):
         assert seen[-1] < 10
         seen, expected = seen[:-1], [x * sum(seen[:-1]) / sum(expected[:-1]) for x in expected[:-1]]
     assert stats.chisquare(seen, expected).pvalue > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("name", "few", "message"),
-    [
-        ("eagle", {"tree": (4,)}, "4 children a node but the head's vocabulary has 3 tokens"),
-        ("eagle2", {"top": 4}, "4 children a node but the head's vocabulary has 3 tokens"),
-        ("falcon", {"tree": (4,)}, "4 children a node but the head's vocabulary has 3 tokens"),
-        ("falcon_dynamic", {"top": 4}, "4 children a node but the head's vocabulary has 3 tokens"),
-        ("kangaroo on a tree", {"tree": (4,)}, "4 children a node but"),
-        ("kangaroo's tree", {"top": 4}, "4 beams but the adapter's vocabulary has 3 tokens"),
-        ("medusa", {"tree": (4,)}, "4 children a node but the head's vocabulary has 3 tokens"),
-    ],
-)
-def test_more_children_than_words_are_refused(name, few, message):
-    key, kind, options = METHODS[name]
-    head = with_words(kind, WORDS[:3])
-    with pytest.raises(specwb.MethodError, match=message):
-        specwb.method(key, target(), head=head, **{**options, **few})
-
-
-def test_a_microscope_shows_tokens_and_not_their_places():
-    method, words = made("medusa")
-    trace = specwb.record(target(), PROMPTS[0], method, max_new_tokens=8)
-    heads = [head for one in trace["rounds"] if one["lens"] for head in one["lens"]["heads"]]
-    shown = {token for head in heads for token, _ in head}
-    assert len(shown) > 8
-    assert shown <= words

@@ -184,8 +184,8 @@ def beam(
     returns at most ``width`` paths, best first and all different.
 
     A path that ends the text counts among them at its last position and is set aside. ``lam = 1,
-    width = 1`` gives the argmax row (:attr:`Lattice.row`); a beam as wide as there are paths gives
-    what :func:`exhaustive` does. Of equal scores the earlier candidate of the better prefix comes
+    width = 1`` gives the argmax row (:attr:`Lattice.row`); a beam as wide as there are paths lists
+    all of them. Of equal scores the earlier candidate of the better prefix comes
     first. Cost: ``width`` calls of the proxy for a position. Of the text before the block,
     ``context``, the last ``proxy.order - 1`` tokens matter.
     """
@@ -254,28 +254,12 @@ def viterbi(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: fl
 def exhaustive(
     lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5
 ) -> list[Path]:
-    """Lists every path, best first; at most a million."""
-    _check(lam)
+    """Lists every path, best first; at most a million: :func:`beam` without a bound."""
     bound = math.prod(map(len, lattice.ids))
     if bound > PATHS:
         advice = "too many to list; take fewer candidates or positions"
         raise ArgumentError(f"this lattice may have {bound} paths, {advice}")
-    reach = proxy.order - 1
-    prefixes: list[Prefix] = [(0.0, last(context, reach), ())]
-    finished: list[Scored] = []
-    for ids, logq in zip(lattice.ids, lattice.logq):
-        draft_scores = [lam * x for x in logq]
-        extended: list[Prefix] = []
-        for score, before, ranks in prefixes:
-            gains = _gains(ids, draft_scores, proxy, before, lam)
-            for rank, (token, gain) in enumerate(zip(ids, gains)):
-                if token in lattice.ends:
-                    finished.append((score + gain, (*ranks, rank)))
-                else:
-                    extended.append((score + gain, last((*before, token), reach), (*ranks, rank)))
-        prefixes = extended
-    complete = [(score, ranks) for score, _, ranks in prefixes]
-    return _paths(lattice, finished + complete)
+    return beam(lattice, proxy, context, lam, bound)
 
 
 def _gains(

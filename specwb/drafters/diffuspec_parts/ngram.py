@@ -349,32 +349,14 @@ class NGram:
                 for m in range(1, len(rare) + 1):
                     keys, *others = (_numbers(file[f"{name}{m}"]) for name in COLUMNS)
                     grams.append(Grams(np.cumsum(keys), *others))
-            model = cls(facts[1], facts[2], grams, rare, facts[3], smoothing)
-            model._check()
+            sizes = [{len(g.keys), len(g.count)} for g in grams]
+            if not grams or any(len(size) > 1 for size in sizes) or not len(grams[0].keys):
+                raise ArgumentError("its columns differ in length or are empty")
         except NGramError:
             raise
         except damage as error:
             raise NGramError(f"{path} is no whole n-gram file ({error}); {again}") from error
-        return model
-
-    def _check(self) -> None:
-        """Checks that the columns can be of one text."""
-        V, order = self.vocabulary, self.order
-        if not (order and V >= 1 and V**order < 2**63):
-            raise ArgumentError("its order or vocabulary cannot be")
-        for m, g in enumerate(self.grams, 1):
-            size = len(g.keys)
-            wanted = [size, size, size * (m < order), size * (m + 1 < order)]
-            if [len(x) for x in (g.keys, g.count, g.before, g.around)] != wanted:
-                raise ArgumentError(f"columns of its {m}-grams differ in length")
-            if size and not _is_sorted(g, V**m):
-                raise ArgumentError(f"its {m}-grams are not sorted, or have ids that cannot be")
-            if m > 1:
-                parts = g.keys // V, g.keys % V ** (m - 1)
-                if not all(_contains_all(self.grams[m - 2].keys, part) for part in parts):
-                    raise ArgumentError(f"its {m}-grams have parts that were never seen")
-        if not len(self.grams[0].keys):
-            raise ArgumentError("it has no token")
+        return cls(facts[1], facts[2], grams, rare, facts[3], smoothing)
 
 
 def _check_bits(order: int, vocabulary: int) -> None:
@@ -416,22 +398,6 @@ def _packed(text: np.ndarray, m: int, vocabulary: int) -> np.ndarray:
 def _occurrences(parts: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """How often each of the sorted keys is among the parts, all of which are keys."""
     return np.bincount(keys.searchsorted(parts), minlength=len(keys))
-
-
-def _is_sorted(g: Grams, size: int) -> bool:
-    """Whether the keys rise, lie in 0..size - 1 and were all seen."""
-    in_range = g.keys[0] >= 0 and g.keys[-1] < size
-    return bool(in_range and (np.diff(g.keys) > 0).all() and g.count.min() > 0)
-
-
-def _contains_all(keys: np.ndarray, parts: np.ndarray) -> bool:
-    """Whether each of the parts is one of the sorted keys."""
-    if not len(parts):
-        return True
-    if not len(keys):
-        return False
-    nearest = keys[keys.searchsorted(parts).clip(max=len(keys) - 1)]
-    return bool((nearest == parts).all())
 
 
 def _bytes(numbers: np.ndarray) -> np.ndarray:
