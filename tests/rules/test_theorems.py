@@ -60,25 +60,6 @@ def test_finite_uniforms() -> None:
     assert torch.equal(inverse_cdf(row, _uniform(ends)), tokens + 1)
 
 
-def test_a_round_with_finite_uniforms() -> None:
-    """Theorem 1.5.2 for one candidate: the errors of a draft, a test and a bonus token of few bits
-    add up."""
-    rng, worst = random.Random(10), F(0)
-    for _ in range(60):
-        v, bits = rng.choice([2, 3, 4]), rng.choice([2, 3, 6])
-        p, q = random_distribution(rng, v), random_distribution(rng, v)
-        bonus = E.finite_draw(E.norm(E.minus(p, q)), bits) if p != q else p
-        out = [F(0)] * v
-        for x, chance in enumerate(E.finite_draw(q, bits)):
-            passes = E.finite_draw([min(F(1), p[x] / q[x]), max(F(0), 1 - p[x] / q[x])], bits)[0]
-            out[x] += chance * passes
-            out = [a + chance * (1 - passes) * b for a, b in zip(out, bonus, strict=True)]
-        bound = F(2 * (v - 1) + 1, 2 ** (bits + 1))
-        assert E.tv(out, p) <= bound
-        worst = max(worst, E.tv(out, p) / bound)
-    assert worst > F(1, 4)
-
-
 def test_rows_that_do_not_sum_to_one() -> None:
     """Theorem 1.5.3: rows that do not sum to one move the output by what they are off."""
     rng, off = random.Random(11), 0

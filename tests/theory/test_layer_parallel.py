@@ -197,32 +197,6 @@ def test_a_timeline_ends_when_the_closed_form_says(groups, calibrate) -> None:
         assert all(s.layer is None for s in spans if s.kind in ("head", "verify"))
 
 
-def test_a_timeline_by_hand() -> None:
-    """There are three layers, the last two of them a group, and two devices. The exact step takes
-    its layers in order, the fuzzy one has two attentions at once."""
-    spans = lp.timeline(((0,), (1, 2)), attention=4, mlp=1, exchange=2, devices=2, depth=2)
-    seen = [(s.device, s.start, s.stop, s.kind, s.layer, s.step) for s in spans if s.kind != "mlp"]
-    assert seen == [
-        (0, 0, 4, "attention", 0, 0),
-        (0, 4, 6, "exchange", 0, 0),
-        (1, 4, 6, "exchange", 0, 0),
-        (0, 7, 11, "attention", 1, 0),
-        (0, 11, 13, "exchange", 1, 0),
-        (1, 11, 13, "exchange", 1, 0),
-        (1, 14, 18, "attention", 2, 0),
-        (0, 18, 20, "exchange", 2, 0),
-        (1, 18, 20, "exchange", 2, 0),
-        (0, 21, 25, "attention", 0, 1),
-        (0, 25, 27, "exchange", 0, 1),
-        (1, 25, 27, "exchange", 0, 1),
-        (0, 28, 32, "attention", 1, 1),
-        (1, 28, 32, "attention", 2, 1),
-        (0, 32, 34, "exchange", 1, 1),
-        (1, 32, 34, "exchange", 1, 1),
-    ]
-    assert max(s.stop for s in spans) == 36
-
-
 # ------------------------------------------------------------------------------- 14.4, 14.5, bounds
 
 
