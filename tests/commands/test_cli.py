@@ -42,9 +42,6 @@ except SystemExit as stop:
         (["generate", "--nonsense"], 2, ""),
         (["compare", "--help"], 0, "--methods"),
         (["reproduce", "--help"], 0, "--shipped"),
-        (["methods"], 0, "mcsd .*kangaroo "),
-        (["methods", "mcsd"], 0, "tree .*the draft tree"),
-        (["methods", "nope"], 2, ""),
     ],
 )
 def test_help_lists_and_wrong_options_take_no_torch(arguments, code, pattern):
