@@ -91,8 +91,8 @@ class PathScorer(nn.Module):
         x = self.table(tokens).detach().to(dtype) * self.scale
         gate = 1 + self.gate(nn.functional.rms_norm(states, states.shape[-1:]))
         a, b = self.before(x[:, :-1]) * gate[:, :, None], self.after(x[:, 1:])
-        own = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
-        scores = a @ b.transpose(-1, -2) + own[:, :, None]
+        unary = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
+        scores = a @ b.transpose(-1, -2) + unary[:, :, None]
         scores = scores + self.copies[:k, None, None] * follows.to(dtype)
         return scores.masked_fill((logq == -torch.inf)[:, :, None], -torch.inf)
 
