@@ -167,18 +167,6 @@ def test_block_keeps_i_tokens_with_their_weight() -> None:
         assert total == E.block_expected_accepted(target, draft, CHAINS[3])
 
 
-def test_one_hot_drafts_gain_nothing_by_blocks() -> None:
-    for seed in range(10):
-        target, other = models(seed, 3, "dense")
-
-        def draft(prefix: E.Tokens, other: E.Model = other) -> list[F]:
-            q = other(prefix)
-            return [F(x == q.index(max(q))) for x in range(3)]
-
-        token = E.expected_accepted(E.rejection, E.iid, target, draft, CHAINS[3])
-        assert E.block_expected_accepted(target, draft, CHAINS[3]) == token
-
-
 def test_traversal_of_a_chain_is_block_verification() -> None:
     for seed in range(10):
         target, draft = models(seed, 3)
@@ -223,15 +211,6 @@ def test_coupled_candidates_and_output_have_the_right_marginals() -> None:
         for xs in product(range(len(q)), repeat=k):
             chance = sum((c for (other, _), c in joint.items() if other == xs), F(0))
             assert chance == math.prod((q[x] for x in xs), start=F(1))
-
-
-def test_coupled_matches() -> None:
-    for p, q in pairs(24, sizes=(2, 3, 4), seed=10):
-        joints = [E.coupled(p, q, k).items() for k in (1, 2, 3)]
-        match = [sum((c for (xs, y), c in joint if y in xs), F(0)) for joint in joints]
-        assert match == sorted(match)
-        distance = E.tv(p, q)
-        assert (1 - distance) / (1 + distance) <= match[0] <= 1 - distance
 
 
 # ---------------------------------------------------------------------------- wrong rules, refusals
