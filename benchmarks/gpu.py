@@ -42,7 +42,7 @@ PARTS = {
     "attention": ["attention.py"],
     "masks": ["masks.py", *CUDA],
     "easyspec": [*SPECWB, "reproduce", "easyspec", *CUDA, "--seconds", "400"],
-    "papers": [*SPECWB, "reproduce", "all", *CUDA, "--quick"],
+    "papers": [*SPECWB, "reproduce", "all", *CUDA, "--rounds", "3", "--seconds", "200"],
 }
 FOLDERS = {"papers"}  # these write a folder of files
 

@@ -39,9 +39,9 @@ import specwb
 from specwb.core.files import weights_hash
 from specwb.drafters.diffuspec_parts.proxy import read_along
 from specwb.engine.machine import commit
+from specwb.lab.bench.conditions import conditions
 from specwb.lab.bench.results import interval, resampled
 from specwb.lab.evaluation import lattices
-from specwb.lab.studies.store import identity
 from specwb.models.diffusion import load_diffusion
 from specwb.models.path import KIND, load_path
 from specwb.models.questions import interleave, load_prompts
@@ -123,7 +123,9 @@ def main() -> None:
     questions = interleave(load_prompts("lab" if options.target == "lab" else "chat"))
     prompts = [q.ids(target.tokenizer) for q in questions[: options.prompts]]
     sums = [weights_hash(folder) for folder in folders]
-    where = identity("paths", target, None, sha256=target.sha256, scorers=sums)
+    on = conditions(target)
+    where = {"system": "paths", **on["models"], "device": on["device"], "dtype": on["dtype"]}
+    where |= {"sha256": target.sha256, "scorers": sums}
     command = shlex.join(["python", "benchmarks/paths.py", *sys.argv[1:]])
     record: dict = {"arguments": where, "command": command, "commit": commit()}
     record |= {"prompts": len(prompts), "places": options.places}

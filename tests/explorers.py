@@ -16,15 +16,19 @@ from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.lab.cost.passes import ExitCost
 from specwb.lab.evaluation import lattices
 from specwb.lab.evaluation.exits import Rounds, every_round
+from specwb.training.markov import MarkovSource
 
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
 from specwb.show import widgets
+from specwb.show.widgets import easyspec
 from specwb.show.widgets.controls import Explorer
 
 RATES = [0.55, 0.2, 0.1, 0.05]
+SOURCE = MarkovSource.ring(5, 2)
+TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
 PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
 TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
 TIMES = {
@@ -101,8 +105,9 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "Dials": lambda **at: widgets.Dials(
         "sps:gamma=2", tiny.target(), TEXTS, {"draft": tiny.draft()}, **at
     ),
-    "DevicesExplorer": lambda **at: widgets.DevicesExplorer(TIMES, 8, **at),
-    "FuzzyExplorer": lambda **at: widgets.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
+    "DevicesExplorer": lambda **at: easyspec.DevicesExplorer(TIMES, 8, **at),
+    "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
+    "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, **at),
     "LatticeExplorer": lambda **at: widgets.LatticeExplorer(
         tiny.target(), found(), proxy(), tiny.scorer(tiny.target(), 6), **at
     ),
@@ -111,6 +116,7 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "RootsExplorer": widgets.RootsExplorer,
     "RulesExplorer": widgets.RulesExplorer,
     "SpeedExplorer": lambda **at: widgets.SpeedExplorer(v=lambda gamma: 1 + gamma / 10, **at),
+    "StageExplorer": easyspec.StageExplorer,
     "StopExplorer": stop,
     "TreeDesigner": lambda **at: widgets.TreeDesigner(RATES, **{"tree": (1, 1, 1, 1), **at}),
 }

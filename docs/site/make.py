@@ -293,12 +293,9 @@ def gallery(staging: Staging) -> None:
 
 def ledger(staging: Staging) -> None:
     """What the papers claim and what was measured here, as `specwb reproduce all --shipped`."""
-    from specwb.lab.studies import run
     from specwb.show import ledger as book
 
-    documents, *others = (run.shipped_reports(family) for family in run.FAMILIES)
-    more = dict(zip(run.FAMILIES[1:], others, strict=True))
-    staging.write("ledger.md", book.markdown(book.sections(documents, others=more)))
+    staging.write("ledger.md", book.markdown(book.sections(book.all_shipped())))
 
 
 def index(staging: Staging) -> None:

@@ -347,7 +347,7 @@ EVALUATION = Output(
 )
 LEDGER = Output(
     "a page of specwb reproduce all",
-    ("{}/ledger.md", "{}/ledger.html", "{}/ledger.json"),
+    ("{}/ledger.md",),
     rb"# Ledger of the papers' claims",
     "{}/ledger.md",
     True,

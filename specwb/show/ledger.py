@@ -1,279 +1,168 @@
-"""The ledger: every number of six papers, every claim with its verdict, on one page.
-
-An entry is one number of a table or figure, or one stated sentence, with its id, its place in the
-paper and how sure we are of it. A number of other models is no claim about these; what is judged
-are the claims that are made from it.
-"""
+"""The ledger: what six papers claim, and what was measured of it here, on one page."""
 
 from __future__ import annotations
 
-import copy
-import html
 import re
-from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
-from specwb.lab.studies import PLACES, study_of
-from specwb.lab.studies.claim import Claim
-from specwb.lab.studies.study import NUMBERS, Document, Study, extent, published, waiting
-from specwb.lab.studies.verdicts import (
-    COUNTED,
-    EVEN_RULE,
-    INTERVALS,
-    MEANINGS,
-    TUNED_RULE,
-    VERDICTS,
-    counts,
-    effects,
-    uncounted,
+import numpy as np
+
+from specwb.lab.papers import FAMILIES, NAMES
+from specwb.lab.papers.figures import SHOWN, figure
+from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Verdict, counts
+from specwb.lab.papers.paper import Paper, read_paper
+from specwb.lab.papers.results import files, shipped, verdicts
+
+if TYPE_CHECKING:
+    from specwb.lab.papers.curves import Seen
+
+HEADER = ("claim", "paper", "here", "verdict", "note")
+"""The columns of a paper's claims."""
+CELL_FIGURES = {
+    what: SHOWN.get(what, what)
+    for what in ("drafted", "accepted", "tau", "depth_fraction", "ms", "speedup")
+}
+"""The figures of a cell that are printed, with the titles of their columns."""
+Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
+"""Title, text, header and rows of a table of the page."""
+RULE = (
+    "A claim is a ratio of one figure of two cells over the same prompts. It agrees if its 95 % "
+    "interval (bootstrap over prompts, pairs staying together, and over training runs where there "
+    "are several) lies above half of the paper's effect, the square root of its ratio, or above 1 "
+    "where the paper states no number; it is more than claimed above twice the effect, the square "
+    "of that ratio; it differs below half of it; otherwise it is undecided, also with fewer than "
+    f"{PROMPTS} prompts and where heads are compared that were trained once. Two settings are even "
+    f"within a factor of {EVEN}. A theorem that excludes or implies a claim decides it. A speed of "
+    "other hardware is shown and not judged. A tuned setting is, for every prompt, the best on all "
+    "other prompts; speedups leave prompt processing out."
 )
-from specwb.show.pictures import can_picture, picture_of
-
-LABELS = ("k", "width", "eta", "gamma", "exit", "roots", "temperature", "value", "from", "to")
-"""Columns whose numbers are settings, not results."""
-NOT_CLAIMED = "comparisons that the paper lacks"
-"""At the end of a title: a table that is folded away."""
-NOT_IMPLEMENTED = ("REST", "Draft&Verify", "Hydra", "SAMD", "Token Recycling")
-"""Methods of the papers' tables that are not here."""
-HEADER = ("claim", "paper", "ours", "verdict", "detectable", "cells")
-Rows = list[tuple[str, ...]]
-Way = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A number of a paper, or a sentence."""
+class Judged:
+    """A paper's verdicts on one family of models."""
 
-    id: str  # of the entry: paper, place, settings and column, with slashes between
-    place: str  # the table or figure
-    value: float | None  # None of a sentence
-    certainty: str  # how sure we are of it
-    text: str = ""  # of a sentence
+    paper: Paper
+    family: str  # of the models, "" of a run of one's own
+    verdicts: Sequence[Verdict]
+    measured: str  # by which command, on which device
 
-
-def entries(name: str) -> list[Entry]:
-    """List everything that is known of a paper's numbers."""
-    return [entry for entry, _ in located(name)]
-
-
-def located(name: str) -> Iterator[tuple[Entry, Way]]:
-    """Give a paper's entries, each with the keys by which it is found in the paper's file."""
-    paper = published(name)
-    for key, text in paper.get("statements", {}).items():
-        entry = Entry(f"{name}/stated/{key}", "stated", None, paper["certainty"], text)
-        yield entry, ("statements", key)
-    for kind in ("tables", "figures"):
-        for key, table in paper.get(kind, {}).items():
-            place = f"{kind[:-1]} {key}"
-            certainty = paper["certainty"]
-            if table.get("by"):
-                certainty = f"{table['certainty']}, typed by {table['by']}"
-            if table.get("read_off"):
-                error = table.get("error", paper["constants"].get("error"))
-                certainty = f"read off a plot, ±{error}"
-            for part, rows in table.items():
-                if isinstance(rows, list) and part != "columns":
-                    prefix = f"{name}/{place}" + ("" if part == "rows" else f"/{part}")
-                    for index, row in enumerate(rows):
-                        for path, value, way in _numbers(row):
-                            entry = Entry(f"{prefix}/{path}", place, value, certainty)
-                            yield entry, (kind, key, part, index, *way)
+    @property
+    def title(self) -> str:
+        """The paper's name, and the family where it is not the first."""
+        is_first = self.family in ("", FAMILIES[0])
+        return self.paper.name if is_first else f"{self.paper.name} on {self.family}"
 
 
-def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float, Way]]:
-    """The numbers of a row, each with the row's settings and its column, and its keys."""
-    settings: list[str] = []
-    columns: dict[str, Any] = {}
-    for name, x in row.items():
-        is_shape = isinstance(x, list) and all(isinstance(n, int) for n in x)
-        if isinstance(x, str):
-            settings.append(x)
-        elif isinstance(x, bool) or name in LABELS:
-            settings.append(f"{name}={x}")
-        elif is_shape:
-            settings.append("-".join(map(str, x)))
-        elif x is not None:
-            columns[name] = x
-    for name, x in columns.items():
-        if isinstance(x, dict):
-            parts: list[Any] = [(f"{name}/{key}", value, (name, key)) for key, value in x.items()]
-        elif isinstance(x, list):
-            parts = [(f"{name}/{i + 1}", value, (name, i)) for i, value in enumerate(x)]
-        else:
-            parts = [(name, x, (name,))]
-        for column, value, way in parts:
-            yield "/".join([*settings, column]), float(value), way
+def judged(paper: Paper, documents: Sequence[dict[str, Any]], family: str = "") -> Judged:
+    """Judge a paper on results; ``documents`` as of :func:`specwb.lab.papers.results.shipped`."""
+    own = documents[0]
+    by = own.get("command") or own.get("counted", {}).get("command", "?")
+    device, commit = own["arguments"].get("device", "?"), own.get("commit", "?")[:10]
+    measured = f"Measured by `{by}` at commit {commit}, {device}."
+    return Judged(paper, family, verdicts(paper, documents), measured)
 
 
-def claimed(study: Study, document: Document) -> set[str]:
-    """Return the ids of the numbers that a paper's claims are made from.
-
-    It is found out by trial: a number is in a claim if another one in its place changes the claims.
-    """
-    paper = published(study.name)
-
-    def claims(numbers: dict[str, Any]) -> list[Claim]:
-        token = NUMBERS.set({study.name: numbers})
-        try:
-            return study.claims(document)
-        finally:
-            NUMBERS.reset(token)
-
-    usual, found, changed = claims(paper), set(), copy.deepcopy(paper)
-    for entry, way in located(study.name):
-        place: Any = changed
-        for key in way[:-1]:
-            place = place[key]
-        before = place[way[-1]]
-        if entry.value is None or not before:
-            continue
-        place[way[-1]] = before * (1 + 1e-6)  # too little to change which one is the best
-        if claims(changed) != usual:
-            found.add(entry.id)
-        place[way[-1]] = before
-    return found
+def all_shipped() -> list[Judged]:
+    """Judge every paper on the shipped results of every family."""
+    papers = [read_paper(name) for name in NAMES]
+    return [
+        judged(paper, shipped(paper, family), family)
+        for family in FAMILIES
+        for paper in papers
+        if files(paper, family)
+    ]
 
 
-def claim_rows(verdicts: Sequence[Mapping[str, Any]], claimed: bool = True) -> Rows:
-    """Make the page's rows of claims, or of what is not ``claimed``, see :data:`HEADER`."""
-    rows: Rows = []
-    for v in verdicts:
-        if (v["verdict"] != "not claimed") != claimed:
-            continue
-        ours = effects(dict(v))
-        why = f" ({v['why']})" if v["why"] else ""
-        left_out = f"; {uncounted(dict(v))}" if uncounted(dict(v)) else ""
-        paper = "" if v["paper"] is None else f"{v['paper']:.2f}"
-        seen = "" if v["seen"] is None else f"{v['seen']:.2f}"
-        rows.append(
-            (
-                f"{v['claim']} [{v['table']}]",
-                paper,
-                ours,
-                f"{v['verdict']}{why}{left_out}",
-                seen,
-                f"{v['first']} / {v['second']}",
-            )
-        )
-    return rows
+def here(verdict: Verdict) -> str:
+    """Write the measured ratio with its interval: ``1.33 (1.29-1.37)``."""
+    if np.isnan(verdict.ratio):
+        return ""
+    text = f"{verdict.ratio:.2f} ({verdict.low:.2f}-{verdict.high:.2f})"
+    if verdict.runs > 1:
+        text += f", {verdict.runs} training runs"
+    return text if verdict.prompts >= PROMPTS else f"{text}, {verdict.prompts} prompts"
 
 
-def sections(
-    documents: Mapping[str, Document],
-    left_out: Mapping[str, str] | None = None,
-    others: Mapping[str, Mapping[str, Document]] | None = None,
-) -> list[tuple[str, str, tuple[str, ...], Rows]]:
-    """Make the page, as (title, text, header, rows).
+def seen(point: Seen | None) -> str:
+    """Write a value measured here with its interval."""
+    if point is None:
+        return ""
+    interval = "" if point.low is None else f" ({point.low:.2f}-{point.high:.2f})"
+    return f"{point.value:.2f}{interval}"
+
+
+def cell_rows(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Write the figures of every cell of some results."""
+    out = []
+    for name, record in document["cells"].items():
+        line = {"cell": name, "prompts": str(len(record["accepted"]))}
+        for what, title in CELL_FIGURES.items():
+            values = figure(document["cells"], name, what)
+            line[title] = f"{fmean(values):.2f}" if values else ""
+        out.append(line)
+    return out
+
+
+def claim_row(verdict: Verdict) -> tuple[str, ...]:
+    """Write a claim as a row of the page, see :data:`HEADER`."""
+    claim = verdict.claim
+    place = f" [{claim.place}]" if claim.place else ""
+    paper = "" if claim.paper is None else f"{claim.paper:.2f}"
+    word = verdict.word if verdict.evidence != "theorem" else f"{verdict.word} (theorem)"
+    what = SHOWN.get(claim.what, claim.what)
+    return (f"{claim.text}: {what}{place}", paper, here(verdict), word, verdict.note)
+
+
+def chance(every: Iterable[Verdict]) -> str:
+    """Say how many of the intervals may miss the true ratio by chance."""
+    words = ("agrees", "more than claimed", "differs", "undecided")
+    of = sum(v.evidence == "measured here" and v.word in words for v in every)
+    return f"Of {of} intervals at 95 % about {of / 20:.1f} miss the true ratio by chance."
+
+
+def sections(every: Sequence[Judged], left_out: dict[str, str] | None = None) -> list[Section]:
+    """Make the page: the counts, the abstracts' claims, the rule, every paper's claims.
 
     Args:
-        documents: paper -> its results.
-        left_out: paper -> why it has none.
-        others: another family of models -> its results, which are judged by themselves.
+        every: what was judged.
+        left_out: paper -> why it is not there.
     """
-    left_out, others = left_out or {}, others or {}
-    tallies: dict[str, tuple[Mapping[str, int], str]] = {}
-    headlines: Rows = []
-    out: list[tuple[str, str, tuple[str, ...], Rows]] = []
-    places: Rows = []
-
-    def judged(title: str, name: str, document: Document) -> None:
-        verdicts = _verdicts(document)
-        foregone = sum(bool(v.get("foregone")) for v in verdicts)
-        repeats = sum(bool(v.get("repeats")) and not v.get("foregone") for v in verdicts)
-        tallies[title] = counts(verdicts), f"{foregone} foregone, {repeats} repeats"
-        command = document.get("command") or document.get("counted", {}).get("command", "?")
-        text = (
-            f"{published(name)['source']}. Measured by `{command}` at commit "
-            f"{(document.get('commit') or '?')[:10]}, {document['arguments']['device']}; "
-            f"{extent(document)}."
-        )
-        out.append((title, text, HEADER, claim_rows(verdicts)))
-        own = claim_rows(verdicts, claimed=False)
-        out.append((f"{title}: {len(own)} {NOT_CLAIMED}", "", HEADER, own))
-
-    for name in PLACES:
-        numbers = entries(name)
-        if name in documents:
-            judged(name, name, documents[name])
-        else:
-            tallies[name] = {}, left_out.get(name, "no results")
-        for family, of_family in others.items():
-            if name in of_family:
-                judged(f"{name} on {family}", name, of_family[name])
-        if name not in documents:
-            continue
-        document = documents[name]
-        verdicts = _verdicts(document)
-        headlines += claim_rows([v for v in verdicts if v.get("headline")])
-        used = claimed(study_of(name), document)
-        for place in dict.fromkeys(entry.place for entry in numbers):
-            here = [entry for entry in numbers if entry.place == place]
-            sure = ", ".join(dict.fromkeys(entry.certainty for entry in here))
-            if here[0].value is None:  # sentences
-                claims = f"{sum(v['table'] == place for v in verdicts)} claims"
-            else:
-                n = sum(entry.id in used for entry in here)
-                claims = f"{n} numbers in a claim, {len(here) - n} in none"
-            places.append((name, place, str(len(here)), sure, claims))
-    given = [
-        verdict for verdict in VERDICTS if any(verdict in tally for tally, _ in tallies.values())
+    tallies = [(one.title, counts(one.verdicts)) for one in every]
+    words = [word for word in WORDS if any(word in tally for _, tally in tallies)]
+    summary = [(title, *(str(tally.get(w, 0)) for w in words)) for title, tally in tallies]
+    for family in dict.fromkeys(one.family for one in every):
+        of = [tally for one, (_, tally) in zip(every, tallies, strict=True) if one.family == family]
+        total = [str(sum(tally.get(word, 0) for tally in of)) for word in words]
+        summary.append((f"all on {family}" if family else "all", *total))
+    verdicts = [verdict for one in every for verdict in one.verdicts]
+    text = f"Each measurement and each theorem counts once. {chance(verdicts)}"
+    headlines = [
+        (f"{one.title}: {row[0]}", *row[1:])
+        for one in every
+        for v in one.verdicts
+        if v.claim.headline
+        for row in [claim_row(v)]
     ]
-    summary: Rows = []
-    for family in ("", *others):
-        titles = [name for name in tallies if name.partition(" on ")[2] == family]
-        sizes = ["" if family else str(len(entries(name))) for name in titles]
-        for title, size in zip(titles, sizes, strict=True):
-            tally, note = tallies[title]
-            shown = (str(tally.get(verdict, 0)) if tally else "" for verdict in given)
-            summary.append((title, size, *shown, note))
-        sums = [sum(tallies[title][0].get(verdict, 0) for title in titles) for verdict in given]
-        total = "" if family else str(sum(map(int, sizes)))
-        summary.append((f"all{family and f' on {family}'}", total, *map(str, sums), ""))
-    wanted: Rows = [
-        (name, key, table["what"], f"data/papers/{name}.json")
-        for name in PLACES
-        for key, table in waiting(name).items()
-    ]
-    missing: Rows = [(method, "not implemented") for method in NOT_IMPLEMENTED]
-    meanings: Rows = list(MEANINGS.items())
-    return [
-        (
-            "Claims by verdict",
-            "Every measurement counts once, foregone conclusions not at all.",
-            ("paper", "entries", *given, ""),
-            summary,
-        ),
+    page: list[Section] = [
+        ("Claims by verdict", text, ("paper", *words), summary),
         ("Headline claims", "What the abstracts say.", HEADER, headlines),
-        (
-            "How a verdict is found",
-            " ".join((INTERVALS, EVEN_RULE, TUNED_RULE, COUNTED)),
-            ("verdict", "meaning"),
-            meanings,
-        ),
-        *out,
-        (
-            "Numbers of the papers",
-            "A number of other models is not comparable as such (models, hardware); claims are "
-            "made of them. All of them, with ids, are in the JSON file beside this page.",
-            ("paper", "place", "entries", "how sure", "judged"),
-            places,
-        ),
-        (
-            "Tables that wait to be typed",
-            "We could not read the tables of these papers. A person who has the PDF types the rows "
-            "into the file, with the columns that it names, how sure they are (certainty) and who "
-            "typed them (by); from then on they are judged.",
-            ("paper", "table", "what", "file"),
-            wanted,
-        ),
-        ("Methods of the papers that are not here", "", ("method", "verdict"), missing),
+        ("How a verdict is given", RULE, (), []),
     ]
-
-
-def _verdicts(document: Document) -> list[dict[str, Any]]:
-    return [*document["verdicts"], *((document.get("ablation") or {}).get("verdicts") or [])]
+    for one in every:
+        text = f"{one.paper.source}; {one.paper.setting}. {one.measured}"
+        page.append((one.title, text, HEADER, [claim_row(v) for v in one.verdicts]))
+    papers = {one.paper.name: one.paper for one in every}
+    rows: list[tuple[str, ...]] = [
+        (name, text) for name, paper in papers.items() for text in paper.contradictions
+    ]
+    page.append(("Inside the papers", "What does not agree there.", ("paper", "what"), rows))
+    if left_out:
+        page.append(("Left out", "", ("paper", "why"), list(left_out.items())))
+    return page
 
 
 def escaped(text: str) -> str:
@@ -281,115 +170,12 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(text.split()))
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A figure of a paper on the page."""
-
-    title: str
-    note: str
-    file: str
-    command: str
-    png: bytes
-
-
-Drawings = Mapping[str, Sequence[Drawn]]
-"""A paper -> its figures."""
-
-
-def _picture(paper: str, figure: str) -> str:
-    return f"{paper}-{figure}.png"
-
-
-def pictures() -> list[str]:
-    """List the files of all papers' figures, next to the page."""
-    return [_picture(name, key) for name in PLACES for key in study_of(name).figures]
-
-
-def drawings(documents: Mapping[str, Document]) -> dict[str, list[Drawn]]:
-    """Draw the figures of every paper; none where no picture can be drawn here."""
-    if not can_picture():
-        return {}
-    out: dict[str, list[Drawn]] = {}
-    for name, document in documents.items():
-        for key, picture in study_of(name).figures.items():
-            command = f"specwb reproduce {name} --figure {key}"
-            png = picture_of(picture, document)
-            drawn = Drawn(picture.title, picture.note, _picture(name, key), command, png)
-            out.setdefault(name, []).append(drawn)
-    return out
-
-
-def markdown(
-    page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
-) -> str:
-    """Write the page as Markdown, with the figures of each paper behind its claims."""
+def markdown(page: Iterable[Section]) -> str:
+    """Write the page as Markdown."""
     parts = ["# Ledger of the papers' claims"]
     for title, text, header, rows in page:
-        lines = [header, ("---",) * len(header), *rows]
-        table = "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
-        if title.endswith(NOT_CLAIMED):
-            parts += [f"<details><summary>{escaped(title)}</summary>", table, "</details>"]
-            continue
-        parts += [f"## {escaped(title)}", *([escaped(text)] if text else []), table]
-        for one in (figures or {}).get(title, ()):
-            parts.append(f"![{escaped(one.title)}]({one.file})")
-            parts.append(f"{escaped(one.title)}: `{one.command}`. {escaped(one.note)}")
+        parts += [f"## {escaped(title)}", *([escaped(text)] if text else [])]
+        if rows:
+            lines = [header, ("---",) * len(header), *rows]
+            parts.append("\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines))
     return "\n\n".join(parts) + "\n"
-
-
-STYLE = (
-    "body{font:15px/1.4 sans-serif;max-width:80em;margin:2em auto;padding:0 1em}"
-    "table{border-collapse:collapse}td,th{border-bottom:1px solid #ccc;padding:.2em .6em;"
-    "text-align:left;vertical-align:top}"
-    "figure{margin:1.5em 0}img{max-width:100%}figcaption{color:#555}"
-)
-
-
-def html_page(
-    page: Sequence[tuple[str, str, tuple[str, ...], Rows]], figures: Drawings | None = None
-) -> str:
-    """Write the page as HTML, with the pictures inside it."""
-    body = ["<h1>Ledger of the papers' claims</h1>"]
-    for title, text, header, rows in page:
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-        lines = "\n".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in rows
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>"
-        if title.endswith(NOT_CLAIMED):
-            body.append(f"<details><summary>{html.escape(title)}</summary>\n{table}</details>")
-            continue
-        body.append(f"<h2>{html.escape(title)}</h2>\n<p>{html.escape(text)}</p>\n{table}")
-        for one in (figures or {}).get(title, ()):
-            source = "data:image/png;base64," + b64encode(one.png).decode()
-            words = html.escape(f"{one.title}. {one.note}")
-            body.append(
-                f'<figure><img alt="{words}" src="{source}"><figcaption>{words} '
-                f"<code>{html.escape(one.command)}</code></figcaption></figure>"
-            )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>Ledger</title><style>{STYLE}</style></head><body>\n"
-        + "\n".join(body)
-        + "\n</body></html>\n"
-    )
-
-
-def as_json(
-    documents: Mapping[str, Document],
-    others: Mapping[str, Mapping[str, Document]] | None = None,
-) -> dict[str, Any]:
-    """All entries and verdicts, by paper; those of ``others`` by family of models."""
-    return {
-        name: {
-            "entries": [vars(entry) for entry in entries(name)],
-            "verdicts": _verdicts(documents[name]) if name in documents else [],
-            "others": {
-                family: _verdicts(of_family[name])
-                for family, of_family in (others or {}).items()
-                if name in of_family
-            },
-        }
-        for name in PLACES
-    }

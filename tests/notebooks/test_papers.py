@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from books import ROOT, cells
 
-from specwb.lab.studies import PLACES
+from specwb.lab.papers import NAMES
 from specwb.show.course.architectures import architecture
 
 TRACK = ("mcsd", "diffuspec", "falcon", "kangaroo", "mcsd_ti", "easyspec", "heads", "trees")
@@ -40,14 +40,14 @@ def test_it_opens_with_its_drawing_and_its_claim(name):
 def test_it_looks_at_its_method_and_ends_with_the_ledger(name):
     source = "\n".join(c.source for c in cells(paper(name), "code"))
     assert "specwb.microscope(" in source
-    assert ("show_ledger(" in source) == (name in PLACES)
+    assert ("show_ledger(" in source) == (name in NAMES)
 
 
 def test_papers_results_and_figures():
     pytest.importorskip("plotly")
     from specwb.show.widgets import papers
 
-    assert papers.results("diffuspec")["rows"] is not papers.results("diffuspec")["rows"]
+    assert len(papers.rows("falcon")) == sum(len(d["cells"]) for d in papers.results("falcon"))
     drawn = papers.paper_figure("diffuspec", "length")
     assert drawn.layout.autosize
     assert drawn.layout.width is None
@@ -59,15 +59,13 @@ def test_papers_results_and_figures():
 
 def test_a_ledger_counts_its_verdicts(monkeypatch):
     pytest.importorskip("plotly")
-    from specwb.show import ledger
     from specwb.show.widgets import papers
 
     shown = []
     monkeypatch.setattr(papers, "display", lambda data, raw: shown.append(data))
     papers.show_ledger("falcon")
     (data,) = shown
-    (rows,) = (r for t, _, _, r in ledger.sections({"falcon": papers.results("falcon")})
-               if t == "falcon")  # fmt: skip
+    rows = papers.verdicts("falcon")
     assert data["text/plain"].startswith(f"{len(rows)} claims of falcon: ")
     assert sum(map(int, re.findall(r"[:,] (\d+) ", data["text/plain"]))) == len(rows)
     assert data["text/html"].count("<tr>") == len(rows) + 1 + (len(rows) > papers.SHOWN)

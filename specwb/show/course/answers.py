@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from specwb.core.errors import ArgumentError
-from specwb.lab.studies import study_of
-from specwb.lab.studies.intervals import bootstrap, weights
+from specwb.lab.papers.figures import figure
+from specwb.lab.papers.judge import bootstrap, weights
 
 Figures = float | Fraction | Sequence[float] | np.ndarray
 """A number that is exact, or one number for every prompt."""
@@ -21,18 +21,17 @@ ROUNDING = 1e-9
 
 
 def per_prompt(document: Mapping[str, Any], cell: str, what: str = "speedup") -> list[float]:
-    """Compute a figure of a shipped study's cell for every prompt.
+    """Compute a figure of a shipped cell for every prompt.
 
     Args:
-        document: the study's results (:func:`stored`).
+        document: the results (:func:`stored`).
         cell: the name of the cell, as in the ``cell`` of a row.
-        what: "speedup", "tau", "accepted" or another of :func:`specwb.lab.studies.grid.values`.
+        what: "speedup", "tau", "accepted" or another of :func:`specwb.lab.papers.figures.figure`.
     Raises:
-        KeyError: the study has no such cell.
+        KeyError: the results have no such cell.
     """
-    study = study_of(document["arguments"]["system"])
-    settings = {setting.key: setting for setting in study.cells(dict(document))}
-    return study.values(document["cells"], settings[cell], what)
+    cells = document["cells"]
+    return figure({**cells, cell: cells[cell]}, cell, what)
 
 
 def best(values: Mapping[str, Figures], *, smallest: bool = False) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 from specwb.core.errors import ArgumentError
 from specwb.lab.cost.passes import ExitCost
 from specwb.lab.evaluation.exits import Rounds, Simulation
-from specwb.lab.studies.kangaroo import cells as reproduced
-from specwb.lab.studies.kangaroo.claims import etas
+from specwb.lab.papers import kangaroo as reproduced
+from specwb.lab.papers.paper import read_paper
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 
@@ -62,14 +62,13 @@ class StopExplorer(Explorer):
                 traces[name] = reproduced.rounds_of(trace)
                 costs[name] = reproduced.costs_of(document["costs"][variant])
                 for gamma in reproduced.GAMMAS:
-                    cells = {
-                        e: reproduced.chain(e, gamma, variant=variant) for e in reproduced.ETAS
+                    keys = {
+                        float(eta): reproduced.chain(eta, gamma, variant) for eta in reproduced.ETAS
                     }
-                    keys = {float(eta): cell.key for eta, cell in cells.items()}
                     measured[name, gamma] = {e: rows[key] for e, key in keys.items() if key in rows}
-        points = {key: (row["cr"], row["speedup"]) for key, row in etas().items()}
+        points = read_paper("kangaroo").tables["eta"]["rows"]
         paper = {
-            f"gamma {g}": {eta: point for (eta, of), point in points.items() if of == g}
+            f"gamma {g}": {r["eta"]: (r["cr"], r["speedup"]) for r in points if r["gamma"] == g}
             for g in reproduced.GAMMAS
         }
         return cls(traces, costs, measured, paper, **at)

@@ -36,6 +36,7 @@ from specwb.theory.analysis.diffusion import (
     expected_accepted,
     greedy_path,
     marginals,
+    most_probable,
 )
 from specwb.theory.analysis.layer_parallel import (
     Span,

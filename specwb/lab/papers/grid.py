@@ -1,0 +1,268 @@
+"""Cells measured side by side: every prompt is decoded by every cell before the next prompt.
+
+Each decodes for a fixed number of steps. The number of steps is fixed rather than the number of
+tokens: tau is then a plain mean that no limit cuts, and prompts are independent repetitions of
+equal weight. Texts go on past an end-of-text token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from specwb.core.errors import ArgumentError
+from specwb.core.probability import Sampling
+from specwb.engine.machine import Watch, one_step
+from specwb.engine.methods import Method
+from specwb.lab.bench.measure import Job, Run, measure
+from specwb.lab.bench.statistics import mean_and_error
+from specwb.lab.papers.figures import PARTS, figure
+from specwb.lab.papers.paper import CELL
+from specwb.lab.papers.store import Store
+from specwb.models.questions import Question, interleave
+from specwb.models.target import Target
+
+LONG = 512
+"""Tokens of a long prompt."""
+MIN_PROMPTS = 2
+"""With fewer prompts there is no standard error."""
+CLOCKED = ("ms", "mean", "parts")
+"""What is recorded of time."""
+TOGETHER = 16
+"""Prompts in a batch whose tokens alone are counted."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method with its settings, read from its name (:mod:`specwb.lab.papers.paper`)."""
+
+    name: str
+    spec: str  # the method, as it is typed
+    head: str = ""  # the name of the trained head it decodes with, where there are several
+    temperature: float = 0.0
+    layout: str = "tree"  # how the target is run over a draft
+    long: bool = False  # whether the prompt has other prompts before it, up to LONG tokens
+
+    @classmethod
+    def read(cls, name: str) -> Cell:
+        """Read a cell's name.
+
+        Raises:
+            ArgumentError: it is none.
+        """
+        found = CELL.fullmatch(name)
+        if found is None:
+            raise ArgumentError(f"{name!r} is no cell, such as 'T=0 mcsd:tree=4-2-2'")
+        temperature, spec, head, batch, long = found.groups()
+        layout = "batch" if batch else "tree"
+        return cls(name, spec, head or "", float(temperature), layout, bool(long))
+
+    @property
+    def kind(self) -> str:
+        """The key of the method in the registry."""
+        return self.spec.partition(":")[0]
+
+
+def measure_cells(
+    target: Target,
+    questions: Sequence[Question],
+    store: Store,
+    methods: Mapping[Cell, Method],
+    *,
+    steps: int = 10,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+    room: int | None = None,
+    timed: bool = True,
+) -> bool:
+    """Measure every cell on every prompt, and put the results into the store.
+
+    ``store.cells[cell.name]`` is filled with :func:`record` and ``disturbed`` (1: the machine was
+    slow beside it, also when it was measured again), one entry a prompt; the prompts' domains are
+    ``store.document["domains"]``.
+
+    It goes through the prompts, beginning where the store ends, until another would take longer
+    than ``seconds`` of measuring in all (at least two are done), or to the last. Cells take turns
+    in rotating order; prompt i has ``seed + i``. Behind a prompt there is room for the longest
+    drafts, all accepted, or for ``room`` new tokens, which must hold three steps.
+
+    Without ``timed`` only tokens are counted, of several prompts together, and no time is recorded.
+    A cell then has tokens of more prompts than times; a later run with times fills these in and
+    leaves the tokens.
+
+    Returns:
+        Whether it was interrupted.
+    Raises:
+        ArgumentError: a prompt and its steps do not fit into the target's context.
+    """
+    cells = list(methods)
+    longest = 1 + max(method.drafter.limits.depth for method in methods.values())
+    space = target.context - (room or steps * longest)
+    if space < 2:
+        raise ArgumentError(
+            f"{steps} steps leave no room for a prompt in the context of {target.name!r} "
+            f"({target.context})"
+        )
+    questions = interleave(list(questions))
+    texts = [question.fit(target.tokenizer, space)[0] for question in questions]
+    document = store.document
+    document["domains"] = [question.subtask for question in questions]
+    for cell in cells:
+        entry = store.cells.setdefault(cell.name, {"accepted": [], "ms": []})
+        entry.setdefault("disturbed", [0] * len(entry["ms"]))
+    last, together = ("ms", 1) if timed else ("accepted", TOGETHER)
+
+    def jobs() -> Iterator[Job]:
+        first = min(len(store.cells[cell.name][last]) for cell in cells)
+        for index in range(first, len(texts), together):
+            is_late = index >= MIN_PROMPTS and seconds is not None
+            if is_late and document["spent"] * (index + 1) / index > seconds:
+                return
+            for turn in range(len(cells)):
+                cell = cells[(turn + 7 * index) % len(cells)]
+                # a cell of an interrupted run may have some of these prompts
+                begin = len(store.cells[cell.name][last])
+                end = min(index + together, len(texts))
+                if begin >= end:
+                    continue
+                if progress:
+                    done = (index + turn / len(cells) * together) / len(texts)
+                    progress(done, f"prompt {begin + 1}: {cell.name}")
+                rows = [lengthened(i) if cell.long else texts[i] for i in range(begin, end)]
+                tokens = room or steps * (1 + methods[cell].drafter.limits.depth)
+                seeds = list(range(seed + begin, seed + end))
+                sampling = Sampling(cell.temperature)
+                yield Job(cell.name, methods[cell], rows, tokens, sampling, seeds, cell.layout)
+
+    def lengthened(index: int) -> list[int]:
+        before = [token for text in (*texts[index + 1 :], *texts[:index]) for token in text]
+        return [*before, *texts[index]][-min(LONG, space) :]
+
+    watch = Watch(one_step(target)) if timed else None
+    try:
+        for job, run in measure(target, jobs(), steps=steps, watch=watch, timed=timed):
+            document["spent"] = round(document["spent"] + run.wall, 3)
+            entry = store.cells[job.key]
+            for row in range(len(job.rows)):
+                measured = record(run, job.method, row)
+                if watch:
+                    measured["disturbed"] = int(watch.slow(run.probe))
+                index = len(entry[last])
+                for name, value in measured.items():
+                    values = entry.setdefault(name, [])
+                    # tokens that were counted before stay; without a watch no time is kept
+                    if len(values) == index and (timed or name not in CLOCKED):
+                        values.append(value)
+            store.save()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def record(run: Run, method: Any, row: int = 0) -> dict[str, Any]:
+    """What is recorded of one prompt, whose decoding steps were timed; ``row``: of the batch.
+
+    Returns:
+        A dict with
+
+        - accepted, drafted: draft tokens of each step, those kept and all of them.
+        - ms: the median milliseconds of all steps but the first, which has the prompt in it.
+        - mean: their mean.
+        - parts: of ``mean``: drafting without the search, the search (of drafters that have one),
+          the target's forward and the rule, and the rest. It is empty where a clock would keep
+          steps from being recorded as graphs.
+        - levels: of trees, the depth of each step's draft.
+    """
+    later = run.step_seconds[1:]
+    mean = 1000 * fmean(later)
+    parts = []
+    if run.parts:
+        by_part = {
+            part: 1000 * (seconds - run.first_parts[part]) / len(later)
+            for part, seconds in run.parts.items()
+        }
+        search = by_part.get("search", 0.0)
+        parts = [by_part["draft"] - search, search, by_part["score"] + by_part["verify"]]
+        parts.append(mean - sum(parts))
+    entry: dict[str, Any] = {
+        "accepted": run.accepted[row],
+        "ms": round(1000 * median(later), 3),
+        "drafted": run.drafted[row],
+        "mean": round(mean, 4),
+        "parts": [round(x, 4) for x in parts],
+    }
+    if method.drafter.limits.children > 1:
+        entry["levels"] = run.levels[row]
+    return entry
+
+
+def shape(method: Method) -> dict[str, Any]:
+    """Describe the largest tree that a method drafts."""
+    limits = method.drafter.limits
+    return {"nodes": limits.nodes, "depth": limits.depth, "chain": limits.children <= 1}
+
+
+def by_domain(values: Sequence[float], domains: Sequence[str]) -> dict[str, float]:
+    """Compute the mean over the prompts of each domain."""
+    groups: dict[str, list[float]] = {domain: [] for domain in domains}
+    for value, domain in zip(values, domains, strict=False):
+        groups[domain].append(value)
+    return {domain: round(fmean(group), 4) for domain, group in groups.items() if group}
+
+
+def row(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Compute one cell's figures from its record: a row of the results.
+
+    Returns:
+        Means over prompts, with a standard error ``NAME_error`` (that of accepted is tau's), by
+        domain, and ``by_depth``, [accepted, tested] at depths 1, 2, .. of chains. Where fewer
+        prompts were timed than counted, ``timed`` is their number.
+    """
+    cells, domains, cell = document["cells"], document.get("domains", []), Cell.read(name)
+    figures = {
+        what: figure(cells, name, what)
+        for what in ("tau", "accepted", "drafted", "depth_fraction", "ms", "speedup", *PARTS)
+    }
+    tau, ms, entry = fmean(figures["tau"]), figures["ms"], cells[name]
+    drawn = document.get("shapes", {}).get(name, {})
+    steps = [  # (accepted, drafted) of every step
+        step
+        for accepted, drafted in zip(entry["accepted"], entry.get("drafted", []), strict=False)
+        for step in zip(accepted, drafted, strict=True)
+    ]
+    depth = max((drafted for _, drafted in steps), default=0) if drawn.get("chain") else 0
+    out = {
+        "cell": name,
+        "spec": cell.spec,
+        "variant": cell.head,
+        "temperature": cell.temperature,
+        **drawn,
+        "prompts": len(figures["tau"]),
+        "tau": round(tau, 4),
+        "accepted": round(tau - 1, 4),
+        "by_domain": by_domain(figures["accepted"], domains),
+        "speedup_by_domain": by_domain(figures["speedup"], domains),
+        "by_depth": [
+            [sum(a >= d for a, _ in steps), sum(a >= d - 1 and n >= d for a, n in steps)]
+            for d in range(1, depth + 1)
+        ],
+        "ms_per_round": round(fmean(ms), 4) if ms else None,
+        "parts": {part: round(fmean(figures[part]), 4) for part in PARTS if figures[part]},
+    }
+    if len(ms) < len(figures["tau"]):
+        out["timed"] = len(ms)
+    for what in ("drafted", "depth_fraction", "speedup"):
+        out[what] = round(fmean(figures[what]), 4) if figures[what] else None
+    for what in ("tau", "drafted", "speedup"):
+        values = figures[what]
+        out[f"{what}_error"] = round(mean_and_error(values)[1], 4) if len(values) > 1 else None
+    return out
+
+
+def rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compute the rows of all cells that were measured."""
+    cells = document["cells"]
+    return [row(document, name) for name in cells if cells[name]["accepted"]]

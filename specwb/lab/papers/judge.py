@@ -1,0 +1,216 @@
+"""One judge for all claims: a claim and the measurements in, a word out.
+
+A claim is a ratio of one figure of two cells over the same prompts. Its 95 % interval is a
+bootstrap over prompts, pairs staying together, and over training runs where there are several. It
+
+- *agrees* if the interval lies above half of the paper's effect on the logarithmic scale, that is
+  above the square root of the paper's ratio (above 1 where the paper has no number);
+- is *more than claimed* if it lies above twice the effect, the square of that ratio;
+- *differs* if it lies below half of the effect;
+- is *undecided* otherwise, with fewer than :data:`PROMPTS` prompts, and where heads are compared
+  that were trained once each.
+
+A speed of other hardware is shown and not judged: *other hardware*. No verdict depends on another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from specwb.lab.papers.figures import SPEEDS, Cells, figure, runs_of
+from specwb.lab.papers.paper import Claim, Side
+
+PROMPTS = 48
+"""With fewer prompts a claim is undecided."""
+RESAMPLES = 10_000
+"""Draws of every interval."""
+EVEN = 1.05
+"""Two settings are even if their ratio is within this factor of 1."""
+MACHINE = "cuda"
+"""The kind of device that the papers' speeds are of."""
+WORDS = ("agrees", "more than claimed", "undecided", "differs", "other hardware", "not measured")
+"""What a verdict may be."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim and what is known of it here.
+
+    Attributes:
+        claim: the claim.
+        word: one of :data:`WORDS`.
+        evidence: "measured here", "theorem" or "not measured".
+        ratio: the measured ratio with its interval ``low`` to ``high``; NaN where there is none.
+        prompts: how many prompts it is over.
+        runs: training runs of the heads that it compares.
+        note: what differs from the paper, and what weakens the measurement.
+    """
+
+    claim: Claim
+    word: str
+    evidence: str
+    ratio: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    prompts: int = 0
+    runs: int = 1
+    note: str = ""
+
+
+def series(cells: Cells, side: Side, what: str) -> list[float]:
+    """Compute a figure of one side of a claim for every prompt.
+
+    Of a mean those cells count that were measured; of a best one all must have been.
+    """
+    if not side.by:
+        rows = [row for cell in side.cells if (row := figure(cells, cell, what))]
+        return [fmean(values) for values in zip(*rows, strict=False)]
+    rows = [figure(cells, cell, what) for cell in side.cells]
+    scores = [figure(cells, cell, side.by) for cell in side.like or side.cells]
+    n = min(map(len, rows + scores))
+    every = np.array([row[:n] for row in scores])
+    best = (every.sum(1, keepdims=True) - every).argmax(0)  # by the sum over the other prompts
+    return np.array([row[:n] for row in rows])[best, np.arange(n)].tolist() if n > 1 else []
+
+
+@lru_cache(maxsize=32)
+def weights(n: int, drawn: int | None = None, seed: int = 0) -> np.ndarray:
+    """The shares ``[n,RESAMPLES]`` of n things in draws of ``drawn`` (default n) of them."""
+    drawn = drawn or n
+    places = np.random.default_rng(seed).integers(0, n, (RESAMPLES, drawn))
+    places = places + n * np.arange(RESAMPLES)[:, None]
+    counts = np.bincount(places.ravel(), minlength=n * RESAMPLES)
+    return (counts / drawn).reshape(RESAMPLES, n).T.copy()
+
+
+def bootstrap(data: np.ndarray) -> tuple[float, float, float]:
+    """Compute a ratio of means and its 95 % interval.
+
+    Args:
+        data: ``[sides,n]`` or ``[runs,sides,n]``, the figure of two sides for every prompt and
+            training run, ``mean(a) / mean(b)``, or of four, that over the ratio of the last two.
+            Of r runs r - 1 are drawn, for each side by itself: their variance is then that of a
+            mean of r. Prompts are drawn together.
+    Returns:
+        The ratio, and the ends of the interval.
+    """
+    runs = data[None] if data.ndim == 2 else data
+    means = (runs @ weights(data.shape[-1])).transpose(1, 0, 2)  # sides, runs, draws
+    if len(runs) > 1:
+        shares = [weights(len(runs), len(runs) - 1, seed) for seed in range(1, len(means) + 1)]
+        drawn = [(side * share).sum(0) for side, share in zip(means, shares, strict=True)]
+    else:
+        drawn = list(means[:, 0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio, ratios = _ratio(runs.mean((0, 2))), _ratio(drawn)
+    if np.isnan(ratios).all():
+        return float(ratio), np.nan, np.nan
+    low, high = np.nanquantile(ratios, [0.025, 0.975])
+    return float(ratio), float(low), float(high)
+
+
+def _ratio(sides: Any) -> Any:
+    a, b, *over = sides
+    return a / b / (over[0] / over[1]) if over else a / b
+
+
+def judge(
+    claim: Claim,
+    documents: Sequence[Mapping[str, Any]],
+    drafters: Sequence[Mapping[str, Any]] = (),
+) -> Verdict:
+    """Hold a claim against measurements.
+
+    Args:
+        claim: the claim.
+        documents: results, each with ``cells`` and the ``kind`` of device (default cpu): those of
+            the target's own heads, then those of heads that were trained to be compared.
+        drafters: what the paper's drafters accept, see :class:`specwb.lab.papers.paper.Paper`.
+    Returns:
+        The verdict. Where a theorem excludes or implies the claim, it decides.
+    """
+    heads = [cell for cell in claim.cells if "[" in cell]
+    document = next((d for d in documents if all(cell in d["cells"] for cell in heads)), {})
+    cells: Cells = document.get("cells", {})
+    runs = runs_of(cells, [cell for side in claim.sides for cell in side.cells])
+    data = [[series(cells, side, claim.what) for side in _again(claim, run)] for run in runs]
+    n = min(len(values) for sides in data for values in sides)
+    theorem = claim.excluded_by or claim.implied_by
+    verdict = Verdict(claim, "not measured", "not measured", note=claim.note)
+    notes = [claim.note, theorem, *weaknesses(claim, cells, drafters)]
+    if n > 1:
+        every = np.array([[values[:n] for values in sides] for sides in data])
+        verdict = Verdict(
+            claim, "undecided", "measured here", *bootstrap(every), prompts=n, runs=len(runs)
+        )
+        once = (
+            len(runs) == 1 and len({frozenset(map(_head, side.cells)) for side in claim.sides}) > 1
+        )
+        word = "undecided" if once or n < PROMPTS else _word(verdict)
+        notes += ["one training run of each head"] * once
+        if claim.what in SPEEDS and document.get("kind", "cpu") != MACHINE:
+            notes += [f"on this machine: {word}"] * (word != "undecided")
+            word = "other hardware"
+        verdict = replace(verdict, word=word)
+    if theorem:
+        word = "differs" if claim.excluded_by else "agrees"
+        verdict = replace(verdict, word=word, evidence="theorem")
+    return replace(verdict, note="; ".join(filter(None, notes)))
+
+
+def _again(claim: Claim, cells: Sequence[str]) -> list[Side]:
+    """The sides of a claim with these cells in place of its own."""
+    rest = iter(cells)
+    return [replace(side, cells=tuple(next(rest) for _ in side.cells)) for side in claim.sides]
+
+
+def _head(cell: str) -> str:
+    return cell.partition("[")[2].partition("]")[0]
+
+
+def _word(verdict: Verdict) -> str:
+    """The word for an interval, see the head of this file."""
+    claim, low, high = verdict.claim, verdict.low, verdict.high
+    if claim.even:
+        if low > 1 / EVEN and high < EVEN:
+            return "agrees"
+        return "differs" if low > EVEN or high < 1 / EVEN else "undecided"
+    paper = max(claim.paper or 1.0, 1.0)
+    half = claim.least or paper**0.5
+    if claim.least is None and low > paper**2 > 1:
+        return "more than claimed"
+    return "agrees" if low > half else "differs" if high < half else "undecided"
+
+
+def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Say of which drafters of a claim less than half of what the paper's accept is accepted."""
+    for one in drafters:
+        method, _, head = one["drafter"].partition(" ")
+        drafted_by = {(cell.split()[1].partition(":")[0], _head(cell)) for cell in claim.cells}
+        uses = (method, head.strip("[]")) in drafted_by
+        here = figure(cells, one["cell"], one["what"]) if uses else []
+        if here and fmean(here) < one["paper"] / 2:
+            of = "of its levels" if one["what"] == "depth_fraction" else "draft tokens"
+            yield f"our {one['drafter']} accepts {fmean(here):.2f} {of}, not {one['paper']:.2f}"
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """Count verdicts by word, each theorem and each measurement once.
+
+    Of several claims about one measurement the least favourable word counts.
+    """
+    facts: dict[Any, int] = {}
+    for verdict in verdicts:
+        claim = verdict.claim
+        what = "tau" if claim.what == "accepted" else claim.what
+        fact = claim.excluded_by or claim.implied_by or (what, claim.sides)
+        facts[fact] = max(facts.get(fact, 0), WORDS.index(verdict.word))
+    found = Counter(facts.values())
+    return {word: found[i] for i, word in enumerate(WORDS) if found[i]}

@@ -1,0 +1,55 @@
+"""The shipped results of a paper, and the verdicts that follow from results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specwb.core.errors import ArgumentError
+from specwb.core.files import OBJECT, data_dir, document
+from specwb.lab.papers import FAMILIES
+from specwb.lab.papers.judge import Verdict, judge
+from specwb.lab.papers.paper import Paper, read_paper
+
+Document = dict[str, Any]
+"""Results as they are saved: arguments, versions, spent, cells and what a probe adds."""
+
+
+def files(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[Path]:
+    """The files of a family's shipped results: of its own heads, then of trained ones."""
+    folder = folder or data_dir() / "results"
+    end = "-cpu" if paper.is_paper else ""
+    names = (f"{paper.name}-{family}{end}", f"{paper.name}-ablation-{family}")
+    return [path for name in names if (path := folder / f"{name}.json").exists()]
+
+
+def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[Document]:
+    """Read a family's shipped results: of its own heads, then of heads trained to be compared.
+
+    Raises:
+        ArgumentError: there are none.
+    """
+    schema = {**OBJECT, "required": ["arguments", "cells"]}
+    found = [document(path, schema) for path in files(paper, family, folder)]
+    if not found:
+        has = [name for name in FAMILIES if files(paper, name, folder)]
+        others = f"; there are of {' and '.join(has)}" if has else ""
+        raise ArgumentError(f"there are no shipped results of {paper.name} on {family}{others}")
+    return found
+
+
+def verdicts(paper: Paper, documents: Sequence[Document]) -> list[Verdict]:
+    """Judge every claim of a paper."""
+    return [judge(claim, documents, paper.drafters) for claim in paper.claims]
+
+
+def shipped_verdicts(name: str, family: str = "lab") -> list[Verdict]:
+    """Judge every claim of a paper on a family's shipped results.
+
+    Raises:
+        PaperError: there is no such paper.
+        ArgumentError: there are no results.
+    """
+    paper = read_paper(name)
+    return verdicts(paper, shipped(paper, family))

@@ -1,0 +1,275 @@
+"""Measure a paper's cells, and its other experiments, into a file of results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from specwb.core.files import home, weights_hash
+from specwb.core.options import MethodError
+from specwb.drafters.easyspec import deep_draft
+from specwb.engine.machine import commit
+from specwb.engine.methods import METHODS, Method
+from specwb.engine.methods import method as make_method
+from specwb.lab.bench.conditions import conditions
+from specwb.lab.papers import grid, training
+from specwb.lab.papers.grid import Cell
+from specwb.lab.papers.paper import Paper
+from specwb.lab.papers.results import Document
+from specwb.lab.papers.store import RECORD, Store
+from specwb.models.load import draft_model
+from specwb.models.questions import Question, interleave
+from specwb.models.target import Target
+
+PROBES = ("mcsd_ti", "kangaroo", "easyspec", "acceptance")
+"""Those with measurements beside their cells: the function ``probe`` of the module of that name."""
+Progress = Callable[[float, str], None]
+"""Called with (fraction done, text)."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models that take part."""
+
+    target: Target
+    draft: Target | None = None  # the draft model, default the target's own
+    heads: Path | None = None  # the folder of heads that were trained to be compared
+
+    def method(self, cell: Cell) -> Method:
+        """Build a cell's method.
+
+        Raises:
+            MethodError: the target lacks a model or head that it needs.
+        """
+        options: dict[str, Any] = {}
+        if cell.head and self.heads:
+            options["head"] = str(self.heads / cell.head)
+        if self.draft is not None and "draft" in METHODS[cell.kind].options:
+            options["draft"] = self.draft
+        return make_method(cell.spec, self.target, **options)
+
+    def texts(
+        self, questions: Sequence[Question], more: int, most: int | None = None
+    ) -> list[list[int]]:
+        """Token ids of at most so many prompts, of all domains in turn, with room for more."""
+        room = self.target.context - more
+        return [q.fit(self.target.tokenizer, room)[0] for q in interleave(list(questions))[:most]]
+
+
+Probe = Callable[[Models, Sequence[Question], Document, int], Iterator[tuple[float, str]]]
+"""Measures what is no cell, from (models, questions, document, seed): it adds to the document what
+is not there yet, and yields (fraction done, what was added)."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a paper is measured, and where its results are kept."""
+
+    out: Path  # the file of the results; those of trained heads lie next to it
+    prompts: str  # the name of the prompts
+    rounds: int | None = None  # decoding steps of each prompt and cell, default the paper's
+    seconds: float | None = None  # about how long to measure in all, None takes every prompt
+    seed: int = 0  # of the sampling
+    restart: bool = False  # replace the results that are there
+    # whether times are recorded; otherwise tokens alone are counted, and the file may be of another
+    # machine
+    timed: bool = True
+    command: str = ""  # what was typed
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of heads to be compared: of which target, into which folder, how many runs."""
+
+    target: str
+    folder: Path
+    runs: int = 1
+    device: str = "auto"
+
+
+def models_of(paper: Paper, target: Target, draft: Any = None) -> Models:
+    """Choose the models of a paper's cells.
+
+    Args:
+        paper: the paper.
+        target: the target model.
+        draft: the draft model or its name; default the target's own, the deep one where the paper
+            has ``draft = "deep"``. A target may be without.
+    Raises:
+        MethodError: the draft model that is named does not fit.
+    """
+    choose = deep_draft if paper.draft == "deep" else draft_model
+    try:
+        return Models(target, choose(target, draft))
+    except MethodError:
+        if draft is not None:
+            raise
+        return Models(target)
+
+
+def build(paper: Paper, cells: Sequence[str], models: Models) -> tuple[dict[Cell, Method], list]:
+    """Build the methods of cells.
+
+    Returns:
+        The methods, and the keys of those that the target lacks a model or head for.
+    Raises:
+        MethodError: a cell of the paper's own method cannot be built.
+    """
+    methods, left_out = {}, []
+    for cell in map(Cell.read, cells):
+        try:
+            methods[cell] = models.method(cell)
+        except MethodError:
+            if cell.kind == paper.name or not paper.is_paper:
+                raise
+            left_out.append(cell.kind)
+    return methods, list(dict.fromkeys(left_out))
+
+
+def reproduce(
+    paper: Paper,
+    models: Models,
+    questions: Sequence[Question],
+    settings: Settings,
+    trained: Training | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[Document], bool]:
+    """Measure a paper into its file, or go on with it.
+
+    Args:
+        paper: the paper.
+        models: see :func:`models_of`.
+        questions: the prompts that the settings name.
+        settings: how it is measured.
+        trained: trains and measures the heads of ``paper.trained`` first, into a file of their own.
+        progress: is told what is measured.
+    Returns:
+        The documents of the results, and whether it was interrupted.
+    Raises:
+        KeyboardInterrupt: before there was a result of the target's own heads.
+        StoreError: the file has results of other arguments.
+        MethodError, HeadError: a model or head is missing or cannot be loaded.
+        ArgumentError: prompts and steps do not fit into the context.
+    """
+    build(paper, paper.measure, models)  # what cannot be used is refused before any work
+    cell = RECORD if paper.rounds else {"type": "object"}
+    arguments, versions = identity(paper, models, settings)
+    differing = () if settings.timed else ("device",)
+    store = Store(settings.out, arguments, versions, settings.restart, cell, differing)
+    documents = [store.document]
+    if trained is not None:
+        assert paper.trained is not None
+        cards = training.train(
+            paper.trained, trained.target, trained.folder, device=trained.device, runs=trained.runs
+        )
+        heads = {name: card["sha256"] for name, card in cards.items()}
+        beside = Store(
+            settings.out.with_name(f"{settings.out.stem}-ablation.json"),
+            {**arguments, "system": f"{paper.name}-ablation", "heads": heads},
+            versions,
+            settings.restart,
+        )
+        beside.document |= {"heads": cards, "runs": trained.runs, "command": settings.command}
+        others = Models(models.target, models.draft, trained.folder)
+        if measure(paper, others, questions, beside, settings, progress, trained.runs):
+            raise KeyboardInterrupt
+        documents.append(beside.document)
+    interrupted = measure(paper, models, questions, store, settings, progress)
+    if not store.cells:
+        raise KeyboardInterrupt
+    return documents, interrupted
+
+
+def identity(paper: Paper, models: Models, settings: Settings) -> tuple[dict, dict]:
+    """What the results of a paper depend on, and the versions of the packages they are made by."""
+    target, draft = models.target, models.draft
+    on = conditions(target, draft=draft)
+    arguments = {
+        "system": paper.name,
+        **on["models"],
+        "device": on["device"],
+        "dtype": on["dtype"],
+        "sha256": target.sha256,
+        **paper.settings,
+        "prompts": settings.prompts,
+        "seed": settings.seed,
+    }
+    if draft is not None:
+        arguments["draft_sha256"] = draft.sha256
+    places = {kind: target.own_head(kind) for kind in paper.heads}
+    heads = {kind: weights_hash(home(place)) for kind, place in places.items() if place}
+    if heads:
+        arguments["heads"] = heads
+    if paper.rounds:
+        arguments["rounds"] = settings.rounds or paper.rounds
+    return arguments, on["versions"]
+
+
+def measure(
+    paper: Paper,
+    models: Models,
+    questions: Sequence[Question],
+    store: Store,
+    settings: Settings,
+    progress: Progress | None = None,
+    runs: int = 0,
+) -> bool:
+    """Measure a paper's cells, then what its probe measures, and complete the file.
+
+    Args:
+        runs: with trained heads: how many there are of each; 0 measures the target's own.
+    Returns:
+        Whether it was interrupted. Without times only cells are measured.
+    """
+    document, interrupted = store.document, False
+    if paper.rounds:
+        cells = list(paper.measure)
+        if runs and paper.trained:
+            cells = list(paper.trained.measure)
+            for run in range(1, runs):
+                again = (c.replace("]", f"@{run + 1}]") for c in paper.trained.measure if "[" in c)
+                cells += again
+        if not settings.timed:  # other layouts and longer texts are there for their times
+            cells = [cell for cell in cells if not cell.endswith((" batch", " long"))]
+        methods, left_out = build(paper, cells, models)
+        document["kind"] = models.target.device.type
+        if left_out:
+            document["left_out"] = left_out
+        shapes = {cell.name: grid.shape(method) for cell, method in methods.items()}
+        document.setdefault("shapes", {}).update(shapes)
+        interrupted = grid.measure_cells(
+            models.target,
+            questions,
+            store,
+            methods,
+            steps=settings.rounds or paper.rounds,
+            seconds=settings.seconds,
+            seed=settings.seed,
+            progress=progress,
+            room=paper.room,
+            timed=settings.timed,
+        )
+    if paper.name in PROBES and settings.timed and not interrupted:
+        probe: Probe = import_module(f"specwb.lab.papers.{paper.name}").probe
+        try:
+            for done, text in probe(models, questions, document, settings.seed):
+                store.save()
+                if progress:
+                    progress(done, text)
+        except KeyboardInterrupt:
+            interrupted = True
+    before = filter(None, document.get("commit", "").split(", "))
+    document["commit"] = ", ".join(dict.fromkeys([*before, commit()]))
+    if settings.timed:
+        document["command"] = settings.command
+    else:
+        device = document["arguments"]["device"]
+        document["counted"] = {"command": settings.command, "device": device}
+    if paper.rounds:
+        document["rows"] = grid.rows(document)
+    if store.cells:
+        store.save(final=True)
+    return interrupted

@@ -1,1 +1,0 @@
-"""DiffuSpec: its cells, its claims, and what is printed of them."""

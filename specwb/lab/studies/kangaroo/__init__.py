@@ -1,1 +1,0 @@
-"""Kangaroo: its cells and measurements, its claims, and what is printed of them."""

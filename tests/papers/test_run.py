@@ -1,0 +1,158 @@
+"""A paper measured on tiny models: saved, interrupted, continued, refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import tiny
+from terminal import call
+
+import specwb
+from specwb.core.options import MethodError
+from specwb.lab.bench.store import StoreError
+from specwb.lab.papers import paper as papers
+from specwb.lab.papers import run
+from specwb.lab.papers.grid import record
+from specwb.lab.papers.paper import read_paper
+from specwb.lab.papers.run import Models, Settings, reproduce
+from specwb.models.questions import Question, load_prompts
+
+WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+QUESTIONS = [
+    Question(i, ("code", "prose")[i % 2], (" ".join(WORDS[3 * i + 1 : 4 * i + 5]),), "text")
+    for i in range(3)
+]
+CELLS = ("T=1 ar", "T=1 mcsd:tree=2-2-1", "T=1 mcsd:tree=2-2-1 batch", "T=1 mcsd:tree=2 long")
+FEW = replace(read_paper("mcsd"), measure=CELLS, claims=(), rounds=4)
+
+
+@pytest.fixture
+def models():
+    target = tiny.target()
+    return Models(replace_tokenizer(target), tiny.draft("llama", 0.05))
+
+
+def replace_tokenizer(target):
+    target.tokenizer = tiny.tokenizer(WORDS)
+    return target
+
+
+def settings(path, **changes) -> Settings:
+    return Settings(path / "results.json", "words", command="specwb reproduce mcsd", **changes)
+
+
+def test_a_run_is_interrupted_and_continued(models, tmp_path, monkeypatch):
+    whole, stopped = reproduce(FEW, models, QUESTIONS, settings(tmp_path / "..", restart=True))
+    assert not stopped
+    kept = []
+
+    def interrupting(job_run, method, row=0):
+        kept.append(method)
+        if len(kept) == 6:
+            raise KeyboardInterrupt
+        return record(job_run, method, row)
+
+    monkeypatch.setattr(run.grid, "record", interrupting)
+    (part,), stopped = reproduce(FEW, models, QUESTIONS, settings(tmp_path))
+    assert stopped
+    saved = json.loads((tmp_path / "results.json").read_text())
+    assert saved["cells"] == json.loads(json.dumps(part["cells"]))
+    assert sum(len(entry["accepted"]) for entry in saved["cells"].values()) == 5
+    monkeypatch.undo()
+    measured: list[str] = []
+    progress = lambda done, text: measured.append(text)  # noqa: E731
+    (again,), stopped = reproduce(FEW, models, QUESTIONS, settings(tmp_path), progress=progress)
+    assert not stopped
+    assert len(measured) == 3 * len(CELLS) - 5  # nothing is measured again
+    for name, entry in again["cells"].items():
+        assert entry["accepted"] == whole[0]["cells"][name]["accepted"]
+        assert {len(values) for values in entry.values()} == {3}
+    rows = {row["cell"]: row for row in again["rows"]}
+    assert set(rows) == set(CELLS)
+    assert rows["T=1 ar"]["tau"] == 1
+    assert again["domains"] == ["code", "prose", "code"]
+
+
+def test_tokens_alone_are_those_of_a_timed_run_and_leave_its_times(models, tmp_path):
+    (few,), _ = reproduce(FEW, models, QUESTIONS, settings(tmp_path, seconds=1e-9))
+    times = {name: list(entry["ms"]) for name, entry in few["cells"].items()}
+    assert {len(ms) for ms in times.values()} == {2}
+    (more,), _ = reproduce(FEW, models, QUESTIONS, settings(tmp_path, timed=False))
+    for name, entry in more["cells"].items():
+        assert (
+            entry["ms"] == times[name]
+        )  # other layouts and longer texts are there for their times
+        assert len(entry["accepted"]) == (2 if name.endswith((" batch", " long")) else 3)
+    assert more["counted"]["command"] == "specwb reproduce mcsd"
+    assert next(row for row in more["rows"] if row["cell"] == CELLS[1])["timed"] == 2
+
+
+def test_results_of_other_arguments_are_refused(models, tmp_path):
+    reproduce(FEW, models, QUESTIONS, settings(tmp_path, seconds=1e-9))
+    before = (tmp_path / "results.json").read_bytes()
+    for changes, words in (
+        ({"seed": 1}, "measured with seed = 0, now it is 1"),
+        ({"rounds": 5}, "measured with rounds = 4, now it is 5"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            reproduce(FEW, models, QUESTIONS, settings(tmp_path, **changes))
+    other = replace(settings(tmp_path), prompts="others")
+    with pytest.raises(StoreError, match="prompts = 'words', now it is 'others'"):
+        reproduce(FEW, models, QUESTIONS, other)
+    assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_what_cannot_be_built_is_refused_or_named_before_anything_is_measured(models, tmp_path):
+    foreign = replace(FEW, measure=("T=1 ar", "T=1 eagle", "T=1 mcsd:tree=2"))
+    (document,), _ = reproduce(foreign, models, QUESTIONS, settings(tmp_path, seconds=1e-9))
+    assert document["left_out"] == ["eagle"]
+    assert set(document["cells"]) == {"T=1 ar", "T=1 mcsd:tree=2"}
+    wrong = replace(FEW, measure=("T=1 ar", "T=1 mcsd:tree=2,draw=none"))
+    with pytest.raises(MethodError, match="draw"):
+        reproduce(wrong, models, QUESTIONS, settings(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "keys"),
+    [
+        ("kangaroo", ("T=0 ar", "T=0 kangaroo:gamma=6,eta=0"), {"costs", "traces"}),
+        ("mcsd_ti", ("T=0 ar", "T=0 mcsd_ti:tree=2-1"), {"moved"}),
+        ("easyspec", ("T=0 ar", "T=0 easyspec:n=4"), {"cosines", "drift", "stages", "times"}),
+        ("acceptance", (), {"columns"}),
+    ],
+)
+def test_the_command_measures_cells_and_what_is_beside_them(
+    name, cells, keys, monkeypatch, capsys, tmp_path
+):
+    few = replace(read_paper(name), measure=cells, claims=(), figures={}, trained=None)
+    if few.settings:
+        few = replace(
+            few, settings={"temperatures": [1.0], "ks": [1, 2], "tokens": 6, "positions": 2}
+        )
+    monkeypatch.setattr(papers, "read_paper", lambda _: few)
+    monkeypatch.setattr("specwb.models.questions.load_prompts", lambda _: load_prompts("lab")[:2])
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, "reproduce", name, "--out", "r.json")
+    assert code == 0, err
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert keys <= set(document)
+    assert document["command"].startswith(f"specwb reproduce {name}")
+    assert "kept in r.json" in out
+    before = document["cells"]
+    assert call(monkeypatch, capsys, "reproduce", name, "--out", "r.json")[0] == 0
+    assert json.loads((tmp_path / "r.json").read_text())["cells"] == before
+
+
+def test_steps_are_those_of_the_engine(models):
+    cell = run.grid.Cell.read("T=1 mcsd:tree=2-2-1,draw=with")
+    method = models.method(cell)
+    job = run.grid.Job("x", method, [[5, 6]], 200, specwb.Sampling(1.0), [3])
+    ((_, measured),) = run.grid.measure(models.target, [job], steps=6, timed=False)
+    steps = specwb.rounds(
+        models.target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=()
+    )
+    wanted = [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
+    assert record(measured, method)["accepted"] == wanted

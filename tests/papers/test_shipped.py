@@ -1,0 +1,190 @@
+"""The shipped results: they are of the shipped family, complete, and shown as they are."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from terminal import call, refused
+
+import specwb
+from specwb.core.files import data_dir, home, weights_hash
+from specwb.drafters.easyspec import deep_draft
+from specwb.lab.papers import NAMES, OTHERS, grid, training
+from specwb.lab.papers.figures import figure
+from specwb.lab.papers.judge import PROMPTS, counts
+from specwb.lab.papers.paper import read_paper
+from specwb.lab.papers.results import shipped, shipped_verdicts
+from specwb.models.load import draft_model
+from specwb.models.questions import load_prompts
+from specwb.show import ledger
+from specwb.show.widgets import papers as widgets
+
+ON_SMOL = ("mcsd", "mcsd_ti", "falcon", "kangaroo")
+SHIPPED = [*((name, "lab") for name in NAMES), *((name, "smol") for name in ON_SMOL)]
+TIMED = {"mcsd": {10}, "mcsd_ti": {0, PROMPTS}}
+"""The numbers of prompts that cells were timed on, where they are not all of them."""
+
+
+@cache
+def lab() -> specwb.Target:
+    return specwb.load("lab", device="cpu")
+
+
+@pytest.mark.parametrize(("name", "family"), SHIPPED)
+def test_they_are_of_the_shipped_family(name, family):
+    paper, (own, *trained) = read_paper(name), shipped(read_paper(name), family)
+    made_of, cells = own["arguments"], own["cells"]
+    wanted = set(paper.measure)
+    if family == "smol":  # tokens alone; its weights are not shipped, its heads know them
+        for kind in ("draft", *paper.heads):
+            card = json.loads((data_dir() / f"smol/{kind}/card.json").read_text("utf-8"))
+            assert made_of["sha256"] == card["target_sha256"]
+            sums = {"draft": made_of["draft_sha256"], **made_of.get("heads", {})}
+            assert sums[kind] == card["sha256"]
+        wanted = {c for c in wanted if not c.endswith((" batch", " long"))}
+        if name == "mcsd":
+            wanted = {c for c in wanted if Cell(c).temperature in (0, 1)}
+        assert not trained
+    else:
+        assert made_of["sha256"] == lab().sha256
+        choose = deep_draft if paper.draft else draft_model
+        assert made_of["draft_sha256"] == choose(lab(), None).sha256
+        heads = {kind: weights_hash(home(lab().own_head(kind))) for kind in paper.heads}
+        assert made_of.get("heads", {}) == heads
+        timed = {len(record["ms"]) for record in cells.values()}
+        assert timed == TIMED.get(name, {PROMPTS})
+        wanted -= {"T=0 medusa:tree=published"}  # the lab's Medusa has three heads, it needs four
+    assert set(cells) == wanted
+    prompts = {len(record["accepted"]) for record in cells.values()}
+    assert prompts == ({10, PROMPTS} if (name, family) == ("mcsd", "lab") else {PROMPTS})
+    assert len(load_prompts("chat" if family == "smol" else "lab")) >= PROMPTS
+    for document in trained:
+        assert set(document["cells"]) == set(paper.trained.measure)
+        assert set(document["heads"]) == set(paper.trained.heads)
+
+
+def Cell(name: str) -> grid.Cell:
+    return grid.Cell.read(name)
+
+
+@pytest.mark.parametrize("name", OTHERS[1:])
+def test_heads_by_budget_are_those_of_their_file(name):
+    paper = read_paper(name)
+    own, trained = shipped(paper)
+    assert own["arguments"]["sha256"] == trained["arguments"]["sha256"] == lab().sha256
+    assert set(own["cells"]) == set(paper.measure)
+    layers, runs = len(lab().backbone.layers), trained["runs"]
+    wanted = {training.run_name(h, run) for h in paper.trained.heads for run in range(runs)}
+    assert runs == 3
+    assert set(trained["heads"]) == wanted
+    for name_, card in trained["heads"].items():
+        head, _, run = name_.partition("@")
+        options = training.in_layers(paper.trained.heads[head], layers)
+        assert sorted(card["options"].split(",")) == sorted(options.split(","))
+        assert card["seed"] == int(run or 1)
+        assert f"steps={card['steps']}" in card["options"]
+    heads = {Cell(c).head.partition("@")[0] for c in trained["cells"]} - {""}
+    assert heads == set(paper.trained.heads)
+    assert {len(record["accepted"]) for record in trained["cells"].values()} == {PROMPTS}
+
+
+@pytest.mark.parametrize(("name", "family"), SHIPPED)
+def test_rows_follow_from_the_measurements(name, family):
+    for document in shipped(read_paper(name), family):
+        for row in document["rows"]:
+            again = grid.row(document, row["cell"])
+            for key in ("tau", "speedup", "by_domain", "ms_per_round", "tau_error", "accepted"):
+                close = again[key] == row[key] or (
+                    isinstance(row[key], float) and math.isclose(again[key], row[key], abs_tol=1e-3)
+                )
+                assert close or (name == "mcsd" and key == "speedup"), (row["cell"], key)
+
+
+def test_what_became_of_the_claims():
+    """Frozen: a change of the judge or of the results changes them."""
+    found = {name: counts(shipped_verdicts(name)) for name in NAMES}
+    assert found["mcsd"] == {"agrees": 4, "other hardware": 2}
+    assert found["mcsd_ti"]["differs"] == 5
+    assert found["diffuspec"]["differs"] == 13
+    assert found["easyspec"]["agrees"] == 20
+    for name, family in SHIPPED:
+        for verdict in shipped_verdicts(name, family):
+            claim, half = verdict.claim, (verdict.claim.paper or 1) ** 0.5
+            if verdict.evidence == "measured here" and verdict.word == "agrees":
+                assert verdict.low > (claim.least or max(half, 1))
+            if verdict.evidence == "measured here" and verdict.word == "differs":
+                assert verdict.high < (claim.least or max(half, 1))
+
+
+def test_what_holds_of_single_measurements():
+    (own, trained), layers = shipped(read_paper("kangaroo")), (0, 1, 2, 3, 4, 6)
+    assert set(trained["traces"]) == {f"exit{n}" for n in layers}
+    assert set(own["traces"]) == {""}
+    (own,) = shipped(read_paper("mcsd_ti"))
+    assert own["moved"]["T=0 roots=1"]["other"] == 0
+    (own,) = shipped(read_paper("easyspec"))
+    # drafts do not depend on how they are executed, nor, with one layer a group, on calibration
+    for a, b in (("n=1,calibrate=false", "n=1"), ("n=4", "n=4,execution=simulation")):
+        both = [figure(own["cells"], f"T=0 easyspec:{options}", "accepted") for options in (a, b)]
+        assert both[0] == both[1]
+
+
+def test_the_ledger_needs_no_torch():
+    """So that it is there in seconds; this is what ``specwb reproduce all --shipped`` shows."""
+    program = (
+        "import sys; from specwb.show import ledger; "
+        "page = ledger.markdown(ledger.sections(ledger.all_shipped())); "
+        "print(len(page), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    length, has_torch = done.stdout.split()
+    assert (int(length) > 10_000, has_torch) == (True, "False"), done.stderr
+
+
+def test_the_ledger_is_written(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", "l")
+    assert code == 0
+    assert "Claims by verdict" in out
+    page = Path("l/ledger.md").read_text("utf-8")
+    for one in ledger.all_shipped():
+        assert f"## {ledger.escaped(one.title)}\n" in page
+        for verdict in one.verdicts:
+            assert ledger.escaped(verdict.claim.text) in page
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OTHERS])
+def test_the_command_shows_them(monkeypatch, capsys, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, "reproduce", name, "--shipped")
+    assert (code, err) == (0, "")
+    paper = read_paper(name)
+    assert all(drawing["title"] in out for drawing in paper.figures.values())
+    assert all(claim.text.split()[0] in out for claim in paper.claims)
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_are_drawn(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = ("--figure", "eta", "--shipped", "--out", "eta.html")
+    code, out, _ = call(monkeypatch, capsys, "reproduce", "kangaroo", *options)
+    assert code == 0
+    assert "the shipped results of lab" in out
+    assert "threshold and steps" in Path("eta.html").read_text("utf-8")
+    for name in (*NAMES, *OTHERS):
+        for key in read_paper(name).figures:
+            assert len(widgets.paper_figure(name, key).data) > 0
+    for options, words in (
+        (("--figure", "nothing"), "it has: eta, depth"),
+        (("--figure", "eta", "--out", "x.png"), "must be FILE.html"),
+        (("--shipped", "--target", "none"), "there are of lab and smol"),
+        (("--shipped", "--rounds", "3"), "--shipped measures nothing; leave --rounds out"),
+        (("--runs", "2"), "give that too"),
+    ):
+        assert words in refused(monkeypatch, capsys, "reproduce", "kangaroo", *options)
