@@ -16,7 +16,6 @@ from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.lab.cost.passes import ExitCost
 from specwb.lab.evaluation import lattices
 from specwb.lab.evaluation.exits import Rounds, every_round
-from specwb.training.markov import MarkovSource
 
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")
@@ -27,8 +26,10 @@ from specwb.show.widgets import easyspec
 from specwb.show.widgets.controls import Explorer
 
 RATES = [0.55, 0.2, 0.1, 0.05]
-SOURCE = MarkovSource.ring(5, 2)
-TABLES = {k: (SOURCE.joint(k), SOURCE.stationary) for k in (2, 3)}
+STEP = np.random.default_rng(0).dirichlet(np.full(5, 2.0), 5)  # of a token behind a token
+OFTEN = np.linalg.matrix_power(STEP, 99)[0]
+PAIRED = STEP[..., None] * STEP
+TABLES = {2: (PAIRED, OFTEN), 3: (PAIRED[..., None] * STEP, OFTEN)}
 PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
 TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
 TIMES = {

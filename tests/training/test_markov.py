@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from specwb.models.falcon import FalconHead
 from specwb.theory.analysis import dependence
-from specwb.training import markov
-from specwb.training.markov import MarkovSource, run
+
+sys.path.append(str(Path(__file__).parents[2] / "notebooks" / "lessons"))
+import markov
+from markov import MarkovSource, run
 
 SOURCE = MarkovSource.ring()
 
