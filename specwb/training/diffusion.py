@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +10,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specwb.core.files import home, weights_hash
-from specwb.core.options import Option
 from specwb.models.borrowed import check_lender, is_borrowed
-from specwb.models.diffusion import DiffusionModel, build, load_diffusion, shared
+from specwb.models.diffusion import DiffusionModel, build, shared
 from specwb.models.eagle import eagle_config, with_sdpa
 from specwb.models.layers import gain
 from specwb.models.load import load
@@ -22,7 +19,7 @@ from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
-from specwb.training.settings import count, number
+from specwb.training.settings import count, number, word
 
 STARTS = ("draft", "none", "target")
 LEAST = 0.1
@@ -55,8 +52,7 @@ class DiffusionRecipe(Recipe):
 
     Settings: layers, start (draft: the first layers, embedding and norms of the target's draft
     model, further layers beginning as doing nothing; none: at random; target: the target's first
-    layers, its last one and its norm, between its embedding and its output layer, which it shares;
-    or the folder of such a model, whose weights and words it begins with),
+    layers, its last one and its norm, between its embedding and its output layer, which it shares),
     hidden, heads, kv_heads, ffn (of a fresh one), block, full, decay, vocabulary (with
     start=target: how many words it drafts, the training text's most frequent tokens; 0 is all).
 
@@ -73,7 +69,7 @@ class DiffusionRecipe(Recipe):
     name = "diffusion"
     options = {  # noqa: RUF012
         "layers": count(2),
-        "start": Option(kind=f"{', '.join(STARTS)} or a folder", default=STARTS[0], types=(str,)),
+        "start": word(*STARTS),
         "hidden": count(192),
         "heads": count(3),
         "kv_heads": count(1),
@@ -95,11 +91,7 @@ class DiffusionRecipe(Recipe):
                 f"diffusion: hidden={s['hidden']} must be a multiple of twice "
                 f"heads={s['heads']}, and heads of kv_heads={s['kv_heads']}"
             )
-        self.begun: DiffusionModel | None = None
-        if s["start"] not in STARTS:
-            self.begun = self._begun(s["start"])
-            self.begun_sha256 = weights_hash(home(s["start"]))
-        elif s["start"] == "target":
+        if s["start"] == "target":
             self._check_target()
         elif s["vocabulary"]:
             raise TrainingError("diffusion: vocabulary is of models that begin with start=target")
@@ -109,20 +101,6 @@ class DiffusionRecipe(Recipe):
                 "give it one (tokenizer.mask_token) among the ids it has, or use start=target"
             )
         self.draft = self._draft()
-
-    def _begun(self, folder: str) -> DiffusionModel:
-        """The model that training goes on from."""
-        if not home(folder).is_dir():
-            wanted = f"{', '.join(STARTS)} or a folder"
-            raise TrainingError(f"diffusion: start must be {wanted}; there is no folder {folder}")
-        model, layers = load_diffusion(home(folder), self.target), self.settings["layers"]
-        config = model.net.config
-        if not model.shared or config.num_hidden_layers != layers:
-            wanted = f"a model of layers={layers} that shares the target's embedding"
-            raise TrainingError(f"diffusion: start={folder} must be {wanted}")
-        if self.settings["vocabulary"]:
-            raise TrainingError(f"diffusion: the words are those of {folder}; leave out vocabulary")
-        return model
 
     def _check_target(self) -> None:
         """Raises TrainingError where a model cannot begin as the target's own layers."""
@@ -143,14 +121,10 @@ class DiffusionRecipe(Recipe):
         return 2 * max(self.measured_levels, self.settings["block"]) - 1
 
     def initial_weights(self) -> str:
-        if self.begun is not None:
-            return f"of {self.begun_sha256}"
         return "" if self.draft is None else self.draft.fingerprint
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
         s, target = self.settings, self.target
-        if self.begun is not None:
-            return self._from(self.begun)
         if s["start"] == "target":
             return self._from_target(self.frequent(data, mixture))
         draft = None if self.draft is None else self.draft.model
@@ -227,15 +201,6 @@ class DiffusionRecipe(Recipe):
         inner.norm.weight.copy_(gain(source.norm))
         mean = target.backbone.embed.weight.mean(0, dtype=torch.float32)
         inner.embed_tokens.mask_embedding.copy_(mean)
-        return model
-
-    @torch.no_grad()
-    def _from(self, begun: DiffusionModel) -> DiffusionModel:
-        """A model of the same weights, shape and conventions."""
-        how = {name: getattr(begun, name) for name in ("ends", "shift", "causal", "context")}
-        config = copy.deepcopy(begun.net.config)
-        model = shared(config, self.target, begun.words, **how)
-        model.net.load_state_dict(begun.net.state_dict())
         return model
 
     def adam_matrices(self, head: DiffusionModel) -> set[str]:
@@ -331,8 +296,6 @@ class DiffusionRecipe(Recipe):
         start = self.settings["start"]
         if start == "draft" and self.draft is None:
             start = "none"
-        if self.begun is not None:  # a folder is one machine's
-            card = {**card, "start_sha256": self.begun_sha256}
         head.save(folder, {**card, "start": start})
 
 
