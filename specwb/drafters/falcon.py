@@ -282,10 +282,6 @@ class FalconDrafter(EagleDrafter):
         return self.pass_over(drafted, above, before, Place(positions, slots, extent, seen))
 
 
-BlockSize = Annotated[
-    int | None,
-    Option("tokens per block; must be the head's, which is the default", low=1),
-]
 Alignment = Annotated[
     str | None,
     Option("the side on which blocks are aligned; default as the head was trained", choices=ALIGNS),
@@ -295,7 +291,6 @@ Alignment = Annotated[
 @dataclass(frozen=True)
 class Options:
     head: TrainedHead = None
-    k: BlockSize = None
     passes: Annotated[
         int | None, Option("forward passes of the head per step, at most; default no limit", low=1)
     ] = None
@@ -322,7 +317,7 @@ class Options:
 def falcon(target: Target, options: Options) -> Drafter:
     """Falcon: a head that predicts blocks of k tokens per forward pass drafts a static tree, by
     default the best one of ``nodes`` nodes for the head's measured accuracies and ``passes``."""
-    head = falcon_head("falcon", target, options.head, options.k, options.align)
+    head = falcon_head("falcon", target, options.head, options.align)
     depth = None if options.passes is None else head.k * options.passes
     tree = PUBLISHED[options.tree] if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes, depth)
@@ -333,14 +328,9 @@ def falcon(target: Target, options: Options) -> Drafter:
     return FalconDrafter(head, tree, options.draw, options.align)
 
 
-def falcon_head(
-    key: str, target: Target, head: Any, k: int | None, align: str | None
-) -> FalconHead:
+def falcon_head(key: str, target: Target, head: Any, align: str | None) -> FalconHead:
     """The head that the method ``key`` drafts with, checked against its options."""
     model: FalconHead = trained_head("falcon", target, head, load_falcon, FalconHead)
-    if k is not None and k != model.k:
-        ours = f"the head was trained for blocks of k={model.k} tokens, not {k}"
-        raise MethodError(f"{key}: {ours}; specwb train falcon --set k={k} makes one")
     layers = len(model.blocks)
     if (align or model.align) == "right" and layers > 2 and model.k > 1:
         needs = "blocks aligned to the right need a head of at most two layers"

@@ -24,7 +24,7 @@ from specwb.drafters.beam import (
     reranked,
     taken,
 )
-from specwb.drafters.falcon import Alignment, BlockSize, FalconDrafter, falcon_head
+from specwb.drafters.falcon import Alignment, FalconDrafter, falcon_head
 from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
 
@@ -92,7 +92,6 @@ class DynamicFalcon(FalconDrafter):
 @dataclass(frozen=True)
 class Options:
     head: TrainedHead = None
-    k: BlockSize = None
     nodes: NodeCount = 10
     passes: Annotated[int, Option("forward passes of the head per step", low=1)] = 2
     top: Annotated[int, Option("tokens per list that are combined", low=1)] = 4
@@ -109,7 +108,7 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
     The candidates are point masses at every temperature.
     """
     key, top = "falcon_dynamic", options.top
-    head = falcon_head(key, target, options.head, options.k, options.align)
+    head = falcon_head(key, target, options.head, options.align)
     if top > head.size(target):
         few = f"the head's vocabulary has {head.size(target)} tokens"
         raise MethodError(f"{key}: {top} children a node but {few}")

@@ -292,42 +292,6 @@ def oracle(row: int, place: int) -> int:
 NEVER = unseen()[0]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("at", [0, 2, 5])
-def test_an_end_anywhere_in_the_block_cuts_the_draft_behind_it(told, at, whole):
-    """First, in the middle, last: the end is drafted, nothing behind it; what it was wrong about is
-    decoded on."""
-    made = drafter(Length(6), ends={NEVER}, as_tree=whole, lam=1.0)
-    starts: dict[int, int] = {}
-
-    def says(row: int, place: int) -> tuple[int, float]:
-        return (NEVER if place - starts[row] == at else oracle(row, place)), 0.95
-
-    calls = told(says)
-    for step in specwb.rounds(
-        tiny.target(), PROMPTS, built(_noting(made, starts)), max_new_tokens=LIMIT
-    ):
-        for row in range(3):
-            n = int(step.length[row])
-            if n < len(PROMPTS[row]) + LIMIT:
-                assert drafts(step)[row] == [*plain()[row][n : n + at], NEVER]
-                assert int(step.verdict.accepted[row]) == min(at, len(PROMPTS[row]) + LIMIT - n - 1)
-    assert all(generated == [at] * 3 for _, _, generated in made.log[:2])
-    assert len(calls) == len(made.log)
-
-
-def _noting(made: DiffusionDrafter, starts: dict[int, int]) -> DiffusionDrafter:
-    """Says to the script where each row's block begins."""
-
-    class Noting(type(made)):  # type: ignore[misc]
-        def _forward(self, state, tokens, *rest):
-            starts.update(enumerate(state.length.tolist()))
-            return super()._forward(state, tokens, *rest)
-
-    made.__class__ = Noting
-    return made
-
-
 # ---------------------------------------------------------------------------------- context limit
 
 

@@ -248,11 +248,3 @@ def test_the_dynamic_tree_is_the_papers(kind, change, nodes, depth, top):
                 )
     if change is CHANGES["as they are"] and depth > 1:
         assert len(shapes) > 1, "one shape alone proves little"
-
-
-def test_what_has_no_probability_is_no_candidate():
-    drafter = Watched(head("eagle"), 9, 3, 3, change=CHANGES["the rest is impossible"])
-    step = next(specwb.rounds(tiny.target(), PROMPTS, built(drafter), max_new_tokens=12))
-    valid = step.draft.valid
-    assert valid.sum(1).tolist() == [4, 4, 4], "the root and one token a level"
-    assert step.draft.tree.depth[valid].view(3, 4).tolist() == [[0, 1, 2, 3]] * 3

@@ -15,7 +15,6 @@ from test_eagle import CHANGES, layers
 from torch import Tensor
 
 import specwb
-from specwb.core.blocks import BlockTree
 from specwb.core.flow import Scheme, Verdict
 from specwb.drafters import falcon_dynamic
 from specwb.drafters.beam import best
@@ -208,50 +207,6 @@ def test_cached_drafting_is_the_head_run_anew(k, fusion, align, prompts, draw, r
                 )
     assert checked > 15
     assert len(lengths) > 2, "one acceptance length alone proves little"
-
-
-# ----------------------------------------------------------------------------------- shared lists
-
-
-@pytest.mark.parametrize("draw", ["without", "greedy"])
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_cousins_of_one_block_have_one_list(k, draw):
-    """Of a pass's place all nodes below a block have the same children by rank, and the same row of
-    q; below another block others."""
-    tree = specwb.Tree.paths(
-        [(0, 0, 2, 0), (0, 1, 1, 1), (0, 2, 0), (1, 0, 0, 0), (1, 1, 2), (2, 0, 0)]
-    )
-    places = BlockTree(tree, k).places
-    run = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
-    apart = 0
-    for step in specwb.rounds(
-        tiny.target(),
-        [[1, 2, 3, 4], [9, 8, 7, 6, 5]],
-        built(FalconDrafter(head(k), tree, draw)),
-        **run,
-    ):
-        for row in range(2):
-            lists: dict[tuple[int, int, int], dict[int, int]] = {}
-            distributions: dict[tuple[int, int, int], int] = {}
-            for node, (b, block, place, rank) in enumerate(places, 1):
-                assert (
-                    lists.setdefault((b, block, place), {}).setdefault(
-                        rank, token := int(step.draft.tokens[row, node])
-                    )
-                    == token
-                )
-                if draw == "without":
-                    assert (
-                        distributions.setdefault(
-                            (b, block, place),
-                            distribution := int(step.draft.q_row[0, tree.host[0][node]]),
-                        )
-                        == distribution
-                    )
-            assert all(len(set(found.values())) == len(found) for found in lists.values())
-            assert len(set(distributions.values())) == len(distributions)
-            apart += len({tuple(sorted(found.items())) for found in lists.values()}) > 1
-    assert apart > 2
 
 
 # ---------------------------------------------------------------------------------- dynamic trees

@@ -6,7 +6,6 @@ import pytest
 import tiny
 
 import specwb
-from specwb.drafters.eagle import EAGLE_TREE
 from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import Eagle3Head, eagle_config
 
@@ -52,15 +51,3 @@ def test_a_head_without_a_card_gets_the_tree_of_the_published_log():
     assert measured_tree({}, 10).D > 1
     heads = tiny.head("medusa")
     assert specwb.method("medusa", tiny.target(), head=heads, nodes=6).drafter.tree.n == 6
-
-
-def test_the_published_tree_of_eagle():
-    assert EAGLE_TREE.n == 26
-    assert [stop - start for start, stop in EAGLE_TREE.levels] == [1, 4, 8, 8, 3, 2]
-    assert EAGLE_TREE.widths == (4, 3, 3, 3, 2)
-    assert (
-        specwb.method(
-            "eagle", tiny.target(), head=tiny.head("eagle"), tree="published"
-        ).drafter.tree.host
-        == EAGLE_TREE.host
-    )

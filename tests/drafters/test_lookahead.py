@@ -4,7 +4,6 @@ verified as one."""
 from __future__ import annotations
 
 import copy
-import random
 
 import pytest
 import tiny
@@ -12,7 +11,7 @@ import torch
 
 import specwb
 from specwb.core.mask import tree_mask
-from specwb.drafters.lookahead import Lookahead, lookahead_tree, remember
+from specwb.drafters.lookahead import Lookahead, lookahead_tree
 
 SIZES = [(7, 5, 7), (1, 3, 1), (3, 3, 2), (4, 6, 3), (2, 4, 0)]
 SPECS = [
@@ -91,31 +90,6 @@ class Pool(dict):
         elif len(held) == self.size:
             held.pop(0)
         held.append(gram)
-
-
-@pytest.mark.parametrize(("size", "many"), [(1, 4), (3, 2), (3, 7), (7, 7), (4, 1)])
-def test_the_pool_forgets_what_was_used_longest_ago(size, many):
-    rng = random.Random(size * many)
-    rows, vocabulary, length = 3, 4, 2
-    pool = torch.full((rows, vocabulary, size, length), -1, dtype=torch.int32)
-    plain = [Pool(size) for _ in range(rows)]
-    fullest = 0
-    for _ in range(80):
-        key = [[rng.randrange(vocabulary) for _ in range(many)] for _ in range(rows)]
-        gram = [
-            [[rng.randrange(3) for _ in range(length)] for _ in range(many)] for _ in range(rows)
-        ]
-        ok = [[rng.random() < 0.8 for _ in range(many)] for _ in range(rows)]
-        remember(pool, torch.tensor(key), torch.tensor(gram), torch.tensor(ok))
-        for row in range(rows):
-            for k, g, good in zip(key[row], gram[row], ok[row]):
-                if good:
-                    plain[row].add(k, tuple(g))
-            for k in range(vocabulary):
-                wanted = [list(g) for g in reversed(plain[row].get(k, []))]
-                assert pool[row, k].tolist() == wanted + [[-1] * length] * (size - len(wanted))
-                fullest = max(fullest, len(wanted))
-    assert fullest == size
 
 
 # ----------------------------------------------------------------------------- rounds, one by one

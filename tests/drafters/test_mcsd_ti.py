@@ -144,39 +144,6 @@ def test_several_roots_do_change_the_distribution_and_one_does_not():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"tree": (1, 3), "roots": 2, "stop": "top", "threshold": 0.15}],
-    ids=["whole", "stopping"],
-)
-def test_limits_ends_and_rows(options, temperature):
-    """A text with a limit or an end of text is the beginning of the one without; a row alone is the
-    row in a batch."""
-    method, target = several(**options), tiny.target(dtype=EXACT)
-    run = {"temperature": temperature, "seed": [5, 6, 7]}
-    whole = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=(), **run)
-    for limit in (1, 2, 3, 5, 8, 13):
-        out = specwb.decode(target, PROMPTS, method, max_new_tokens=limit, eos=(), **run)
-        assert out.tokens == [tokens[:limit] for tokens in whole.tokens]
-    for eos in whole.tokens[0][:6:2]:
-        out = specwb.decode(target, PROMPTS, method, max_new_tokens=16, eos=eos, **run)
-        assert out.tokens == [t[: t.index(eos) + 1] if eos in t else t for t in whole.tokens]
-    for row, prompt in enumerate(PROMPTS):
-        alone = specwb.decode(
-            target,
-            [prompt],
-            method,
-            max_new_tokens=16,
-            eos=(),
-            temperature=temperature,
-            seed=[5 + row],
-        )
-        assert alone.tokens == [whole.tokens[row]]
-        assert alone.accepted_lengths == [whole.accepted_lengths[row]]
-    assert len({n for row in whole.accepted_lengths for n in row}) > 1
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_caches_of_several_roots(temperature):
     """Target and draft after every round: the text but its pending token, which the target has
     scored and scores again."""

@@ -19,7 +19,6 @@ from specwb.models.path import (
     PathScorer,
     follows_in,
     greedy_walk,
-    load_path,
     sampled_walk,
 )
 from specwb.models.questions import load_prompts
@@ -126,19 +125,6 @@ def test_the_distribution_of_the_text_is_the_targets(options, name):
 
 
 # ------------------------------------------------------------------------------- training and files
-
-
-def test_a_saved_scorer_scores_the_same(tmp_path):
-    target = tiny.target()
-    made = tiny.scorer(target)
-    made.save(tmp_path / "path", {"target_sha256": target.sha256})
-    read = load_path(tmp_path / "path", target)
-    ids = torch.randint(64, (2, 3, 4), generator=torch.Generator().manual_seed(0))
-    logq = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
-    states = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(2))
-    follows = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
-    inputs = torch.tensor([1, 2]), ids, logq, states, follows
-    assert torch.allclose(made(*inputs), read(*inputs), atol=0.05)  # files are in fp16
 
 
 def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):

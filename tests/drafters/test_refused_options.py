@@ -69,7 +69,6 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
         ({"draft": tiny.draft(), "n": 2}, "of its 3 layers 2 stand alone"),
     ],
     "falcon": [
-        ({"k": 3}, "blocks of k=2 tokens, not 3; specwb train falcon --set k=3 makes one"),
         ({"passes": 1, "tree": (2, 2, 1)}, "make trees of depth 2 at most, this one has 3"),
         ({"tree": ROOT}, "one tree for all rows, of at least one candidate"),
         ({"tree": BY_DEPTH}, "its nodes in level order"),
@@ -79,7 +78,6 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
         ({"head": EagleHead(eagle_config(tiny.target()), 32)}, "or a loaded FalconHead"),
     ],
     "falcon_dynamic": [
-        ({"k": 1}, "falcon_dynamic: the head was trained for blocks of k=2 tokens, not 1"),
         ({"head": DEEP}, "need a head of at most two layers, this one has 3; use align=left"),
         ({"top": 65}, "65 children a node but the head's vocabulary has 64 tokens"),
         ({"top": 64, "head": test_falcon_drafts.head(3)}, "262144 combinations, a tree at most"),

@@ -16,7 +16,7 @@ from torch import Tensor
 import specwb
 from specwb.core.probability import Sampling
 from specwb.drafters.length import Length
-from specwb.drafters.stopping import Confidence, Decision, Drafted, Entropy, Top
+from specwb.drafters.stopping import Confidence, Decision, Top
 from specwb.models.decision import DecisionModel
 from specwb.models.kangaroo import KangarooAdapter
 
@@ -49,24 +49,6 @@ def test_the_largest_probability():
     cold = [0.8**5 / (0.8**5 + 2 * 0.1**5), 0.6**5 / (0.6**5 + 0.4**5)]  # q^(1/T), T = .2
     assert of(Top(scaled=True), Sampling(0.2)) == pytest.approx(cold)
     assert of(Top(scaled=True), Sampling(1.0, top_k=1)) == pytest.approx([1.0, 1.0])
-
-
-def test_the_inverse_of_how_many_it_could_be():
-    """1 / n for n equally likely tokens, 1 for a certain one; tokens without probability count
-    nothing."""
-    logits = torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]).log()[:, None]
-    assert of(Entropy(), logits=logits) == pytest.approx([0.25, 0.5, 1.0])
-    assert of(Entropy()) == pytest.approx([0.1**0.2 * 0.8**0.8, 0.6**0.6 * 0.4**0.4])
-    assert of(Entropy(), COLD) == of(Entropy(), Sampling(0.2)) == of(Entropy())
-
-
-def test_the_probability_of_the_token_itself():
-    """Of a chain, at the decoding's temperature."""
-    assert of(Drafted(), tokens=[[1], [2]], logits=LOGITS[:, :1]) == pytest.approx([0.3, 1 / 3])
-    assert of(Drafted(), Sampling(0.5), [[1], [2]], LOGITS[:, :1]) == pytest.approx(
-        [0.09 / 0.38, 1 / 3]
-    )
-    assert of(Drafted(), COLD, [[1], [2]], LOGITS[:, :1]) == pytest.approx([0.3, 1 / 3])
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])

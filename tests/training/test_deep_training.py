@@ -110,19 +110,3 @@ def test_the_folder_is_an_ordinary_model(family):
     assert tokenizer.get_vocab() == target().tokenizer.get_vocab()
     size = sum(p.stat().st_size for p in (family / "deep").glob("*.safetensors"))
     assert size < 3 * sum(p.numel() for p in theirs.parameters())
-
-
-def test_easyspec_drafts_with_what_lies_beside_the_target(family):
-    loaded = specwb.load(family / "target")
-    assert loaded.own_head("deep") == family / "deep"
-    method = specwb.method("easyspec:n=3", loaded)
-    assert method.drafter.draft.folder == family / "deep"
-    assert method.drafter.groups.layers == ((0,), (1, 2), (3, 4), (5,))
-    texts = [
-        specwb.decode(loaded, tiny.PROMPTS, m, max_new_tokens=8, eos=()).tokens
-        for m in (method, "ar")
-    ]
-    assert texts[0] == texts[1]
-    other = specwb.load(tiny.build("llama", seed=9))
-    other.heads = family
-    assert other.own_head("deep") is None, "of another target"

@@ -6,7 +6,6 @@ What is trained and measured is what is drafted.
 from __future__ import annotations
 
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,39 +89,6 @@ def steps(k: int, rows: int, count: int = 6):
 
 
 # ------------------------------------------------------------------------- which pairs are replaced
-
-
-def drawn(rows: int, blocks: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.rand(rows, blocks, generator=generator)
-    return order, torch.rand(rows, blocks, generator=generator)
-
-
-@pytest.mark.parametrize("k", [2, 3, 4])
-def test_exactly_count_pairs_are_replaced(k):
-    """Or all that can be; of blocks in random order, only the last one taken is cut short."""
-    rows, blocks = 40, 6
-    order, lengths = drawn(rows, blocks)
-    count = torch.arange(rows) % (blocks * k)
-    mask = glance_mask(count, blocks * k + 3, k, order, lengths)
-    prefix = 1 + (lengths * (k - 1)).long()
-    assert mask.sum(1).tolist() == torch.minimum(count, prefix.sum(1)).tolist()
-    assert not mask[:, blocks * k :].any()
-    by_block = mask[:, : blocks * k].view(rows, blocks, k)
-    taken = by_block.sum(2)
-    assert (taken <= prefix).all()
-    assert torch.equal(by_block, torch.arange(k) < taken[:, :, None])  # prefixes
-    taken = taken.gather(1, order.argsort(1))
-    for row in range(rows):
-        is_full = taken[row] == prefix[row][order[row].argsort()]
-        used = int((taken[row] > 0).sum())
-        assert is_full[: max(0, used - 1)].all()
-        assert not taken[row, used:].any()
-    one = torch.ones(rows, dtype=torch.long)
-    mask = glance_mask(one, blocks * k, k, order, lengths)
-    first = mask.view(rows, blocks, k)[:, :, 0]
-    assert torch.equal(first.int().argmax(1), order.argmin(1))
-    assert len(set(order.argmin(1).tolist())) == blocks
 
 
 @pytest.mark.parametrize("where", ["prefix", "random"])
@@ -286,37 +252,6 @@ def test_no_pair_sees_its_answer(k, glance, fusion):
                     assert max(features) == o + block - 1
                     assert max(tokens) == o + block + k
     assert bool(glimpses) is bool(glance)
-
-
-# -------------------------------------------------------------------------------- several processes
-
-
-def test_two_processes_replace_what_one_does(monkeypatch):
-    """The same pairs glance, whichever process has the row."""
-    text, recipe = random_outputs(rows=4), falcon_recipe(3, glance=0.7, noise=0.1)
-    moment = Moment(0.1, 5, 7, 4)
-    full, table = Step(recipe, head(3), text, moment), moment.uniforms(6, 2, CPU)
-    assert table.shape == (4, 6)
-    assert len({float(x) for x in table.flatten()}) == 24
-    assert not torch.equal(table, moment.uniforms(6, 3, CPU))
-    assert not torch.equal(table, Moment(0.1, 5, 8, 4).uniforms(6, 2, CPU))
-    assert not torch.equal(table, Moment(0.1, 6, 7, 4).uniforms(6, 2, CPU))
-    for index in range(2):
-        monkeypatch.setattr(
-            fit,
-            "_processes",
-            lambda index=index: SimpleNamespace(num_processes=2, process_index=index),
-        )
-        rows = (text.ids, text.embedded, text.features, text.normed)
-        part = TargetOutputs(*(x[index::2] for x in rows), text.head)
-        step = Step(recipe, head(3), part, moment)
-        assert step.o == full.o
-        assert torch.equal(moment.uniforms(6, 2, CPU), table[index::2])
-        assert torch.equal(step.mask, full.mask[index::2])
-        assert torch.equal(step.seen[1], full.seen[1][index::2])
-        for level, full_level in zip(step.levels, full.levels, strict=True):
-            assert torch.equal(level.weights, full_level.weights[index::2])
-    assert full.mask.any()
 
 
 # -------------------------------------------------------------- what is measured is what is drafted

@@ -25,7 +25,7 @@ from specwb.models.medusa import load_medusa
 from specwb.models.place import Place
 from specwb.training import corpus, fit, heads, reading
 from specwb.training.fit import TrainingError
-from specwb.training.generate import PROMPT, generated_text
+from specwb.training.generate import PROMPT
 from specwb.training.heads import RECIPES, measure, target_outputs
 from specwb.training.losses import LOSSES
 from specwb.training.recipe import Moment, TargetOutputs
@@ -241,34 +241,6 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind, setting
     assert sum(map(sum, measurements["rank"])) > 0
 
 
-@pytest.mark.parametrize("kind", ["kangaroo", "deep"])
-def test_the_loss_and_the_measurement_of_one_level(monkeypatch, target, data, kind):
-    """Cross-entropy with the target's distribution, a mean over all positions, the first one too.
-
-    Measured are the ranks of the target's best token, and sum min(p, q).
-    """
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
-    torch.manual_seed(0)
-    sizes = {"layers": 2, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 24}
-    recipe = RECIPES[kind](target, sizes if kind == "deep" else {"exit": 1})
-    head, rows = recipe.make(data, {"text": 1.0}).eval(), torch.arange(18).view(2, 9) * 5 % V
-    if kind == "deep":
-        logits = torch.stack([tiny.forward(head.net, row) for row in rows.tolist()])
-    else:
-        logits = head.logits(head(tiny.states(target, rows, (1,))), target.backbone.lm_head)
-    truth = torch.stack([tiny.forward(target.model, row) for row in rows.tolist()])
-    p, q = truth.softmax(-1), logits.detach().softmax(-1)
-    outputs = target_outputs(target, rows, head.features)
-    loss = heads.step_loss(recipe, head, outputs, Moment(0.0, 0, 0, 2))
-    assert loss.item() == pytest.approx(float(-(p * q.log()).sum(-1).mean()), rel=1e-4)
-    measurements = measure(recipe, head, rows)
-    hits = q.argsort(-1, descending=True)[..., : heads.RANKS] == p.argmax(-1, keepdim=True)
-    (ranks,) = measurements["rank"]
-    assert ranks == pytest.approx(hits.float().mean((0, 1)).tolist(), abs=1e-4)
-    overlap = float(torch.minimum(p, q).sum(-1).mean())
-    assert measurements["sampled"] == [pytest.approx(overlap, abs=1e-4)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_in_half_precision(tmp_path, home, data, kind):
     """Heads are trained in float32 beside it."""
@@ -368,29 +340,6 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
 
 
 # --------------------------------------------------------------------------------------------- text
-
-
-def test_written_text_is_that_of_its_corpus(tmp_path, target, data):
-    """Blocks are stored by what they are made of, and only missing ones are written."""
-    settings = {"length": 32, "mixture": {"text": 1.0}, "seed": 5}
-    first = generated_text(target, data, tmp_path, tokens=2000, **settings)
-    assert first.shape == (64, 33)
-    assert np.array_equal(
-        first[:, :PROMPT], data.batch(1_000_005, 0, 64, PROMPT - 1, {"text": 1.0})
-    )
-    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npy")}
-    more = generated_text(target, data, tmp_path, tokens=3000, **settings)
-    assert np.array_equal(more[:64], first)
-    assert len(more) == 128
-    assert all(p.stat().st_mtime_ns == t for p, t in times.items())
-    second = data.batch(1_000_005, 1, 64, PROMPT - 1, {"text": 1.0})
-    assert np.array_equal(more[64:, :PROMPT], second)
-    of_six = generated_text(target, data, tmp_path, tokens=2000, **{**settings, "seed": 6})
-    assert not np.array_equal(of_six, first)
-    other = corpus.Corpus({"text": data.train["text"][::-1].copy()}, data.held_out, [], "another")
-    assert not np.array_equal(
-        generated_text(target, other, tmp_path, tokens=2000, **settings), first
-    )
 
 
 def test_three_of_four_rows_are_the_targets_own(data):

@@ -8,23 +8,19 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional as F
 
 import specwb
 from scripts.build_lab import build as lab
 from scripts.build_lab.__main__ import main
-from scripts.build_lab.page import DOMAINS, budget_card, model_card
+from scripts.build_lab.page import DOMAINS, model_card
 from scripts.build_lab.tokenizer import SPECIALS, TEMPLATE, train_tokenizer
 from specwb.core import texts
 from specwb.core.files import weights_hash
 from specwb.training import corpus, lab_text, reading, run
 from specwb.training.fit import TrainingError
-from specwb.training.generate import generated_text
 from specwb.training.settings import lab_recipe
 
 SENTENCE = "the cat sat on a mat while seven grey birds sang of rain and the old clock struck"
@@ -113,7 +109,6 @@ def test_build_is_complete_deterministic_and_resumable(home, monkeypatch):
     assert card_of(first / "diffusion")["start"] == "draft"
     ngrams = [(folder / "ngram" / "ngram.npz").read_bytes() for folder in (first, second)]
     assert ngrams[0] == ngrams[1]
-    check_generated_text(first)
 
     # another seed in the same folder is refused before anything is touched
     before = {p: p.read_bytes() for p in first.rglob("*") if p.is_file()}
@@ -152,44 +147,6 @@ def check_models(family: Path) -> None:
     for kind in ("medusa", "eagle", "eagle3", "falcon"):
         assert card_of(family / kind)["target_sha256"] == card["sha256"]
         assert specwb.decode(target, "the cat", kind, max_new_tokens=12).tokens == plain.tokens
-
-
-def test_heads_are_compared_at_one_budget_of_tokens_and_one_of_time():
-    """A slow head trained for long stands beside a quick one at what both had seen."""
-    slow = {"name": "slow", "tokens": 400, "steps": 40, "step_seconds": 3.0}
-    slow["progress"] = [[10, [0.1]], [20, [0.2]], [30, [0.3]], [40, [0.4, 0.35]]]
-    quick = {"name": "quick", "tokens": 200, "steps": 20, "step_seconds": 2.0}
-    quick["progress"] = [[10, [0.5]], [20, [0.6]]]
-    lines = budget_card([slow, quick, {"name": "old", "tokens": 1, "steps": 1}])
-    # 200 tokens are 20 steps of both; 20 steps of 2 seconds are 13 of the slow head
-    assert "| slow | 3.00 | 0.20 (20) | 0.10 (10) |" in lines
-    assert "| quick | 2.00 | 0.60 (20) | 0.60 (20) |" in lines
-    assert not any("old" in line for line in lines)
-    assert budget_card([slow]) == []
-
-
-def saying(further: int, odds: float):
-    """A model of four tokens that is sure, by these odds over each other one, of the token so much
-    further."""
-
-    def logits(input_ids, use_cache):
-        known = F.one_hot((input_ids + further) % 4, 4).float()
-        return SimpleNamespace(logits=known * np.log(odds))
-
-    return logits
-
-
-def test_what_is_held_out_of_two_models_by_hand():
-    """On a text that counts 0, 1, 2, 3, 0, ..: with odds of 3 to 1 over each of the others a
-    token has the probability 1/2, with odds of 9 to 1 it has 3/4."""
-    cpu, ids = torch.device("cpu"), np.arange(900) % 4
-    data = corpus.Corpus({"text": ids[::-1]}, {"text": ids}, [], "")
-    assert lab._held_out_loss(saying(1, 3), data, "text", cpu) == pytest.approx(np.log(2), abs=1e-3)
-    assert lab._held_out_loss(saying(2, 3), data, "text", cpu) == pytest.approx(np.log(6), abs=1e-3)
-    known = lab.agreement(saying(1, 3), saying(1, 9), data, "text", cpu)
-    assert known == {"greedy": 1.0, "sampled": 0.75}  # 1/2 + 3/12
-    known = lab.agreement(saying(2, 3), saying(1, 3), data, "text", cpu)
-    assert known == {"greedy": 0.0, "sampled": 0.6667}  # 4/6
 
 
 @pytest.mark.parametrize("name", ["README.md", "tokenizer/tokenizer.json", "run.json"])
@@ -231,27 +188,6 @@ def build_interrupted(out: Path, monkeypatch) -> Path:
     lab.build(out, "smoke", "cpu")
     assert not interrupts
     return out
-
-
-def check_generated_text(family: Path) -> None:
-    """Half of the distillation's text is the target's own, and the heads share it.
-
-    It is training text continued by the target, and the same after an interrupt.
-    """
-    (folder,) = (family / "generated").iterdir()
-    blocks = sorted(folder.iterdir())
-    assert [np.load(block).shape for block in blocks] == [(64, 65)] * 2
-    blocks[1].unlink()
-    first, time = np.load(blocks[0]), blocks[0].stat().st_mtime_ns
-    target, mixture = specwb.load(family / "target"), lab_recipe()["corpus"]["mixture"]
-    data = corpus.encode(lab_text.documents({}), target.tokenizer)
-    settings = {"tokens": 5000, "length": 64, "mixture": mixture, "seed": 1}
-    rows = generated_text(target, data, family / "generated", **settings)
-    assert blocks[0].stat().st_mtime_ns == time
-    assert len(rows) == 128
-    assert np.array_equal(rows[:64], first)
-    prompts = data.batch(1_000_001, 0, 64, 23, mixture)
-    assert np.array_equal(first[:, :24], prompts)
 
 
 @pytest.mark.slow

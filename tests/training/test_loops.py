@@ -39,41 +39,6 @@ def test_forbidden_tokens_complete_n_grams_seen_before():
     assert (loops.forbidden(rows, 8, times=1)[0] == -1).all()
 
 
-def test_the_cure_leads_away_from_repetition_and_holds_the_rest(tmp_path):
-    model, before = (tiny.build("llama", seed=0) for _ in range(2))
-    with torch.no_grad():
-        for same in (model, before):
-            same.model.norm.weight.mul_(6)  # sharp, so that it repeats itself for ever
-    target, text = loops.Target(model), data()
-    looped = loops.loop_shares(target, text, 8)["text"]
-    assert looped > 0.2
-    settings = {**SETTINGS, "steps": 40, "weight": 2.0, "hold": 1.0}
-    loss = loops.cure_loss(target, before, text, MIXTURE, settings, 0, tmp_path)
-    written = loops._written(target, text, MIXTURE, settings, 0, 0, tmp_path)
-    own, not_next = torch.from_numpy(written), torch.from_numpy(loops.forbidden(written, 3, 1)[0])
-    mask = not_next >= 0
-    assert mask.float().mean() > 0.03
-
-    def repeated(a_model) -> float:
-        """The mean probability of the tokens that would repeat what was there."""
-        with torch.no_grad():
-            p = a_model(own).logits.softmax(-1).gather(-1, not_next.clamp_min(0)[..., None])
-        return float(p[..., 0][mask].mean())
-
-    assert repeated(model) == pytest.approx(repeated(before), abs=1e-5)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    for step in range(40):
-        optimiser.zero_grad()
-        loss(step).backward()
-        optimiser.step()
-    assert repeated(model) < 0.6 * repeated(before)
-    ids = torch.from_numpy(text.windows("text", 4, 30))
-    with torch.no_grad():
-        p, q = before(ids).logits.softmax(-1), model(ids).logits.softmax(-1)
-    assert torch.minimum(p, q).sum(-1).mean() > 0.6
-    assert len(list(tmp_path.glob("*.npy"))) == 10
-
-
 def test_what_is_held_is_the_distribution_before(tmp_path):
     """At the beginning the model is what it was: held, a text costs the entropy of what the model
     says, and otherwise what its tokens cost."""

@@ -45,14 +45,6 @@ def test_a_request_ends_where_the_template_ends_it(target):
         assert line["temperatures"] == list(talks.temperatures(2))
 
 
-def test_blocks_are_a_function_of_seed_and_number(target):
-    plain = specwb.method("ar", target)
-    one, again = (talks.block(target, plain, 1, 0, rows=6) for _ in range(2))
-    assert one == again
-    assert talks.block(target, plain, 1, 1, rows=6) != one
-    assert talks.block(target, plain, 4, 0, rows=6) != one
-
-
 def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, monkeypatch):
     made = []
     block = talks.block
