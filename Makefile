@@ -7,8 +7,7 @@
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make prove: the machine-checked proofs in theory/coq, where Coq is installed.
 # make portable: the numeric tests under several kinds of arithmetic of this machine.
-# make instructor: slides of the lessons, with answers and minutes, in build/instructor; it installs
-#   MathJax and reveal.js first, as make site does.
+# make slides: slides of the lessons, without code, in build/slides.
 # make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
 #   pages, build/site/index.html; it installs Sphinx first.
 # make matrix: docs/matrix.md, what works of every model type, method, number type and device.
@@ -26,7 +25,7 @@ SMOL := pld lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 
   falcon_dynamic:nodes=6 kangaroo:gamma=3 diffuspec:k=3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-ci test-all portable prove mutants matrix instructor dry gpu site
+.PHONY: run test test-slow test-ci test-all portable prove mutants matrix slides dry gpu site
 .PHONY: lint lab clean
 
 run: $(STAMP)
@@ -59,8 +58,8 @@ mutants: $(STAMP)
 matrix: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/matrix.py --out docs/matrix.md
 
-instructor: $(VENV)/.site
-	$(BIN)/python notebooks/instructor.py
+slides: $(STAMP)
+	$(BIN)/python notebooks/slides.py
 
 dry: $(STAMP)
 	$(BIN)/python tests/dry/run.py --install

@@ -1,6 +1,6 @@
 """The drawings of docs/architecture.md: docs/loop.svg and docs/floors.svg.
 
-    python docs/diagrams.py [FOLDER]
+    python -m docs.diagrams [FOLDER]
 
 writes them beside this file or into the folder named. They are pictures and not mermaid, so that
 they are seen in an editor, on GitHub and on the site, where nothing is loaded from a network.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from specwb.show.course.drawing import WIDTH, Drawing
+from scripts.drawings.drawing import WIDTH, Drawing
 
 # from top to bottom: the rooms of a floor as in FLOORS of tests/test_layers.py, what they are
 FLOORS = (
@@ -77,4 +77,4 @@ DRAWINGS = {"loop": loop, "floors": floors}
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     for name, draw in DRAWINGS.items():
-        (folder / f"{name}.svg").write_text(draw().svg + "\n", "utf-8")
+        (folder / f"{name}.svg").write_text(draw().svg, "utf-8")

@@ -13,21 +13,19 @@ import base64
 import json
 import os
 import shutil
-import struct
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import numpy as np
 from nbclient import NotebookClient
+from PIL import Image
 
-from specwb.show.course.question import HOLE
 from specwb.show.palette import DARK, INK
 from specwb.show.scope.pages import PACKED, packed
 from specwb.show.widgets.display import STILL
@@ -61,10 +59,7 @@ def camera() -> Iterator[Any]:
 
         def take(parts: list[dict[str, Any]]) -> bytes:
             page.evaluate(DRAW, [_html(part) for part in parts])
-            shot = base64.b64encode(page.locator("#still").screenshot()).decode()
-            width, height, pixels = page.evaluate(PIXELS, f"data:image/png;base64,{shot}")
-            coloured = np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(height, width, 4)
-            return palette_png(coloured[..., :3])
+            return coloured(page.locator("#still").screenshot())
 
         yield take
         browser.close()
@@ -90,52 +85,13 @@ DRAW = """async parts => {
   }
 }"""
 
-PIXELS = """async url => {
-  const image = new Image();
-  image.src = url;
-  await image.decode();
-  const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
-  canvas.drawImage(image, 0, 0);
-  const bytes = canvas.getImageData(0, 0, image.width, image.height).data;
-  let text = "";
-  for (let i = 0; i < bytes.length; i += 32768)
-    text += String.fromCharCode(...bytes.subarray(i, i + 32768));
-  return [image.width, image.height, btoa(text)];
-}"""
 
-
-def palette_png(pixels: np.ndarray) -> bytes:
-    """Pixels ``[height, width, 3]`` as a PNG of COLOURS colours: of those in the picture, one after
-    the other, the one whose pixels are furthest, by squares and in all, from what was chosen."""
-    height, width, _ = pixels.shape
-    colours, where, counts = np.unique(
-        pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
-    )
-    palette, nearest = [], np.zeros(len(colours), int)
-    error = np.full(len(colours), np.inf)  # to the nearest chosen one
-    while len(palette) < COLOURS and error.any():
-        chosen = int((counts * np.minimum(error, 3 * 255**2)).argmax())
-        distance = np.square(colours.astype(int) - colours[chosen]).sum(1)
-        nearest[distance < error] = len(palette)
-        error = np.minimum(error, distance)
-        palette.append(colours[chosen])
-    rows = np.zeros((height, width + 1), np.uint8)  # before each row: it is not filtered
-    rows[:, 1:] = nearest[where.ravel()].reshape(height, width)
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + check
-
-    indexed = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)  # 8 bits, of a palette
-    return b"".join(
-        [
-            b"\x89PNG\r\n\x1a\n",
-            chunk(b"IHDR", indexed),
-            chunk(b"PLTE", np.array(palette).tobytes()),
-            chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
-            chunk(b"IEND", b""),
-        ]
-    )
+def coloured(shot: bytes) -> bytes:
+    """A PNG with the COLOURS colours that are nearest to its own."""
+    image, small = Image.open(BytesIO(shot)).convert("RGB"), BytesIO()
+    reduced = image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    reduced.save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 def _html(part: dict[str, Any]) -> dict[str, Any]:
@@ -170,12 +126,7 @@ def execute(path: Path, take: Any) -> None:
                 # the site and slides play a microscope, which they show alone
                 if len(parts) == 1 and "traces" in parts[0]:
                     output.data[PACKED] = packed(parts[0]["traces"])
-                picture = base64.b64encode(take(parts)).decode()
-                if HOLE in output.data.get("text/html", ""):  # a folded answer
-                    image = f'<img alt="" src="data:image/png;base64,{picture}">'
-                    output.data["text/html"] = output.data["text/html"].replace(HOLE, image)
-                else:
-                    output.data["image/png"] = picture + "\n"
+                output.data["image/png"] = base64.b64encode(take(parts)).decode() + "\n"
     nbformat.write(notebook, path)
 
 

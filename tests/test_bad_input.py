@@ -179,7 +179,7 @@ def test_a_call(act, kind, words, tmp_path, monkeypatch):
 
 
 def test_a_solution_that_ends_the_program_is_wrong():
-    grade = course.grade(next(iter(course.EXERCISES)), lambda *_: sys.exit("bye"))
+    grade = course.grade(next(iter(course.exercises())), lambda *_: sys.exit("bye"))
     assert not grade.right
     assert "it raises SystemExit: bye" in str(grade)
 

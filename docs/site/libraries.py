@@ -1,5 +1,5 @@
 """JavaScript that pages take along, so that they ask for nothing: copied from the Python packages
-that ``make site`` and ``make instructor`` install."""
+that ``make site`` installs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,3 @@ def mathjax(folder: Path) -> None:
 def plotly(folder: Path) -> None:
     """``FOLDER/plotly.min.js``."""
     shutil.copy(_package("plotly") / "package_data" / "plotly.min.js", folder)
-
-
-def reveal(folder: Path) -> None:
-    """reveal.js for slides, with its window of speaker notes, in ``FOLDER/reveal``."""
-    source = _package("sphinx_revealjs") / "_static" / "revealjs"
-    place = folder / "reveal"
-    place.mkdir(parents=True, exist_ok=True)
-    for name in ("dist/reveal.js", "dist/reveal.css", "plugin/notes/notes.js", "LICENSE"):
-        shutil.copy(source / name, place)

@@ -361,7 +361,7 @@ def build(folder: Path, only_pages: bool = False) -> int:
             staging.write(name, staging.notebook(page))
         elif page != ROOT / "theory" / "README.md":  # by index
             staging.write(name, staging.markdown(page.read_text("utf-8"), page))
-    for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("theory/pictures/*.svg")]:
+    for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("*/pictures/*.svg")]:
         staging.write(picture.relative_to(ROOT), picture.read_text("utf-8"))
     index(staging)
     ledger(staging)

@@ -19,5 +19,9 @@ def cells(path: Path, kind: str = "") -> list[nbformat.NotebookNode]:
     return [cell for cell in nbformat.read(path, 4).cells if kind in ("", cell.cell_type)]
 
 
+def code(path: Path) -> str:
+    return "\n\n".join(cell.source for cell in cells(path, "code"))
+
+
 def prose(path: Path) -> str:
     return "\n\n".join(cell.source for cell in cells(path, "markdown"))

@@ -1,47 +1,10 @@
-"""The papers' track: short notebooks that open with a drawing and end with the ledger, and what
-they are made of."""
+"""The papers' results, figures and verdicts in their notebooks."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from books import ROOT, cells
-
-from specwb.lab.papers import NAMES
-from specwb.show.course.architectures import architecture
-
-TRACK = ("mcsd", "diffuspec", "falcon", "kangaroo", "mcsd_ti", "easyspec", "heads", "trees")
-each = pytest.mark.parametrize("name", TRACK)
-
-
-def paper(name: str) -> Path:
-    return ROOT / "notebooks" / "papers" / f"{name}.ipynb"
-
-
-@each
-def test_it_is_short(name):
-    found = cells(paper(name))
-    assert len(found) <= 40
-    assert max(len(c.source.splitlines()) for c in found if c.cell_type == "code") <= 30
-
-
-@each
-def test_it_opens_with_its_drawing_and_its_claim(name):
-    title, opening, *_ = cells(paper(name))
-    assert "claim" in title.source
-    assert f'course.architecture("{name}")' in opening.source
-    (drawn,) = [o for o in opening.outputs if "image/svg+xml" in o.get("data", {})]
-    assert drawn.data["text/plain"].startswith(architecture(name).title)
-
-
-@each
-def test_it_looks_at_its_method_and_ends_with_the_ledger(name):
-    source = "\n".join(c.source for c in cells(paper(name), "code"))
-    assert "specwb.microscope(" in source
-    assert ("show_ledger(" in source) == (name in NAMES)
-
 
 def test_papers_results_and_figures():
     pytest.importorskip("plotly")

@@ -1,5 +1,5 @@
-"""Which choices of a question are right, each judged by itself: what cannot be told from the right
-answer is right too."""
+"""The right choices of a question about measured numbers: the right answer, and every choice that
+the 95 % interval over prompts does not separate from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def per_prompt(document: Mapping[str, Any], cell: str, what: str = "speedup") ->
     """Compute a figure of a shipped cell for every prompt.
 
     Args:
-        document: the results (:func:`stored`).
+        document: the results (:func:`specwb.show.course.stored`).
         cell: the name of the cell, as in the ``cell`` of a row.
         what: "speedup", "tau", "accepted" or another of :func:`specwb.lab.papers.figures.figure`.
     Raises:
@@ -34,29 +34,39 @@ def per_prompt(document: Mapping[str, Any], cell: str, what: str = "speedup") ->
     return figure({**cells, cell: cells[cell]}, cell, what)
 
 
+def ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """Compute the ratio of two means over the same prompts, and the ends of its 95 % interval."""
+    return bootstrap(np.array([first, second]))
+
+
+def with_intervals(values: Mapping[str, Sequence[float]], unit: str = "") -> str:
+    """Write means over prompts with their 95 % intervals, as in ``pld: 1.16x (1.07-1.26)``."""
+    intervals = {name: ratio(figures, np.ones(len(figures))) for name, figures in values.items()}
+    parts = (f"{name}: {x:.2f}{unit} ({a:.2f}-{b:.2f})" for name, (x, a, b) in intervals.items())
+    return ", ".join(parts)
+
+
 def best(values: Mapping[str, Figures], *, smallest: bool = False) -> list[str]:
     """Name the choice with the largest mean, and all that cannot be told from it.
 
-    Exact numbers are told apart wherever they differ. Of measured ones the mean difference from the
-    best over resampled prompts counts, pairs of a prompt together: a choice is behind if the 95 %
-    interval of the difference lies above 0.
+    Exact numbers are told apart wherever they differ. Measured ones are compared prompt by prompt:
+    a choice is behind if the 95 % interval of the mean difference from the best lies above 0.
 
     Args:
         values: choice -> an exact number, or one number for every prompt, in the same order.
         smallest: whether the smallest is asked for.
     """
     sign = -1.0 if smallest else 1.0
-    means = {
-        name: sign * np.atleast_1d(np.asarray(figures, float)) for name, figures in values.items()
-    }
-    first = means[max(means, key=lambda name: means[name].mean())]
-    prompts = max(map(len, means.values()))
-    shares = weights(prompts)
-    return [
-        name
-        for name, figures in means.items()
-        if np.quantile(np.broadcast_to(first - figures, prompts) @ shares, 0.025) <= ROUNDING
-    ]
+    figures = {name: sign * np.atleast_1d(np.asarray(x, float)) for name, x in values.items()}
+    first = max(figures.values(), key=np.mean)
+    prompts = max(map(len, figures.values()))
+    resamples = weights(prompts)
+    right = []
+    for name, row in figures.items():
+        differences = np.broadcast_to(first - row, prompts) @ resamples
+        if np.quantile(differences, 0.025) <= ROUNDING:
+            right.append(name)
+    return right
 
 
 def within(ranges: Mapping[str, float], *values: float) -> list[str]:
@@ -89,19 +99,3 @@ def nearest(choices: Mapping[str, float], *values: float) -> list[str]:
     rising = sorted(choices, key=choices.__getitem__)
     tops = [(choices[a] + choices[b]) / 2 for a, b in pairwise(rising)]
     return within(dict(zip(rising, [*tops, np.inf], strict=True)), *values)
-
-
-def ratio(
-    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
-) -> tuple[float, float, float]:
-    """Compute the ratio of two means over the same prompts, and the ends of its 95 % interval."""
-    return bootstrap(np.array([first, second]))
-
-
-def with_intervals(values: Mapping[str, Sequence[float]], unit: str = "") -> str:
-    """Write means over prompts with their 95 % intervals, as in ``pld: 1.16x (1.07-1.26)``."""
-    parts = []
-    for name, figures in values.items():
-        mean, low, high = ratio(figures, np.ones(len(figures)))
-        parts.append(f"{name}: {mean:.2f}{unit} ({low:.2f}-{high:.2f})")
-    return ", ".join(parts)

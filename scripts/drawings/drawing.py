@@ -1,25 +1,20 @@
-"""Small drawings from data: boxes, arrows, bars, lanes of time, trees.
+"""Drawings of boxes, arrows and bars as SVG, in the colours of :mod:`specwb.show.palette`.
 
-A drawing is one SVG in the colours of :mod:`specwb.show.palette`. It is seen on white and on black,
-since a notebook shows it as an image that cannot ask which theme the page has; and it has a title
-and a description, which a screen reader reads, a terminal prints and the notebook tests compare.
+They are seen on white and on black, since a page shows them as images that cannot ask which theme
+it has; and they have a title and a description, which a screen reader reads.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from itertools import count
 from typing import Any, Self
 
-from specwb.core.files import stored_png
 from specwb.show.palette import TARGET, VOCABULARY
 
 INK = "#767676"  # words outside of boxes: its contrast with white and with black is alike
 DARK = "#141414"  # words on any of the palette's colours but the target's
 WIDTH = 720  # pixels; a narrower cell shrinks it
-_NUMBERS = count()  # of drawings: two in one page share no ids
 
 
 def _role(colour: str) -> str:
@@ -37,13 +32,12 @@ class Drawing:
     Args:
         width, height: of the whole.
         title: what it is of, in a few words.
-        desc: what is seen, in a sentence: the same in every run.
+        desc: what is seen, in a sentence.
     """
 
     def __init__(self, width: float, height: float, title: str, desc: str) -> None:
         self.width, self.height, self.title, self.desc = width, height, title, desc
         self._parts: list[str] = []
-        self._id = f"d{next(_NUMBERS)}"
 
     def text(
         self,
@@ -146,7 +140,7 @@ class Drawing:
         opaque = ' fill-opacity="0.35"' if pattern else ""
         self._parts.append(f'<rect {place} fill="{fill}"{opaque} stroke="{fill}"/>')
         if pattern:
-            name = f"{self._id}-{pattern}-{fill[1:]}"
+            name = f"{pattern}-{fill[1:]}"
             mark = (
                 f'<path d="M0,7 L7,0" stroke="{fill}" stroke-width="2"/>'
                 if pattern == "stripes"
@@ -158,84 +152,16 @@ class Drawing:
 
     @property
     def svg(self) -> str:
-        """The whole as SVG."""
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{self.width:g}"'
-            f' height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}"'
-            f' style="width:100%;max-width:{self.width:g}px;height:auto"'
-            ' font-family="system-ui, sans-serif"'
-            f' aria-labelledby="{self._id}-t {self._id}-d">'
-            f'<title id="{self._id}-t">{escape(self.title)}</title>'
-            f'<desc id="{self._id}-d">{escape(self.desc)}</desc>' + "".join(self._parts) + "</svg>"
+        """The whole as SVG, a part on each line."""
+        size = f'width="{self.width:g}" height="{self.height:g}"'
+        begin = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}'
+            f' viewBox="0 0 {self.width:g} {self.height:g}" font-family="system-ui, sans-serif"'
+            ' aria-labelledby="title desc">'
         )
-
-    def __repr__(self) -> str:
-        return f"{self.title}: {self.desc}"
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"image/svg+xml": self.svg, "text/plain": repr(self)}
-        if os.environ.get(
-            "SPECWB_STILLS"
-        ):  # of specwb.show.widgets.display, which needs more packages
-            bundle["application/vnd.specwb.still+json"] = [{"html": self.svg}]
-        elif png := stored_png(repr(self)):
-            bundle["image/png"] = png
-        return bundle
-
-
-def flow(
-    steps: Sequence[tuple[str, str, str]], title: str, desc: str, *, back: str = ""
-) -> Drawing:
-    """Boxes from left to right with arrows between them.
-
-    Args:
-        steps: (what stands in the box, what stands below it, colour), lines by ``\\n``.
-        back: what is said at an arrow from the last box to the first one; empty: there is none.
-    """
-    lines = max(below.count("\n") + 1 for _, below, _ in steps)
-    height = 74 + 17 * lines + (34 if back else 0)
-    drawing = Drawing(WIDTH, height, title, desc)
-    gap = 34
-    width = (WIDTH - 8 - gap * (len(steps) - 1)) / len(steps)
-    for i, (words, below, colour) in enumerate(steps):
-        x = 4 + i * (width + gap)
-        drawing.box(x, 6, width, 52, words, colour=colour, size=15)
-        for j, line in enumerate(below.split("\n")):
-            size = min(13, width / (0.5 * max(len(line), 1)))
-            drawing.text(x + width / 2, 77 + 17 * j, line, size=size, anchor="middle")
-        if i:
-            drawing.arrow(x - gap + 4, 32, x - 4, 32)
-    if back:
-        first, last, low = 4 + width / 2, WIDTH - 4 - width / 2, height - 12
-        drawing.line(last, low - 16, last, low).line(last, low, first, low)
-        drawing.arrow(first, low, first, low - 18)
-        drawing.text((first + last) / 2, low - 6, back, size=13, anchor="middle")
-    return drawing
-
-
-def lanes(
-    rows: Mapping[str, Sequence[tuple[float, str, str]]], title: str, desc: str, *, unit: str = ""
-) -> Drawing:
-    """What takes how long: a lane for every row, a box for every piece, drawn to scale.
-
-    Args:
-        rows: name -> pieces (length, words, colour), one after the other.
-        unit: what the axis counts.
-    """
-    whole = max(sum(length for length, _, _ in pieces) for pieces in rows.values())
-    left, scale = 132, (WIDTH - 132 - 8) / whole
-    drawing = Drawing(WIDTH, 50 * len(rows) + (34 if unit else 6), title, desc)
-    for i, (name, pieces) in enumerate(rows.items()):
-        x = float(left)
-        drawing.text(left - 10, 30 + 50 * i, name, anchor="end", bold=True)
-        for length, words, colour in pieces:
-            drawing.box(x + 1, 6 + 50 * i, length * scale - 2, 38, words, colour=colour, size=13)
-            x += length * scale
-    if unit:
-        low = 50 * len(rows) + 8
-        drawing.arrow(left, low, WIDTH - 4, low)
-        drawing.text(WIDTH - 6, low + 18, unit, size=12, anchor="end")
-    return drawing
+        names = f'<title id="title">{escape(self.title)}</title>'
+        names += f'<desc id="desc">{escape(self.desc)}</desc>'
+        return "\n".join([begin, names, *self._parts, "</svg>"]) + "\n"
 
 
 def bars(
@@ -289,83 +215,4 @@ def bars(
             y = base - value / most * high
             drawing.line(x - 8, y, x + width + 8, y, colour=colour, dashed=dashed, thick=4)
         drawing.text(x + width / 2, base + 20, str(labels[i]), anchor="middle")
-    return drawing
-
-
-def chain(
-    guesses: Sequence[str],
-    choices: Sequence[str],
-    title: str,
-    desc: str,
-    *,
-    accepted: int | None = None,
-) -> Drawing:
-    """One greedy decoding step: the draft's guesses, and below what the target would write there.
-
-    Args:
-        guesses: gamma draft tokens.
-        choices: gamma + 1 tokens: the target's choice after the text and after every guess.
-        accepted: how many guesses stay; they and the bonus token are marked. Default: no marks.
-    """
-    drawing = Drawing(WIDTH, 104, title, desc)
-    step = (WIDTH - 128) / len(choices)
-    drawing.text(118, 32, "draft", anchor="end", bold=True)
-    drawing.text(118, 80, "target", anchor="end", bold=True)
-    for i, words in enumerate(guesses):
-        stays = accepted is None or i < accepted
-        colour = "draft" if accepted is None else "accepted" if stays else "rejected"
-        mark = "" if accepted is None else "✓ " if stays else "✗ "
-        drawing.box(128 + i * step, 6, step - 12, 38, mark + words, colour=colour, dashed=not stays)
-    for i, words in enumerate(choices):
-        mark = "+ " if i == accepted else ""
-        how = {"hollow": accepted not in (None, i), "dashed": accepted is not None and i > accepted}
-        drawing.box(128 + i * step, 54, step - 12, 38, mark + words, colour="target", **how)
-    return drawing
-
-
-def tree(
-    parents: Sequence[int],
-    labels: Sequence[str],
-    title: str,
-    desc: str,
-    *,
-    colours: Sequence[str] | None = None,
-    notes: Sequence[str] | None = None,
-) -> Drawing:
-    """A draft tree from left to right: node 0 is the root, the token that is known.
-
-    Args:
-        parents: of every node, -1 for the root; a parent comes before its children.
-        labels: what stands in the boxes.
-        colours: of the boxes; default: the root grey, the others the draft's.
-        notes: what stands above the line to a node, such as its probability.
-    """
-    n = len(parents)
-    depth, children = [0] * n, [[j for j in range(n) if parents[j] == i] for i in range(n)]
-    for i in range(1, n):
-        depth[i] = depth[parents[i]] + 1
-    row, rows = [0.0] * n, 0
-
-    def place(i: int) -> None:
-        nonlocal rows
-        if not children[i]:
-            row[i], rows = float(rows), rows + 1
-        for j in children[i]:
-            place(j)
-        if children[i]:
-            row[i] = (row[children[i][0]] + row[children[i][-1]]) / 2
-
-    place(0)
-    colours = colours or ["other"] + ["draft"] * (n - 1)
-    step = (WIDTH - 8) / (max(depth) + 1)
-    width = min(step - 44, 118)
-    drawing = Drawing(WIDTH, 44 * rows + 8, title, desc)
-    for i in range(n):
-        x, y = 4 + depth[i] * step, 6 + 44 * row[i]
-        if i:
-            begin = 4 + depth[parents[i]] * step + width, 22 + 44 * row[parents[i]]
-            drawing.line(*begin, x, y + 16)
-            if notes and notes[i]:
-                drawing.text(x - 6, y + 11, notes[i], size=12, anchor="end")
-        drawing.box(x, y, width, 32, labels[i], colour=colours[i])
     return drawing

@@ -1,10 +1,14 @@
-"""The drawings that lessons 4, 5 and 7 begin with."""
+"""The pictures of the lessons."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
-from specwb.show.course.drawing import INK, WIDTH, Drawing
+from scripts.drawings.drawing import INK, WIDTH, Drawing, bars
+from specwb.show.course import calibration
+from specwb.theory import exact
 
 SIGNS = {"accepted": "✓ ", "rejected": "✗ ", "target": "◆ ", "draft": "", "other": ""}
 
@@ -202,3 +206,98 @@ def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
     ):
         drawing.bar(x, 281, 13, 11, *look).text(x + 18, 291, words, size=12)
     return drawing
+
+
+def four_tokens() -> Drawing:
+    """Four tokens by plain decoding, and one decoding step with three guesses, to scale."""
+    model = calibration()  # seconds by number of tokens, measured on two idle CPU cores
+    check = model.target[1] * model.v(3)  # one forward pass over four tokens
+    desc = (
+        "Plain decoding is four passes of the target; a step is three small guesses and one check."
+    )
+    drawing = Drawing(WIDTH, 134, "Four tokens, and one speculative step", desc)
+    plain = [(model.target[1], f"target: token {i}", "target") for i in range(1, 5)]
+    step = [(model.draft[1], "", "draft")] * 3 + [(check, "target checks", "target")]
+    left, scale = 132, (WIDTH - 140) / sum(seconds for seconds, _, _ in plain)
+    for y, name, passes in ((6, "plain", plain), (56, "speculative", step)):
+        x = float(left)
+        drawing.text(left - 10, y + 24, name, anchor="end", bold=True)
+        for seconds, words, colour in passes:
+            drawing.box(x + 1, y, seconds * scale - 2, 38, words, colour=colour, size=13)
+            x += seconds * scale
+    drawing.arrow(left, 108, WIDTH - 4, 108)
+    return drawing.text(WIDTH - 6, 126, "time, to scale", size=12, anchor="end")
+
+
+def two_candidates() -> Drawing:
+    """What each candidate of a place is tested against."""
+    desc = "Each rejection leaves a residual, which is what the next candidate is tested against."
+    drawing = Drawing(WIDTH, 108, "Two candidates for one place", desc)
+    boxes = (
+        ("candidate 1", "drawn from q,", "tested against p", "draft"),
+        ("candidate 2", "drawn from q, tested", "against the residual", "draft"),
+        ("bonus token", "drawn from what is", "then left", "target"),
+    )
+    for i, (words, first, second, colour) in enumerate(boxes):
+        x = 4 + 248 * i
+        drawing.box(x, 6, 214, 52, words, colour=colour, size=15)
+        drawing.text(x + 107, 77, first, size=13, anchor="middle")
+        drawing.text(x + 107, 94, second, size=13, anchor="middle")
+        if i:
+            drawing.arrow(x - 30, 32, x - 4, 32)
+    return drawing
+
+
+def cities() -> Drawing:
+    """The two next words of lesson 9's target, with their probabilities."""
+    desc = "New York half of the time, Los Angeles and San Francisco a quarter of the time each."
+    drawing = Drawing(WIDTH, 140, "What the target writes", desc)
+    drawing.box(4, 50, 118, 32, "She lives in", colour="other")
+    words = (("New", "York", "1/2"), ("Los", "Angeles", "1/4"), ("San", "Francisco", "1/4"))
+    for i, (first, second, share) in enumerate(words):
+        y = 6 + 44 * i
+        drawing.line(122, 66, 241, y + 16).text(235, y + 11, share, size=12, anchor="end")
+        drawing.box(241, y, 118, 32, first, colour="target")
+        drawing.line(359, y + 16, 478, y + 16).text(472, y + 11, "1", size=12, anchor="end")
+        drawing.box(478, y, 118, 32, second, colour="target")
+    return drawing
+
+
+def _pair(weights: list[int], other: list[int], title: str, desc: str) -> Drawing:
+    names = [f"token {x}" for x in range(len(weights))]
+    return bars(exact.norm(weights), exact.norm(other), names, title, desc)
+
+
+def after_one_rejection() -> Drawing:
+    """What is left of lesson 3's p when one candidate was rejected, and q."""
+    p, q = exact.norm([5, 3, 2, 0]), exact.norm([1, 2, 3, 4])
+    left = exact.norm(exact.minus(p, q))
+    desc = "What is left of p and q share less."
+    names = [f"token {x}" for x in range(4)]
+    return bars(left, q, names, "After one rejection", desc, target="left")
+
+
+DRAWINGS: dict[str, Callable[[], Drawing]] = {
+    "four_tokens": four_tokens,
+    "two_distributions": partial(
+        _pair,
+        [5, 3, 2],
+        [2, 3, 5],
+        "Two distributions over three tokens",
+        "The target p prefers token 0, the draft q token 2; they share 7/10.",
+    ),
+    "two_candidates": two_candidates,
+    "bad_draft": partial(
+        _pair,
+        [5, 3, 2, 0],
+        [1, 2, 3, 4],
+        "A bad draft",
+        "They share a half; token 3 has no probability under p.",
+    ),
+    "after_one_rejection": after_one_rejection,
+    "chain_and_tree": chain_and_tree,
+    "five_drafters": five_drafters,
+    "two_orders": two_orders,
+    "cities": cities,
+}
+"""Name of a picture -> what draws it."""

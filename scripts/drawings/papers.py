@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from specwb.core.errors import ArgumentError
-from specwb.show.course.drawing import WIDTH, Drawing
+from scripts.drawings.drawing import WIDTH, Drawing
 
 Node = tuple[float, float, str, str]
 """x and y of a box's left upper corner, its word, its colour."""
@@ -311,11 +310,4 @@ DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "heads": heads,
     "trees": trees,
 }
-"""Name of a papers' notebook -> what makes its drawing."""
-
-
-def architecture(name: str) -> Drawing:
-    """Return the drawing of a paper's method, by the name of its notebook in :data:`DRAWINGS`."""
-    if name not in DRAWINGS:
-        raise ArgumentError(f"there is a drawing of {', '.join(DRAWINGS)}; got {name!r}")
-    return DRAWINGS[name]()
+"""Name of a paper's notebook -> what draws its picture."""

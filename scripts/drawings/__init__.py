@@ -1,0 +1,1 @@
+"""Draws the pictures of the notebooks, ``notebooks/pictures``: ``python -m scripts.drawings``."""
