@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+
 def test_papers_results_and_figures():
     pytest.importorskip("plotly")
     from specwb.show.widgets import papers
