@@ -38,26 +38,3 @@ RULES: dict[str, type[Rule]] = {
         Independent,
     )
 }
-
-
-__all__ = [
-    "GBV",
-    "RRS",
-    "RULES",
-    "Block",
-    "Coupled",
-    "Greedy",
-    "Independent",
-    "KSeq",
-    "Longest",
-    "Naive",
-    "NodeRule",
-    "PointMass",
-    "RRSw",
-    "Rejection",
-    "Rule",
-    "TopAndSample",
-    "Traversal",
-    "Typical",
-    "WeightedRace",
-]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specwb.core.flow import Draft, Exactness, Scheme, Scores, Verdict
 from specwb.core.tree import Limits
-from specwb.rules.greedy import sound
+from specwb.rules.longest import Longest
 from specwb.rules.rule import Rule
 
 
@@ -51,50 +51,42 @@ class Independent(Rule):
     schemes = frozenset({Scheme.ROOTS, Scheme.IID, Scheme.WITHOUT_REPLACEMENT})
     exactness = Exactness.LOSSY
 
-    def __init__(self, greedy: bool = False) -> None:
-        self.greedy = greedy
-
     def greedy_rule(self) -> Rule:
-        return Independent(greedy=True)
+        return Longest(greedy=True)
 
     def uniforms(self, limits: Limits) -> int:
-        return 0 if self.greedy else limits.nodes - 1
+        return limits.nodes - 1
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
         tree, rooted = draft.tree, draft.scheme is Scheme.ROOTS
         row = torch.arange(len(draft.tokens), device=draft.tokens.device)
         index = torch.arange(tree.n, device=row.device)
-        p = None if self.greedy else scores.probabilities(tree)
-        hit = self._hits(draft, scores, p, u)
-        hit = torch.where(index == 0, True, hit)
+        p = scores.probabilities(tree)
+        hit = torch.where(index == 0, True, self._hits(draft, p, u))
         if rooted:  # drawn from the target: no test
             hit = torch.where(tree.depth == 1, draft.valid, hit)
         reached = ~(tree.mask & ~hit[:, None, :]).any(-1)
         node = (reached * (tree.depth + 1)).argmax(1)  # the first of the deepest
         of = row if len(tree.depth) > 1 else torch.zeros_like(row)
         path, depth = tree.trail[of, node], tree.depth[of, node]
-        following = scores.logits[row, node] if p is None else self._next(draft, p[row, node], node)
-        met = scores.logits if p is None else p
-        broken = (reached & ~met.amax(-1).isfinite() & (index > int(rooted) - 1)).any(1)
+        here, q = p[row, node], draft.q_of(node)
+        assert q is not None
+        residual = (here - q).relu()
+        inside = (depth > int(rooted)) & (depth < tree.D) & (residual.sum(1) > 0)
+        following = torch.where(inside[:, None], residual / residual.sum(1, keepdim=True), here)
+        broken = (reached & ~p.amax(-1).isfinite() & (index > int(rooted) - 1)).any(1)
         following = torch.where(broken[:, None], torch.nan, following)
         if not rooted:
-            if p is None:
-                best = scores.best(tree)[row, node]
-                return Verdict(path, depth, best)
             return Verdict(path, depth, torch.empty(0), following)
         accepted = depth - 1
         place = torch.arange(path.shape[1], device=row.device)
         path = path.gather(1, torch.minimum(place, accepted[:, None]))
         return Verdict(path, accepted, draft.tokens[row, node], None, None, following)
 
-    def _hits(self, draft: Draft, scores: Scores, p: Tensor | None, u: Tensor) -> Tensor:
+    def _hits(self, draft: Draft, p: Tensor, u: Tensor) -> Tensor:
         """``[B,n]``: which tokens pass their own test; of the root it says nothing."""
         tree, tokens = draft.tree, draft.tokens
         above = tree.parent.clamp_min(0).expand(len(tokens), -1)
-        if p is None:
-            best = scores.best(tree)
-            agree = tokens == best.gather(1, above)
-            return agree & draft.valid & sound(scores, best).gather(1, above)
         px, qx = torch.zeros_like(p[:, :, 0]), torch.zeros_like(p[:, :, 0])
         for node in range(1, tree.n):
             parent = above[:, node]
@@ -106,15 +98,3 @@ class Independent(Rule):
         tests = torch.zeros_like(px, dtype=torch.bool)
         tests[:, 1:] = u[:, : tree.n - 1] * qx[:, 1:] < px[:, 1:]
         return tests & draft.valid
-
-    def _next(self, draft: Draft, p: Tensor, node: Tensor) -> Tensor:
-        """``[B,V]``: the distribution of what comes after ``node [B]``, whose own is p."""
-        tree = draft.tree
-        of = torch.arange(len(node), device=node.device) if len(tree.depth) > 1 else 0
-        depth = tree.depth[of, node]
-        first = int(draft.scheme is Scheme.ROOTS)
-        q = draft.q_of(node)
-        assert q is not None
-        residual = (p - q).relu()
-        inside = (depth > first) & (depth < tree.D) & (residual.sum(1) > 0)
-        return torch.where(inside[:, None], residual / residual.sum(1, keepdim=True), p)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from specwb.core.flow import Draft, Exactness, Scheme, Scores, Verdict
 from specwb.core.tree import Limits
-from specwb.rules.greedy import sound
+from specwb.rules.greedy import Greedy, sound
 from specwb.rules.rrsw import RRSw
 from specwb.rules.rule import Rule
 
@@ -60,6 +60,8 @@ class Longest(Rule):
         return 0 if self.greedy else limits.children * RRSw().uniforms(limits)
 
     def verify(self, draft: Draft, scores: Scores, u: Tensor) -> Verdict:
+        if draft.scheme is not Scheme.ROOTS:  # of one root, at temperature 0
+            return Greedy().verify(draft, scores, u)
         tree, row = draft.tree, torch.arange(len(draft.tokens), device=draft.tokens.device)
         each = RRSw().uniforms(tree.uncut.limits)  # whatever level the tree was cut at
         ends: list[tuple[Tensor, Tensor | None, Tensor]] = []  # of each root's walk

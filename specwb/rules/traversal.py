@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from specwb.core.flow import Draft, Scheme, Scores, Verdict
-from specwb.core.tree import Limits, Tree
+from specwb.core.tree import Limits
 from specwb.rules.rrsw import SCALE
 from specwb.rules.rule import Rule
 
@@ -80,7 +80,7 @@ class Traversal(Rule):
             return Verdict(path, at, torch.empty(0), scores.p(at))
         assert draft.q is not None
         assert draft.q_row is not None
-        target = _Target(scores, tree, self.lazy and rows == 1)
+        p = scores.probabilities(tree)  # [B,v,V]
         trie = tree.merged(draft.tokens, draft.valid)
         kids = torch.nn.functional.pad(trie.kids, (0, 1), value=-1)
         # where equal nodes were made one the children may be another's, and so may the row of q
@@ -104,7 +104,7 @@ class Traversal(Rule):
                 x = draft.tokens[row, kid]
                 c, m, s, w = state[row, at].unbind(1)
                 qx = draft.q[row, q_row[row, at], x].double()
-                px = target.at(at, x).double()
+                px = p[row, at, x].double()
                 # a NaN row was met: the traversal may end elsewhere, where nothing of it would show
                 broken = broken | (down & px.isnan())
                 # no draft of q has q = 0; of NaN nothing follows
@@ -118,7 +118,7 @@ class Traversal(Rule):
                 break
             at = torch.where(going, parent[row, at], at)
             state[row, at], gone[row, at] = self._reject(
-                target.p(at),
+                p[row, at],
                 draft.q[row, q_row[row, at]],
                 state[row, at],
                 gone[row, at],
@@ -126,7 +126,7 @@ class Traversal(Rule):
                 draft.tokens,
                 going,
             )
-        bonus, c = target.p(at), state[row, at, 0]
+        bonus, c = p[row, at], state[row, at, 0]
         if self.some(c > 0):
             rest = _rest(bonus, draft.q[row, q_row[row, at]] * SCALE, c)
             bonus = self.put(bonus, rest, c > 0)
@@ -165,31 +165,6 @@ class Traversal(Rule):
             tokens = torch.where(deleted, tokens, tokens[:, :1])  # the first child is deleted
             s = torch.where(going, q.scatter_(1, tokens, 0).sum(1).double() / SCALE, s)
         return torch.stack((c, m, s, w), 1), gone
-
-
-class _Target:
-    """The target's distributions at the nodes of a tree: all of them at once, or (``lazy``, a batch
-    of one) each when it is first asked for."""
-
-    def __init__(self, scores: Scores, tree: Tree, lazy: bool) -> None:
-        self.scores = scores
-        self.rows: dict[int, Tensor] = {}
-        self.table = None if lazy else scores.probabilities(tree)
-
-    def p(self, node: Tensor) -> Tensor:
-        """``[B]`` nodes -> ``[B,V]``."""
-        if self.table is not None:
-            return self.table[torch.arange(len(node), device=node.device), node]
-        index = int(node)
-        if index not in self.rows:
-            self.rows[index] = self.scores.row(0, index)[None]
-        return self.rows[index]
-
-    def at(self, node: Tensor, token: Tensor) -> Tensor:
-        """``[B]`` nodes and tokens -> ``[B]`` probabilities."""
-        if self.table is not None:
-            return self.table[torch.arange(len(node), device=node.device), node, token]
-        return self.p(node)[:, token].squeeze(1)
 
 
 def _rest(p: Tensor, scaled: Tensor, c: Tensor) -> Tensor:
