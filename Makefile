@@ -6,7 +6,6 @@
 #   integration adds to make test.
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make prove: the machine-checked proofs in theory/coq, where Coq is installed.
-# make portable: the numeric tests under several kinds of arithmetic of this machine.
 # make slides: slides of the lessons, without code, in build/slides.
 # make site: README, course, theory, API reference, ledger and a gallery of microscopes as static
 #   pages, build/site/index.html; it installs Sphinx first.
@@ -25,7 +24,7 @@ SMOL := pld lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 
   falcon_dynamic:nodes=6 kangaroo:gamma=3 diffuspec:k=3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-ci test-all portable prove mutants matrix slides dry gpu site
+.PHONY: run test test-slow test-ci test-all prove mutants matrix slides dry gpu site
 .PHONY: lint lab clean
 
 run: $(STAMP)
@@ -45,9 +44,6 @@ test-ci: $(STAMP)
 	$(PYTEST) -m "(slow or thinned) and not rare"
 
 test-all: test test-slow
-
-portable: $(STAMP)
-	$(BIN)/python tests/portable.py
 
 prove: $(STAMP)
 	$(BIN)/python -m pytest tests/theory/test_coq.py -rs

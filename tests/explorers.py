@@ -22,14 +22,9 @@ pytest.importorskip("ipywidgets")
 pytest.importorskip("anywidget")
 
 from specwb.show import widgets
-from specwb.show.widgets import easyspec
 from specwb.show.widgets.controls import Explorer
 
 RATES = [0.55, 0.2, 0.1, 0.05]
-STEP = np.random.default_rng(0).dirichlet(np.full(5, 2.0), 5)  # of a token behind a token
-OFTEN = np.linalg.matrix_power(STEP, 99)[0]
-PAIRED = STEP[..., None] * STEP
-TABLES = {2: (PAIRED, OFTEN), 3: (PAIRED[..., None] * STEP, OFTEN)}
 PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
 TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
 TIMES = {
@@ -106,9 +101,8 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "Dials": lambda **at: widgets.Dials(
         "sps:gamma=2", tiny.target(), TEXTS, {"draft": tiny.draft()}, **at
     ),
-    "DevicesExplorer": lambda **at: easyspec.DevicesExplorer(TIMES, 8, **at),
-    "FuzzyExplorer": lambda **at: easyspec.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
-    "GlancingExplorer": lambda **at: widgets.GlancingExplorer(TABLES, **at),
+    "DevicesExplorer": lambda **at: widgets.DevicesExplorer(TIMES, 8, **at),
+    "FuzzyExplorer": lambda **at: widgets.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
     "LatticeExplorer": lambda **at: widgets.LatticeExplorer(
         tiny.target(), found(), proxy(), tiny.scorer(tiny.target(), 6), **at
     ),
@@ -117,7 +111,6 @@ EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "RootsExplorer": widgets.RootsExplorer,
     "RulesExplorer": widgets.RulesExplorer,
     "SpeedExplorer": lambda **at: widgets.SpeedExplorer(v=lambda gamma: 1 + gamma / 10, **at),
-    "StageExplorer": easyspec.StageExplorer,
     "StopExplorer": stop,
     "TreeDesigner": lambda **at: widgets.TreeDesigner(RATES, **{"tree": (1, 1, 1, 1), **at}),
 }

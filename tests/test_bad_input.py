@@ -23,9 +23,8 @@ import specwb
 from specwb import LoadError, MethodError, PromptError, SpecwbError
 from specwb.core.errors import ArgumentError
 from specwb.core.stops import StopError
-from specwb.lab.bench.store import Store, StoreError
-from specwb.lab.sweeps import results
-from specwb.lab.sweeps.space import Range, Space, SweepError
+from specwb.lab.bench.store import RunStore, StoreError
+from specwb.lab.sweeps import SweepError, frame
 from specwb.models.folder import folder_of
 from specwb.models.load import data_dir
 from specwb.models.prompts import chat
@@ -60,12 +59,6 @@ def trace(**changes) -> dict:
     return {**specwb.record(TALKER, "w1 w2", "ar", max_new_tokens=2), **changes}
 
 
-def circle() -> dict:
-    one = trace()
-    one["circle"] = one
-    return one
-
-
 def decode(**settings) -> Callable[[], object]:
     return lambda: specwb.decode(TALKER, "w1", max_new_tokens=2, **settings)
 
@@ -92,35 +85,27 @@ PYTHON = {
     "tree": (lambda: specwb.Tree([0]), ArgumentError, r"lists of integers.* got \[0\]"),
     "tree floats": (lambda: specwb.Tree([[-1, 0.5]]), ArgumentError, "lists of integers"),
     "page nan": (lambda: page(trace(x=math.nan)), TraceError, "cannot be written as JSON: .*range"),
-    "page circle": (lambda: page(circle()), TraceError, "cannot be written as JSON: Circular"),
     "page object": (lambda: page(trace(x=object())), TraceError, "JSON: Object of type object"),
-    "range log": (
-        lambda: Range(1, 2, log="yes"),
-        SweepError,
-        "log must be true or false, got 'yes'",
-    ),
     "stop half": (
         decode(until="\ud800"),
         StopError,
         r"until= is not valid Unicode .*'\\ud800'",
     ),
     "content None": (says(None), PromptError, "content of a message is a text, got None"),
-    "content int": (says(5), PromptError, "content of a message is a text, got 5"),
     "content list": (says(["a"]), PromptError, r"content of a message is a text, got \['a'\]"),
     "panic": (
         lambda: specwb.decode(PANICKING, "a" * 40 + "!", max_new_tokens=1),
         PromptError,
         "the prompt cannot be read by the tokenizer: ",
     ),
-    "range endless": (lambda: Range(1, math.inf), SweepError, "low < high < inf, got 1 and inf"),
-    "frame of nothing": (
-        lambda: results.frame("no.sqlite"),
-        StoreError,
-        "no.sqlite does not exist",
-    ),
+    "frame of nothing": (lambda: frame("no.sqlite"), StoreError, "no.sqlite does not exist"),
     "draft without a name": (decode(method="sps", draft=""), LoadError, "hub id .* got ''"),
     "prompts of a sweep": (lambda: specwb.sweep(TARGET, 5, "ar"), PromptError, "got int"),
-    "space": (lambda: Space([5]), SweepError, r"blocks must be a list of tables, got \[5\]"),
+    "blocks": (
+        lambda: specwb.sweep(TARGET, [[1]], blocks=[5]),
+        SweepError,
+        r"blocks must be a list of tables, got \[5\]",
+    ),
     "target": (lambda: specwb.method("sps", "lab"), ArgumentError, "must come from specwb.load"),
     "clock": (decode(clock=5), ArgumentError, r"clock must be a specwb\.Clock, got 5"),
     "rescore": (decode(rescore=5), ArgumentError, "rescore must be a function, got 5"),
@@ -159,7 +144,7 @@ PYTHON = {
     "title": (lambda: page(trace(), title=5), ArgumentError, "title must be a text, got 5"),
     "page half": (lambda: page(trace(x="\ud800")), TraceError, "JSON: .*surrogates not allowed"),
     "no messages": (lambda: chat(TALKER.tokenizer, []), PromptError, "a chat without messages"),
-    "store ~nobody": (lambda: Store("~nobodyx/s.sqlite"), StoreError, "unable to open"),
+    "store ~nobody": (lambda: RunStore("~nobodyx/s.sqlite"), StoreError, "unable to open"),
 }
 
 if not torch.cuda.is_available():
@@ -200,16 +185,13 @@ SWEEP = ["sweep", "s.toml", "--out", "o.sqlite"]
 HUGE = "\n".join(f"{name} = {list(range(1, 101))}" for name in ("seed", "max_new_tokens", "top_k"))
 LINES = {
     "toml nested": (text("s.toml", "a=" + "[" * 50_000), SWEEP, "s.toml is no TOML: brackets are"),
-    "toml digits": (text("s.toml", "first = " + "9" * 6000), SWEEP, "s.toml is no TOML: Exceeds"),
-    "toml seed": (text("s.toml", "seed = -1"), SWEEP, "s.toml, line 1: seed must be >= 0"),
     "toml huge": (text("s.toml", '[[methods]]\nmethod="ar"\n' + HUGE), SWEEP, "1000000 config"),
     "store text": (
         text("o.sqlite", "some text " * 100),
         ["sweep", "o.sqlite"],
-        "FILE: o.sqlite is there and not a store of specwb's runs",
+        "o.sqlite is not a store of specwb's runs: file is not a database",
     ),
-    "store empty": (text("o.sqlite", ""), ["sweep", "o.sqlite"], "runs: it is empty"),
-    "no picture": (text("x", ""), ["check", "--rule", "nope:x"], "--rule nope:x: cannot import"),
+    "no picture": (text("x", ""), ["check", "--rule", "nope:x"], "--rule nope:x: cannot import it"),
     "prompts nested": (
         text("p.jsonl", "[" * 50_000),
         ["compare", "--prompts", "p.jsonl"],
@@ -235,49 +217,18 @@ LINES = {
         ["train", "talks", "--target", "lab", "--rows", "999999999"],
         "lower --set tokens or --rows",
     ),
-    "talks folder": (
-        lambda folder: (folder / "talks").mkdir(),
-        ["train", "talks", "--out", "talks"],
-        "--out: talks is a folder, give the name of a file",
-    ),
     "ngram": (
         text("c.txt", "a b c " * 5000),
         ["train", "ngram", "--corpus", "c.txt", "--set", "tokens=99999999999999"],
         "writes 99,999,999,999,999 tokens, 64 rows at a time: about ",
     ),
-    "head without a name": (
-        text("x", ""),
-        ["train", "medusa", "--out", "."],
-        "--out . has no name of its own",
-    ),
     "nodes": (text("x", ""), ["tune", "--nodes", "99999999"], "less than or equal to 512"),
     "texts": (text("x", ""), ["check", "--rows", "99999999999"], "99,999,999,999 texts: about "),
-    "top k": (text("x", ""), ["compare", "--top-k", "9" * 20], "less than or equal to 2147483648"),
     "seconds": (text("x", ""), ["tune", "--seconds", "inf"], "--seconds must be a finite number"),
-    "sweep folder": (
-        lambda folder: [toml("")(folder), (folder / "o").mkdir()],
-        ["sweep", "s.toml", "--out", "o"],
-        "--out: o is a folder, give the name of a file",
-    ),
-    "store folder": (
-        lambda folder: (folder / "o").mkdir(),
-        ["sweep", "o"],
-        "FILE: o is a folder, give the name of a file",
-    ),
     "rule that exits": (
         text("m_exit.py", "import sys\nsys.exit(0)"),
         ["check", "--rule", "m_exit:R"],
-        "--rule m_exit:R: cannot import 'm_exit': SystemExit: 0",
-    ),
-    "rule that ends the process": (
-        text("m_end.py", "import os\nos._exit(0)"),
-        ["check", "--rule", "m_end:R"],
-        "--rule m_end:R: cannot import 'm_end': ImportError: it ends the process (0)",
-    ),
-    "rule that loops": (
-        text("m_loop.py", "while True: pass"),
-        ["check", "--rule", "m_loop:R"],
-        "--rule m_loop:R: cannot import 'm_loop': ImportError: it had not ended after 3 s",
+        "--rule m_exit:R: cannot import it: SystemExit: 0",
     ),
     "rule that exits later": (
         text(
@@ -286,7 +237,7 @@ LINES = {
             "  def __init__(self): raise SystemExit(0)",
         ),
         ["check", "--rule", "m_late:R"],
-        "code that the command ran ended the process (exit code 0)",
+        "code that the command ran ended the process",
     ),
     "target long": (text("x", ""), ["compare", "--target", "a" * 5000], "File name too long"),
     "recipe nested": (
@@ -301,7 +252,6 @@ LINES = {
 def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("specwb.cli.shared.IMPORT_SECONDS", 3)
     make(tmp_path)
     err = refused(monkeypatch, capsys, *arguments)
     assert err.startswith("error: ")
@@ -310,38 +260,18 @@ def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
 
 
 RESULTS = json.loads((data_dir() / "results" / "csgd-lab.json").read_text("utf-8"))
-NEEDED = ("versions", "spent", "cells")
-WRONG = {
-    "cells a list": ({"cells": []}, "cells must be object"),
-    "a cell without its steps": ({"cells": {"a": {"ms": []}}}, "cells.a must contain"),
-    "accepted of texts": ({"cells": {"a": {"accepted": ["1"], "ms": []}}}, "accepted[0] must be"),
-    "shapes of numbers": ({"shapes": 3}, "shapes must be object"),
-    "domains of numbers": ({"domains": [1]}, "domains[0] must be string"),
-    "spent below nothing": ({"spent": -1}, "spent must be bigger than or equal to 0"),
-    "another study's": ({"arguments": {"system": "mcsd"}}, "holds no results of csgd, but of mcsd"),
-}
-BYTES = {
+DOCUMENTS = {
+    "cells a list": ({**RESULTS, "cells": []}, "cells must be object"),
+    "a cell without its steps": ({**RESULTS, "cells": {"a": {"ms": []}}}, "cells.a must contain"),
+    "no spent": ({k: v for k, v in RESULTS.items() if k != "spent"}, "it must contain ['spent']"),
+    "another study's": (
+        {**RESULTS, "arguments": {"system": "mcsd"}},
+        "holds no results of csgd, but of mcsd",
+    ),
     "empty": (b"", "csgd.json is not JSON"),
-    "cut off": (json.dumps(RESULTS).encode()[:5000], "csgd.json is not JSON"),
     "no object": (b"[]", "csgd.json is there and not a file of results"),
-    "not UTF-8": (b'{"arguments": "\xff"}', "csgd.json is not JSON"),
     "brackets": (b'{"arguments": ' + b"[" * 100_000, "brackets are nested too deep"),
     "a large number": (b'{"arguments": 1' + b"0" * 400 + b"}", "is too large"),
-}
-DOCUMENTS = {
-    **{
-        f"no {key}": (
-            json.dumps({name: value for name, value in RESULTS.items() if name != key}).encode(),
-            f"it must contain ['{key}']",
-        )
-        for key in NEEDED
-    },
-    **{
-        name: (json.dumps({**RESULTS, **changes}).encode(), words)
-        for name, (changes, words) in WRONG.items()
-    },
-    "no arguments": (b'{"versions": {}}', "csgd.json is there and not a file of results"),
-    **BYTES,
 }
 
 
@@ -349,14 +279,14 @@ DOCUMENTS = {
 def test_damaged_results_are_not_drawn(content, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "csgd.json"
-    path.write_bytes(content)
-    err = refused(
-        monkeypatch, capsys, *["reproduce", "csgd", "--figure", "budget", "--out", "csgd.json"]
-    )
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    path.write_bytes(raw)
+    arguments = ["reproduce", "csgd", "--figure", "budget", "--out", "csgd.json"]
+    err = refused(monkeypatch, capsys, *arguments)
     assert words in err
     assert "csgd.json" in err
     assert [path] == [*tmp_path.iterdir()]
-    assert path.read_bytes() == content
+    assert path.read_bytes() == raw
 
 
 @pytest.mark.parametrize(

@@ -1,135 +1,195 @@
-"""Every mistake is refused before any work, by an exception of its own kind that names what was
-given."""
+"""Prompts and numbers in all their forms; every mistake is refused before any work, by an exception
+of its own kind that names what was given."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 from functools import partial
 
+import numpy as np
 import pytest
 import tiny
+import torch
 
 import specwb
-from specwb import LoadError, MethodError, PromptError, RuleMismatch
-from specwb.models.target import Target
+from specwb import ArgumentError, LoadError, MethodError, PromptError, RuleMismatch
+from specwb.core.stops import StopError
+from specwb.models.prompts import read_prompts
+
+EACH = "{% for m in messages %}w1 {{ m.content }} {% endfor %}"
+TEMPLATE = EACH + "{% if add_generation_prompt %}w2{% endif %}"
+CHAT = [{"role": "user", "content": "w7 w8"}]
 
 
 @pytest.fixture
-def target() -> Target:
-    return tiny.target()
+def target() -> specwb.Target:
+    """A target with a tokenizer and a chat template."""
+    words = tiny.tokenizer(tiny.WORDS)
+    words.chat_template, words.pad_token = TEMPLATE, "w0"
+    return specwb.load(tiny.target().model, tokenizer=words)
 
 
-@pytest.fixture
-def draft() -> Target:
-    return tiny.draft()
+# ---------------------------------------------------------------------------------------- refusals
+
+METHODS = [
+    ("nope", {}, "unknown method 'nope'; known: ar, sps, mcsd"),
+    ("sps", {"gama": 3}, "sps has no option 'gama'; its options: draft, gamma, schedule, "),
+    ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
+    ("sps:gamma", {}, "option 'gamma' must be written name=value"),
+    ("sps:gamma=2,gamma=3", {}, "option 'gamma' is given twice"),
+    ("sps:gamma=2", {"gamma": 2}, "option 'gamma' is given twice"),
+    ("sps:rule=rrsw", {"rule": "rrsw"}, "option 'rule' is given twice"),
+    ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, "),
+    ("sps:gamma=0", {}, "gamma must be an integer >= 1, got 0"),
+    ("sps:gamma=many", {}, "gamma .* got 'many'"),
+    ("sps:gamma=true", {}, "gamma .* got True"),
+    # no option asks for more memory or time than there is before a tree's size is looked at
+    ("pld:ngram=999999999", {}, "pld: ngram must be an integer in 1..4096, got 999999999"),
+    ("lookahead:window=999999999", {}, "window must be an integer in 1..4096, got 999999999"),
+    ("lookahead:level=999999999", {}, "level must be an integer in 3..4096, got 999999999"),
+    ("lookahead:guesses=999999999", {}, "guesses must be an integer in 1..4096, got 9"),
+    ("diffuspec:steps=999999999", {}, "steps must be an integer in 1..4096, got 999999999"),
+    ("diffuspec:beams=999999999", {}, "beams must be an integer in 1..4096, got 999999999"),
+    ("mcsd:tree=4-0-2", {}, "mcsd: .* got 4-0-2"),
+    ("mcsd", {"tree": (2, 1.5)}, "mcsd: .* got 2-1.5"),
+    ("mcsd", {"tree": None}, "mcsd: tree must be children a node by level, .* got None"),
+    ("mcsd", {"tree": True}, "mcsd: tree must be a tree, got True"),
+    ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
+    ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
+    ("mcsd:tree=" + "-".join("2" * 32), {}, "mcsd: a tree has at most 4096 nodes"),
+    ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, .*, got 'maybe'"),
+    ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
+]
+RULES = [
+    ("mcsd:draw=top,rule=rrsw", "is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE"),
+    ("mcsd:rule=rrs", "'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT .*; .* them: rrsw, "),
+    ("mcsd:rule=rejection", "decides about one candidate a node, this tree has up to 4; .* rrsw,"),
+    ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
+]
+PROMPTS = [
+    ([], "no prompt was given"),
+    ([[]], "the prompt is empty"),
+    ([[1], []], "prompt 1 is empty"),
+    (["w1 w2", ""], "prompt 1 is empty"),
+    ([1, 64], r"the prompt has token ids outside 0\.\.63"),
+    ([[3], [-1]], "prompt 1 has token ids outside"),
+    ([1.7, 2.9], "the prompt: token ids are integers, got float 1.7"),
+    (torch.tensor([1.0]), "got float 1.0"),
+    ([True, False], "got bool True"),
+    (torch.tensor([True]), "got bool True"),
+    ([["1", "2"]], "got str '1'"),
+    ([3, "w3"], "got str 'w3'"),
+    ([[3], 4], "prompt 1 must be text, token ids or messages, got 4"),
+    (b"w1", "prompts must be .* got bytes"),
+    ([b"w1"], "the prompt must be .* got b'w1'"),
+    (5, "prompts must be .* got int"),
+    (iter([1]), "prompts must be .* got list_iterator"),
+    ("w1\udcff", "not valid Unicode .* character 2"),
+    (CHAT[0], "a chat is a list of messages"),
+    ({"ids": [1]}, "a dict without 'input_ids', its keys: 'ids'"),
+    ([*CHAT, {"role": "user"}], "every message .* got {'role': 'user'}"),
+    ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "row 0 of attention_mask"),
+    ({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]}, "row 0 of attention_mask"),
+    ({"input_ids": [1, 2], "attention_mask": [1]}, "row 0 of attention_mask"),
+    ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "has 1 rows, input_ids 2"),
+    ({"input_ids": [[1]], "attention_mask": [[0]]}, "the prompt is empty"),
+    ({"input_ids": []}, "the prompt is empty"),
+]
+SETTINGS = [
+    ({"max_new_tokens": 0}, PromptError, "max_new_tokens must be an integer >= 1.*got 0"),
+    ({"max_new_tokens": [3, 4]}, PromptError, r"max_new_tokens .* got \[3, 4\]"),
+    (
+        {"max_new_tokens": 512},
+        PromptError,
+        r"the prompt has 2 tokens; with max_new_tokens=512 .* \(512\)",
+    ),
+    ({"temperature": "1"}, ArgumentError, "temperature must be a number, got '1'"),
+    ({"temperature": True}, ArgumentError, "temperature must be a number, got True"),
+    ({"temperature": None}, ArgumentError, "temperature must be a number, got None"),
+    ({"top_p": "0.5"}, ArgumentError, "top_p must be a number, got '0.5'"),
+    ({"top_k": 2.0}, ArgumentError, "top_k must be an integer >= 0 .* got 2.0"),
+    ({"top_k": True}, ArgumentError, "top_k must be an integer >= 0 .* got True"),
+    ({"seed": 1.5}, ArgumentError, "seed must be an integer of 64 bits, got 1.5"),
+    ({"seed": [1.5]}, ArgumentError, "seed must be integers of 64 bits, got 1.5"),
+    ({"seed": 2**64}, ArgumentError, "seed must be an integer of 64 bits"),
+    ({"seed": "7"}, ArgumentError, "seed must be an integer of 64 bits, got '7'"),
+    ({"eos": -5}, ArgumentError, r"eos must be token ids in 0\.\.63, got -5"),
+    ({"eos": [1, 64]}, ArgumentError, r"eos must be token ids in 0\.\.63, got 64"),
+    ({"eos": [1.5]}, ArgumentError, r"eos must be token ids in 0\.\.63, got 1.5"),
+    ({"max_new_tokens": 2.5}, PromptError, "max_new_tokens must be an integer >= 1.* got 2.5"),
+    ({"max_new_tokens": "5"}, PromptError, "max_new_tokens must be an integer >= 1.* got '5'"),
+    ({"max_new_tokens": True}, PromptError, "max_new_tokens must be an integer >= 1.* got True"),
+    ({"seed": [1, 2]}, ArgumentError, "seed has 2 entries for 1 prompts"),
+    ({"layout": "row"}, ArgumentError, "layout must be .*, got 'row'"),
+    ({"until": 3}, StopError, "until= must be a text or texts, got 3"),
+    ({"until": [3]}, StopError, "until= must be a text or texts, got 3 among them"),
+    (
+        {"until": ["a", ""]},
+        StopError,
+        "until= has an empty text, which would end every answer at once",
+    ),
+    ({"graphs": True}, ArgumentError, "graphs=True needs a CUDA device"),
+    ({"on_tokens": 3}, ArgumentError, "on_tokens must be a function, got 3"),
+]
 
 
-# ---------------------------------------------------------------------------------------- methods
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "named"),
-    [
-        ("nope", {}, "unknown method 'nope'; known: ar, sps, mcsd"),
-        ("", {}, "unknown method ''"),
-        (
-            "sps",
-            {"gama": 3},
-            "sps has no option 'gama'; its options: draft, gamma, schedule, ",
-        ),
-        ("sps:gama=3", {}, "sps has no option 'gama'"),
-        ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
-        ("sps:gamma", {}, "option 'gamma' must be written name=value"),
-        ("sps:gamma=2,gamma=3", {}, "option 'gamma' is given twice"),
-        ("sps:gamma=2", {"gamma": 2}, "option 'gamma' is given twice"),
-        ("sps:rule=rrsw", {"rule": "rrsw"}, "option 'rule' is given twice"),
-        ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, "),
-        ("sps:rule=nope", {}, "unknown rule 'nope'"),
-        ("sps:gamma=0", {}, "gamma must be an integer >= 1, got 0"),
-        # no option asks for more memory or time than there is before a tree's size is looked at
-        ("pld:ngram=999999999", {}, "pld: ngram must be an integer in 1..4096, got 999999999"),
-        ("lookahead:window=999999999", {}, "window must be an integer in 1..4096, got 999999999"),
-        ("lookahead:level=999999999", {}, "level must be an integer in 3..4096, got 999999999"),
-        ("lookahead:guesses=999999999", {}, "guesses must be an integer in 1..4096, got 9"),
-        ("diffuspec:steps=999999999", {}, "steps must be an integer in 1..4096, got 999999999"),
-        ("diffuspec:beams=999999999", {}, "beams must be an integer in 1..4096, got 999999999"),
-        ("sps", {"gamma": -2}, "gamma .* got -2"),
-        ("sps:gamma=2.5", {}, "gamma .* got 2.5"),
-        ("sps:gamma=many", {}, "gamma .* got 'many'"),
-        ("sps:gamma=true", {}, "gamma .* got True"),
-        ("mcsd:tree=4-0-2", {}, "mcsd: .* got 4-0-2"),
-        ("mcsd", {"tree": (4, 0, 2)}, "mcsd: .* got 4-0-2"),
-        ("mcsd", {"tree": (2, 1.5)}, "mcsd: .* got 2-1.5"),
-        ("mcsd", {"tree": None}, "mcsd: tree must be children a node by level, .* got None"),
-        ("mcsd", {"tree": True}, "mcsd: tree must be a tree, got True"),
-        ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
-        ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
-        (
-            "mcsd:tree=2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2-2",
-            {},
-            "mcsd: a tree has at most 4096 nodes",
-        ),
-        (
-            "mcsd:draw=maybe",
-            {},
-            "mcsd: draw must be one of without, with, top, coupled, greedy, got 'maybe'",
-        ),
-        ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
-    ],
-)
-def test_wrong_methods_and_options(target, draft, spec, options, named):
-    own = {"draft": draft} if spec[:3] in ("sps", "mcs") else {}
-    with pytest.raises(MethodError, match=named):
-        specwb.method(spec, target, **own, **options)
-    with pytest.raises(MethodError, match=named):
-        specwb.decode(target, [1, 2], spec, **own, **options)
-
-
-def test_the_same_option_as_text_and_as_keyword_are_the_same_method(target, draft):
-    text = specwb.method("mcsd:tree=3-2,draw=with,rule=rrs", target, draft=draft)
-    keyword = specwb.method("mcsd", target, draft=draft, tree=(3, 2), draw="with", rule="rrs")
-    assert text.drafter.tree.host == keyword.drafter.tree.host == specwb.Tree.branching(3, 2).host
-    assert text.drafter.draw == keyword.drafter.draw == "with"
-    assert type(text.rule) is type(keyword.rule) is specwb.rules.RRS
-    assert (
-        specwb.method("mcsd", target, draft=draft, draw="with", rule=specwb.rules.RRS).key
-        == "mcsd:draw=with,rule=rrs"
-    )
+@pytest.mark.parametrize(("spec", "options", "named"), METHODS)
+def test_wrong_methods_and_options(spec, options, named):
+    own = {"draft": tiny.draft()} if spec[:3] in ("sps", "mcs") else {}
+    for call in (specwb.method, lambda spec, target, **o: specwb.decode(target, [1], spec, **o)):
+        with pytest.raises(MethodError, match=named):
+            call(spec, tiny.target(), **own, **options)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(
-    ("spec", "named"),
-    [
-        (
-            "mcsd:draw=top,rule=rrsw",
-            "rule 'rrsw' is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE",
-        ),
-        (
-            "mcsd:rule=rrs",
-            "rule 'rrs' is lossless for IID .* are WITHOUT_REPLACEMENT .*; what fits them: rrsw, "
-            "point, naive, traversal",
-        ),
-        (
-            "mcsd:rule=rejection",
-            "rule 'rejection' decides about one candidate a node, this tree has up to 4; what "
-            "fits them: rrsw, ",
-        ),
-        ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
-    ],
-)
-def test_a_rule_that_would_not_be_lossless_is_refused(target, draft, spec, named, temperature):
+@pytest.mark.parametrize(("spec", "named"), RULES)
+def test_a_rule_that_would_not_be_lossless_is_refused(spec, named, temperature):
     """At T = 0 too, where it would not show."""
-    own = {} if spec.startswith("ar") else {"draft": draft}
+    own = {} if spec.startswith("ar") else {"draft": tiny.draft()}
     with pytest.raises(RuleMismatch, match=named):
-        specwb.method(spec, target, **own)
-    with pytest.raises(RuleMismatch, match=named):
-        specwb.decode(target, [1], spec, temperature=temperature, **own)
+        specwb.decode(tiny.target(), [1], spec, temperature=temperature, **own)
 
 
-def test_options_beside_a_finished_method(target, draft):
-    made = specwb.method("sps", target, draft=draft)
-    with pytest.raises(ValueError, match=r"options gamma belong to specwb\.method"):
-        specwb.decode(target, [1], made, gamma=2)
+@pytest.mark.parametrize(("prompts", "message"), PROMPTS)
+def test_what_is_no_prompt(target, prompts, message):
+    with pytest.raises(PromptError, match=message):
+        specwb.decode(target, prompts)
+
+
+@pytest.mark.parametrize(("settings", "kind", "message"), SETTINGS)
+def test_settings_that_are_none(target, settings, kind, message):
+    with pytest.raises(kind, match=message):
+        specwb.decode(target, [1, 2], **settings)
+
+
+def test_what_the_target_or_the_method_lacks(target):
+    bare = tiny.target()
+    with pytest.raises(PromptError, match="loaded without a tokenizer"):
+        specwb.decode(bare, "text")
+    with pytest.raises(StopError, match="texts of until= need a tokenizer, the target has none"):
+        specwb.decode(bare, [1], until="w1")
+    with pytest.raises(ArgumentError, match=r"options gamma belong to specwb\.method"):
+        specwb.decode(bare, [1], specwb.method("pld", bare), gamma=2)
+    target.eos = [2, 64]  # a config may name one; nothing would ever stop there
+    message = r"eos of 'LlamaForCausalLM' .* must be token ids in 0\.\.63, got 64"
+    with pytest.raises(ArgumentError, match=message):
+        specwb.rounds(target, [1])
+    assert specwb.decode(target, [1], max_new_tokens=2, eos=()).tokens
+
+
+def test_templates_that_are_missing_or_fail(target):
+    target.tokenizer.chat_template = "{{ raise_exception('no such role') }}"
+    with pytest.raises(PromptError, match="chat template cannot be applied: no such role"):
+        specwb.decode(target, CHAT)
+    target.tokenizer.chat_template = "{% for %}"
+    with pytest.raises(PromptError, match="chat template cannot be applied"):
+        specwb.decode(target, CHAT)
+    target.tokenizer.chat_template = None
+    with pytest.raises(PromptError, match="no target has a chat template"):
+        specwb.decode(target, CHAT)
+    with pytest.raises(PromptError, match="is a chat, but no tokenizer was given"):
+        specwb.decode(tiny.target(), CHAT)
 
 
 # --------------------------------------------------------------------------------------- registry
@@ -147,100 +207,42 @@ class Repeat(specwb.Drafter):
         )
 
 
-@pytest.fixture
-def repeat():
+def test_the_registry(monkeypatch):
+    monkeypatch.setattr("specwb.engine.methods.METHODS", dict(specwb.METHODS))
     specwb.register("repeat", Repeat, paper="none", bibtex="@misc{repeat}")
-    yield
-    specwb.unregister("repeat")
-
-
-def test_a_registered_class_is_a_method(target, repeat):
-    assert list(specwb.METHODS["repeat"].options) == ["times"]
-    out = specwb.decode(target, tiny.PROMPTS, "repeat:times=3", max_new_tokens=10)
-    assert out.tokens == specwb.decode(target, tiny.PROMPTS, "ar", max_new_tokens=10).tokens
-    assert specwb.decode(target, [5], "repeat", max_new_tokens=10, temperature=1.0).tokens
+    assert specwb.decode(tiny.target(), [5], "repeat:times=3", max_new_tokens=10).tokens
     assert specwb.citation("repeat") == "@misc{repeat}"
-    with pytest.raises(MethodError, match="repeat has no option 'gamma'; its options: times, rule"):
-        specwb.method("repeat", target, gamma=1)
-
-
-def test_registering_twice_is_refused(repeat):
-    with pytest.raises(
-        MethodError, match=r"'repeat' is registered already; specwb.unregister\('repeat'\)"
+    assert specwb.citation("mcsd").startswith("@article{yang2024multi")
+    again = r"'repeat' is registered already; specwb.unregister\('repeat'\)"
+    for key, drafter, message in (
+        ("repeat", Repeat, again),
+        ("two words", Repeat, "must be a plain name"),
+        ("a:b", Repeat, "must be a plain name"),
+        ("1st", Repeat, "must be a plain name"),
+        ("x", Repeat(), "register the drafter's class"),
     ):
-        specwb.register("repeat", Repeat)
+        with pytest.raises(MethodError, match=message):
+            specwb.register(key, drafter)
     specwb.unregister("repeat")
-    specwb.register("repeat", Repeat)
-
-
-@pytest.mark.parametrize("key", ["", "two words", "a:b", "a-b", "1st"])
-def test_a_key_that_cannot_be_written_on_a_command_line(key):
-    with pytest.raises(MethodError, match="must be a plain name"):
-        specwb.register(key, Repeat)
-    assert key not in specwb.METHODS
-
-
-def test_a_missing_option_is_named(target):
-    def needy(target, *, head):
-        return Repeat()
-
-    specwb.register("needy", needy)
-    try:
-        with pytest.raises(MethodError, match=r"needy: .*'head'"):
-            specwb.method("needy", target)
-    finally:
-        specwb.unregister("needy")
-    with pytest.raises(MethodError, match="unknown method 'needy'"):
-        specwb.method("needy", target)
-
-
-def test_citation_of_what_is_not_there():
+    specwb.register("repeat", lambda target, *, head: Repeat())
+    with pytest.raises(MethodError, match=r"repeat: .*'head'"):
+        specwb.method("repeat", tiny.target())
+    specwb.register("bare", type("Bare", (specwb.Drafter,), {}))
+    with pytest.raises(MethodError, match="bare: its drafter has no tree"):
+        specwb.method("bare", tiny.target())
     with pytest.raises(MethodError, match="unknown method 'nope'"):
         specwb.citation("sps", "nope")
-    assert "leviathan2023fast" in specwb.citation()
-    assert specwb.citation("mcsd").startswith("@article{yang2024multi")
 
 
-# ---------------------------------------------------------------------------------------- prompts
-
-
-@pytest.mark.parametrize(
-    ("prompts", "settings", "named"),
-    [
-        ([], {}, "no prompt was given"),
-        ([[]], {}, "the prompt is empty"),
-        ([[1], []], {}, "prompt 1 is empty"),
-        ("text", {}, "loaded without a tokenizer"),
-        ([1, 64], {}, r"the prompt has token ids outside 0\.\.63"),
-        ([[3], [-1]], {}, "prompt 1 has token ids outside"),
-        ([1], {"max_new_tokens": 0}, "max_new_tokens must be an integer >= 1.*got 0"),
-        ([[1], [2]], {"max_new_tokens": [3]}, r"max_new_tokens .* got \[3\]"),
-        ([[1], [2]], {"max_new_tokens": [3, -1]}, r"max_new_tokens .* got \[3, -1\]"),
-        (
-            [1] * 500,
-            {"max_new_tokens": 13},
-            r"the prompt has 500 tokens; with max_new_tokens=13 .* 'LlamaForCausalLM' \(512\)",
-        ),
-        (
-            [[1], [1] * 3],
-            {"max_new_tokens": [511, 510]},
-            "prompt 1 has 3 tokens; with max_new_tokens=510",
-        ),
-    ],
-)
-def test_wrong_prompts(target, prompts, settings, named):
-    with pytest.raises(PromptError, match=named):
-        specwb.rounds(target, prompts, **settings)
-
-
-def test_the_whole_context_can_be_used(draft):
-    """The last token fits exactly, for the deepest draft too; a slot more is what the test above
-    refuses."""
-    target = tiny.target()
-    prompt = [i % 64 for i in range(500)]
-    out = specwb.decode(target, [prompt], "sps", draft=draft, max_new_tokens=12)
-    assert out.tokens == specwb.decode(target, [prompt], "ar", max_new_tokens=12).tokens
-    assert len(out.tokens[0]) == 12
+def test_the_same_option_as_text_and_as_keyword_are_the_same_method():
+    pair = {"target": tiny.target(), "draft": tiny.draft()}
+    text = specwb.method("mcsd:tree=3-2,draw=with,rule=rrs", **pair)
+    rule = specwb.rules.RRS
+    keyword = specwb.method("mcsd", **pair, tree=(3, 2), draw="with", rule=rule)
+    assert text.drafter.tree.host == keyword.drafter.tree.host == specwb.Tree.branching(3, 2).host
+    assert text.drafter.draw == keyword.drafter.draw == "with"
+    assert type(text.rule) is type(keyword.rule) is rule
+    assert text.key == keyword.key == "mcsd:tree=3-2,draw=with,rule=rrs"
 
 
 # ------------------------------------------------------------------------------- target and draft
@@ -270,16 +272,103 @@ def test_tokenizers_that_disagree():
     assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith(" w")
 
 
-# ------------------------------------------------------------------------------- loading a folder
+# --------------------------------------------------------------------------- prompts and numbers
 
 
-def test_a_drafter_without_a_tree_is_told_what_is_missing():
-    class Bare(specwb.Drafter):
-        pass
+def test_the_whole_context_can_be_used():
+    """The last token fits exactly, for the deepest draft too; a slot more is what the test above
+    refuses."""
+    target = tiny.target()
+    prompt = [i % 64 for i in range(500)]
+    out = specwb.decode(target, [prompt], "sps", draft=tiny.draft(), max_new_tokens=12)
+    assert out.tokens == specwb.decode(target, [prompt], "ar", max_new_tokens=12).tokens
+    assert len(out.tokens[0]) == 12
 
-    specwb.register("bare", Bare)
-    try:
-        with pytest.raises(specwb.MethodError, match="bare: its drafter has no tree"):
-            specwb.method("bare", tiny.target())
-    finally:
-        specwb.unregister("bare")
+
+def test_what_a_tokenizer_returns_is_its_ids_and_not_the_names_of_its_parts(target):
+    """A BatchEncoding iterates over its keys: decoded as a batch, it was two texts."""
+    words = target.tokenizer
+    one, chat = words("w3 w4"), words.apply_chat_template(CHAT, add_generation_prompt=True)
+    assert read_prompts(target, one) == ([[3, 4]], True)
+    assert read_prompts(target, chat) == ([[1, 7, 8, 2]], True)
+    assert read_prompts(target, dict(chat)) == ([[1, 7, 8, 2]], True)
+    assert read_prompts(target, [one, words("w5")]) == ([[3, 4], [5]], False)
+    output = specwb.decode(target, chat, "ar", max_new_tokens=3)
+    wanted = specwb.decode(target, [1, 7, 8, 2], "ar", max_new_tokens=3)
+    assert output.tokens == wanted.tokens
+    assert isinstance(output.text, str)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", [None, "pt", "np"])
+def test_padding_is_dropped_on_either_side(target, side, kind):
+    target.tokenizer.padding_side = side
+    padded = target.tokenizer(["w3 w4 w0", "w5"], padding=True, return_tensors=kind)
+    assert len(padded["input_ids"][1]) == 3
+    assert read_prompts(target, padded) == ([[3, 4, 0], [5]], False)
+
+
+def test_chats_go_through_the_template(target):
+    unfinished = [*CHAT, {"role": "assistant", "content": "w9"}]
+    assert read_prompts(target, CHAT) == ([[1, 7, 8, 2]], True)
+    assert read_prompts(target, [CHAT, "w3"]) == ([[1, 7, 8, 2], [3]], False)
+    assert read_prompts(target, unfinished) == ([[1, 7, 8, 1, 9]], True)  # continued
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        np.array([3, 4]),
+        torch.tensor([3, 4]),
+        torch.tensor([3, 4], dtype=torch.uint8),
+        (3, 4),
+        [np.int64(3), torch.tensor(4)],
+        range(3, 5),
+    ],
+    ids=["array", "tensor", "bytes of a tensor", "tuple", "numbers", "range"],
+)
+def test_ids_of_other_libraries(target, prompts):
+    assert read_prompts(target, prompts) == ([[3, 4]], True)
+    assert read_prompts(target, [prompts, [5]]) == ([[3, 4], [5]], False)
+    (row,), _ = read_prompts(target, prompts)
+    assert all(type(x) is int for x in row)
+
+
+def test_numbers_of_other_libraries():
+    settings = {
+        "max_new_tokens": 4,
+        "temperature": 0.5,
+        "top_k": 9,
+        "top_p": 0.5,
+        "seed": 3,
+        "eos": 5,
+    }
+    right = specwb.decode(tiny.target(), [1, 2], "ar", **settings).tokens
+    for convert in (np.asarray, torch.tensor, lambda x: np.asarray(x)[()]):
+        converted = {name: convert(value) for name, value in settings.items()}
+        assert specwb.decode(tiny.target(), [1, 2], "ar", **converted).tokens == right
+    by_row = {"max_new_tokens": [4, 2], "seed": [3, 4], "eos": [5, 6]}
+    right = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **by_row).tokens
+    for convert in (np.asarray, torch.tensor, tuple):
+        converted = {name: convert(value) for name, value in by_row.items()}
+        out = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **converted)
+        assert out.tokens == right
+    assert specwb.method("pld", tiny.target(), gamma=np.int64(3)).key == "pld:gamma=3"
+
+
+def test_a_target_is_pickled_with_its_weights_once(target):
+    """Fused weights share memory: each of them, pickled by itself, would bring all of it."""
+    right = specwb.decode(target, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6).tokens
+    specwb.method("sps", target, draft=tiny.draft())
+    stored = pickle.dumps(target)
+    assert len(stored) < 1.5 * sum(p.nbytes for p in target.model.parameters()) + 20000
+    for other in (pickle.loads(stored), copy.deepcopy(target)):
+        assert other.model is not target.model
+        got = specwb.decode(other, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6)
+        assert got.tokens == right
+        # whoever moves or changes a weight of the model changes what is run
+        fused = other.backbone.layers[0].qkv.untyped_storage().data_ptr()
+        q = other.model.model.layers[0].self_attn.q_proj.weight
+        assert q.untyped_storage().data_ptr() == fused
+    assert repr(other) == "Target('LlamaForCausalLM': llama, 3 layers, 64 tokens, float32 on cpu)"
+    assert copy.copy(target).model is target.model

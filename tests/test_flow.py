@@ -112,22 +112,6 @@ def test_trim_is_closed(tree, eos):
     assert tree.D == 0 or cuts > 20, "nothing was cut inside a block"
 
 
-def test_eos_among_what_was_not_emitted_does_not_count():
-    """Past the limit, on the path's repeated tail and in a row that had finished."""
-    tree = specwb.Tree.chain(3)
-    tokens = torch.tensor([[0, 1, 2, 9], [0, 9, 1, 1], [0, 9, 9, 9]])
-    draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.POINT)
-    raw = Verdict(
-        torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]]),
-        torch.tensor([3, 0, 3]),
-        torch.tensor([9, 5, 9]),
-    )
-    verdict, done = trim(raw, draft, state_of([4, 4, 4], [6, 20, 20], [False, False, True], [9]))
-    assert verdict.count.tolist() == [2, 1, 0]
-    assert done.tolist() == [True, False, True]
-    assert verdict.bonus[:2].tolist() == [2, 5]
-
-
 def test_advance_appends_what_was_emitted():
     state = state_of([3, 5, 4], [9, 9, 4], [False, False, True], [])
     before = state.tokens.clone()

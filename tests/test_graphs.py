@@ -76,11 +76,6 @@ def test_replayed_rounds_are_the_eager_ones(key, options, taped):
     assert list(method.arenas.values()) == [arena]
 
 
-@every_case
-def test_our_methods_are_captured(key, options):
-    assert made(key, options, EVERYTHING).drafter.captured == recorded(key, options)
-
-
 @pytest.mark.parametrize("options", [{}, {"confidence": 0.1}], ids=["one graph", "stages"])
 def test_graphs_end_with_their_method(options, taped):
     """Without the garbage collector, which might destroy them while others are recorded."""
@@ -155,6 +150,7 @@ def opened():
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_drafter_lists_all_tensors_that_it_makes(key, options, temperature, opened):
     drafter = opened(key, options, temperature).drafter
+    assert drafter.captured
     listed = list(drafter.tensors().values())
     missing = [
         name for name, x in graphs.tensors_of(drafter) if not any(x is other for other in listed)
@@ -287,40 +283,19 @@ def test_a_tensor_that_is_listed_is_the_next_decodings(registered, taped):
         (Nested, r"Nested.tensors\(\) does not list parts\['rows'\]\[0\].index;"),
         (Late, "Late: tensor last was made or replaced in a step"),
         (Exchanging, "Exchanging: tensor last was made or replaced in a step"),
+        (Long, "Long: tensor last differs in shape between two"),
+        (Waiting, "__int__ while the round is recorded"),
     ],
 )
 def test_a_step_whose_tensors_a_graph_would_lose_is_not_recorded(
     drafter, message, registered, taped
 ):
     method = registered(drafter)
-    with pytest.raises(RuntimeError, match=message):
+    if drafter is Long:  # it fails at prompts of other lengths
+        drafted(method, OTHERS, None)
+    with pytest.raises(Waits if drafter is Waiting else RuntimeError, match=message):
         drafted(method, PROMPTS, None)
     assert drafted(method, PROMPTS, False), "eager steps need no list"
-
-
-def test_a_tensor_as_long_as_the_prompts_is_refused(registered, taped):
-    method = registered(Long)
-    drafted(method, PROMPTS, None)
-    with pytest.raises(RuntimeError, match="Long: tensor last differs in shape between two"):
-        drafted(method, OTHERS, None)
-
-
-def test_a_step_that_waits_is_not_recorded(registered, taped):
-    with pytest.raises(Waits):
-        drafted(registered(Waiting), PROMPTS, None)
-
-
-def test_settings_of_one_arena_are_equal(opened):
-    def arena(temperature: float) -> graphs.Arena:
-        decoding = opened("sps", {"gamma": 2}, temperature)
-        return graphs.Arena(decoding.state, decoding.drafter, decoding.noise)
-
-    with pytest.raises(RuntimeError, match="sampling of two decodings in one arena differ"):
-        arena(1.0).take(arena(0.5))
-    other = arena(1.0)
-    other.noise.widths = {0: 1}
-    with pytest.raises(RuntimeError, match="widths of the noise of two decodings in one arena"):
-        arena(1.0).take(other)
 
 
 def test_where_a_stage_was_given_up_those_that_it_read_are_recorded_anew(taped):
@@ -371,11 +346,8 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
     assert last == apart
 
 
-@pytest.mark.parametrize(
-    "key", ["ar", "sps", "mcsd", "pld", "lookahead", "eagle2", "kangaroo", "mcsd_ti"]
-)
+@pytest.mark.parametrize("key", ["ar", "pld", "eagle2", "mcsd_ti"])
 @pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.slow
 def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monkeypatch):
     pair = EVERYTHING
     method = made(key, {}, pair)
@@ -391,23 +363,15 @@ def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monke
         patch.setattr(type(pair.target), "commit", commit)
         with pytest.raises(KeyboardInterrupt):
             specwb.decode(pair.target, PROMPTS, method, max_new_tokens=30)
+    loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=30)
+    next(loop)
+    loop.close()  # between two steps: its arena is given back
+    assert len(method.arenas) == 1
     for prompts in (PROMPTS[::-1], [[9], [8, 7], [6, 5, 4]]):
         run = {"max_new_tokens": 30, "temperature": 1.0, "seed": 2}
         out = specwb.decode(pair.target, prompts, method, **run)
         wanted = _eager(pair, prompts, method, **run)
         assert (out.tokens, out.accepted_lengths) == (wanted.tokens, wanted.accepted_lengths)
-
-
-def test_an_abandoned_decoding_can_be_followed_by_another(taped):
-    pair = EVERYTHING
-    method = made("sps", {}, pair)
-    loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=30)
-    for _ in range(4):
-        next(loop)
-    loop.close()
-    assert len(method.arenas) == 1
-    out = specwb.decode(pair.target, PROMPTS[::-1], method, max_new_tokens=30)
-    assert out.tokens == _eager(pair, PROMPTS[::-1], method, max_new_tokens=30).tokens
 
 
 def test_another_target_has_graphs_of_its_own(taped):
@@ -417,22 +381,12 @@ def test_another_target_has_graphs_of_its_own(taped):
         out = specwb.decode(target, PROMPTS, method, **run)
         assert out.tokens == specwb.decode(target, PROMPTS, method, graphs=False, **run).tokens
     assert len(method.arenas) == 2
-
-
-def test_a_method_keeps_a_few_arenas(taped):
-    method = specwb.method("ar", EVERYTHING.target)
-    for n in range(1, graphs.ARENAS + 3):
-        specwb.decode(EVERYTHING.target, [[1, 2]] * n, method, max_new_tokens=3)
+    for rows in range(1, graphs.ARENAS + 3):
+        specwb.decode(EVERYTHING.target, [[1, 2]] * rows, method, max_new_tokens=3)
     assert len(method.arenas) == graphs.ARENAS
 
 
-def test_graphs_that_cannot_be_are_refused(taped):
-    pair = EVERYTHING
-    with pytest.raises(ValueError, match="cannot be captured, or is traced"):
-        specwb.rounds(pair.target, PROMPTS, "ar", graphs=True, trace=True)
-
-
-@pytest.mark.parametrize("key", ["mcsd", "lookahead", "eagle2"])
+@pytest.mark.parametrize("key", ["lookahead", "eagle2"])
 def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
     pair = QWEN2
     method = made(key, {}, pair)
@@ -454,13 +408,15 @@ def test_eager_where_asked_traced_clocked_or_without_cuda(monkeypatch):
     pair = EVERYTHING
     with pytest.raises(ValueError, match="needs a CUDA device"):
         specwb.rounds(pair.target, PROMPTS, "ar", graphs=True)
-    calls = []
+    calls: list[int] = []
     monkeypatch.setitem(graphs.RECORDERS, "cpu", lambda *args: calls.append(1) or Tape(*args))
     method = made("sps", {}, pair)
     clock = engine.Clock(pair.target.device)
     for eager in ({"trace": True}, {"clock": clock}, {"graphs": False}):
         specwb.decode(pair.target, PROMPTS, method, max_new_tokens=12, **eager)
     assert calls == []
+    with pytest.raises(ValueError, match="cannot be captured, or is traced"):
+        specwb.rounds(pair.target, PROMPTS, "ar", graphs=True, trace=True)
     specwb.decode(pair.target, PROMPTS, method, max_new_tokens=12)
     assert calls
 

@@ -107,16 +107,3 @@ def test_every_theorem_that_is_named_exists():
         "2.2",
         "3.3",
     }
-
-
-@pytest.mark.parametrize("path", [p for p in PAGES if p.suffix == ".ipynb"], ids=lambda p: p.stem)
-def test_a_theorem_that_a_notebook_names_is_a_link(path):
-    text = NO_LINKS.sub("", prose(path))
-    assert THEOREMS.findall(re.sub(r"\[[^\]]*\]\([^)]*\)", "", text)) == []
-
-
-def test_make_lab_serves_the_whole_repository():
-    """A server whose root is notebooks/ cannot open ../theory."""
-    (command,) = re.findall(r"^lab:.*\n\t(.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert "--notebook-dir=. " in command
-    assert (ROOT / command.split()[-1]).is_file()

@@ -23,52 +23,6 @@ def reference(counter: list[int], key: list[int]) -> list[int]:
     return [a, b, c, d]
 
 
-def words(counter: list[int], key: list[int]) -> list[int]:
-    """Computes the same by :func:`specwb.core.noise.philox`."""
-    both = key[0] | key[1] << 32
-    both -= (both >> 63) << 64  # as a signed 64-bit integer
-    return philox(torch.tensor(both), *(torch.tensor(c) for c in counter[:3])).tolist()
-
-
-# the known-answer vectors of Random123 (kat_vectors, philox4x32 10)
-@pytest.mark.parametrize(
-    ("counter", "key", "answer"),
-    [
-        (
-            "00000000 00000000 00000000 00000000",
-            "00000000 00000000",
-            "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
-        ),
-        (
-            "ffffffff ffffffff ffffffff ffffffff",
-            "ffffffff ffffffff",
-            "408f276d 41c83b0e a20bc7c6 6d5451fd",
-        ),
-        (
-            "243f6a88 85a308d3 13198a2e 03707344",
-            "a4093822 299f31d0",
-            "d16cfe09 94fdcceb 5001e420 24126ea1",
-        ),
-    ],
-)
-def test_known_answers(counter, key, answer):
-    c, k, wanted = ([int(word, 16) for word in text.split()] for text in (counter, key, answer))
-    assert reference(c, k) == wanted
-    if c[3] == 0:  # ours always counts with three words
-        assert words(c, k) == wanted
-
-
-def test_any_counter_and_key_as_the_reference():
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(200):
-        a, b, c, k, l = torch.randint(0, 2**32, (5,), generator=generator).tolist()
-        assert words([a, b, c, 0], [k, l]) == reference([a, b, c, 0], [k, l])
-    for edge in (2**31 - 1, 2**31, 2**32 - 1):
-        assert words([edge, edge, edge, 0], [edge, edge]) == reference(
-            [edge, edge, edge, 0], [edge, edge]
-        )
-
-
 def test_the_uniforms_are_the_words():
     noise = Noise(torch.tensor([11, -5]), WIDTHS, 4)
     uniforms = noise.make(ACCEPT, torch.tensor([[3], [900]]), 7)
@@ -77,6 +31,29 @@ def test_the_uniforms_are_the_words():
         counters = [[block, position, ACCEPT, 0] for block in range(2)]
         wanted = [word for counter in counters for word in reference(counter, key)][:7]
         assert uniforms[row, 0].tolist() == [(word + 0.5) / 2**32 for word in wanted]
+
+
+# the known-answer vectors of Random123 (kat_vectors, philox4x32 10)
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ("0", "0", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff", "ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ],
+)
+def test_known_answers(counter, key, answer):
+    wanted = [int(word, 16) for word in answer.split()]
+    assert reference([int(counter, 16)] * 4, [int(key, 16)] * 2) == wanted
+
+
+def test_philox_is_the_reference():
+    generator = torch.Generator().manual_seed(0)
+    cases = torch.randint(0, 2**32, (200, 5), generator=generator).tolist()
+    for a, b, c, k, l in [*cases, *([edge] * 5 for edge in (0, 2**31 - 1, 2**31, 2**32 - 1))]:
+        key = k | l << 32
+        key -= (key >> 63) << 64  # as a signed 64-bit integer
+        found = philox(torch.tensor(key), *map(torch.tensor, (a, b, c)))
+        assert found.tolist() == reference([a, b, c, 0], [k, l])
 
 
 @pytest.mark.parametrize(
@@ -94,18 +71,7 @@ def test_blocks_computed_ahead_are_what_is_computed_afresh(ahead, max_step):
             afresh = noise.make(stream, length[:, None], width)[:, 0]
             assert torch.equal(noise.u(stream), afresh)
         step = torch.randint(0, max_step + 1, (3,), generator=generator)
-        length = length + (torch.full((3,), max_step) if turn % 3 == 0 else step)
-
-
-def test_a_block_does_not_move_when_the_length_changes_in_place():
-    noise = Noise(torch.tensor([5]), {BONUS: 1}, 2)
-    length = torch.tensor([4])
-    noise.renew(length)
-    first = noise.u(BONUS).clone()
-    length += 2  # in place
-    noise.renew(length)
-    assert torch.equal(noise.u(BONUS), noise.make(BONUS, length[:, None], 1)[:, 0])
-    assert not torch.equal(noise.u(BONUS), first)
+        length += torch.full((3,), max_step) if turn % 3 == 0 else step  # in place
 
 
 def test_uniforms_depend_on_seed_stream_position_and_index_only():
@@ -144,23 +110,13 @@ def test_uniforms_are_uniform_and_streams_independent():
         assert stats.chisquare(table.numpy()).pvalue > 1e-3, name
 
 
-def test_one_seed_gives_every_row_its_own():
-    seeds = row_seeds(7, 1000, torch.device("cpu"))
-    assert seeds.unique().numel() == 1000
-    few = row_seeds(7, 3, torch.device("cpu"))
-    assert torch.equal(few, seeds[:3]), "the number of rows changes a row's seed"
-    others = row_seeds(8, 1000, torch.device("cpu"))
-    assert not set(others.tolist()) & set(seeds.tolist())
-
-
-def test_a_list_of_seeds_is_used_as_it_is():
-    assert row_seeds([3, -1, 2**63 - 1], 3, torch.device("cpu")).tolist() == [3, -1, 2**63 - 1]
-    with pytest.raises(ValueError, match="2 entries for 3 prompts"):
-        row_seeds([1, 2], 3, torch.device("cpu"))
-
-
-def test_a_generator_only_supplies_the_seed():
-    def seeds(seed):
-        return row_seeds(torch.Generator().manual_seed(seed), 2, torch.device("cpu")).tolist()
-
-    assert seeds(1) == seeds(1) != seeds(2)
+def test_seeds_of_rows():
+    """Of one integer a seed for every row, whatever their number; of a list those; a generator
+    supplies one integer."""
+    cpu = torch.device("cpu")
+    seeds, others = row_seeds(7, 1000, cpu), row_seeds(8, 1000, cpu)
+    assert torch.cat([seeds, others]).unique().numel() == 2000
+    assert torch.equal(row_seeds(7, 3, cpu), seeds[:3])
+    assert row_seeds([3, -1, 2**63 - 1], 3, cpu).tolist() == [3, -1, 2**63 - 1]
+    drawn = [row_seeds(torch.Generator().manual_seed(seed), 2, cpu).tolist() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]

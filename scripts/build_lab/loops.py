@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scripts.build_lab.compiling import compiled
+from specwb.core.stops import loops
 from specwb.engine.decoding import decode
-from specwb.lab.bench.runs import loops
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, token_dtype
 from specwb.training.fit import save_rows

@@ -58,26 +58,19 @@ def compare(
 ) -> None:
     """Decode the same prompts with every method and with the transformers library; print a table.
 
-    Speedups are over the fastest plain decoding, specwb's own or the library's. Where a file goes
+    Speedups are over the faster plain decoding, specwb's own or the library's. Where a file goes
     to standard output, the table goes to standard error.
     """
     from specwb.core.files import write_all
     from specwb.core.options import specs
-    from specwb.engine.methods import METHODS
     from specwb.lab.bench import report
     from specwb.lab.bench.compare import compare as run
     from specwb.lab.bench.compare import to_json
     from specwb.models.questions import load_prompts
 
-    files = {
-        "--json": json_file,
-        "--markdown": markdown_file,
-    }
-    piped = [option for option, path in files.items() if path == Path("-")]
-    if len(piped) > 1:
-        raise ValueError(
-            f"{' and '.join(piped)}: only one of them can go to standard output; name a file"
-        )
+    stdout = Path("-")
+    if json_file == stdout == markdown_file:
+        raise ValueError("--json and --markdown: one of them goes to standard output; name a file")
     chosen = None if methods is None else specs(methods)
     if chosen == []:
         raise ValueError("--methods is empty; leave it out for every method")
@@ -98,7 +91,7 @@ def compare(
             seed=seed,
             progress=moved,
         )
-    out = errors if piped else wide()
+    out = errors if stdout in (json_file, markdown_file) else wide()
     speeds, columns, times = report.captions(frame.attrs)
     tell(out, speeds)
     out.print(table(report.cells(frame), ("method", "same text"), out))
@@ -109,21 +102,13 @@ def compare(
     out.print()
     for note in report.notes(frame.attrs):
         tell(out, note)
-    names = [name for name in report.ranked(frame)["method"] if name != "ar"]
-    shown = next((name for name in names if name.partition(":")[0] in METHODS), "pld")
-    tell(
-        out,
-        f"next: specwb tune looks for better settings, specwb trace {shown} --html steps.html "
-        "plays the decoding steps; docs/cli.md#compare explains the columns",
-    )
-    command = command_line()
-    forms = {
-        "--json": lambda: json.dumps(to_json(frame, command), indent=1) + "\n",
-        "--markdown": lambda: report.markdown(frame),
+    tell(out, "next: specwb tune, specwb trace; docs/cli.md#compare explains the columns")
+    texts: dict[Path | None, str] = {
+        json_file: json.dumps(to_json(frame, command_line()), indent=1) + "\n",
+        markdown_file: report.markdown(frame),
     }
-    wanted = [(option, path) for option, path in files.items() if path and option not in piped]
-    write_all({path: forms[option]() for option, path in wanted})
-    for option in piped:  # the last: its reader may have gone
-        typer.echo(forms[option](), nl=False)
+    write_all({path: text for path, text in texts.items() if path not in (None, stdout)})
+    if stdout in texts:  # the last: its reader may have gone
+        typer.echo(texts[stdout], nl=False)
     if frame.attrs["interrupted"]:
         raise typer.Exit(130)

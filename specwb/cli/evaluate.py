@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,9 +13,14 @@ from specwb.cli.shared import errors, loaded, table, tell, wide
 from specwb.core.files import EVALUATION, FILE
 from specwb.core.progress import progress
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specwb.lab.harness.answers import Turn
+    from specwb.models.questions import Question
+
 USUAL = ("sps", "eagle", "pld")
 """The methods where none are named."""
-HALF = " In half precision texts may part at a tie up to rounding; --dtype float32 is exact."
 
 
 def evaluate(
@@ -29,8 +35,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="Methods with their options, such as 'sps:gamma=3 mcsd' or medusa,eagle; "
-            "default: those of "
-            f"{','.join(USUAL)} that this target can run."
+            f"default: those of {','.join(USUAL)} that this target can run."
         ),
     ] = None,
     out: Annotated[
@@ -70,18 +75,15 @@ def evaluate(
     """
     from specwb.core.files import write
     from specwb.core.options import specs
-    from specwb.core.probability import Sampling
+    from specwb.core.stops import stop_texts
     from specwb.engine.methods import that_run
-    from specwb.lab.bench import report
-    from specwb.lab.bench.report import csv_bytes
+    from specwb.lab.bench.report import left_out as reasons
     from specwb.lab.harness import summary
-    from specwb.lab.harness.run import Settings
     from specwb.lab.harness.run import evaluate as run
     from specwb.models.questions import interleave, load_prompts
     from specwb.models.templates import check_template
 
-    if any(not text for text in stop or ()):
-        raise ValueError("--stop must not be empty")
+    stops = stop_texts(stop or (), "--stop")
     chosen: list[Any] | None = None if methods is None else specs(methods)
     if chosen == []:
         raise ValueError("--methods is empty; name one method at least")
@@ -93,8 +95,6 @@ def evaluate(
         those, left_out = that_run(USUAL, model, draft)
         chosen = list(those.values())
     limit = max_new_tokens or min(1024, model.context // 2)
-    sampling = Sampling(temperature)
-    settings = Settings(sampling, limit, tuple(stop or ()), seed, turns)
     asked = sum(min(turns, len(question.turns)) for question in questions)
     tell(
         errors,
@@ -102,78 +102,68 @@ def evaluate(
         f"decoding, up to {limit} new tokens a turn",
     )
     try:
-        with progress("evaluate", lasting=True) as report_done:
+        with progress("evaluate", lasting=True) as moved:
             answers = run(
-                model, questions, chosen, out, settings, draft=draft, progress=report_done
+                model,
+                questions,
+                chosen,
+                out,
+                draft=draft,
+                temperature=temperature,
+                max_new_tokens=limit,
+                turns=turns,
+                stop=stops,
+                seed=seed,
+                progress=moved,
             )
     except KeyboardInterrupt:
-        if any((out / "answers").glob("*.jsonl")):
-            tell(errors, f"answers so far are in {out / 'answers'}; the same command goes on")
+        tell(errors, f"answers so far are in {out}; the same command goes on")
         raise
     frame = summary.frame(answers, model.tokenizer)
-    console = wide()
-    rows = [
+    screen = wide()
+    screen.print(table(_cells(frame), ("method", "subtask"), screen))
+    notes = [*reasons(left_out), *_notes(answers, questions, turns, frame.attrs["reference"])]
+    for note in [*notes, f"Up to {limit} new tokens a turn. Answers are in {out / 'answers'}."]:
+        tell(screen, note)
+    if csv is not None:
+        write(frame.to_csv(index=False), csv)
+
+
+def _cells(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """The table as it is printed: one row a method and subtask, column -> text."""
+    return [
         {
             "method": row["method"],
             "subtask": row["subtask"],
             "questions": str(row["questions"]),
             "mean accept length": f"{row['mean_accept_length']:.2f}",
             "tokens /s": f"{row['tokens_per_second']:.1f}",
-            "speedup": _ratio(row["speedup"]),
-            "95 %": f"{_ratio(row['low'])} .. {_ratio(row['high'])}",
-            "Spec-Bench's speedup": _ratio(row["spec_bench_speedup"]),
-            "same text": f"{row['identical']:.0%}" if sampling.greedy else "-",
+            "speedup": f"{row['speedup']:.2f}x",
+            "95 %": f"{row['low']:.2f}-{row['high']:.2f}",
+            "Spec-Bench's speedup": f"{row['spec_bench_speedup']:.2f}x",
+            "same text": f"{row['identical']:.0%}",
         }
         for row in frame.to_dict("records")
     ]
-    console.print(table(rows, ("method", "subtask"), console))
-    for note in [
-        *report.left_out(left_out),
-        *_notes(answers, questions, settings, out, model.dtype),
-    ]:
-        tell(console, note)
-    if csv is not None:
-        write(csv_bytes(frame, csv), csv)
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.2f}x"
-
-
-def _notes(answers, questions, settings, out, dtype) -> list[str]:
-    """What stands below the table."""
-    from specwb.lab.bench.results import FIGURES
-    from specwb.lab.harness import summary
-
-    asked = settings.turns
-    over = summary.reference(answers)
+def _notes(
+    answers: Mapping[str, Sequence[Turn]], questions: Sequence[Question], most: int, over: str
+) -> list[str]:
+    """The notes below the table."""
     notes = [
-        f"Speedups are over {over}, the faster plain decoding: the {FIGURES['speedup']}; the "
-        "interval resamples questions.",
-        f"Up to {settings.max_new_tokens} new tokens a turn. Answers are in {out / 'answers'}.",
+        f"Speedups are over {over}, the faster plain decoding, the median of questions; the "
+        "interval resamples questions. Same text: questions whose tokens are those of ar; in half "
+        "precision greedy texts may part at near-ties."
     ]
     every = [turn for turns in answers.values() for turn in turns]
     if disturbed := sum(turn.disturbed for turn in every):
         notes.append(f"Other programs disturbed {disturbed} of {len(every)} answers.")
-    some = next(iter(answers.values()))
-    if cut := sum(turn.cut for turn in some):
+    plain = answers["ar"]
+    if cut := sum(turn.cut for turn in plain):
         notes.append(f"{cut} prompts were shortened to fit the context.")
-    by_question = {turn.question_id: turn.turn + 1 for turn in some}
-    ended = sum(by_question.get(q.question_id, 0) < min(len(q.turns), asked) for q in questions)
-    if ended:
-        notes.append(f"{ended} conversations outgrew the context; their later turns were left out.")
-    if long := sum(len(q.turns) > asked for q in questions):
-        notes.append(f"{long} conversations have more than {asked} turns; others were not asked.")
-    for key, turns in answers.items():
-        matched = summary.exact_match(turns, questions)
-        if matched is not None:
-            notes.append(f"{key}: {matched:.1%} of the answers end in the right number.")
-        greedy = settings.sampling.greedy
-        if greedy and (found := summary.differences(turns, answers["ar"])):
-            question, turn, place = found[0]
-            notes.append(
-                f"{key}: {len(found)} questions with another text than plain decoding's; first "
-                f"question {question}, turn {turn + 1}, token {place + 1}."
-                + ("" if dtype.itemsize > 2 else HALF)
-            )
+    if left := sum(min(len(q.turns), most) for q in questions) - len(plain):
+        notes.append(f"{left} turns were left out, as their conversations outgrew the context.")
+    if long := sum(len(q.turns) > most for q in questions):
+        notes.append(f"{long} conversations have more than {most} turns; others were not asked.")
     return notes

@@ -16,6 +16,13 @@ from specwb.core.progress import progress
 
 MOST = 512
 """Nodes of a tree that is looked for in under a minute; the search takes their square."""
+COLUMNS = {
+    "tau predicted": "tau_predicted",
+    "tau": "tau_measured",
+    "over ar predicted": "predicted",
+    "over ar": "measured",
+    "speedup": "speedup",
+}
 
 
 def tune(
@@ -69,7 +76,7 @@ def tune(
     model = loaded(target, device, dtype, loading, stored=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")
     path = out or Path(f"build/tune/{name}-{model.device.type}-T{temperature:g}.json")
-    with progress("tuning", lasting=True) as tells:
+    with progress("tuning", lasting=True) as moved:
         result = tuning.tune(
             model,
             questions,
@@ -80,24 +87,16 @@ def tune(
             seconds=seconds or None,
             seed=seed,
             path=path,
-            progress=tells,
+            progress=moved,
             command=command_line(),
         )
+    rows = [
+        {"setting": row["method"], **{name: _cell(row, key) for name, key in COLUMNS.items()}}
+        for row in result["rows"]
+    ]
     screen = wide()
-    screen.print(table(_cells(result), ("setting",), screen))
-    screen.print()
-    given = {  # value and default
-        "--target": (target, "lab"),
-        "--draft": (draft, None),
-        "--device": (device, "auto"),
-        "--dtype": (dtype, "auto"),
-        "--prompts": (prompts, "lab"),
-        "--temperature": (f"{temperature:g}", "0"),
-    }
-    options = [x for name, (one, usual) in given.items() if one not in (None, usual)
-               for x in (name, one)]  # fmt: skip
-    best = result["best"]
-    arguments, counts = result["arguments"], result["prompts"]
+    screen.print(table(rows, ("setting",), screen))
+    arguments, counts, best = result["arguments"], result["prompts"], result["best"]
     notes = [
         f"{arguments['device']}; target {arguments['target']}; "
         f"draft {arguments['draft'] or 'none'}; {arguments['dtype']}, temperature {temperature:g}",
@@ -108,35 +107,18 @@ def tune(
     if "reference" in result:
         notes += [*machine.notes(result["machine"]), report.over(result)]
         over = result["reference"]["method"]
-        notes.append(
-            f"fastest: {best['method']}, {best['speedup']:.2f}x over {over}"
-            if best["method"] != "ar"
-            else f"nothing is faster than {over}"
-        )
+        notes.append(f"fastest: {best['method']}, {best['speedup']:.2f}x over {over}")
     for note in notes:
         tell(screen, note)
-    methods = " ".join(dict.fromkeys(["ar", best["method"]]))
-    command = shlex.join(["specwb", "compare", "--methods", methods, *options])
-    for line in (command, f"kept in {path}"):  # these are copied, so they are never broken
-        whole(screen, line)
+    command = ["specwb", "compare", "--methods", best["method"], "--target", target]
+    command += ["--prompts", prompts, "--temperature", f"{temperature:g}"]
+    if draft is not None:
+        command += ["--draft", draft]
+    whole(screen, shlex.join(command))
+    whole(screen, f"kept in {path}")
     if result["interrupted"]:
         raise typer.Exit(130)
 
 
-def _cells(result: dict[str, Any]) -> list[dict[str, str]]:
-    """The table as it is printed: one row a setting, column -> text."""
-    columns = {
-        "tau predicted": "tau_predicted",
-        "tau": "tau_measured",
-        "over ar predicted": "predicted",
-        "over ar": "measured",
-    }
-    if "reference" in result:
-        columns[f"speedup over {result['reference']['method']}"] = "speedup"
-    return [
-        {
-            "setting": row["method"],
-            **{name: f"{row[key]:.2f}" if key in row else "-" for name, key in columns.items()},
-        }
-        for row in result["rows"]
-    ]
+def _cell(row: dict[str, Any], key: str) -> str:
+    return f"{row[key]:.2f}" if key in row else "-"

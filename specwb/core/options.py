@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -21,13 +20,7 @@ class MethodError(SpecwbError, ValueError):
     """Unknown method, rule or option, or a value that cannot be used."""
 
 
-class Required(enum.Enum):
-    """The type of :data:`REQUIRED`."""
-
-    REQUIRED = "must be given"
-
-
-REQUIRED = Required.REQUIRED
+REQUIRED: Any = inspect.Parameter.empty
 """The default of an option that must be given."""
 
 
@@ -121,8 +114,8 @@ def options_of(build: Callable[..., Any], settings: type | None = None) -> dict[
     if settings is None:
         keywords = list(inspect.signature(build).parameters.values())[1:]
         return {
-            p.name: Option(name=p.name, default=REQUIRED if p.default is p.empty else p.default)
-            for p in keywords
+            parameter.name: Option(name=parameter.name, default=parameter.default)
+            for parameter in keywords
         }
     hints = typing.get_type_hints(settings, include_extras=True)
     options = {}
@@ -203,10 +196,6 @@ def parse_value(text: str) -> Any:
     if len(parts) > 1 and all(p.isdigit() for p in parts):
         return tuple(map(int, parts))
     return text
-
-
-def whole(name: str, value: object, low: int = 1) -> int:
-    return integer(name, value, low, kind=MethodError)
 
 
 def ranges(name: str, value: object) -> list[list[int]]:

@@ -102,11 +102,6 @@ class Sampling:
             return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
         return self.warped(logits).softmax(-1)
 
-    @property
-    def filters(self) -> bool:
-        """Whether there is a filter beside the temperature."""
-        return self.top_k > 0 or self.top_p < 1
-
     def warped(self, logits: Tensor) -> Tensor:
         """Logits ``[..., V]`` after temperature and filters, float32 or float64; what is filtered
         out is -inf."""

@@ -221,6 +221,17 @@ class Stack:
         return tables[-1]
 
     def shared(self, place: Place, cache: KVCache) -> Pass:
+        """What all layers of one forward share, made once.
+
+        Rotations are looked up at the positions; the mask is folded by groups of heads, narrowed by
+        windows, and on a GPU padded so that the keys can be attended to in equal parts.
+
+        Args:
+            place: where the tokens stand and what they see.
+            cache: where their keys and values go, and those that they attend to lie.
+        Returns:
+            the pass of layers of the first kind; those of other kinds are in ``others``.
+        """
         extent, causal, mask, parts = place.extent, place.causal, place.mask, 1
         per_key = self.heads // self.kv_heads
         if causal and (

@@ -23,6 +23,7 @@ from specwb.models.words import spread
 
 
 def is_borrowed(source: object) -> bool:
+    """Whether a source is the folder of a draft model that borrows: an adapter behind layer 0."""
     if not isinstance(source, str | Path):
         return False
     try:
@@ -33,7 +34,8 @@ def is_borrowed(source: object) -> bool:
 
 
 def borrowed(source: str | Path, target: Target) -> Target:
-    """Reads such a draft model, which then is one like any other.
+    """Reads a draft model that borrows its target's embedding and output layer; it then is one like
+    any other.
 
     The model's own forward has logits of all tokens, those of no word -inf; the backbone's output
     layer has rows for :attr:`Target.words` only, which drafting level by level reads."""
@@ -68,6 +70,7 @@ class Spread(nn.Module):
         self.register_buffer("words", words)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """``[..,H] -> [..,V]``: logits of all tokens, minus infinity of those that are no words."""
         return spread(self.rows(hidden), self.words, self.vocabulary, -torch.inf)
 
 

@@ -114,11 +114,11 @@ def check_origin(card: dict[str, Any], part: str, name: str, sha256: str | None)
         )
 
 
-def check_said(config: dict[str, Any], name: str, found: object) -> None:
+def check_field(config: dict[str, Any], name: str, actual: object) -> None:
     """Refuses a config.json that says something else than what the weights have."""
-    said = config.get(name)
-    if said is not None and (bool(said) if isinstance(found, bool) else said) != found:
-        raise HeadError(f"config.json says {name}={said!r}, the weights have {found!r}")
+    stated = config.get(name)
+    if stated is not None and (bool(stated) if isinstance(actual, bool) else stated) != actual:
+        raise HeadError(f"config.json says {name}={stated!r}, the weights have {actual!r}")
 
 
 def check_sizes(target: Target, hidden: int | None = None, vocabulary: int | None = None) -> None:

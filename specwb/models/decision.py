@@ -53,6 +53,7 @@ class DecisionModel(nn.Module):
 
 
 def net(*widths: int) -> nn.Sequential:
+    """Linear layers of these widths with a ReLU behind each, and one to a single number."""
     layers: list[nn.Module] = []
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]

@@ -113,6 +113,7 @@ class DiffusionModel(nn.Module):
         return int(self.shift and self.causal)
 
     def masks(self, k: int) -> int:
+        """How many masked places are computed for k tokens."""
         return max(k - self.spared, 0)
 
     @property
@@ -153,15 +154,15 @@ class DiffusionModel(nn.Module):
         norm, ``model.embed_tokens.mask_embedding [H]``, and ``words`` if there are any.
         """
         config, weights = described(self.net.config), self.net.state_dict()
-        own: dict[str, Any] = {"mask_token_id": self.mask_id, "ends": list(self.ends)}
-        own |= {"shift": self.shift, "causal": self.causal}
+        conventions: dict[str, Any] = {"mask_token_id": self.mask_id, "ends": list(self.ends)}
+        conventions |= {"shift": self.shift, "causal": self.causal}
         if self.net.config.tie_word_embeddings:
             del weights["lm_head.weight"]
         if self.shared:
-            own["embedding"] = "target"
+            conventions["embedding"] = "target"
         if self.words is not None:
             weights["words"] = self.words
-        write(folder, {**config, "specwb_diffusion": own}, weights, "model", card)
+        write(folder, {**config, "specwb_diffusion": conventions}, weights, "model", card)
 
 
 class SharedEmbedding(nn.Module):
@@ -183,8 +184,16 @@ class SharedEmbedding(nn.Module):
 
 
 def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
-    """One of ours, or a published Dream or LLaDA checkpoint; which it is, its ``config.json`` says
-    (``model_type``)."""
+    """Loads one of ours, or a published Dream or LLaDA checkpoint; which it is, its
+    ``config.json`` says (``model_type``).
+
+    Args:
+        source: a folder, or a hub id.
+        target: the model that verifies what it drafts; both must have the same token ids.
+    Raises:
+        HeadError: another kind of model, keys or shapes that the config does not describe, settings
+            that are not computed here, or a tokenizer with other ids.
+    """
     with opened(source, target) as stored:
         config, weights = stored.config, dict(stored.weights)
         kind = str(config.get("model_type", "")).lower()
@@ -192,33 +201,41 @@ def load_diffusion(source: str | Path, target: Target) -> DiffusionModel:
         problem = "config.json describes no model that can be built"
         with foreign(problem, HeadError), no_init_weights():
             if "specwb_diffusion" in config:
-                made = _ours(stored, target)
+                model = _ours(stored, target)
             elif kind == "dream":
-                made = _dream(stored)
+                model = _dream(stored)
             elif kind == "llada":
-                made = _llada(stored)
+                model = _llada(stored)
             else:
                 raise HeadError(
                     f"model_type {config.get('model_type')!r} is no diffusion model known here: "
                     "Dream, llada, or one of ours"
                 )
-        check_ids(stored.where, made, target)
+        check_ids(stored.where, model, target)
         if kind == "llada":
             weights = _llada_keys(weights)
-        if made.net.config.tie_word_embeddings:
+        if model.net.config.tie_word_embeddings:
             weights["lm_head.weight"] = weights.get("model.embed_tokens.weight", torch.empty(0))
-        if made.words is not None:
+        if model.words is not None:
             del weights["words"]
-        fill(made.net, weights, target)
-        made.net.tie_weights()  # which a model made without weights is not
-        made.card = stored.card
-        rotary = type(made.net.model.rotary_emb)(made.net.config)
-        made.to(target.device, target.dtype)
-        made.net.model.rotary_emb = rotary.to(target.device)  # its frequencies are float32 anywhere
-        return made.eval()
+        fill(model.net, weights, target)
+        model.net.tie_weights()  # which a model made without weights is not
+        model.card = stored.card
+        rotary = type(model.net.model.rotary_emb)(model.net.config)
+        model.to(target.device, target.dtype)
+        model.net.model.rotary_emb = rotary.to(
+            target.device
+        )  # its frequencies are float32 anywhere
+        return model.eval()
 
 
 def build(config: Any, **conventions: Any) -> DiffusionModel:
+    """A fresh model with layers of the library's: Qwen2's where the config is, else Llama's.
+
+    Args:
+        config: the library's config.
+        conventions: arguments of :class:`DiffusionModel` but the model.
+    """
     kind = Qwen2ForCausalLM if isinstance(config, Qwen2Config) else LlamaForCausalLM
     return DiffusionModel(kind(with_sdpa(config)), **conventions)
 
@@ -246,37 +263,37 @@ def _required(config: dict, key: str) -> Any:
 
 
 def _ours(stored: Stored, target: Target) -> DiffusionModel:
-    config, own = stored.config, stored.config["specwb_diffusion"]
-    if not isinstance(own, dict):
+    config, settings = stored.config, stored.config["specwb_diffusion"]
+    if not isinstance(settings, dict):
         raise HeadError("specwb_diffusion in config.json must be a table")
-    mask = _required(own, "mask_token_id")
-    told = {k: v for k, v in config.items() if k in LLAMA and k != "model_type"}
-    llama = LlamaConfig.from_dict(told)
-    how = {
-        "shift": bool(own.get("shift", True)),
-        "causal": bool(own.get("causal", True)),
-        "ends": tuple(own.get("ends", ())),
+    mask = _required(settings, "mask_token_id")
+    layers = {k: v for k, v in config.items() if k in LLAMA and k != "model_type"}
+    llama = LlamaConfig.from_dict(layers)
+    conventions = {
+        "shift": bool(settings.get("shift", True)),
+        "causal": bool(settings.get("causal", True)),
+        "ends": tuple(settings.get("ends", ())),
         "context": llama.max_position_embeddings,
     }
-    if "embedding" not in own:
-        return build(llama, mask_id=mask, **how)
-    if own["embedding"] != "target":
-        raise HeadError(f"embedding in config.json must be 'target', got {own['embedding']!r}")
+    if "embedding" not in settings:
+        return build(llama, mask_id=mask, **conventions)
+    if settings["embedding"] != "target":
+        raise HeadError(f"embedding in config.json must be 'target', got {settings['embedding']!r}")
     check_sizes(target, llama.hidden_size, llama.vocab_size)
     if mask != target.vocabulary:
         behind = f"{target.vocabulary}, behind the last token"
         raise HeadError(f"mask_token_id must be {behind}, got {mask!r}")
     words = words_in(stored.weights, target)
-    return shared(llama, target, words, **how)
+    return shared(llama, target, words, **conventions)
 
 
 def _dream(stored: Stored) -> DiffusionModel:
     """Qwen2's layers and keys; shifted. In the released models mask 151666, end of text and filling
     151643, ``<|im_end|>`` 151645."""
     mask, names = _required(stored.config, "mask_token_id"), {*LLAMA, "rope_theta", "rope_scaling"}
-    told = {k: v for k, v in stored.config.items() if k in names - {"model_type"}}
-    how: dict[str, Any] = {"shift": True, "causal": False, "ends": _ends(stored)}
-    return build(Qwen2Config.from_dict(told), mask_id=mask, context=DREAM_CONTEXT, **how)
+    layers = {k: v for k, v in stored.config.items() if k in names - {"model_type"}}
+    conventions: dict[str, Any] = {"shift": True, "causal": False, "ends": _ends(stored)}
+    return build(Qwen2Config.from_dict(layers), mask_id=mask, context=DREAM_CONTEXT, **conventions)
 
 
 _LLADA = {
@@ -330,8 +347,8 @@ def _llada(stored: Stored) -> DiffusionModel:
         },
         tie_word_embeddings=bool(config.get("weight_tying", False)),
     )
-    how: dict[str, Any] = {"shift": False, "causal": False, "ends": _ends(stored)}
-    return build(llama, mask_id=mask, context=llama.max_position_embeddings, **how)
+    conventions: dict[str, Any] = {"shift": False, "causal": False, "ends": _ends(stored)}
+    return build(llama, mask_id=mask, context=llama.max_position_embeddings, **conventions)
 
 
 def _llada_keys(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -352,8 +369,8 @@ def _ends(stored: Stored) -> tuple[int, ...]:
     turn)."""
     more = table(stored.where / "generation_config.json", LoadError)
     keys = ("eos_token_id", "pad_token_id")
-    found = [c.get(key) for c in (stored.config, more) for key in keys]
-    lists = [one if isinstance(one, list) else [one] for one in found if one is not None]
+    named = [c.get(key) for c in (stored.config, more) for key in keys]
+    lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
     return tuple(sorted({i for ids in lists for i in ids}))
 
 
@@ -370,16 +387,16 @@ def check_ids(where: Path | str, model: DiffusionModel, target: Target) -> None:
             f"{where}: the diffusion model shares the embedding of a target of {model.vocabulary} "
             f"tokens, {target.name!r} has {target.vocabulary}"
         )
-    own = _vocabulary(Path(where))
-    if own is None or target.tokenizer is None:
+    vocabulary = _vocabulary(Path(where))
+    if vocabulary is None or target.tokenizer is None:
         return
-    theirs = target.tokenizer.get_vocab()
-    plain = set(theirs) - set(target.tokenizer.get_added_vocab())
-    others = (t for t in theirs if (own[t] != theirs[t] if t in own else t in plain))
-    if (other := min(others, key=theirs.__getitem__, default=None)) is not None:
+    words = target.tokenizer.get_vocab()
+    plain = set(words) - set(target.tokenizer.get_added_vocab())
+    others = (t for t in words if (vocabulary[t] != words[t] if t in vocabulary else t in plain))
+    if (other := min(others, key=words.__getitem__, default=None)) is not None:
         raise HeadError(
-            f"{where}: tokenizer mismatch: {other!r} is id {theirs[other]} for {target.name!r} "
-            f"and {own.get(other)} for the diffusion model; "
+            f"{where}: tokenizer mismatch: {other!r} is id {words[other]} for {target.name!r} "
+            f"and {vocabulary.get(other)} for the diffusion model; "
             "use one made with the target's tokenizer"
         )
 

@@ -28,7 +28,7 @@ from specwb.models.backbone import Stack
 from specwb.models.checkpoint import (
     HeadError,
     Stored,
-    check_said,
+    check_field,
     check_sizes,
     fill,
     opened,
@@ -112,6 +112,7 @@ class EagleHead(Output, nn.Module):
 
     @property
     def blocks(self) -> list[Any]:
+        """The library's layers, in order."""
         return list(self.layers)
 
     def fuse(self, features: Tensor) -> Tensor:
@@ -193,6 +194,7 @@ class EagleHead(Output, nn.Module):
         write(folder, config, self.state_dict(), "model", card)
 
     def settings(self) -> dict[str, Any]:
+        """What its config.json says of it, next to its layers' sizes."""
         return {"bias": self.fc.bias is not None}
 
 
@@ -379,8 +381,21 @@ def eagle_config(target: Target, layers: int = 1, ffn: int | None = None) -> Lla
 def load_eagle(
     source: str | Path, target: Target, layers: tuple[int, ...] | None = None
 ) -> EagleHead:
-    """An EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it is, its
-    keys say. ``layers``: EAGLE-3's feature layers as our numbers, instead of the config's."""
+    """Loads an EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it
+    is, its keys say.
+
+    Args:
+        source: a folder, or a hub id.
+        target: the model whose states it reads.
+        layers: EAGLE-3's feature layers as our numbers, instead of the config's.
+    Returns:
+        an :class:`EagleHead`, of EAGLE-3 an :class:`Eagle3Head`, on the target's device and in its
+        number type.
+    Raises:
+        HeadError: keys or shapes are not those of such a head, the config asks for what is not
+            computed here, values are not finite, or the card names another target. The message
+            names the folder.
+    """
     with opened(source, target) as stored:
         weights, config = dict(stored.weights), stored.config
         has_norms = any(key.endswith("self_attn.q_norm.weight") for key in weights)
@@ -390,7 +405,7 @@ def load_eagle(
                 f"a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an EAGLE "
                 "head; its method is falcon"
             )
-        own = weights.pop("embed_tokens.weight", None)
+        embedding = weights.pop("embed_tokens.weight", None)
         if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
             check_fields(config)
             weights = {
@@ -402,11 +417,11 @@ def load_eagle(
             check_sizes(target, llama.hidden_size)
             has_bias = "fc.bias" in weights
             head = EagleHead(llama, llama.hidden_size, (-1,), has_bias, words_in(weights, target))
-            check_said(config, "bias", has_bias)
+            check_field(config, "bias", has_bias)
         fill(head, weights, target)
         if isinstance(head, Eagle3Head):
             _check_maps(head)
-        settle(head, own, stored, llama, target)
+        settle(head, embedding, stored, llama, target)
         return head
 
 
@@ -464,7 +479,7 @@ def _eagle3(
         )
     spoken = weights.get("lm_head.weight" if own_head else "d2t")
     rows = target.vocabulary if spoken is None else len(spoken)
-    check_said(config, "draft_vocab_size", rows)
+    check_field(config, "draft_vocab_size", rows)
     if rows == target.vocabulary:
         if bool(weights.pop("d2t", torch.zeros(1)).any()):
             raise HeadError("d2t moves tokens, though the draft vocabulary is the target's")

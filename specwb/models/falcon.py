@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
 
-from specwb.models.checkpoint import HeadError, check_said, check_sizes, fill, opened, words_in
+from specwb.models.checkpoint import HeadError, check_field, check_sizes, fill, opened, words_in
 from specwb.models.eagle import EagleHead, Past, settle, sight
 from specwb.models.eagle_config import layer_config
 from specwb.models.products import product
@@ -142,8 +142,8 @@ class FalconHead(EagleHead):
             w_ih, w_hh, b_ih, b_hh = self._weights(layer)
             zero = x.new_zeros(1, len(x), self.hidden)
             weights = (w_ih, w_hh, b_ih, b_hh)
-            how = (True, 1, 0.0, self.training, False, True)  # biases, one layer, batch first
-            out = torch.lstm(x, (zero, zero), weights, *how)[0]
+            options = (True, 1, 0.0, self.training, False, True)  # biases, one layer, batch first
+            out = torch.lstm(x, (zero, zero), weights, *options)[0]
             before = F.pad(out, (0, 0, 1, 0))[:, :-1]
             gates = F.linear(x, w_ih, b_ih + b_hh) + F.linear(before, w_hh)
             wide = torch.promote_types(gates.dtype, torch.float32)  # under autocast it is half
@@ -235,10 +235,18 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
 
 
 def load_falcon(source: str | Path, target: Target) -> FalconHead:
-    """A Falcon head from a published folder or one of ours.
+    """Loads a Falcon head from a published folder or one of ours.
 
     A published file says k (``k_mask``) and nothing of how its LSTM was run: trained one text at a
-    time, that is ``pointwise``. Ours say it in ``specwb_fusion`` and ``specwb_align``."""
+    time, that is ``pointwise``. Ours say it in ``specwb_fusion`` and ``specwb_align``.
+
+    Args:
+        source: a folder, or a hub id.
+        target: the model whose states it reads.
+    Raises:
+        HeadError: keys, shapes or settings are not those of such a head, or the card names another
+            target. The message names the folder.
+    """
     with opened(source, target) as stored:
         weights, config = dict(stored.weights), stored.config
         k = config.get("k_mask")
@@ -254,14 +262,14 @@ def load_falcon(source: str | Path, target: Target) -> FalconHead:
             )
         attention = "layers.0.self_attn.{}_proj.bias"
         qkv_bias = attention.format("q") in weights and attention.format("o") not in weights
-        check_said(config, "qkv_bias", qkv_bias)
+        check_field(config, "qkv_bias", qkv_bias)
         if not recurrent:
-            check_said(config, "bias", "fc.bias" in weights)
-        own = weights.pop("embed_tokens.weight", None)
+            check_field(config, "bias", "fc.bias" in weights)
+        embedding = weights.pop("embed_tokens.weight", None)
         check_sizes(target, llama.hidden_size)
         words, align = words_in(weights, target), config.get("specwb_align") or "right"
         bias = fusion != "linear" or "fc.bias" in weights
         head = FalconHead(llama, llama.hidden_size, k, fusion, align, bias, qkv_bias, words)
         fill(head, weights, target)
-        settle(head, own, stored, llama, target)
+        settle(head, embedding, stored, llama, target)
         return head

@@ -115,8 +115,8 @@ def _fetched(
     except Exception as error:
         # offline, unreachable, unknown or closed to this user: perhaps it was fetched before
         reason, offline = error, True
-    how = {**hub, "revision": revision, "local_files_only": offline}
-    fetch = partial(snapshot_download, repository, **how)
+    options = {**hub, "revision": revision, "local_files_only": offline}
+    fetch = partial(snapshot_download, repository, **options)
     try:
         where = Path(fetch(allow_patterns=list(SMALL)))
         for name in () if offline else names:

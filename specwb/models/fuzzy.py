@@ -119,6 +119,7 @@ class Groups:
         return logits
 
     def on(self, stack: Stack) -> Run:
+        """:meth:`run` of one stack."""
         return partial(self.run, stack)
 
     def run(

@@ -161,13 +161,13 @@ class GenericBackbone:
         count = self.config.num_hidden_layers
         text = getattr(self.inner, "language_model", self.inner)
         lists = [m for m in text.modules() if isinstance(m, nn.ModuleList)]
-        found = next((m for m in lists if len(m) == count), None)
-        if found is None:
+        layers = next((m for m in lists if len(m) == count), None)
+        if layers is None:
             raise UnsupportedModel(
                 f"the {count} layers of {type(self.inner).__name__} are in no list, so that their "
                 "outputs cannot be read"
             )
-        return list(found)
+        return list(layers)
 
     def _cache_sizes(self) -> list[tuple[int, int]]:
         filled = DynamicCache()

@@ -150,23 +150,23 @@ def _convert(name: str, sha256: str, file: Path, dtype: torch.dtype) -> Path:
     check_fits(size, memory, name)
     place = _place(sha256, dtype)
     logger.warning("%s: writing its weights to %s once, %s", name, place, gib(size))
-    with whole_folder(place) as made, quiet():
+    with whole_folder(place) as folder, quiet():
         model = weights(file.parent, config, dtype, name, None, {"gguf_file": file.name})
         # its weights are ordinary ones now
         vars(model.config).pop("quantization_config", None)
         model.is_quantized, model.hf_quantizer = False, None
-        model.save_pretrained(made)
+        model.save_pretrained(folder)
         try:
-            tokenizer(file.parent, name, file.name).save_pretrained(made)
+            tokenizer(file.parent, name, file.name).save_pretrained(folder)
         except LoadError as error:  # tokenizer= may give another
             logger.warning("%s", error)
         matrices = _matrices(file)
         if matrices in (["F16"], ["BF16"]):  # what dtype="auto" is on CUDA
-            settings = table(made / "config.json", LoadError)
+            settings = table(folder / "config.json", LoadError)
             settings["dtype"] = {"F16": "float16", "BF16": "bfloat16"}[matrices[0]]
-            (made / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
+            (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
         card = {"source": file.name, "gguf_sha256": sha256, "matrices": matrices}
-        (made / CARD).write_text(json.dumps(card, indent=1) + "\n")
+        (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
     return place
 
 

@@ -103,8 +103,8 @@ class KangarooAdapter(Output, nn.Module):
         h = self.hidden = config.hidden_size
         v = self.vocabulary = config.vocab_size
         make: Any = AttentionLayer if adapter == "attention" else LlamaDecoderLayer
-        many = [make(config, i) for i in range(config.num_hidden_layers)]
-        self.layers = nn.ModuleList([TwoLinears(config)] if adapter == "mlp" else many)
+        layers = [make(config, i) for i in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList([TwoLinears(config)] if adapter == "mlp" else layers)
         self.norm = LlamaRMSNorm(h, config.rms_norm_eps)
         self.lm_head = nn.Linear(h, v, bias=False) if own_head else None
         self.register_buffer("words", words)
@@ -156,25 +156,38 @@ class KangarooAdapter(Output, nn.Module):
         return rms(hidden, self.norm)
 
     def save(self, folder: Path, card: dict | None = None) -> None:
-        own = {"exit_layer": self.exit, "adapter": self.adapter}
-        own["own_head"] = self.lm_head is not None
-        write(folder, {**described(self.config), **own}, self.state_dict(), "model", card)
+        config = {
+            **described(self.config),
+            "exit_layer": self.exit,
+            "adapter": self.adapter,
+            "own_head": self.lm_head is not None,
+        }
+        write(folder, config, self.state_dict(), "model", card)
 
 
 def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -> KangarooAdapter:
-    """An adapter from a published folder or one of ours. ``exit``: the exit layer of a file that
-    does not say it."""
+    """Loads an adapter from a published folder or one of ours.
+
+    Args:
+        source: a folder, or a hub id.
+        target: the model whose states at the exit layer it reads.
+        exit: the exit layer of a file that does not say it; 0 is the embedding, i the output of
+            layer i.
+    Raises:
+        HeadError: the exit layer is unknown, does not exist or is another one; keys, shapes or
+            settings are not those of such an adapter; or the card names another target.
+    """
     with opened(source, target) as stored:
         config, depth = stored.config, len(target.backbone.layers)
-        said = config.get("exit_layer")
-        if said is None and exit is None:
+        stated = config.get("exit_layer")
+        if stated is None and exit is None:
             raise HeadError(
                 "config.json does not say the exit layer; name it with exit= (the published "
                 "adapters: 2 for 7B, 3 for 13B)"
             )
-        if said is not None and exit not in (None, said):
-            raise HeadError(f"trained on the states of layer {said}, not of layer {exit}")
-        layer = exit if said is None else said
+        if stated is not None and exit not in (None, stated):
+            raise HeadError(f"trained on the states of layer {stated}, not of layer {exit}")
+        layer = exit if stated is None else stated
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
             raise HeadError(
                 f"exit layer {layer!r} does not exist: it must be one of 0..{depth - 1}, with a "
@@ -182,9 +195,9 @@ def load_kangaroo(source: str | Path, target: Target, exit: int | None = None) -
             )
         llama = layer_config(config)
         check_sizes(target, llama.hidden_size, llama.vocab_size)
-        adapter, words = config.get("adapter", "attention"), words_in(stored.weights, target)
-        own_head = bool(config.get("own_head", False))
-        made = KangarooAdapter(llama, layer, adapter, own_head, words)
-        fill(made, stored.weights, target)
-        move_to(made, stored, llama, target)
-        return made.requires_grad_(False)
+        kind, own_head = config.get("adapter", "attention"), bool(config.get("own_head", False))
+        words = words_in(stored.weights, target)
+        adapter = KangarooAdapter(llama, layer, kind, own_head, words)
+        fill(adapter, stored.weights, target)
+        move_to(adapter, stored, llama, target)
+        return adapter.requires_grad_(False)

@@ -70,9 +70,9 @@ def run_paths(
     extent = prefix + width
     cache = backbone.cache(rows * paths, extent)
     # this copy is the layout's price
-    for own, theirs in zip(cache.parts, state.cache.parts, strict=True):
-        copies = own.data[:, :, :prefix].unflatten(1, (rows, paths))
-        copies.copy_(theirs.data[:, :, None, :prefix])
+    for copy, cached in zip(cache.parts, state.cache.parts, strict=True):
+        copies = copy.data[:, :, :prefix].unflatten(1, (rows, paths))
+        copies.copy_(cached.data[:, :, None, :prefix])
     place = Place.behind(positions, extent, backbone.dtype)
     hidden, states = backbone.run(x, place, cache, first=first, features=features)
 
@@ -83,7 +83,7 @@ def run_paths(
     row = torch.arange(rows, device=base.device)[:, None] * paths + where // width
     source = (row * extent + base + where % width).flatten()
     slots = base + torch.arange(n, device=base.device)
-    for own, theirs in zip(cache.parts, state.cache.parts, strict=True):
-        entries = own.flat[first:].index_select(1, source.to(own.data.device))
-        theirs.flat[first:].index_copy_(1, theirs.index(slots.to(own.data.device)), entries)
+    for copy, cached in zip(cache.parts, state.cache.parts, strict=True):
+        entries = copy.flat[first:].index_select(1, source.to(copy.data.device))
+        cached.flat[first:].index_copy_(1, cached.index(slots.to(copy.data.device)), entries)
     return of_nodes(hidden), None if states is None else of_nodes(states)

@@ -104,8 +104,8 @@ def load(
     """
     library = {key: value for key, value in library.items() if value is not None}
     if isinstance(source, Target | nn.Module) and (ranks is not None or library):
-        what = "=, ".join(library) or "ranks"
-        raise LoadError(f"{what}= is of a folder or hub id, not of a model loaded already")
+        arguments = "=, ".join(library) or "ranks"
+        raise LoadError(f"{arguments}= is of a folder or hub id, not of a model loaded already")
     if isinstance(source, Target):
         return source
     if ranks is not None and not isinstance(ranks, Ranks):
@@ -137,46 +137,28 @@ def load(
         reading.tell_unused(model.generation_config, target.name)
         return target
     name = str(source)
-    lab = LAB.get(name)
-    place, file = gguf.split(_place(source), library.pop("gguf_file", None))
-    hub = {key: library.pop(key) for key in HUB if key in library}
-    folder, fetched = folder_of(place, SAFE if file is None else (file,), **hub)
-    # the folder that the hub's files are kept in is named by the commit
-    commit = folder.name if fetched and re.fullmatch("[0-9a-f]{40}", folder.name) else None
-    if file is not None:
-        wanted = dtype if dtype == "auto" else resolve_dtype(dtype, on)
-        folder = _converted(folder / file, name, wanted)
-    config = _config(folder, name)
-    card, tensors = card_of(folder), stored_tensors(folder)
-    stored = getattr(config, "quantization_config", None) is not None
-    quantised = stored or "quantization_config" in library
-    if dtype == "auto" and (on.type == "cuda" or quantised) and lab is None:
-        kind: Any = "auto"
-    else:
-        kind = resolve_dtype(dtype, on)
-        if dtype == "auto" and not (lab or ranks or "device_map" in library):
-            kind = _cpu_dtype(tensors, card, on, name)
-    # a map is accelerate's to fill, and what fewer bits take is not known
-    if ranks is None and "device_map" not in library and (stored or not quantised):
-        check_fits(weight_bytes(tensors, kind), on, name)
-    if quantised:
-        library.setdefault("device_map", {"": on})  # where they are made; they cannot be moved
+    folder, commit = _folder(
+        source, library, dtype if dtype == "auto" else resolve_dtype(dtype, on)
+    )
+    config, card = _config(folder, name), card_of(folder)
+    kind = _placed(folder, config, card, name, dtype, on, ranks, library)
     if tokenizer is None:
         tokenizer = reading.tokenizer(folder, name)
     reading.check_words(tokenizer, text_config(config).vocab_size, str(folder))
     use_template(tokenizer, template)
     model = reading.weights(folder, config, kind, name, ranks, library)
-    # of weights that were made from a GGUF file: their own bytes depend on the library's version
-    sha256 = card.get("gguf_sha256")
-    beside = None if fetched or sha256 is not None else folder.parent
-    if lab == "target" or sha256 == smol.SHA256:
-        beside = data_dir() / ("lab" if lab else smol.NAME)
-    draft = "lab-draft" if lab == "target" else None
     if "device_map" not in library:
         model = model.to(on)
-    target = Target(model.eval(), tokenizer, name, draft, folder, beside, generic)
+    lab = LAB.get(name)
+    # of weights that were made from a GGUF file: their own bytes depend on the library's version
+    sha256 = card.get("gguf_sha256")
+    heads = None if commit is not None or sha256 is not None else folder.parent
+    if lab == "target" or sha256 == smol.SHA256:
+        heads = data_dir() / ("lab" if lab else smol.NAME)
+    draft = "lab-draft" if lab == "target" else None
+    target = Target(model.eval(), tokenizer, name, draft, folder, heads, generic)
     reading.tell_unused(model.generation_config, name)
-    target.revision = commit
+    target.revision = commit or None
     sha256 = check_weights(folder, card) or sha256
     if sha256 is not None:
         target.sha256 = sha256
@@ -184,6 +166,49 @@ def load(
         target.draft = str(own)
     target.agreed = None if ranks is None else ranks.agreed
     return target
+
+
+def _folder(
+    source: str | Path, library: dict[str, Any], dtype: str | torch.dtype
+) -> tuple[Path, str | None]:
+    """The folder of a model that is named, and of one from the hub its commit ("" where the cache
+    does not say it). Takes the arguments that say how files are had out of ``library``."""
+    place, file = gguf.split(_place(source), library.pop("gguf_file", None))
+    hub = {key: library.pop(key) for key in HUB if key in library}
+    folder, fetched = folder_of(place, SAFE if file is None else (file,), **hub)
+    # the folder that the hub's files are kept in is named by the commit
+    commit = None
+    if fetched:
+        commit = folder.name if re.fullmatch("[0-9a-f]{40}", folder.name) else ""
+    return (folder if file is None else _converted(folder / file, str(source), dtype)), commit
+
+
+def _placed(
+    folder: Path,
+    config: Any,
+    card: dict[str, Any],
+    name: str,
+    dtype: str | torch.dtype,
+    device: torch.device,
+    ranks: Ranks | None,
+    library: dict[str, Any],
+) -> str | torch.dtype:
+    """The number type that weights are loaded in, "auto" for the stored one, after a check that
+    they fit on the device; quantised ones are made there, since they cannot be moved."""
+    tensors, is_lab = stored_tensors(folder), name in LAB
+    stored = getattr(config, "quantization_config", None) is not None
+    quantised = stored or "quantization_config" in library
+    kind: str | torch.dtype = "auto"
+    if dtype != "auto" or is_lab or not (device.type == "cuda" or quantised):
+        kind = resolve_dtype(dtype, device)
+        if dtype == "auto" and not (is_lab or ranks or "device_map" in library):
+            kind = _cpu_dtype(tensors, card, device, name)
+    # a map is accelerate's to fill, and what fewer bits take is not known
+    if ranks is None and "device_map" not in library and (stored or not quantised):
+        check_fits(weight_bytes(tensors, kind), device, name)
+    if quantised:
+        library.setdefault("device_map", {"": device})
+    return kind
 
 
 def _cpu_dtype(tensors: list, card: dict, device: torch.device, name: str) -> torch.dtype:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specwb.models.checkpoint import HeadError, check_said, fill, opened, words_in, write
+from specwb.models.checkpoint import HeadError, check_field, fill, opened, words_in, write
 from specwb.models.target import Target
 from specwb.models.words import Worded, rows_of
 
@@ -137,7 +137,15 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
 
     How many heads there are is read from the file: the published Vicuna v1.3 configs say 2 where
     the files hold 5. With several blocks a head, files may hold each block or, as the published
-    code does, the shared one under every number."""
+    code does, the shared one under every number.
+
+    Args:
+        folder: a folder, or a hub id.
+        target: the model whose last hidden states the heads read.
+    Raises:
+        HeadError: keys or shapes are not those of such heads, the config asks for more than there
+            are, or the card names another target.
+    """
     with opened(folder, target, _FILES, _is_of_heads) as stored:
         weights, config = dict(stored.weights), stored.config
         words = words_in(weights, target)
@@ -155,7 +163,7 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
         count = config.get("medusa_num_heads", heads)
         if count is not None and (type(count) is not int or not 1 <= count <= heads):
             raise HeadError(f"config.json says medusa_num_heads={count!r}, the file holds {heads}")
-        check_said(config, "medusa_num_layers", blocks)
+        check_field(config, "medusa_num_layers", blocks)
         hidden, shared = target.backbone.config.hidden_size, bool(config.get("shared_head"))
         module = MedusaHeads(hidden, target.vocabulary, heads, blocks, shared, words)
         module.card = stored.card

@@ -67,13 +67,8 @@ class PathScorer(nn.Module):
         self.weight = nn.Parameter(torch.ones(places))
         self.copies = nn.Parameter(torch.zeros(places))
         self.gate = nn.Linear(hidden, rank, bias=False)
-        nn.init.zeros_(self.gate.weight)
         self.before, self.after = nn.Linear(size, rank, bias=False), nn.Linear(size, rank)
         self.own = nn.Linear(size, 1, bias=False)
-        for part in (self.before, self.after):
-            nn.init.normal_(part.weight, 0, size**-0.5 * rank**-0.25 / 2)
-        nn.init.zeros_(self.own.weight)
-        nn.init.zeros_(self.after.bias)
 
     def forward(
         self, anchor: Tensor, ids: Tensor, logq: Tensor, states: Tensor, follows: Tensor
@@ -96,12 +91,9 @@ class PathScorer(nn.Module):
         x = self.table(tokens).detach().to(dtype) * self.scale
         gate = 1 + self.gate(nn.functional.rms_norm(states, states.shape[-1:]))
         a, b = self.before(x[:, :-1]) * gate[:, :, None], self.after(x[:, 1:])
-        own = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
-        scores = a @ b.transpose(-1, -2) + own[:, :, None]
+        unary = self.weight[:k, None] * known + self.own(x[:, 1:])[..., 0]
+        scores = a @ b.transpose(-1, -2) + unary[:, :, None]
         scores = scores + self.copies[:k, None, None] * follows.to(dtype)
-        scores = scores.to(
-            torch.promote_types(scores.dtype, torch.float32)
-        )  # of autocast's bfloat16
         return scores.masked_fill((logq == -torch.inf)[:, :, None], -torch.inf)
 
     def save(self, folder: Path, card: dict[str, Any] | None = None) -> None:

@@ -345,6 +345,7 @@ def _choose(known: _Known, weight: Tensor, tokens: int) -> str:
 
 
 def choices() -> Choices:
+    """This process' choices, read from the user's cache when they are first needed."""
     global _choices
     if _choices is None:
         _choices = Choices()
@@ -404,6 +405,7 @@ def forget() -> None:
 
 
 def packed_bytes() -> int:
+    """Bytes that packed copies of weights take now."""
     return sum(
         (k.sample is not None and (w := k.ref()) is not None and w.nbytes) or 0
         for k in _known.values()

@@ -43,6 +43,11 @@ def prompt_name(i: int, count: int) -> str:
 
 
 def check_room(rows: Sequence[Sequence[int]], more: int, model: str, context: int) -> None:
+    """Checks that rows of token ids leave room for ``more`` tokens in the context of ``model``.
+
+    Raises:
+        PromptError: one does not; the message names the row.
+    """
     for i, row in enumerate(rows):
         if len(row) + more > context:
             raise PromptError(

@@ -125,10 +125,10 @@ class Ranks:
 
     def gone(self, error: BaseException) -> bool:
         """Whether this is what a collective says when another rank does not take part."""
-        said = str(error).lower()
+        message = str(error).lower()
         words = ("gloo", "nccl", "connection", "timed out", "timeout")
         return isinstance(error, RuntimeError) and (
-            isinstance(error, dist.DistError) or any(word in said for word in words)
+            isinstance(error, dist.DistError) or any(word in message for word in words)
         )
 
     def agreed(self, x: Tensor) -> Tensor:
@@ -250,12 +250,12 @@ def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) 
         "cuda" if torch.cuda.is_available() else "cpu"
     )  # the device that the library parts models over
     if reads and parted == size > 1:
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, distributed_config=DistributedConfig(tp_plan="auto", tp_size=size), **settings
         )
-        return found
-    found = AutoModelForCausalLM.from_pretrained(folder, **settings)
-    model, report = found
+        return loaded
+    loaded = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    model, report = loaded
     if parted > 1:
         mesh = dist.init_device_mesh(
             ranks.device.type, (size // parted, parted), mesh_dim_names=("copy", "tp")
@@ -263,8 +263,8 @@ def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) 
         named, plan = dict(model.named_parameters()), dict[str, str]()
         for name, module in model.named_modules():
             if style := model.tp_plan.get(replace_layer_number_by_wildcard(name)):
-                own = [f"{name}.{weight}" for weight, _ in module.named_parameters(recurse=False)]
-                plan |= dict.fromkeys([name, *(weight for weight in own if weight in named)], style)
+                keys = [f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)]
+                plan |= dict.fromkeys([name, *filter(named.__contains__, keys)], style)
         apply_tensor_parallelism(model, mesh, plan)
         model.tie_weights()
     return model, report
@@ -336,13 +336,13 @@ class RankGroups(Groups):
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
         assert self.ranks is not None
         size = self.ranks.size
-        own = tuple(i for i in group if i in self.held)
-        if len(own) > 1 and not at.causal:
-            outs = self.fused.together(stack, own, x, at, self.held[own[0]])
+        mine = tuple(i for i in group if i in self.held)
+        if len(mine) > 1 and not at.causal:
+            outs = self.fused.together(stack, mine, x, at, self.held[mine[0]])
         else:
-            outs = [stack.attention(i, stack.inputs(i, x), at, self.held[i]) for i in own]
+            outs = [stack.attention(i, stack.inputs(i, x), at, self.held[i]) for i in mine]
         if len(group) == 1:
-            out = outs[0].contiguous() if own else torch.empty_like(x)
+            out = outs[0].contiguous() if mine else torch.empty_like(x)
             dist.broadcast(out, self.owner[group[0]])
             return [out]
         each = -(-len(group) // size)

@@ -88,6 +88,11 @@ def _keys_of(settings: dict[str, Any], value: Any) -> list[str]:
 
 
 def tokenizer(folder: Path, name: str, gguf_file: str | None = None) -> Any:
+    """The library's tokenizer of a folder, or of a GGUF file in it.
+
+    Raises:
+        LoadError: there is none, or one without words.
+    """
     from transformers import AutoTokenizer
 
     of_file = {} if gguf_file is None else {"gguf_file": gguf_file}

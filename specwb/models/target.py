@@ -57,6 +57,7 @@ def backbone_of(model: Any, generic: bool = False) -> Backbone:
 
 
 def check_target(target: object) -> None:
+    """Checks that a target is one that :func:`specwb.load` returns."""
     if not isinstance(target, Target):
         kind = type(target).__name__
         given = f"{kind} {target!r}" if isinstance(target, str) else kind
@@ -64,6 +65,7 @@ def check_target(target: object) -> None:
 
 
 def memory_hash(module: nn.Module) -> str:
+    """The sha256 of a module's weights as they are in memory, in hexadecimal digits."""
     digest = hashlib.sha256()
     for name, weight in sorted(module.state_dict().items()):
         flat = weight.detach().cpu().contiguous().flatten()
@@ -172,6 +174,7 @@ class Target:
         return self._loaded[key][1]
 
     def check_hooks(self) -> None:
+        """Checks that nothing was put on the model's modules that its way to run would ignore."""
         (check_whole if self.backbone.whole else check_unhooked)(self.model, self.name)
 
     @cached_property
@@ -220,10 +223,12 @@ class Target:
 
     @property
     def vocabulary(self) -> int:
+        """How many token ids it has logits for."""
         return self.backbone.vocabulary
 
     @property
     def drafts(self) -> int:
+        """How many tokens it may draft: its words, where it borrows an output layer."""
         return self.vocabulary if self.words is None else len(self.words)
 
     def open(

@@ -32,9 +32,9 @@ def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
     # numbers made in inference mode have no version
     versions = (None if x.is_inference() else x._version for x in parts)
     state = tuple((x.data_ptr(), v, x.dtype) for x, v in zip(parts, versions, strict=True))
-    made = _rows.setdefault(lm_head, {})
+    cached = _rows.setdefault(lm_head, {})
     key = words.cpu().numpy().tobytes()
-    if key not in made or made[key][0] != state:
+    if key not in cached or cached[key][0] != state:
         with torch.no_grad(), torch.inference_mode(False):
             ids = words.to(lm_head.weight.device)
             weight, bias = lm_head.weight.detach()[ids], lm_head.bias
@@ -42,8 +42,8 @@ def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
             rows.weight = nn.Parameter(weight, requires_grad=False)
             if bias is not None:
                 rows.bias = nn.Parameter(bias.detach()[ids], requires_grad=False)
-        made[key] = state, rows
-    return made[key][1]
+        cached[key] = state, rows
+    return cached[key][1]
 
 
 def spread(values: Tensor, words: Tensor | None, vocabulary: int, other: float) -> Tensor:
@@ -61,6 +61,7 @@ class Worded:
     words: Tensor | None
 
     def size(self, target: Any) -> int:
+        """How many tokens it drafts: its words, or the target's."""
         return target.vocabulary if self.words is None else len(self.words)
 
 

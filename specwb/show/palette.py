@@ -8,9 +8,7 @@ and on black.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from itertools import count
 
 TARGET = "#0072B2"  # blue: p, and the bonus token, which the target writes
 DRAFT = "#E69F00"  # orange: q, and draft tokens that nobody has judged yet
@@ -51,29 +49,14 @@ PALETTE: tuple[Look, ...] = (
     ("#997700", "dash", "triangle-down"),
     ("#8C8C8C", "dot", "cross"),
 )
-"""Colour, dash and marker of methods and other series without a colour of their own."""
-
-
-# the number of each method's look: relatives, eight apart, have a colour in common
-_OF_METHODS = {"ar": 0, "eagle": 1, "medusa": 2, "pld": 3, "sps": 4, "mcsd": 5, "kangaroo": 6}
-_OF_METHODS |= {"falcon": 7, "eagle2": 9, "diffuspec": 10, "lookahead": 11, "easyspec": 12}
-_OF_METHODS |= {"mcsd_ti": 13, "falcon_dynamic": 15, "eagle3": 17}
+"""Colour, dash and marker of the series of a figure, in their order."""
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A colour, dash and marker for each name, in their order; all of the first 64 differ.
-
-    A method, with or without options, has the same look in every figure; a second one of the same
-    method has its colour. Other names get what is left.
-    """
+    """A colour, dash and marker for each name, in their order; all of the first 64 differ."""
     many = len(PALETTE)
-    methods = {name: _OF_METHODS.get(re.split(r"\W", name)[0]) for name in names}
-    numbers: dict[str, int] = {}
-    for name, own in sorted(methods.items(), key=lambda pair: pair[1] is None):
-        free = count() if own is None else count(own, many)
-        numbers[name] = next(i for i in free if i not in numbers.values())
     found = {}
-    for i, name in ((numbers[name], name) for name in methods):
+    for i, name in enumerate(dict.fromkeys(names)):
         _, dash, symbol = PALETTE[(i + i // many) % many]
         found[name] = (PALETTE[i % many][0], dash, symbol)
     return found

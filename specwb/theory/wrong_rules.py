@@ -39,9 +39,7 @@ from specwb.theory.exact import (
     rejection,
     rrs,
     rrsw,
-    skewed,
     target_distribution,
-    tests_along,
     traversal_tests,
     trees,
     tv,
@@ -69,8 +67,6 @@ class WrongRule:
         parents: The parents of a tree's nodes.
         node: The rule over fractions at one node; None for whole trees.
         tree: The rule over fractions for whole trees; None for one node.
-        models: The kind of models that shows it, as :func:`specwb.theory.instances.models` names
-            it.
     """
 
     name: str
@@ -80,7 +76,6 @@ class WrongRule:
     parents: tuple[int, ...]
     node: NodeRule | None = None
     tree: Outcomes | None = None
-    models: str = "dense"
 
     @property
     def k(self) -> int:
@@ -313,10 +308,9 @@ def _in_trees(
     parents: tuple[int, ...],
     original: str,
     wrong: str,
-    models: str = "dense",
 ) -> None:
     """Add a rule for whole trees to :data:`WRONG_RULES`."""
-    WRONG_RULES[name] = WrongRule(name, wrong, original, scheme, parents, None, tree, models)
+    WRONG_RULES[name] = WrongRule(name, wrong, original, scheme, parents, None, tree)
 
 
 def uncapped_tests(
@@ -344,31 +338,6 @@ _in_trees(
     (-1, 0, 1),
     "block",
     "a whole block is kept with the uncapped ratio (HSD)",
-)
-
-
-def other_ties_tests(
-    target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
-) -> list[Test]:
-    """Wrong: greedy multi-path block verification selects the largest path with ties in p/q broken
-    the other way than in ``q_skew``."""
-    k = count_paths(parents)
-
-    def rank(path: Tokens) -> list[tuple[Fraction, int]]:
-        return [(target(path[:i])[x] / draft(path[:i])[x], -x) for i, x in enumerate(path)]
-
-    selected = max((path for path in paths[-k:] if path is not None), key=rank)
-    return tests_along(target, skewed(target, draft, k), selected)
-
-
-_in_trees(
-    "gbv_other_ties",
-    decided(other_ties_tests),
-    "IID",
-    (-1, 0, 0),
-    "gbv",
-    "paths are selected and ranked with ties broken differently",
-    "tied",
 )
 
 

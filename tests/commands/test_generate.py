@@ -170,12 +170,6 @@ def test_a_terminal_tells_draft_tokens_from_bonus_tokens(monkeypatch, capsys, la
     assert all(bool(line) is (colour == "32") for colour, line, _ in pieces)
 
 
-def test_no_color_is_obeyed(monkeypatch, capsys):
-    monkeypatch.setenv("NO_COLOR", "1")
-    _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8", terminal=True)
-    assert "\x1b" not in out + err
-
-
 def test_a_prompt_from_standard_input(monkeypatch, capsys):
     wanted = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8")[1]
     assert call(monkeypatch, capsys, "-", "--max-new-tokens", "8", stdin=PROMPT)[1] == wanted
@@ -220,7 +214,6 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
     [
         ([""], "the prompt is empty; give a text"),
         (["-"], "the prompt is empty; give a text"),
-        (["", "--chat"], "the prompt is empty; give a text"),
         ([PROMPT, "--chat", "--system", ""], "--system is empty; give a text"),
         ([PROMPT, "--template", "vicuna"], "--template is of a chat; give --chat"),
         (

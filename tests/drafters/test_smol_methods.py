@@ -8,7 +8,7 @@ import torch
 import specwb
 from specwb.engine.methods import that_run
 from specwb.lab.bench.compare import usual
-from specwb.lab.bench.ties import same_texts
+from specwb.lab.bench.ties import agreements
 from specwb.models import smol
 from specwb.models.gguf import cached
 from specwb.models.questions import load_prompts
@@ -65,7 +65,5 @@ def test_a_learned_walk_writes_what_generate_writes(target, prompts, generated):
 
 def writes(method: specwb.Method, target, prompts, generated) -> None:
     texts = specwb.decode(target, prompts, method, max_new_tokens=TOKENS).tokens
-    same = same_texts(
-        target, [[p] for p in prompts], [[t] for t in generated], {"it": [[t] for t in texts]}
-    )
-    assert not same["it"].others, same["it"]
+    same = agreements(target, list(zip(prompts, generated, strict=True)), {"it": texts})["it"]
+    assert not same.others, same

@@ -8,11 +8,8 @@ import pytest
 import tiny
 import torch
 
-from specwb.lab.bench.statistics import mean_and_error, ratio_and_error
 from specwb.lab.evaluation import acceptance
 from specwb.theory import analysis
-
-KS = (1, 2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +31,6 @@ def test_distributions_are_the_models_after_each_beginning(distributions):
     assert (p - q).abs().sum(-1).min() > 0.05
 
 
-def test_no_rule_beats_the_optimum_of_its_sampling_scheme(distributions):
-    rates = acceptance.rates(*distributions, KS)
-    assert rates.shape == (3, 3, len(acceptance.COLUMNS))
-    column = {name: rates[..., i] for i, name in enumerate(acceptance.COLUMNS)}
-    for rule, scheme in analysis.DRAWN.items():
-        margin = 3e-2 if rule == "rrsw" else 1e-9
-        assert (column[rule] <= column[f"optimum {scheme}"] + margin).all(), rule
-    # these two rules are the optimum of their schemes
-    for rule in ("point", "top_and_sample"):
-        torch.testing.assert_close(column[rule], column[f"optimum {rule}"], atol=1e-9, rtol=0)
-    torch.testing.assert_close(column["rrs"][1], analysis.rrs_rate(*distributions, 2))
-    torch.testing.assert_close(column["rrsw"][0], column["rejection"][0])
-    assert (column["rrs"][2] > column["rejection"][2]).all()
-
-
 def test_the_noise_of_positions_is_independent():
     """What is estimated of one and the same position four times is not estimated alike."""
     generator = torch.Generator().manual_seed(0)
@@ -60,13 +42,6 @@ def test_the_noise_of_positions_is_independent():
     again, other = (analysis.rrsw_estimate(p, q, 4, samples=8, seed=s)[0] for s in (0, 1))
     assert again.tolist() == rates.tolist()
     assert not set(other.tolist()) & set(rates.tolist())
-
-
-def test_positions_are_different_and_within():
-    draw = acceptance.random_positions
-    assert draw(5, 9, 0) == [0, 1, 2, 3, 4]
-    assert len(set(draw(100, 20, 1))) == 20
-    assert draw(100, 20, 1) != draw(100, 20, 2)
 
 
 def record(domain: str, positions: list[dict[str, float]], k: int = 2) -> dict:
@@ -109,17 +84,3 @@ def test_table_by_hand():
     # one prompt has no error: what is behind is behind
     assert frame.loc["prose", "point"]["verdict"] == "point"
     assert frame.loc["all", "rrs"]["prompts"] == 4
-
-
-def test_errors_by_hand():
-    assert mean_and_error([1, 2, 3, 6]) == (3, pytest.approx(math.sqrt(14 / 3 / 4)))
-    assert math.isnan(mean_and_error([1])[1])
-    # 4/2, with the deviations (1 - 2, 7 - 6) / 2 of (1, 1) and (7, 3)
-    ratio, error = ratio_and_error([(1, 1), (7, 3)])
-    assert (ratio, error) == (2, pytest.approx(math.sqrt(0.5 / 2)))
-    assert math.isnan(ratio_and_error([(1, 0)])[0])
-
-
-def test_records_of_other_rules_are_refused():
-    with pytest.raises(ValueError, match="measure them again"):
-        acceptance.table([{"temperature": 1.0, "domain": "x", "ks": [1], "rates": [[[0.5]]]}])

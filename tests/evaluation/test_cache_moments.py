@@ -41,13 +41,6 @@ def test_entries_are_where_the_theorem_says(inside):
         assert kept == 4 or row[known + 1 + kept] == 2
 
 
-def test_a_later_step_begins_behind_the_first(inside):
-    target, method = inside
-    kept = specwb.decode(target, TEXT, method, max_new_tokens=10, eos=()).accepted_lengths[0][0]
-    _, _, first = cache_moments(target, TEXT, method, step=1)
-    assert first == len(TEXT) + kept + 1 - BEFORE
-
-
 def test_another_method_is_refused():
     with pytest.raises(ValueError, match=r"a chain of kangaroo's, got 'pld'"):
         cache_moments(tiny.target(), TEXT, "pld")

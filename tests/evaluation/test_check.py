@@ -145,22 +145,6 @@ def test_two_runs_have_one_p_value_which_is_uniform():
     assert pytest.approx(ALARM) == AT_ONCE + (DOUBT - AT_ONCE) * AGAIN
 
 
-def test_a_test_in_doubt_is_made_again_with_other_seeds():
-    runs = []
-
-    def run(rows: int, seed: int) -> Joint:
-        runs.append((rows, seed))
-        return Joint(90.0 if rows == 100 else 50.0, 60, rows)
-
-    assert AT_ONCE < Joint(90.0, 60, 100).own < DOUBT
-    test = decided(run, 100, 5)
-    assert [rows for rows, _ in runs] == [100, 400]
-    assert len({seed for _, seed in runs}) == 2
-    assert test.first == Joint(90.0, 60, 100).own
-    assert test.pvalue == pytest.approx(AT_ONCE + (DOUBT - AT_ONCE) * Joint(50.0, 60, 400).own)
-    assert not test.failed
-
-
 def test_three_tokens_after_others_are_those_of_the_target():
     """The others are written whatever the draft says; then the target's distribution is back."""
     target, draft = small()

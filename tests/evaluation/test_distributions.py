@@ -8,7 +8,6 @@ import tiny
 import torch
 
 from specwb.lab.evaluation.distributions import distributions_after
-from specwb.theory import analysis
 
 TEXT = [1, 2, 3, 4]
 
@@ -28,21 +27,6 @@ def test_distributions_are_the_models(temperature):
     for prefix in ((), (5, 6, 7), (5,), (9, 6), (5, 6, 7, 8), ()):
         expected = directly(model, [*TEXT, *prefix], temperature)
         assert distribution(prefix) == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_prefix_is_scored_once(monkeypatch):
-    model, sizes = tiny.draft(), []
-    score = model.score
-    monkeypatch.setattr(
-        model, "score", lambda state, draft: sizes.append(draft.tree.n) or score(state, draft)
-    )
-    distribution = distributions_after(model, TEXT)
-    tree = analysis.dynamic_tree(distribution, 6, 3, 6)
-    analysis.expected_point(distribution, tree)
-    assert len(sizes) <= 1 + 2 * 6
-    before = len(sizes)
-    distribution(())
-    assert len(sizes) == before
 
 
 def test_a_prefix_is_no_longer_than_was_said():

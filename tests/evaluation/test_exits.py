@@ -8,7 +8,7 @@ import tiny
 
 import specwb
 from specwb.drafters.stopping import Entropy, Top
-from specwb.lab.evaluation.exits import Rounds, Simulation, every_round
+from specwb.lab.evaluation.exits import Rounds, every_round
 
 
 def random_rounds(rng: np.random.Generator, positions: int = 40, depth: int = 7) -> Rounds:
@@ -68,13 +68,6 @@ def test_simulating_is_decoding(spec):
         assert simulated.cr == pytest.approx(1 + ctar)
         assert simulated.wasted == pytest.approx(simulated.mean_drafted - simulated.cr + 1)
     assert len(lengths) > 2
-
-
-def test_a_speedup_is_tokens_over_seconds():
-    """Of two steps, with 3 and 1 levels drafted, all kept and none."""
-    steps = Simulation([3, 0], [3, 1], [0, 0])
-    assert steps.speedup(lambda drafted: 2.0 * drafted) == 5 / 8
-    assert steps.speedup(lambda drafted: 2.0 * drafted, plain=1.6) == 1
 
 
 def test_methods_that_cannot_be_simulated():

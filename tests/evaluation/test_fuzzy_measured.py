@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 import tape
@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 import specwb
-from specwb.lab.bench import measure
 from specwb.lab.evaluation import fuzzy
 from specwb.models.fuzzy import grouping
 
@@ -98,23 +97,6 @@ def test_drift_is_of_the_steps_that_the_engine_decodes(pair):
     assert [step["places"] for step in steps] == positions
 
 
-def test_drift_is_of_prompts_with_own_seeds(pair):
-    """Of two equal prompts the second is sampled with the next seed."""
-    target, draft = pair
-    method = specwb.method("easyspec:gamma=3,calibrate=false", target, draft=draft)
-    prompt, settings = tiny.PROMPTS[0], {"temperature": 1.0, "eos": ()}
-    steps = fuzzy.drift(target, [prompt, prompt], method, rounds=4, temperature=1.0, seed=3)
-    accepted = [
-        specwb.decode(
-            target, [prompt], method, seed=[seed], max_new_tokens=17, **settings
-        ).accepted_lengths[0][:4]
-        for seed in (3, 4)
-    ]
-    assert accepted[0] != accepted[1]
-    means = [(a + b) / 2 for a, b in zip(*accepted, strict=True)]
-    assert [step["accepted"] for step in steps] == means
-
-
 def test_times_of_all_parts():
     draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
     for tokens in (1, 3):
@@ -122,14 +104,6 @@ def test_times_of_all_parts():
         assert set(times) == {"attention", "mlp", "head", "plain", "fused", "simulation"}
         assert min(times.values()) > 0
         assert times["plain"] > times["mlp"]
-
-
-def test_times_are_milliseconds(monkeypatch):
-    """By this clock half a second passes between two looks at it."""
-    clock = count(0, 0.5)
-    monkeypatch.setattr(measure, "_now", lambda device: next(clock))
-    draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
-    assert set(fuzzy.layer_times(draft, extent=8, repeats=2).values()) == {500.0}
 
 
 def test_times_of_drafting(monkeypatch):

@@ -6,7 +6,6 @@ Dependence is compared with all continuations of a tiny target, acceptance with 
 from __future__ import annotations
 
 import itertools
-import math
 from functools import cache
 
 import numpy as np
@@ -69,56 +68,6 @@ def test_estimates_from_many_paths_are_near_the_truth():
     assert mean.total_correlation.tolist() == pytest.approx(total, abs=0.06)
 
 
-@pytest.mark.parametrize("n", [2, 8])
-@pytest.mark.slow
-def test_bias_is_as_stated(n):
-    """Many estimates from few paths: their mean lies below the truth for one, above for the other.
-
-    With two paths both means are compared with an enumeration.
-    """
-    count = 400
-    frame = measured.dependence(
-        small(), [TEXT] * count, k=3, paths=n, temperature=TEMPERATURE, seed=3
-    )
-    for position, true in zip((2, 3), true_information(joint())):
-        rows = frame[frame.place == position]
-        error = rows[["information", "upper"]].std() / count**0.5
-        low = rows.information.mean() + 2 * error.information
-        assert low < true < rows.upper.mean() - 2 * error.upper
-        assert rows.information.max() <= math.log(n) + 1e-12
-        assert (rows.upper >= n / (n - 1) * rows.information - 1e-12).all()
-    if n == 2:
-        p = joint().sum((1, 2))
-        p_next = joint().sum(2) / p[:, None]
-        information, upper = 0.0, 0.0
-        for a, b in itertools.product(range(SIX), repeat=2):
-            one, other = p_next[a], p_next[b]
-            weight = float(p[a] * p[b])
-            information += weight * (
-                entropy((one + other) / 2) - (entropy(one) + entropy(other)) / 2
-            )
-            upper += weight * float((one * (one / other).log()).sum())
-        rows = frame[frame.place == 2]
-        error = rows[["information", "upper"]].std() / count**0.5
-        assert abs(rows.information.mean() - information) < 4 * error.information
-        assert abs(rows.upper.mean() - upper) < 4 * error.upper
-        assert information < true_information(joint())[0] < upper
-
-
-def test_others_are_summed_without_cancelling():
-    """For a token that only one path allows, the others' mean is no rounded difference."""
-    p = torch.tensor([[1 - 1e-30, 1e-30], [0.1, 0.9], [1 - 1e-40, 1e-40]], dtype=torch.float64)
-    divergences = []
-    for i in range(3):
-        others = p[[l for l in range(3) if l != i]].mean(0)
-        divergences.append(float((p[i] * (p[i] / others).log()).sum()))
-    by_hand = sum(divergences) / 3
-    assert measured._estimates(p)["upper"] == pytest.approx(by_hand, rel=1e-9)
-    # and where the others have nothing, it is not finite
-    disjoint = torch.tensor([[1.0, 0], [0.5, 0.5]], dtype=torch.float64)
-    assert measured._estimates(disjoint)["upper"] == math.inf
-
-
 def test_without_temperature_nothing_depends_on_anything():
     head = tiny.head("falcon3")
     dependence = measured.dependence(tiny.target(), tiny.PROMPTS, k=3, paths=4, temperature=0)
@@ -129,22 +78,6 @@ def test_without_temperature_nothing_depends_on_anything():
     for table in (dependence, acceptance):
         assert (table[columns] == 0).all(axis=None)
     assert (acceptance.marginal == 1).all()
-
-
-def test_greedy_acceptance_is_that_of_real_draft_tokens():
-    target, head = tiny.target(), tiny.head("falcon3")
-    k = head.k
-    text = [1, 2, 3, *tiny.plain("llama", (1, 2, 3), 20)]
-    contexts = [text[:n] for n in range(k + 1, 20)]
-    frame = measured.acceptance_by_dependence(target, head, contexts, paths=2, temperature=0)
-    method = specwb.method("falcon", target=target, head=head, tree=(1,) * k)
-    hits = []
-    for i, context in enumerate(contexts):
-        step = specwb.decode(target, [context], method, max_new_tokens=k + 1, trace=True).steps[0]
-        drafted, real = step.draft.tokens[0, 1:].tolist(), text[len(context) : len(context) + k]
-        hits += [float(a == b) for a, b in zip(drafted, real)]
-        assert frame[frame.context == i].acceptance.tolist() == hits[-k:], i
-    assert 0 < sum(hits) < len(hits)
 
 
 def test_sampled_acceptance_is_the_expectation_over_all_prefixes():
@@ -186,30 +119,3 @@ def test_sampled_acceptance_is_the_expectation_over_all_prefixes():
     assert ideal[1] < 0.9
     # Pinsker's inequality, on the paths themselves
     assert (1 - frame.marginal <= np.sqrt(frame.information / 2) + 1e-12).all()
-
-
-def test_every_context_has_noise_of_its_own_seed():
-    contexts, run = [[1, 2, 3], [5, 6, 7]], {"k": 2, "paths": 4}
-    first, again, other = (
-        measured.dependence(tiny.target(), contexts, **run, seed=seed) for seed in (5, 5, 6)
-    )
-    assert (first.context.tolist(), first.place.tolist()) == ([0, 0, 1, 1], [1, 2, 1, 2])
-    assert again.equals(first)
-    assert not other.equals(first)
-    same = measured.dependence(tiny.target(), [[1, 2, 3]] * 2, **run)
-    assert same.information[1] != same.information[3]
-
-
-def test_bad_input():
-    for contexts, message in (
-        ([], "no prompt"),
-        ([[1, 64]], "outside 0..63"),
-        ([[1] * 511], "with 2 more it exceeds the context"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            measured.dependence(tiny.target(), contexts, k=2, paths=4)
-    broken = tiny.build("llama")
-    with torch.no_grad():
-        broken.lm_head.weight.fill_(float("nan"))
-    with pytest.raises(specwb.core.flow.InvalidDistribution, match="NaN"):
-        measured.dependence(specwb.load(broken), [[1, 2]], paths=2)

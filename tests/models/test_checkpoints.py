@@ -50,7 +50,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3Rot
 
 import specwb
 from specwb.models.backbone import Stack
-from specwb.models.checkpoint import HeadError
+from specwb.models.checkpoint import HeadError, opened, round_to_int8, write
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import FalconHead, load_falcon
 from specwb.models.kangaroo import KangarooAdapter
@@ -283,6 +283,24 @@ def test_files_have_the_published_keys_and_shapes(tmp_path, target):
         stored = load_file(tmp_path / "h" / f"{name}.safetensors")
         assert {k: w.shape for k, w in stored.items()} == {k: w.shape for k, w in weights.items()}
         assert {w.dtype for k, w in stored.items() if w.is_floating_point()} == {torch.float16}
+
+
+def test_rounding_to_int8_is_what_is_stored(tmp_path, target):
+    """Half a step of each row's own scale at most; small matrices and vectors stay as they are."""
+    torch.manual_seed(1)
+    layer = nn.Linear(128, 160)
+    with torch.no_grad():
+        layer.weight.mul_(torch.logspace(-2, 2, 160)[:, None])
+    exact = layer.weight.detach().clone()
+    round_to_int8(layer)
+    step = exact.abs().amax(1, keepdim=True) / 127
+    assert ((layer.weight - exact).abs() <= step * 0.501).all()
+    weights = {"large": layer.weight, "small": torch.randn(4, 4).half()}
+    write(tmp_path, {}, weights, "model", {"store": "int8"})
+    assert load_file(tmp_path / "model.safetensors")["large"].dtype == torch.int8
+    with opened(tmp_path, target) as stored:
+        torch.testing.assert_close(stored.weights["large"], layer.weight.detach())
+        assert torch.equal(stored.weights["small"], weights["small"])
 
 
 @pytest.mark.parametrize(

@@ -286,13 +286,13 @@ def attentions_dealt_out(patch):
 # ------------------------------------------------------------------------------ files and loading
 
 
-@killed_by("test_together.py: rounding_to_int8")
+@killed_by("models/test_checkpoints.py: rounding_to_int8")
 def int8_cut_off(patch):
     """Weights are cut off to integers on their way into int8, not rounded."""
     patch.edit(checkpoint._to_int8, ".round().to(", ".to(")
 
 
-@killed_by("test_together.py: rounding_to_int8")
+@killed_by("models/test_checkpoints.py: rounding_to_int8")
 def int8_scale_of_the_matrix(patch):
     """A matrix in int8 has its largest number's scale in every row."""
     rows = "weight.float().abs().amax(1, keepdim=True)"

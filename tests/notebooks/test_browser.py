@@ -41,7 +41,7 @@ EXPLORERS = (  # four figures, all in widgets
     "rules = widgets.RulesExplorer()\nwidgets.show(rules, rules.summary)",
 )
 # with every kind of control: sliders, also of a list of values, dropdowns, and a checkbox
-CONTROLLED = ("RulesExplorer", "RootsExplorer", "BlockExplorer", "MaskExplorer", "StageExplorer")
+CONTROLLED = ("RulesExplorer", "RootsExplorer", "BlockExplorer", "MaskExplorer", "DevicesExplorer")
 TOKEN = "specwb"
 NO_NEWS = ("apputils-extension:announcements", "extensionmanager-extension")
 SECONDS = 240

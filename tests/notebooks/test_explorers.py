@@ -14,13 +14,12 @@ from explorers import EXPLORERS
 
 import specwb
 from specwb.show import widgets
-from specwb.show.widgets import easyspec
 from specwb.show.widgets.controls import Control, Explorer
 
 CONTROLS = {
     name: [f.name for f in fields(kind) if isinstance(f.default, Control)]
     for name in EXPLORERS
-    for kind in [getattr(widgets, name, None) or getattr(easyspec, name)]
+    for kind in [getattr(widgets, name)]
 }
 
 
@@ -40,8 +39,8 @@ def positions(widget) -> list:
 
 
 def test_every_explorer_is_in_the_table():
-    classes = [x for part in (widgets, easyspec) for x in vars(part).values() if inspect.isclass(x)]
-    assert {x.__name__ for x in classes if issubclass(x, Explorer)} - {"Explorer"} == set(EXPLORERS)
+    classes = [x for x in vars(widgets).values() if inspect.isclass(x)]
+    assert {x.__name__ for x in classes if issubclass(x, Explorer)} == set(EXPLORERS)
     assert all(CONTROLS.values())
 
 

@@ -207,23 +207,6 @@ def test_a_row_alone_is_the_row_in_the_batch_and_lazy_changes_nothing(
 
 
 @every_rule
-def test_nan_never_makes_a_distribution(name: str) -> None:
-    """NaN in p shows in the bonus token's distribution. NaN in q means that the draft is not
-    tested."""
-    for value in (TINY, 0.4, NEARLY_1):
-        batch = Batch(name, (-1, 0), floats(name, "any", 5, 40), torch.float32)
-        if name not in (*WITHOUT_Q, "top"):  # to top and sample it is then a fixed child
-            q, batch.draft.q = batch.draft.q, torch.full_like(batch.draft.q, torch.nan)
-            verdict = batch.verify(batch.u(value))
-            assert not bool(verdict.accepted.any())
-            if name != "gbv":
-                assert torch.equal(verdict.distribution, batch.scores.p(verdict.accepted))
-            batch.draft.q = q
-        batch.scores.logits.fill_(torch.nan)
-        assert bool(batch.verify(batch.u(value)).distribution.isnan().all())
-
-
-@every_rule
 def test_a_child_that_q_excludes_is_not_tested(name: str) -> None:
     """A token with q = 0, which no drafter of ours draws, is passed over."""
     if name in (*WITHOUT_Q, "top"):

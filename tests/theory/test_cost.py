@@ -3,7 +3,6 @@ other."""
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction as F
 from itertools import pairwise, product
 
@@ -46,32 +45,6 @@ def test_rounds_of_different_difficulty():
     assert analysis.reach(rates) == moments
     # where rates are independent from position to position, only their mean matters
     assert sum(analysis.reach([mean] * 3)) == analysis.expected_tokens(mean, 3)
-
-
-@pytest.mark.parametrize("gamma", [1, 3, 4])
-def test_rates_that_depend_on_the_prefix(gamma):
-    """With the conditional rates of every depth the sum of ``reach`` is exact, though acceptance
-    depends on the text."""
-    rng = random.Random(gamma)
-    table = {}
-
-    def model(side):
-        def distribution(prefix):
-            return table.setdefault(
-                (side, prefix), exact.norm([rng.randint(1, 9) for _ in range(2)])
-            )
-
-        return distribution
-
-    target, draft = model("p"), model("q")
-    reached = [
-        exact.expected_accepted(exact.rejection, exact.iid, target, draft, range(-1, d))
-        for d in range(gamma + 1)
-    ]
-    gained = [F(1), *(b - a for a, b in pairwise(reached))]  # P(depth reached)
-    rates = [b / a for a, b in pairwise(gained)]
-    assert len(set(rates)) == gamma
-    assert sum(analysis.reach(rates)) == 1 + reached[-1]
 
 
 # -------------------------------------------------------------------------------------------- trees

@@ -7,7 +7,6 @@ import random
 from collections import defaultdict
 from fractions import Fraction as F
 from functools import cache
-from itertools import product
 
 import pytest
 import tiny
@@ -128,46 +127,6 @@ def test_lossless_whatever_the_drafter_remembers(parents, length):
     # what it remembers does matter: the same text, drafted for after other rounds, has other laws
     draft = remembering(0, 2)
     assert draft(((0, ((), (1,))),), (0, 0)) != draft(((0, ((), (0,))),), (0, 0))
-
-
-def shared(draft) -> dict[tuple[int, ...], F]:
-    """The law of three of two tokens, p uniform, by two paths and shared noise: at a place both
-    paths' tokens under uniform q and which path wins are eight cases of one chance. ``draft`` of
-    the text and all rounds: a token for both paths, or None for uniform q, at each place left."""
-    distribution: dict[tuple[int, ...], F] = defaultdict(F)
-    for noise in product(product((0, 1), repeat=3), repeat=3):
-        text: list[int] = []
-        rounds: list[list[list[int]]] = []
-        while len(text) < 3:
-            ahead = noise[len(text) :]
-            drawn = zip(ahead, draft(text, rounds), strict=True)
-            rounds.append([[*at[:2]] if q is None else [q, q] for at, q in drawn])
-            agree = [0, 1]
-            for (*own, winner), drafted in zip(ahead, rounds[-1], strict=True):
-                text.append(own[winner if len(agree) == 2 else agree[0]])
-                agree = [k for k in agree if drafted[k] == text[-1]]
-                if not agree:
-                    break
-        distribution[tuple(text)] += F(1, 512)
-    return distribution
-
-
-def test_shared_noise_and_a_drafter_that_remembers_what_was_not_kept():
-    """Lossless for a drafter that knows what is written, for no other."""
-
-    def knowing(text, rounds):
-        return ([0, None, None], [*text, None], [None])[len(text)]
-
-    def remembering(text, rounds):
-        if len(text) == 1:
-            _, second, third = rounds[0]
-            if second[0] != second[1] and third[0] != third[1] and second[third.index(0)] == 1:
-                return [1, None]
-        return [None] * (3 - len(text)) if text else knowing(text, rounds)
-
-    assert set(shared(knowing).values()) == {F(1, 8)}
-    distribution = shared(remembering)
-    assert distribution[1, 0, 0] / (distribution[1, 0, 0] + distribution[1, 0, 1]) == F(9, 16)
 
 
 # ---------------------------------------------------------------------- 14.2, groups of one layer

@@ -192,43 +192,6 @@ def table(seed: int, v: int):
     return lambda text: distributions.setdefault(text, drawn(rng, v))
 
 
-def text_distribution(rule, grow, target, draft, length: int) -> dict:
-    """The law of ``length`` tokens that come of rounds on the trees ``grow(text)``."""
-    law: dict = {}
-    todo = [((), F(1))]
-    while todo:
-        text, chance = todo.pop()
-        if len(text) >= length:
-            law[text[:length]] = law.get(text[:length], F(0)) + chance
-            continue
-        paths = [(), *grow(text)]
-        parents = [-1, *(paths.index(path[:-1]) for path in paths[1:])]
-        models = [lambda more, m=model, text=text: m(text + more) for model in (target, draft)]
-        for path, bonus, part in exact.walk(rule, *models, parents, [(paths, chance)]):
-            todo += [((*text, *path, y), part * b) for y, b in enumerate(bonus) if b]
-    return law
-
-
-@pytest.mark.parametrize("nodes", [2, 5])
-def test_trees_that_change_with_the_text(nodes):
-    """Likeliest paths under the draft, grown anew for each text: the point-mass rule gives the
-    target's law; testing them as drawn does not."""
-    for seed in range(3):
-        target, draft = table(seed, 3), table(60 + seed, 3)
-
-        def grow(text, draft=draft):
-            return analysis.dynamic_tree(lambda prefix: draft(text + prefix), nodes, 3, 2)
-
-        texts = [(), *((x,) for x in range(3))]
-        assert (
-            len({tuple(map(len, grow(text))) for text in texts}) > 1
-            or len({tuple(grow(text)) for text in texts}) > 1
-        )
-        wanted = exact.target_distribution(target, 4)
-        assert exact.tv(text_distribution(exact.point, grow, target, draft, 4), wanted) == 0
-        assert exact.tv(text_distribution(exact.rrsw, grow, target, draft, 4), wanted) > 0
-
-
 def head(seed: int = 0) -> EagleHead:
     target = tiny.target()
     torch.manual_seed(seed)

@@ -76,40 +76,6 @@ def test_the_share_that_a_speedup_implies() -> None:
                 lp.implied_share(wrong, depth, rounds, layers, calibrate)
 
 
-def test_the_published_numbers() -> None:
-    rounds = lp.attention_rounds(grouping(32, 4))
-    assert rounds == 10
-    share = lp.implied_share(1.62, 5, rounds, 32)
-    assert (round(share, 3), round(share / (1 - share), 2)) == (0.696, 2.29)
-    assert round(lp.fuzzy_ratio(share, rounds, 32), 3) == 0.522
-    assert lp.largest_stage_speedup(5, rounds, 32) == pytest.approx(20 / 9)
-    # by its weights attention has a fifth of a layer of Llama-3-8B, which is 4096 wide and has keys
-    # and values of 1024 and 14336 in the MLP
-    attention, mlp = 2 * 4096 * (4096 + 1024), 3 * 4096 * 14336
-    by_weights = attention / (attention + mlp)
-    assert round(by_weights, 3) == 0.192
-    assert round(lp.stage_speedup(lp.fuzzy_ratio(by_weights, rounds, 32), 5), 2) == 1.12
-    table = [
-        round(float(lp.stage_speedup(lp.fuzzy_ratio(F(x, x + 1), rounds, 32), 5)), 2)
-        for x in (1, 2, 3)
-    ]
-    assert table == [1.38, 1.58, 1.70]
-    # the largest n that helps, by rounds alone
-    assert [lp.attention_rounds(grouping(32, n)) for n in (1, 2, 3, 4, 5, 6)] == [
-        32,
-        18,
-        13,
-        10,
-        9,
-        8,
-    ]
-    # 4.17 times plain decoding with five draft tokens per round
-    assert round((6 / 4.17 - 1) / 5, 3) == 0.088
-    assert lp.needed_tokens(4.17, 5, 0.088) > 6 > lp.needed_tokens(4.17, 5, 0.087)
-    assert round(lp.needed_tokens(4.17, 5, 0.05), 2) == 5.21
-    assert round(4.17 / 1.62, 2) == 2.57
-
-
 def test_break_even_is_where_the_speed_is_the_same() -> None:
     for c, v, stage, depth, alpha in (
         (0.1, 1, 1.62, 5, 0.8),
@@ -197,32 +163,6 @@ def test_a_timeline_ends_when_the_closed_form_says(groups, calibrate) -> None:
         assert all(s.layer is None for s in spans if s.kind in ("head", "verify"))
 
 
-def test_a_timeline_by_hand() -> None:
-    """There are three layers, the last two of them a group, and two devices. The exact step takes
-    its layers in order, the fuzzy one has two attentions at once."""
-    spans = lp.timeline(((0,), (1, 2)), attention=4, mlp=1, exchange=2, devices=2, depth=2)
-    seen = [(s.device, s.start, s.stop, s.kind, s.layer, s.step) for s in spans if s.kind != "mlp"]
-    assert seen == [
-        (0, 0, 4, "attention", 0, 0),
-        (0, 4, 6, "exchange", 0, 0),
-        (1, 4, 6, "exchange", 0, 0),
-        (0, 7, 11, "attention", 1, 0),
-        (0, 11, 13, "exchange", 1, 0),
-        (1, 11, 13, "exchange", 1, 0),
-        (1, 14, 18, "attention", 2, 0),
-        (0, 18, 20, "exchange", 2, 0),
-        (1, 18, 20, "exchange", 2, 0),
-        (0, 21, 25, "attention", 0, 1),
-        (0, 25, 27, "exchange", 0, 1),
-        (1, 25, 27, "exchange", 0, 1),
-        (0, 28, 32, "attention", 1, 1),
-        (1, 28, 32, "attention", 2, 1),
-        (0, 32, 34, "exchange", 1, 1),
-        (1, 32, 34, "exchange", 1, 1),
-    ]
-    assert max(s.stop for s in spans) == 36
-
-
 # ------------------------------------------------------------------------------- 14.4, 14.5, bounds
 
 
@@ -249,25 +189,6 @@ def test_a_gain_moves_a_cosine_within_its_bound_and_up_to_it() -> None:
 
 def cosine(u: np.ndarray, v: np.ndarray) -> float:
     return float(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
-
-
-def test_what_a_cosine_is_as_a_distance() -> None:
-    assert [round(lp.apart(c), 2) for c in (0.8, 0.9, 0.95, 0.99, 1.0)] == [
-        0.63,
-        0.45,
-        0.32,
-        0.14,
-        0,
-    ]
-    generator = np.random.default_rng(1)
-    for size in (2, 3, 64):
-        u, v = generator.normal(size=(2, size))
-        u, v = (
-            u / np.sqrt((u * u).mean()),
-            v / np.sqrt((v * v).mean()),
-        )  # an RMS norm gives both the length sqrt(size)
-        assert np.linalg.norm(u) == pytest.approx(math.sqrt(size))
-        assert np.linalg.norm(u - v) / np.linalg.norm(u) == pytest.approx(lp.apart(cosine(u, v)))
 
 
 def softmax(z: np.ndarray) -> np.ndarray:

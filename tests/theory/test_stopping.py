@@ -94,18 +94,6 @@ def test_cr_is_one_and_the_sum_of_ctar() -> None:
 # --------------------------------------------------------------------------------------- 12.4, time
 
 
-def test_time_of_a_round() -> None:
-    rng = random.Random(2)
-    for _ in range(20):
-        d, v = rng.randint(0, 6), F(rng.randint(10, 20), 10)
-        r, a = (F(rng.randint(0, 5), 10) for _ in range(2))
-        assert s.round_time(d, r, a, v) == (d + 1) * r + d * a + (1 - r) * v
-        assert s.round_time(0, r, a) == 1
-        if d:
-            cr = F(rng.randint(10, 30), 10)
-            assert s.implied_price(cr, d, cr / s.round_time(d, r, a)) == r + a
-
-
 def confidences(rng: random.Random, levels: int = 3) -> list[tuple[F, F]]:
     values = sorted(rng.sample(range(11), levels))
     return [

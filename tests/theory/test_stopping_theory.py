@@ -5,7 +5,7 @@ and test_roots.py."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction as F
 
 import pytest
@@ -15,7 +15,6 @@ import torch
 from specwb.core.tree import Tree
 from specwb.theory import exact as E
 from specwb.theory.instances import models
-from specwb.theory.wrong_rules import left_out
 from specwb.training.heads import RECIPES, target_outputs
 
 # --------------------------------------------------------------------------------- 12.2, stopping
@@ -77,101 +76,7 @@ def test_deciding_about_what_is_not_drawn_yet_keeps_the_distribution(parents):
     assert len(shapes) == length
 
 
-def test_deciding_about_a_token_by_itself_does_not():
-    """The same two confidences, of the token itself and not of the next one; and every arbitrary
-    function of it."""
-    p, q = [F(1, 2)] * 2, [F(3, 4), F(1, 4)]
-    for out, x, tv in (
-        (lambda p, q: q < F(1, 2), F(5, 8), F(1, 8)),
-        (lambda p, q: p < q, F(3, 8), F(1, 8)),
-    ):
-        distribution = E.completed(
-            left_out(out)("IID", lambda t: p, lambda t: q, (-1, 0)), lambda t: p, 2
-        )
-        assert sum(c for t, c in distribution.items() if t[0] == 0) == x
-        assert E.tv(distribution, E.target_distribution(lambda t: p, 2)) == tv
-    off = 0
-    for seed in range(12):
-        target, draft = models(seed, 3, "dense")
-        rng = random.Random(seed)
-        gone = {t for t in ((x, y) for x in range(3) for y in range(3)) if rng.random() < 0.5}
-
-        def change(paths: E.Paths, gone=gone) -> E.Paths:
-            return [None if path in gone else path for path in paths]
-
-        found = E.walks(E.rejection, E.iid, target, draft, (-1, 0, 1), change)
-        off += E.tv(E.completed(found, target, 3), E.target_distribution(target, 3)) > 0
-    assert off > 9
-
-
 # ---------------------------------------------------------- 12.2, decisions that read uniforms
-
-
-def reading(
-    rule: str, target: E.Model, draft: E.Model, at: F, length: Callable[[int, bool], int]
-) -> Iterator[E.Outcome]:
-    """The outcomes of a chain of up to two tokens, whose length ``length(x_1, u_1 < at)`` reads the
-    uniform that tests its first token. On either side of ``at`` u_1 is uniform."""
-    for paths, chance in E.trees(E.iid, draft, (-1, 0, 1)):
-        for start, end in ((F(0), at), (at, F(1))):
-
-            def passing(threshold: F, start=start, end=end) -> F:
-                return min(max(threshold - start, F(0)), end - start) / (end - start)
-
-            x, mass = paths[1], chance * (end - start)
-            n = length(x[0], start < at)
-            if rule == "block":
-                for path, passes, bonus in E.block_tests(
-                    target, draft, range(-1, n), paths[: n + 1]
-                ):
-                    passes = passing(passes) if len(path) == 1 else passes
-                    yield path, bonus, mass * passes
-                    mass *= 1 - passes
-                continue
-            if n == 0:
-                yield (), target(()), mass
-                continue
-            (accepted,), residual = E.rejection(target(()), draft(()), x)
-            if (kept := passing(accepted)) < 1:
-                yield (), residual, mass * (1 - kept)
-            (again,), after = E.rejection(target(x), draft(x), paths[2][1:])
-            again = again if n == 2 else F(0)
-            yield paths[2], target(paths[2]), mass * kept * again
-            if again < 1:
-                yield x, after if n == 2 else target(x), mass * kept * (1 - again)
-
-
-def test_a_length_may_read_the_uniforms_of_tests_above_it():
-    """Token by token the second token may be drafted or not by what tested the first; a block's
-    first test is not over when its second token is drafted."""
-    for seed in range(6):
-        target, draft = models(seed, 3, "dense")
-        expected, rng = E.target_distribution(target, 3), random.Random(seed)
-        table = {(x, low): rng.randint(1, 2) for x in range(3) for low in (True, False)}
-        for at in (F(1, 2), F(1, 3), F(9, 10)):
-            for length in (lambda x, low: 1 + low, lambda x, low, t=table: t[x, low]):
-                outcomes = reading("rejection", target, draft, at, length)
-                assert E.completed(outcomes, target, 3) == expected
-    p, q = [F(3, 4), F(1, 4)], [F(1, 4), F(3, 4)]
-    models_of = lambda prefix: p, lambda prefix: q
-    block = E.completed(
-        reading("block", *models_of, F(1, 2), lambda x, low: 1 + low), models_of[0], 3
-    )
-    assert E.tv(block, E.target_distribution(models_of[0], 3)) == F(1, 8)
-    # read or not, a length that does not depend on it is a length
-    for rule in ("rejection", "block"):
-        for n in (1, 2):
-            outcomes = reading(rule, *models_of, F(1, 2), lambda x, low, n=n: n)
-            assert E.completed(outcomes, models_of[0], 3) == E.target_distribution(models_of[0], 3)
-
-
-def test_a_token_must_not_be_left_out_by_the_uniform_that_tests_it():
-    p, q = [F(1, 2), F(1, 2)], [F(3, 4), F(1, 4)]
-    outcomes = reading(
-        "rejection", lambda x: p, lambda x: q, F(9, 10), lambda x, low: 1 if low else 0
-    )
-    texts = E.completed(outcomes, lambda x: p, 3)
-    assert sum(c for text, c in texts.items() if text[0] == 0) == F(11, 20)
 
 
 # ----------------------------------------------------------------------------------- 13.1, slices

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction as F
-from itertools import pairwise, product
 
 import pytest
 
-from specwb.theory import analysis, exact
+from specwb.theory import exact
 
 
 def model(seed: int, v: int = 2):
@@ -50,46 +49,7 @@ def test_expected_length_is_a_sum_over_nodes(parents):
 # ------------------------------------------------------------------------------ 6.5, how many nodes
 
 
-def test_nodes_are_added_while_they_are_worth_their_time():
-    for seed in range(20):
-        rng = random.Random(seed)
-        rates = sorted((F(rng.randint(0, 9), 10) for _ in range(3)), reverse=True)
-        tokens = analysis.frontier(rates, 24)
-        gains = [b - a for a, b in pairwise(tokens)]
-        assert gains == sorted(gains, reverse=True)
-        prices = sorted(F(rng.randint(0, 30), 100) for _ in gains)
-        seconds = [F(1)]
-        for price in prices:
-            seconds.append(seconds[-1] + price)
-        speed = [f / t for f, t in zip(tokens, seconds)]
-        worth = [gain > s * price for gain, s, price in zip(gains, speed, prices)]
-        assert worth == [b > a for a, b in pairwise(speed)]
-        stop = [*worth, False].index(False)
-        assert speed[stop] == max(speed)
-        # a pass takes as long as the slower of reading the weights and computing
-        for free in (1, 5, 17):
-            flat = [f / max(free, n) for n, f in enumerate(tokens, 1)]
-            assert flat[free - 1] == max(flat)
-
-
 # ------------------------------------------------------------------------------- 6.6, dynamic trees
-
-
-def test_what_a_dynamic_tree_can_lose():
-    lost = []
-    for seed, nodes in product(range(12), (2, 4, 7)):
-        p_of, q_of, depth = model(seed, 3), model(200 + seed, 3), 3
-        grown, best = (analysis.dynamic_tree(model, nodes, depth, nodes) for model in (q_of, p_of))
-        accepted = [analysis.expected_point(p_of, tree) for tree in (grown, best)]
-        texts = ([exact.target_distribution(m, d + 1) for m in (p_of, q_of)] for d in range(depth))
-        bound = 2 * sum(exact.tv(*both) for both in texts)
-        assert 0 <= accepted[1] - accepted[0] <= bound
-        lost.append(accepted[1] - accepted[0])
-        paths = [path for d in range(1, depth + 1) for path in product(range(3), repeat=d)]
-        chains = ([path[: i + 1] for i in range(len(path))] for path in paths)
-        best_chain = max(analysis.expected_point(p_of, chain) for chain in chains)
-        assert accepted[1] >= best_chain or nodes < depth  # where the chain fits
-    assert max(lost) > 0
 
 
 # ---------------------------------------------------------- 6.7, shapes that depend on drawn tokens
@@ -154,35 +114,3 @@ def test_shapes_that_look_back_are_lossless():
         assert off(policy, target, draft) == 0
         shapes |= {tuple(at for at, _ in drawn) for drawn, _ in drawings(policy, draft)}
     assert len(shapes) > 30
-
-
-def test_dropping_a_drawn_candidate_is_not():
-    half, q = exact.norm([1, 1]), exact.norm([3, 1])
-
-    def unlikely_dropped(p, q, tokens):
-        likely = tuple(x for x in tokens if q[x] >= F(1, 2))
-        accept, residual = exact.rrsw(p, q, likely)
-        return [accept[likely.index(x)] if x in likely else F(0) for x in tokens], residual
-
-    assert exact.output_distribution(unlikely_dropped, exact.iid, half, q, 1) == [F(5, 8), F(3, 8)]
-    # in whole trees: only the two most probable sampled nodes stay, or siblings are put in order of
-    # q
-    errors = []
-    for seed in range(6):
-        target, draft, policy = model(seed, V), model(70 + seed, V), arbitrary(seed)
-
-        def value(entry, draft=draft):
-            out = F(1)
-            for i, x in enumerate(path := (*entry[0], entry[1])):
-                out *= draft(path[:i])[x]
-            return out
-
-        def likeliest(drawn, value=value):
-            best = sorted(drawn, key=value, reverse=True)[:2]
-            return tuple(entry for entry in drawn if entry in best)
-
-        def ordered(drawn, value=value):
-            return tuple(sorted(drawn, key=value, reverse=True))
-
-        errors.append([off(policy, target, draft, change) for change in (likeliest, ordered)])
-    assert min(map(max, zip(*errors))) > F(1, 50)

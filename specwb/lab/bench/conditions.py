@@ -1,4 +1,4 @@
-"""What a measurement was made on: models, weights, device, packages, this code."""
+"""The conditions of a measurement: models, weights, device, packages, this code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from specwb.core.files import home, weights_hash
-from specwb.drafters.base import Drafter
 from specwb.engine.machine import commit
 from specwb.engine.methods import METHODS, Method
 from specwb.lab.bench.store import digest
@@ -22,7 +21,7 @@ from specwb.models.target import Target, memory_hash
 def conditions(
     target: Target, methods: Iterable[Any] = (), draft: Target | None = None
 ) -> dict[str, Any]:
-    """Returns what results depend on besides settings: together they identify a run.
+    """Return what results depend on besides settings: together they identify a run.
 
     Args:
         target: the target model.
@@ -56,16 +55,16 @@ def conditions(
 def weights(
     target: Target, methods: Iterable[Any] = (), draft: Target | None = None
 ) -> dict[str, Any]:
-    """The keys ``models`` and ``sha256`` of :func:`conditions`."""
+    """Return the keys ``models`` and ``sha256`` of :func:`conditions`."""
     built = [method for method in methods if isinstance(method, Method)]
     models = {"target": target}
     if (draft := draft or draft_of(built)) is not None:
         models["draft"] = draft
     sha256 = {role: model.fingerprint for role, model in models.items()}
     for method in built:
-        for role, found in _drafted_with(target, method).items():
-            if sha256.setdefault(role, found) != found:
-                sha256[f"{method.key} {role}"] = found
+        for role, hash in _drafted_with(target, method).items():
+            if sha256.setdefault(role, hash) != hash:
+                sha256[f"{method.key} {role}"] = hash
     return {
         "models": {role: describe(model) for role, model in models.items()},
         "sha256": sha256,
@@ -76,30 +75,28 @@ def _drafted_with(target: Target, method: Method) -> dict[str, str]:
     """The sha256 of what a method drafts with, by role."""
     name, drafter, head = method.key.partition(":")[0], method.drafter, method.options.get("head")
     kind = METHODS[name].head if name in METHODS else ""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     if (draft := draft_of([method])) is not None:
-        found["draft"] = draft.fingerprint
+        hashes["draft"] = draft.fingerprint
     place = target.own_head(kind) if kind and head is None else head
     role = kind if kind and "head=" not in method.key else method.key
+    # a drafter, and what stops it, may have modules that were handed over or are from the hub
+    owners = (drafter, getattr(drafter, "sure", None))
+    values = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
+    modules = [value for value in values if isinstance(value, nn.Module)]
     if isinstance(place, str | Path) and home(place).exists():
-        found[role] = weights_hash(home(place))
-    elif modules := _modules(drafter):  # handed over, or from the hub
-        found[role] = digest([memory_hash(module) for module in modules])
+        hashes[role] = weights_hash(home(place))
+    elif modules:
+        hashes[role] = digest([memory_hash(module) for module in modules])
     if files := [weights_hash(file) for file in getattr(drafter, "files", ())]:
-        found["files"] = files[0] if len(files) == 1 else digest(files)
-    return found
+        hashes["files"] = files[0] if len(files) == 1 else digest(files)
+    return hashes
 
 
-def _modules(drafter: Drafter) -> list[nn.Module]:
-    """The modules that a drafter, or what stops it, has."""
-    parts = [drafter, getattr(drafter, "sure", None)]
-    values = (value for part in parts for value in getattr(part, "__dict__", {}).values())
-    return [value for value in values if isinstance(value, nn.Module)]
-
-
-def draft_of(methods: Iterable[Method]) -> Target | None:
-    """The draft model of the first method that has one."""
-    drafts = (getattr(method.drafter, "draft", None) for method in methods)
+def draft_of(methods: Iterable[Any]) -> Target | None:
+    """Return the draft model of the first method that has one."""
+    drafters = (getattr(method, "drafter", None) for method in methods)
+    drafts = (getattr(drafter, "draft", None) for drafter in drafters)
     return next((draft for draft in drafts if isinstance(draft, Target)), None)
 
 

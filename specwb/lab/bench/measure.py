@@ -120,6 +120,12 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
+def rotated(names: Sequence[Any], turn: int) -> list[Any]:
+    """Return the names beginning with another one each turn, so that a drift favours none."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
+
+
 def clock_is_free(device: torch.device) -> bool:
     """Says whether a clock costs nothing: it waits for the device, five times a step."""
     return device.type == "cpu"

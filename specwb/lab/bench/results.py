@@ -1,8 +1,9 @@
 """The figures of measurements by name, with their formulas, and the interval of a mean or median.
 
-Speeds are tokens per second. A *pair* is a method's speed and the reference's on the same prompt
-(a group of them, or a question with all its turns). The reference is the fastest plain decoding of
-the run; a sweep has one plain decoding only, ``ar``.
+A *row* is one run: a method on a prompt (a group of them, or a question with all its turns), with
+its tokens, target forwards and seconds. Speeds are tokens per second. A *pair* is a method's speed
+and the reference's on the same prompt. The reference is the fastest plain decoding of the run; a
+sweep has one plain decoding only, ``ar``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 FIGURES = {
     "tau": "tokens per target forward, the bonus token included",
@@ -25,30 +27,78 @@ FIGURES = {
 """Name -> formula. ``compare``, ``evaluate``, ``sweep`` and ``tune`` print the one of that name as
 speedup. A paper's study prints ``speedup.steady``; in its files, and in the code of
 :mod:`specwb.lab.papers`, that is the key ``speedup``."""
+PLAIN = {
+    "ar": "specwb's own plain decoding",
+    "hf_greedy": "transformers' generate",
+    "hf_sample": "transformers' generate",
+}
+"""The plain decodings, in words."""
+PARTS = ("draft", "score", "verify", "commit")
+"""The parts of a decoding step whose seconds are measured."""
 RESAMPLES = 10_000
 """Draws of every bootstrap interval."""
 
 
-def speedup(pairs: Sequence[tuple[float, float]] | np.ndarray) -> float:
-    """Returns the median of a / b over pairs ``[n,2]``; NaN where there is none."""
-    ratios = ratios_of(pairs)
-    return float(np.median(ratios)) if len(ratios) else float("nan")
+def of_plain(rows: pd.DataFrame, column: str, plain: str, on: Sequence[str]) -> pd.Series:
+    """Return, for every row, a column of the plain decoding on the same prompt.
+
+    Args:
+        rows: one a run, with the columns ``method``, ``column`` and ``on``.
+        column: of the plain decoding.
+        plain: its method.
+        on: columns that both runs of a pair share, such as the prompt.
+    Returns:
+        a column with the rows' index; NaN where plain decoding has no such run.
+    """
+    shared = list(on)
+    base = rows[rows.method == plain].drop_duplicates(shared)[[*shared, column]]
+    return rows[shared].merge(base, on=shared, how="left")[column].set_axis(rows.index)
 
 
-def ratios_of(pairs: Sequence[tuple[float, float]] | np.ndarray) -> np.ndarray:
-    """Returns a / b of every pair."""
-    a, b = np.asarray(pairs, dtype=float).reshape(-1, 2).T
-    return a / b
+def reference(rows: pd.DataFrame) -> str:
+    """Choose the plain decoding that is fastest in the median of pairs, ``ar`` if they are equal.
+
+    Args:
+        rows: one a run, with the columns ``method``, ``prompt`` and ``tokens_per_second``.
+    """
+    first, *others = [name for name in PLAIN if (rows.method == name).any()]
+    ratios = rows.tokens_per_second / of_plain(rows, "tokens_per_second", first, ["prompt"])
+    medians = {name: ratios[rows.method == name].median() for name in others}
+    best = max(others, key=medians.__getitem__, default=first)
+    return best if medians.get(best, 0) > 1 else first
 
 
-def mean_rate(pairs: Sequence[tuple[float, float]] | np.ndarray) -> float:
-    """Returns the ratio of the means over pairs ``[n,2]``; NaN where there is none."""
-    a, b = np.asarray(pairs, dtype=float).reshape(-1, 2).T
-    return float(a.mean() / b.mean()) if len(a) else float("nan")
+def figures(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Compute the figures of every combination of ``by``, in the order of its first row.
+
+    Args:
+        rows: one a run, with ``by`` and the columns ``tokens``, ``forwards``, ``seconds``,
+            ``speedup`` and ``disturbed``.
+        by: columns, such as ``["method", "subtask"]``.
+    Returns:
+        a frame with ``by`` as its index and the columns runs, tau, accepted_per_round,
+        tokens_per_second (all tokens over all seconds), speedup (the median over rows),
+        speedup_low and speedup_high (its quartiles), disturbed.
+    """
+    groups = rows.groupby(list(by), sort=False)
+    sums = groups[["tokens", "forwards", "seconds", "disturbed"]].sum()
+    tau = sums.tokens / sums.forwards.clip(lower=1)
+    return pd.DataFrame(
+        {
+            "runs": groups.size(),
+            "tau": tau,
+            "accepted_per_round": tau - 1,
+            "tokens_per_second": sums.tokens / sums.seconds,
+            "speedup": groups.speedup.median(),
+            "speedup_low": groups.speedup.quantile(0.25),
+            "speedup_high": groups.speedup.quantile(0.75),
+            "disturbed": sums.disturbed,
+        }
+    )
 
 
 def resampled(n: int) -> np.ndarray:
-    """Draws n of n prompts, :data:`RESAMPLES` times; returns their numbers ``[RESAMPLES,n]``.
+    """Draw n of n prompts, :data:`RESAMPLES` times; return their numbers ``[RESAMPLES,n]``.
 
     They are the same for every interval over n prompts.
     """
@@ -60,7 +110,7 @@ def interval(
     statistic: Callable[..., Any] = np.mean,
     confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Returns the bootstrap interval of a statistic of values over prompts.
+    """Return the bootstrap interval of a statistic of values over prompts.
 
     The percentiles over :func:`resampled` prompts; NaN for a single value.
 

@@ -1,4 +1,4 @@
-"""What a sweep has found, as frames: one row a run, and means with intervals by parameter."""
+"""The results of a sweep as frames: one row a run, and means with intervals by parameter."""
 
 from __future__ import annotations
 
@@ -9,95 +9,78 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specwb.core.errors import ArgumentError
+from specwb.core.errors import SpecwbError
 from specwb.core.files import foreign
-from specwb.core.inputs import real
-from specwb.core.options import parse_value, spell
-from specwb.lab.bench.results import interval
-from specwb.lab.bench.store import Store
-from specwb.lab.sweeps.space import METRICS, SHARED, SweepError
+from specwb.lab.bench.results import interval, of_plain
+from specwb.lab.bench.store import RunStore
 
+SHARED = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")
+"""The settings of every decoding."""
+METRICS = ("tau", "accepted", "drafted", "tokens_per_second", "speedup", "cost", "identical")
+"""The figures of a run, as :func:`frame` names them."""
+RUN = ("id", "prompt", "domain", "tokens", "steps", "drafted", "seconds", "disturbed", "text")
+"""The columns of a run that are stored with it."""
 CONDITIONS = ("commit", "device", "threads", "dtype", "target_sha256")
 """Facts whose runs are not to be mixed in one mean."""
 
 
-def frame(store: Store | Path | str) -> pd.DataFrame:
-    """Returns one row for every run of a store.
+class SweepError(SpecwbError, ValueError):
+    """A sweep that cannot be run, or results that cannot be read."""
+
+
+def frame(store: RunStore | Path | str) -> pd.DataFrame:
+    """Return one row for every run of a store.
 
     Columns: ``id`` of the configuration; its settings by name (``method``, ``temperature``, ..,
     empty where a method has no such option; ``option.steps`` where a run has a column of that
     name); ``prompt`` and ``domain``; ``tokens``, ``steps``;
-    ``tau``, tokens a target forward; ``accepted``, tau - 1; ``drafted``, draft tokens verified a
-    step; ``seconds``, ``tokens_per_second`` (empty where times were not noted); ``speedup`` over
-    plain decoding of the same prompt, sampling, seed and machine, ``cost`` = tau / speedup, the
-    time of a step in plain ones, and ``identical``, whether its text is the same (empty where that
-    was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
-    versions.
+    ``tau``, tokens per target forward; ``accepted``, tau - 1; ``drafted``, draft tokens verified
+    per step; ``seconds``, ``tokens_per_second`` (empty where times were not recorded); ``speedup``
+    over plain decoding of the same prompt, sampling, seed and machine, ``cost`` = tau / speedup,
+    the time of a step in plain ones, and ``identical``, whether its text is the same (empty where
+    that was not measured); ``disturbed``; and the facts: device, dtype, hashes and versions.
 
     Raises:
+        StoreError: the store cannot be used.
         SweepError: rows that no sweep has written.
     """
-    if not isinstance(store, Store):
-        with Store(store, False) as opened:
+    if not isinstance(store, RunStore):
+        with RunStore(store, is_new=False) as opened:
             return frame(opened)
     with foreign(f"{store.path} holds what no sweep has written", SweepError):
-        return _frame(store)
-
-
-def _frame(store: Store) -> pd.DataFrame:
-    known = {id: {**_named(one), **_flat(facts)} for id, (one, facts) in store.settings().items()}
-    rows = [{**_run(*run), **known[run[0]]} for run in store.runs()]
-    found = pd.DataFrame(
-        rows, columns=None if rows else [*RUN_COLUMNS[:9], "drafted", "method", *SHARED]
-    )
-    found["tau"] = found.tokens / found.steps
-    found["accepted"] = found.tau - 1
-    found["drafted"] = found.drafted.astype(float) / found.steps
-    found["seconds"] = found.seconds.astype(float)
-    found["tokens_per_second"] = found.tokens / found.seconds
-    return _over_plain(found)
-
-
-RUN_COLUMNS = (
-    *("id", "prompt", "domain", "tokens", "steps", "seconds", "disturbed", "text", "began"),
-    *METRICS,
-)
-
-
-def _run(id: str, prompt: str, seconds: float | None, record: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a run."""
-    tokens, steps = record["tokens"], len(record["accepted"])
-    texts = {"prompt": prompt, **{name: record[name] for name in ("domain", "text", "began")}}
-    is_text = all(isinstance(x, str) for x in texts.values())
-    is_time = seconds is None or (isinstance(seconds, float) and seconds > 0)
-    is_count = isinstance(tokens, int) and 1 <= steps <= tokens
-    if not (is_text and is_time and is_count and isinstance(record["disturbed"], bool)):
-        raise ArgumentError(f"the run of {id} on prompt {prompt}")
-    # an earlier version did not note what was drafted
-    columns = {
-        "id": id,
-        **texts,
-        "tokens": tokens,
-        "steps": steps,
-        "drafted": record.get("drafted"),
-    }
-    return columns | {"seconds": seconds, "disturbed": record["disturbed"]}
+        settings = store.settings().items()
+        known = {id: {**_named(one), **_flat(facts)} for id, (one, facts) in settings}
+        rows = []
+        for id, prompt, seconds, record in store.runs():
+            steps = len(record["accepted"])
+            values = {**record, "id": id, "prompt": prompt, "seconds": seconds, "steps": steps}
+            rows.append({**{name: values[name] for name in RUN}, **known[id]})
+        runs = pd.DataFrame(rows, columns=None if rows else [*RUN, "method", *SHARED])
+        runs["tau"] = runs.tokens / runs.steps
+        runs["accepted"] = runs.tau - 1
+        runs["drafted"] = runs.drafted / runs.steps
+        runs["seconds"] = runs.seconds.astype(float)
+        runs["tokens_per_second"] = runs.tokens / runs.seconds
+        machine = [name for name in (*CONDITIONS, "machine") if name in runs]
+        pair = ["prompt", *SHARED, *machine]
+        runs["speedup"] = runs.tokens_per_second / of_plain(runs, "tokens_per_second", "ar", pair)
+        runs["cost"] = runs.tau / runs.speedup
+        plain_text = of_plain(runs, "text", "ar", pair)
+        runs["identical"] = (runs.text == plain_text).astype(float).where(plain_text.notna())
+        return runs
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings whose names are no column of a run, and whose values are no lists."""
-    for name in SHARED:
-        real(name, settings[name])
-    if not isinstance(settings["method"], str):
-        raise ArgumentError(f"a method is {settings['method']!r}")
+    columns = {*RUN, *METRICS}
     return {
-        f"option.{name}" if name in RUN_COLUMNS else name: spell(x) if isinstance(x, list) else x
+        f"option.{name}" if name in columns else name: str(x) if isinstance(x, list) else x
         for name, x in settings.items()
     }
 
 
 def _flat(conditions: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`specwb.lab.bench.conditions.conditions` says, a column for every value."""
+    """Conditions as :func:`specwb.lab.bench.conditions.conditions` has them, one column a value."""
     models, sha256, versions = (conditions.pop(name) for name in ("models", "sha256", "versions"))
     roles = {role: role if role in ("target", "draft", "files") else "head" for role in sha256}
     return {
@@ -108,54 +91,47 @@ def _flat(conditions: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _over_plain(found: pd.DataFrame) -> pd.DataFrame:
-    """Adds ``speedup`` and ``identical``."""
-    same = ["prompt", *SHARED]
-    same += [name for name in (*CONDITIONS, "machine") if name in found]
-    plain = found[found.method == "ar"][[*same, "tokens_per_second", "text"]]
-    plain = plain.rename(columns={"tokens_per_second": "plain_speed", "text": "plain_text"})
-    found = found.merge(plain.drop_duplicates(same), on=same, how="left")
-    found["speedup"] = found.tokens_per_second / found.plain_speed
-    found["cost"] = found.tau / found.speedup
-    known = found.plain_text.notna()
-    found["identical"] = (found.text == found.plain_text).astype(float).where(known)
-    return found.drop(columns=["plain_speed", "plain_text"])
+def filtered(runs: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
+    """Return the rows that meet all conditions ``name=value``.
 
-
-def filtered(found: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
-    """Returns the rows that meet all conditions ``name=value``."""
+    Raises:
+        SweepError: a condition that is not written so, or no such column.
+    """
     for condition in where:
         name, equals, value = condition.partition("=")
-        if not equals or name not in found:
-            known = ", ".join(found.columns)
+        if not equals or name not in runs:
+            known = ", ".join(runs.columns)
             raise SweepError(f"conditions are name=value with a column, got {condition!r}; {known}")
-        found = found[_equal(found[name], value)]
-    return found
+        runs = runs[_equal(runs[name], value)]
+    return runs
 
 
 def _equal(column: pd.Series, value: Any) -> pd.Series:
     """Where a column has a value, which may be written as in a spec (``true``, ``4-2-2``)."""
-    wanted = spelled(parse_value(value) if isinstance(value, str) else value)
+    try:
+        wanted = spelled(value if isinstance(value, bool) else float(value))
+    except (TypeError, ValueError):
+        wanted = spelled(value)
     return column.map(spelled) == wanted
 
 
 def summary(
-    found: pd.DataFrame,
+    runs: pd.DataFrame,
     by: Sequence[str],
     value: str = "tau",
     over: dict[str, Any] | None = None,
     confidence: float = 0.95,
 ) -> pd.DataFrame:
-    """Returns the middle of a column for every combination of parameters, with its interval.
+    """Return the middle of a column for every combination of parameters, with its interval.
 
     That is its mean, of ``speedup`` its median (:data:`specwb.lab.bench.results.FIGURES`). The
     interval is a bootstrap over prompts, the units that were sampled: every prompt counts with the
     mean of its runs (seeds), so that seeds narrow it only as far as they differ.
 
     Args:
-        found: of :func:`frame`.
+        runs: of :func:`frame`.
         by: columns, such as ``["eta", "gamma"]``.
-        value: the column.
+        value: the column, one of :data:`METRICS`.
         over: a combination, such as ``{"eta": 0.6}``: middle and interval are then those of the
             difference to it, paired by prompt and seed (and whatever else of ``by`` is not named);
             the median of differences is not the difference of medians.
@@ -167,67 +143,64 @@ def summary(
 
     Raises:
         SweepError: a column that is not there, no parameter, a combination that was not measured,
-            or runs of several machines' or versions' that are not to be mixed.
+            or runs of several machines or versions, which are not to be mixed.
     """
     if not by or value not in METRICS:
         raise SweepError(f"a mean is of {', '.join(METRICS)}, by at least one parameter")
     for name in (*by, value, *(over or {})):
-        if name not in found:
-            raise SweepError(f"there is no column {name!r}; there are {', '.join(found.columns)}")
-    found = found[found[value].notna()]
-    if found.empty:
+        if name not in runs:
+            raise SweepError(f"there is no column {name!r}; there are {', '.join(runs.columns)}")
+    runs = runs[runs[value].notna()]
+    if runs.empty:
         raise SweepError(f"nothing was measured of {value}")
     mixed = (*CONDITIONS, "machine") if value == "tokens_per_second" else CONDITIONS
     for name in mixed:
-        if name in found and name not in by and found[name].nunique(dropna=False) > 1:
-            several = ", ".join(map(str, found[name].unique()))
+        if name in runs and name not in by and runs[name].nunique(dropna=False) > 1:
+            several = ", ".join(map(str, runs[name].unique()))
             raise SweepError(f"these runs are of several {name} ({several}): choose one by where")
     if over is not None:
-        found = _differences(found, list(by), value, over)
-    name = middle_of(value)
-    rows, statistic = [], getattr(np, name)
-    for key, group in found.groupby(list(by), dropna=False):
+        runs = _differences(runs, list(by), value, over)
+    middle = middle_of(value)
+    statistic = getattr(np, middle)
+    rows = []
+    for key, group in runs.groupby(list(by), dropna=False):
         by_prompt = group.groupby("prompt")[value].mean().to_numpy()
         low, high = interval(by_prompt, statistic, confidence)
-        row = dict(zip(by, key, strict=True))
-        counts = {"prompts": len(by_prompt), "runs": len(group)}
-        rows.append(row | {name: float(statistic(by_prompt)), "low": low, "high": high} | counts)
-    return pd.DataFrame(rows)
+        rows.append([*key, float(statistic(by_prompt)), low, high, len(by_prompt), len(group)])
+    return pd.DataFrame(rows, columns=[*by, middle, "low", "high", "prompts", "runs"])
 
 
 def middle_of(value: str) -> str:
-    """The name of what :func:`summary` takes of a column, and of the column that it makes."""
+    """Name the statistic that :func:`summary` takes of a column, and its column."""
     return "median" if value == "speedup" else "mean"
 
 
 def _differences(
-    found: pd.DataFrame, by: list[str], value: str, over: dict[str, Any]
+    runs: pd.DataFrame, by: list[str], value: str, over: dict[str, Any]
 ) -> pd.DataFrame:
-    """Replaces a column by its difference to the combination ``over``, where both were measured."""
-    same = ["prompt", "seed", *(name for name in by if name not in over)]
-    if "train.seed" in found and "train.seed" not in (*same, *over):
-        same.append("train.seed")
-    base = found
+    """Replace a column by its difference to the combination ``over``, where both were measured."""
+    pair = ["prompt", "seed", *(name for name in by if name not in over)]
+    base = runs
     for name, wanted in over.items():
         base = base[_equal(base[name], wanted)]
     if base.empty:
         raise SweepError(f"nothing was measured with {over}")
-    base = base.groupby(same, dropna=False)[value].mean().rename("base").reset_index()
-    both = found.merge(base, on=same, how="inner")
-    both[value] = both[value] - both["base"]
-    return both.drop(columns="base")
+    base = base.groupby(pair, dropna=False)[value].mean().rename("base").reset_index()
+    both = runs.merge(base, on=pair, how="inner")
+    return both.assign(**{value: both[value] - both["base"]})
 
 
 def front(
-    found: pd.DataFrame, by: Sequence[str], value: str = "tau", cost: str = "drafted"
+    runs: pd.DataFrame, by: Sequence[str], value: str = "tau", cost: str = "drafted"
 ) -> pd.DataFrame:
-    """Returns the means of two columns by parameters, and which combinations nothing beats.
+    """Return the means of two columns by parameters, and which combinations nothing beats.
 
     Args:
-        found: of :func:`frame`.
+        runs: of :func:`frame`.
         by: columns, such as ``["tree"]``.
         value: the column of which more is better.
-        cost: the column of which less is better: ``drafted``, or ``cost`` where times were noted.
+        cost: the column of which less is better: ``drafted``, or ``cost`` where times were
+            recorded.
 
     Returns:
         Columns ``by``; of both columns their own name, ``NAME_low`` and ``NAME_high``; ``prompts``;
@@ -239,29 +212,23 @@ def front(
     """
     if value == cost:
         raise SweepError(f"value and cost are two columns, got {value} twice")
-    parts = [
-        summary(found, by, name)
-        .rename(columns={middle_of(name): name, "low": f"{name}_low", "high": f"{name}_high"})
-        .drop(columns="runs")
-        for name in (value, cost)
-    ]
+    parts = []
+    for name in (value, cost):
+        means = summary(runs, by, name).drop(columns="runs")
+        names = {middle_of(name): name, "low": f"{name}_low", "high": f"{name}_high"}
+        parts.append(means.rename(columns=names))
     both = parts[0].merge(parts[1].drop(columns="prompts"), on=list(by), how="inner")
-    both["front"] = pareto(both.assign(less=-both[cost]), value, "less")
+    gain, less = both[value].to_numpy(), -both[cost].to_numpy()
+    is_worse = (gain[:, None] <= gain) & (less[:, None] <= less)
+    is_worse &= (gain[:, None] < gain) | (less[:, None] < less)
+    both["front"] = ~is_worse.any(1)
     return both.sort_values(cost).reset_index(drop=True)
 
 
-def pareto(found: pd.DataFrame, first: str, second: str) -> pd.Series:
-    """Says of every row whether no other is at least as large in both columns and larger in one."""
-    a, b = (found[name].to_numpy(dtype=float) for name in (first, second))
-    known = ~(np.isnan(a) | np.isnan(b))
-    worse = (a[:, None] <= a) & (b[:, None] <= b) & ((a[:, None] < a) | (b[:, None] < b))
-    return pd.Series(known & ~worse.any(1), index=found.index)
-
-
 def spelled(value: Any) -> str:
-    """A parameter's value for a table, "" where the method has no such option."""
+    """Write a parameter's value for a table, "" where the method has no such option."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, int | float | np.number) else spell(value)
+    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)

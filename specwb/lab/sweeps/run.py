@@ -1,48 +1,67 @@
-"""Running a sweep: every prompt by every configuration, resumed where a store already has it."""
+"""Running a sweep: every prompt by every configuration, continued where a store already has it."""
 
 from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
+from joblib import Parallel, delayed
 
 from specwb.core.inputs import integer, is_many
 from specwb.core.probability import Sampling
 from specwb.core.progress import progress as bar
+from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
 from specwb.engine.work import check_work
-from specwb.lab.bench.conditions import conditions as conditions_of
-from specwb.lab.bench.conditions import weights
-from specwb.lab.bench.store import Store, digest
-from specwb.lab.sweeps.heads import Heads, content_hash
-from specwb.lab.sweeps.results import frame
-from specwb.lab.sweeps.space import SHARED, Configuration, Space, SweepError, options_of
-from specwb.lab.sweeps.workers import Item, Task, runs
+from specwb.lab.bench.conditions import conditions, weights
+from specwb.lab.bench.measure import Job, measure, rotated
+from specwb.lab.bench.store import RunStore, digest
+from specwb.lab.sweeps.results import SweepError, frame
+from specwb.lab.sweeps.space import Block, Configuration, configurations, options_of, with_plain
 from specwb.models.load import load
 from specwb.models.prompts import Prompt
 from specwb.models.questions import Question, fitted
 from specwb.models.target import Target
 
-Progress = Callable[[float, str], None]
+PART = 4
+"""Prompts that another process decodes before it hands its runs over."""
+
+Prompts = Sequence[Question] | Sequence[Prompt]
+StoredRun = tuple[str, str, dict[str, Any], float | None]
+"""The arguments of :meth:`specwb.lab.bench.store.RunStore.add`."""
+
+
+@dataclass
+class Work:
+    """One prompt to be decoded by one configuration."""
+
+    id: str  # of the settings in the store
+    configuration: Configuration
+    key: str  # a hash of the prompt's tokens
+    domain: str  # its subtask, "all" where it has none
+    ids: list[int]  # its tokens
 
 
 def sweep(
     target: Target | str | Path,
-    prompts: Sequence[Question] | Sequence[Prompt],
+    prompts: Prompts,
     method: str | Sequence[str] | None = None,
     *,
-    space: Space | None = None,
-    store: Store | Path | str | None = None,
-    samples: int | None = None,
+    blocks: Sequence[Block] | None = None,
+    store: Path | str | None = None,
     jobs: int = 1,
     timed: bool | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[float, str], None] | None = None,
     **axes: Any,
 ) -> pd.DataFrame:
     """Measure many settings of one or several methods; return a frame with one row a run.
@@ -56,171 +75,188 @@ def sweep(
     Every prompt is decoded by every configuration before the next prompt, in rotating order, and by
     plain decoding with the same sampling and seed, which the speedup of a run is over. With a
     store, what is there is not measured again, and an interrupted sweep loses at most the run it
-    was at, of other processes the few that each has not handed over.
+    was at, of other processes the :data:`PART` that each has not handed over.
 
     Args:
         target: the target model, or its name.
         prompts: questions of a prompt set, or texts or lists of token ids.
         method: a method's name, or several that have the same options.
-        space: other configurations than ``method`` and ``axes`` say.
-        store: a :class:`Store` or its file; default none, and the results are in the frame only.
-        samples: how many configurations are drawn at random, default all.
-        jobs: processes that decode at once, on one thread each, by joblib's backend in force.
-        timed: whether times are noted; default where nothing else is decoded at the same time.
-        progress: called with (fraction done, text): before the first run with how many there are
-            and an estimate of their time, see :func:`workload`, and after every run. Default a bar
-            or lines on standard error, in a notebook nothing.
+        blocks: several tables of axes, each with its ``method``, in place of ``method`` and
+            ``axes``.
+        store: the file of the runs; default none, and the results are in the frame only.
+        jobs: processes that decode at once, on one thread each, by joblib's backend in force. They
+            load the target by its name.
+        timed: whether times are recorded; default where nothing else is decoded at the same time.
+        progress: called with (fraction done, text): before the first run with the number of runs
+            and an estimate of their time, and after every run. Default a bar or lines on standard
+            error, in a notebook nothing.
         axes: options of the method, and temperature, top_k, top_p, seed, max_new_tokens, rule,
-            draft, head: one value, several (a list or range), or a
-            :class:`specwb.lab.sweeps.space.Range`. ``train={"loss": ["kl", "lk"], "seed":
-            range(3)}`` trains the method's head with these settings, each once, beside the store.
+            draft, head: one value, or several (a list or range).
 
     Returns:
         See :func:`specwb.lab.sweeps.results.frame`.
 
     Raises:
         SweepError, MethodError, ValueError: a configuration that cannot be, before the first run.
+        WorkError: the runs would take longer than :func:`specwb.engine.work.check_work` allows.
         StoreError: the store cannot be used, or another program measures into it.
         KeyboardInterrupt: after what was measured has been written.
     """
-    if space is None:
-        if method is None:
-            raise SweepError("a sweep needs a method, or a space")
-        if not isinstance(method, str) and not is_many(method):
-            raise SweepError(f"method must be a method's name or several, got {method!r}")
-        names = [method] if isinstance(method, str) else list(method)
-        space = Space([{"method": names, **axes}], samples)
-    elif method is not None or axes or samples is not None:
-        raise SweepError("give either a space, or a method with its axes and samples")
-    if not isinstance(space, Space):
-        raise SweepError(f"space must be a specwb.lab.sweeps.Space, got {space!r}")
+    if (method is None) == (blocks is None) or (blocks is not None and axes):
+        raise SweepError("a sweep needs a method with its axes, or blocks of them")
+    if method is not None and not isinstance(method, str) and not is_many(method):
+        raise SweepError(f"method must be a method's name or several, got {method!r}")
+    if blocks is None:
+        names = [method] if isinstance(method, str) else list(method or ())
+        blocks = [{"method": names, **axes}]
     if progress is not None and not callable(progress):
         raise SweepError(f"progress must be a function, got {progress!r}")
     integer("jobs", jobs, 1, kind=SweepError)
-    with bar("sweep", lasting=True) if progress is None else nullcontext(progress) as move:
-        rest = jobs, timed, move
-        if isinstance(store, Store):
-            with store.measuring():
-                return _sweep(target, prompts, space, store, *rest)
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "sweep.sqlite" if store is None else store
-            with Store(place) as opened, opened.measuring():
-                return _sweep(target, prompts, space, opened, *rest)
+    if jobs > 1 and isinstance(target, Target):
+        raise SweepError("several processes load the target by its name; give that, not a model")
+    settings = with_plain(configurations(blocks))
+    with ExitStack() as stack:
+        if progress is None:
+            progress = stack.enter_context(bar("sweep", lasting=True))
+        if store is None:
+            store = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "sweep.sqlite"
+        opened = stack.enter_context(RunStore(store))
+        stack.enter_context(opened.measuring())
+        model = target if isinstance(target, Target) else load(target)
+        work, methods = _planned(model, prompts, settings, opened, jobs)
+        done = opened.done(timed=jobs == 1 if timed is None else timed)
+        missing = [one for one in work if (one.id, one.key) not in done]
+        if missing:
+            progress(0.0, _estimate(model, missing, jobs))
+        timed = jobs == 1 if timed is None else timed
+        if jobs == 1:
+            runs = _decoded(model, missing, methods, timed)
+        else:
+            runs = _by_processes(str(target), model, missing, timed, jobs)
+        for count, run in enumerate(runs, 1):
+            opened.add(*run)
+            progress(count / len(missing), f"{count} of {len(missing)} runs")
+        results = frame(opened)
+    pairs = {(one.id, one.key) for one in work}
+    wanted = [pair in pairs for pair in zip(results.id, results.prompt, strict=True)]
+    return results[wanted].reset_index(drop=True)
 
 
-def _sweep(
-    target: Target | str | Path,
-    prompts: Sequence[Question] | Sequence[Prompt],
-    space: Space,
-    store: Store,
+def _planned(
+    target: Target,
+    prompts: Prompts,
+    settings: Sequence[Configuration],
+    store: RunStore,
     jobs: int,
-    timed: bool | None,
-    progress: Progress,
-) -> pd.DataFrame:
-    model = target if isinstance(target, Target) else load(target)
-    is_timed = jobs == 1 if timed is None else timed
-    configurations = with_plain(space.configurations())
-    longest = max(one["max_new_tokens"] for one in configurations)
-    items = _items(model, prompts, longest)
-    heads = Heads(model, store.path.with_suffix(".heads"))
-    tasks = _tasks(model, configurations, heads, jobs == 1, store)
-    done = store.done(is_timed)
+) -> tuple[list[Work], dict[str, Method]]:
+    """All work in running order, and the methods by the ids of their settings, which are stored.
+
+    Every method is built, so that one that cannot be is found before the first run.
+    """
+    longest = max(one["max_new_tokens"] for one in settings)
+    unique = {digest(ids): (domain, ids) for domain, ids, _ in fitted(target, prompts, longest)}
+    if not unique:
+        raise SweepError("a sweep needs at least one prompt")
+    shared = conditions(target)
+    shared["device"] = shared["device"].partition(",")[0]
+    shared["threads"] = shared["threads"] if jobs == 1 else 1
+    # tells machines apart without naming them
+    shared["machine"] = digest([platform.node(), platform.machine()])[:8]
+    built: dict[str, tuple[Method, dict[str, Any]]] = {}
+    for one in settings:
+        key = digest([one["method"], one.get("rule"), options_of(one)])
+        if key not in built:
+            method = _built(target, one)
+            built[key] = method, weights(target, [method])
+        built[key][0].rule_for(_sampling(one))
+    ids, methods = [], {}
+    for one in settings:
+        method, hashes = built[digest([one["method"], one.get("rule"), options_of(one)])]
+        ids.append(store.add_settings(one, {**shared, **hashes}))
+        methods[ids[-1]] = method
+    tasks = list(zip(ids, settings, strict=True))
     work = [
-        (task, item)
-        for i, item in enumerate(items)
-        for task in tasks[i % len(tasks) :] + tasks[: i % len(tasks)]
-        if (task.id, item.key) not in done
+        Work(id, one, key, *prompt)
+        for turn, (key, prompt) in enumerate(unique.items())
+        for id, one in rotated(tasks, turn)
     ]
-    if work:
-        progress(0.0, workload(model, work, jobs))
-    for count, run in enumerate(runs(target, model, work, is_timed, jobs)):
-        store.add(*run)
-        progress((count + 1) / len(work), f"{count + 1} of {len(work)} runs")
-    ids = {task.id for task in tasks}
-    keys = {item.key for item in items}
-    results = frame(store)
-    return results[results.id.isin(ids) & results.prompt.isin(keys)].reset_index(drop=True)
+    return work, methods
 
 
-def workload(target: Target, work: Sequence[tuple[Task, Item]], jobs: int = 1) -> str:
-    """Says how many runs there are, and how long they take if all are as fast as plain decoding;
-    prompts are left out. More than :func:`check_work` allows is refused."""
-    tokens = sum(task.configuration["max_new_tokens"] for task, _ in work)
+def _built(target: Target, one: Configuration) -> Method:
+    return make_method(one["method"], target, rule=one.get("rule"), **options_of(one))
+
+
+def _sampling(one: Configuration) -> Sampling:
+    return Sampling(one["temperature"], one["top_k"], one["top_p"])
+
+
+def _estimate(target: Target, work: Sequence[Work], jobs: int) -> str:
+    """The number of runs, and their time if all are as fast as plain decoding; prompts are left
+    out. More than :func:`check_work` allows is refused."""
+    tokens = sum(one.configuration["max_new_tokens"] for one in work)
     lower = "first (prompts), max_new_tokens or the number of configurations"
     what = f"{len(work)} runs at the speed of plain decoding"
     return check_work(target, what, tokens / jobs, 1, lower=lower)
 
 
-def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Adds plain decoding with the sampling of every configuration, at the front."""
-    plain = {
-        digest(one): one
-        for configuration in configurations
-        for one in [{"method": "ar"} | {name: configuration[name] for name in SHARED}]
-    }
-    others = [one for one in configurations if digest(one) not in plain]
-    return [*plain.values(), *others]
-
-
-def _items(
-    target: Target, prompts: Sequence[Question] | Sequence[Prompt], tokens: int
-) -> list[Item]:
-    """The prompts' tokens, cut to what the context has room for."""
-    rows = fitted(target, prompts, tokens)
-    items = {digest(ids): Item(digest(ids), domain, ids) for domain, ids, _ in rows}
-    if not items:
-        raise SweepError("a sweep needs at least one prompt")
-    return list(items.values())
-
-
-def _tasks(
-    target: Target,
-    configurations: Sequence[Configuration],
-    heads: Heads,
-    is_alone: bool,
-    store: Store,
-) -> list[Task]:
-    """Builds every configuration, so that one that cannot be is found before the first run, and
-    notes them in the store.
-
-    Heads are trained when all of their settings have been checked.
-    """
-    for one in configurations:
-        heads.check(one)
-    shared = conditions_of(target)
-    shared |= {
-        "device": shared["device"].partition(",")[0],
-        "threads": shared["threads"] if is_alone else 1,
-        # tells machines apart without naming them
-        "machine": digest([platform.node(), platform.machine()])[:8],
-    }
-    built: dict[str, tuple[Method, dict[str, Any]]] = {}
-    ready = []
-    for one in configurations:
-        options = {**options_of(one), "rule": one.get("rule")}
-        if (folder := heads.trained(one)) is not None:
-            options["head"] = str(folder)
-        key = digest([one["method"], options])
-        if key not in built:
-            method = make_method(one["method"], target, **options)
-            built[key] = method, weights(target, [method])
-        method, hashes = built[key]
-        sampling = Sampling(float(one["temperature"]), one["top_k"], one["top_p"])
-        method.rule_for(sampling)
-        ready.append((one, method, sampling, options, shared | hashes))
-    return [
-        Task(store.add_settings(portable(one), facts), one, method, sampling, options)
-        for one, method, sampling, options, facts in ready
-    ]
-
-
-def portable(one: Configuration) -> Configuration:
-    """A configuration without paths: files and folders are named by the hash of their content."""
-    named = dict(one)
-    for name, value in one.items():
-        is_path = name in ("draft", "head", "ngram", "train.corpus") and isinstance(
-            value, str | Path
+def _decoded(
+    target: Target, work: Sequence[Work], methods: Mapping[str, Method], timed: bool
+) -> Iterator[StoredRun]:
+    """Decode every prompt by its configuration, one after another; yield what a store adds."""
+    watch = Watch(one_step(target)) if timed else None
+    jobs = (
+        Job(
+            one.id,
+            methods[one.id],
+            [one.ids],
+            one.configuration["max_new_tokens"],
+            _sampling(one.configuration),
+            [one.configuration["seed"]],
         )
-        if is_path and (content := content_hash(value)) is not None:
-            named[name] = f"{Path(value).name}@{content[:8]}"
-    return named
+        for one in work
+    )
+    for one, (_, run) in zip(work, measure(target, jobs, watch=watch, timed=timed), strict=True):
+        record = {
+            "domain": one.domain,
+            "tokens": run.written,
+            "accepted": run.accepted[0],
+            "tested": run.tested[0],
+            "drafted": sum(run.drafted[0]),
+            "disturbed": watch is not None and watch.slow(run.probe),
+            "text": digest(run.tokens[0]),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        yield one.id, one.key, record, run.seconds if timed else None
+
+
+def _by_processes(
+    name: str, target: Target, work: Sequence[Work], timed: bool, jobs: int
+) -> Iterator[StoredRun]:
+    """The runs of several processes, in any order."""
+    by_settings: dict[str, list[Work]] = {}
+    for one in work:
+        by_settings.setdefault(one.id, []).append(one)
+    parts = [some[i : i + PART] for some in by_settings.values() for i in range(0, len(some), PART)]
+    where = name, str(target.dtype).removeprefix("torch."), target.fingerprint
+    tasks = (delayed(_in_process)(*where, part, timed) for part in parts)
+    for runs in Parallel(jobs, return_as="generator_unordered")(tasks):
+        yield from runs
+
+
+def _in_process(
+    name: str, dtype: str, fingerprint: str, work: list[Work], timed: bool
+) -> list[StoredRun]:
+    """The runs of one configuration, decoded by a process of its own on one thread."""
+    torch.set_num_threads(1)
+    target = _loaded(name, dtype)
+    if target.fingerprint != fingerprint:
+        raise SweepError(f"a worker finds another model under {name!r} than this machine")
+    methods = {work[0].id: _built(target, work[0].configuration)}
+    return list(_decoded(target, work, methods, timed))
+
+
+@lru_cache(1)
+def _loaded(name: str, dtype: str) -> Target:
+    """The model of a worker, which lives longer than one part of the work."""
+    return load(name, dtype=dtype)

@@ -6,22 +6,14 @@ from specwb.core.extras import require
 
 require("specwb.show.figures", "notebooks", "plotly")
 
-from specwb.show.figures.diffuspec import adaptive, by_setting, lattice
-from specwb.show.figures.falcon import (
-    block_designer,
-    block_sight,
-    block_tree,
-    by_dependence,
-    dependence,
-    glancing,
-    ratios,
-)
+from specwb.show.figures.diffuspec import adaptive, lattice
+from specwb.show.figures.falcon import block_designer, block_sight, block_tree, dependence
 from specwb.show.figures.kangaroo import cache_slots, densities, stopping
-from specwb.show.figures.mcsd_ti import calibration, kept_roots, mask_slices
-from specwb.show.figures.measuring import bars, estimates, price_and_tokens
-from specwb.show.figures.methods import comparison, head_accuracy, speedup, tried
+from specwb.show.figures.mcsd_ti import calibration, mask_slices
+from specwb.show.figures.methods import comparison, speedup, tried
 from specwb.show.figures.rules import acceptance, output, rule_rates, slices
-from specwb.show.figures.tree import by_nodes, designer, draft_tree, tree_mask, value_tree
+from specwb.show.figures.series import bars, by_setting, estimates, head_accuracy
+from specwb.show.figures.tree import designer, draft_tree, tree_mask, value_tree
 
 __all__ = [
     "acceptance",
@@ -30,8 +22,6 @@ __all__ = [
     "block_designer",
     "block_sight",
     "block_tree",
-    "by_dependence",
-    "by_nodes",
     "by_setting",
     "cache_slots",
     "calibration",
@@ -41,14 +31,10 @@ __all__ = [
     "designer",
     "draft_tree",
     "estimates",
-    "glancing",
     "head_accuracy",
-    "kept_roots",
     "lattice",
     "mask_slices",
     "output",
-    "price_and_tokens",
-    "ratios",
     "rule_rates",
     "slices",
     "speedup",

@@ -1,19 +1,21 @@
-"""Drafting from an early exit: what the caches hold, how sure the drafter is, beams, and what a
-threshold gives.
+"""Drafting from an early exit: what the caches hold, how sure the drafter is, and what a threshold
+gives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 
-from specwb.show.figures.kit import BARE, Panel, axis, draw, errors, steps
-from specwb.show.figures.mcsd_ti import bin_of
+from specwb.core.errors import ArgumentError
+from specwb.show.figures.kit import BARE, Panel, axis, draw, steps
 from specwb.show.figures.style import visible
 from specwb.show.palette import DRAFT, FAINT, FIRST, INK, MARK, OTHER, PALETTE, looks
 
 HELD = ("nothing", "of the text", "of another text, which is not kept")
+MARKS = ("", "·", "x")
 
 
 def cache_slots(
@@ -22,7 +24,8 @@ def cache_slots(
     slots: Sequence[int],
     words: Sequence[str] = (),
 ) -> go.Figure:
-    """What lies in every layer's cache at several moments of a step, one panel each.
+    """What lies in every layer's cache at several moments of a step, one panel each. Empty cells
+    hold nothing, dots an entry of the text, x an entry of another text, which is not kept.
 
     Args:
         moments: name -> ``[rows][slots]``: 0 nothing, 1 what a forward over the final text would
@@ -31,37 +34,22 @@ def cache_slots(
         slots: their numbers.
         words: of the tokens that go there, below each panel.
     """
-    named = [f"{slot}<br>{visible(word)}" for slot, word in zip(slots, words)]
+    names = [f"{slot}<br>{visible(word)}" for slot, word in zip(slots, words)]
     panels: list[Panel | None] = []
-    for i, (moment, table) in enumerate(moments.items()):
-        x = {"tickvals": list(slots), "ticktext": named or list(map(str, slots)), "tickangle": 0}
-        y = {"autorange": "reversed", "type": "category", "dtick": 1, "showticklabels": i % 2 == 0}
-        one = Panel(moment, {**x, "tickfont": {"size": 9}, **BARE})
-        one.y = {**y, "tickfont": {"size": 10}, **BARE}
-        panels.append(
-            one.cells(
-                slots,
-                rows,
-                table,
-                steps(FAINT, FIRST, DRAFT),
-                [["" if not held else "x" if held == 2 else "·" for held in row] for row in table],
-                hover="%{y}, slot %{x}: %{customdata}",
-                written=True,
-                zmax=2,
-                xgap=2,
-                customdata=[[HELD[held] for held in row] for row in table],
-            )
-        )
-        if i == 0:  # a matrix has no legend
-            for name, look in zip(HELD[1:], ((FIRST, "", "square"), (DRAFT, "", "square-x-open"))):
-                one.points(name, [None], [None], look, size=12)
-    down, panel = -(-len(panels) // 2), 84 + 16 * len(rows)
-    panels += [None] * (2 * down - len(panels))
-    return draw(
-        [panels[at : at + 2] for at in range(0, len(panels), 2)],
-        80 + down * panel,
-        gaps=(0.03, 84 / (down * panel)),
-    )
+    for moment, table in moments.items():
+        one = Panel(moment, axis(tickvals=list(slots), tickfont={"size": 9}, **BARE))
+        one.x |= {"ticktext": names or list(map(str, slots)), "tickangle": 0}
+        one.y = axis(autorange="reversed", type="category", tickfont={"size": 10}, **BARE)
+        text = [[MARKS[held] for held in row] for row in table]
+        scale, held = steps(FAINT, FIRST, DRAFT), [[HELD[x] for x in row] for row in table]
+        hover = "%{y}, slot %{x}: %{customdata}"
+        more = {"written": True, "zmax": 2, "xgap": 2, "customdata": held, "hover": hover}
+        panels.append(one.cells(slots, rows, table, scale, text, **more))
+    if len(panels) % 2:
+        panels.append(None)
+    pairs = [panels[at : at + 2] for at in range(0, len(panels), 2)]
+    height = len(pairs) * (84 + 16 * len(rows))
+    return draw(pairs, 80 + height, gaps=(0.12, 84 / height))
 
 
 def densities(kept: Sequence[float], rejected: Sequence[float], bins: int = 10) -> go.Figure:
@@ -72,33 +60,27 @@ def densities(kept: Sequence[float], rejected: Sequence[float], bins: int = 10) 
         kept, rejected: values in [0, 1], one of each at least.
         bins: of equal width.
     Raises:
-        ValueError: a value is outside [0, 1].
+        ArgumentError: a value is outside [0, 1].
     """
-    counts = [[0] * bins, [0] * bins]
-    for values, count in zip((kept, rejected), counts, strict=True):
-        for value in values:
-            count[bin_of(value, bins)] += 1
+    if wrong := [v for v in (*kept, *rejected) if not 0 <= v <= 1]:
+        raise ArgumentError(f"values must be in [0, 1], got {wrong[0]}")
+    counts = [np.histogram(values, bins, (0, 1))[0] for values in (kept, rejected)]
     sure = "largest probability of the drafter"
     density = Panel("density of each kind", axis(sure, 0, 1), {"rangemode": "tozero"})
-    edges = [i / bins for i in range(bins + 1)]
+    edges = np.linspace(0, 1, bins + 1)
     for name, count, look in zip(("kept", "rejected"), counts, PALETTE):
-        heights = [n * bins / sum(count) for n in [*count, count[-1]]]
-        more = {"line_shape": "hv", "hover": "from %{x}: %{y:.2f}"}
-        density.line(f"{name}, {sum(count)}", edges, heights, look, size=0, width=3, **more)
+        heights = count * bins / count.sum()
+        label, shape = f"{name}, {count.sum()}", {"size": 0, "line_shape": "hv"}
+        density.line(label, edges, [*heights, heights[-1]], look, **shape)
     share = Panel("share kept", axis(sure, 0, 1), axis("", 0, 1.02))
-    seen = [(i, a, a + b) for i, (a, b) in enumerate(zip(*counts, strict=True)) if a + b]
-    share.line(
-        "share kept",
-        [(i + 0.5) / bins for i, _, _ in seen],
-        [a / n for _, a, n in seen],
-        (PALETTE[2][0], "solid", "diamond"),
-        customdata=[n for _, _, n in seen],
-        error_y=errors((a / n * (1 - a / n) / n) ** 0.5 for _, a, n in seen),
-        hover="around %{x}: %{y:.2f} of %{customdata}",
-    )
-    base, both = len(kept) / (len(kept) + len(rejected)), {"size": 0, "width": 1.5}
-    share.line("as sure as right", [0, 1], [0, 1], (OTHER, "dot", ""), hoverinfo="skip", **both)
-    share.line(f"of all, {base:.2f}", [0, 1], [base, base], (INK, "dashdot", ""), **both)
+    seen = counts[0] + counts[1]
+    at, n = (edges[:-1] + 0.5 / bins)[seen > 0], seen[seen > 0]
+    ratio = counts[0][seen > 0] / n
+    error = {"type": "data", "array": np.sqrt(ratio * (1 - ratio) / n).tolist()}
+    share.line("share kept", at, ratio, (PALETTE[2][0], "solid", "diamond"), error_y=error)
+    share.line("as sure as right", [0, 1], [0, 1], (OTHER, "dot", ""), size=0)
+    base = len(kept) / (len(kept) + len(rejected))
+    share.line(f"of all, {base:.2f}", [0, 1], [base, base], (INK, "dashdot", ""), size=0)
     return draw([[density, share]], 380, widths=(0.55, 0.45), gaps=(0.12, 0))
 
 
@@ -112,40 +94,40 @@ def stopping(
     paper: Mapping[str, Mapping[float, tuple[float, float]]],
 ) -> go.Figure:
     """What a threshold gives: CR (tokens per step) and speedup, of these models (left) and as
-    published (right). The axes of speedups are as long as the values, so that the best is seen.
+    published (right).
 
-    At each of ``etas``: tokens per step, draft tokens per step, predicted speedup. ``measured`` and
-    each curve of the ``paper``: threshold -> (CR, speedup).
+    Args:
+        etas: thresholds.
+        tau, drafted, speed: at each of them tokens per step, draft tokens per step, and predicted
+            speedup.
+        chosen: the number of the chosen threshold.
+        measured: threshold -> (CR, speedup).
+        paper: name -> the same as published.
     """
-    drafts = [d + 1 for d in drafted]
-    titles = ("CR, these models", "CR, the paper's 7B", "speedup, these models")
-    panels = [Panel(title) for title in (*titles, "speedup, the paper's 7B")]
+    titles = [
+        f"{of}, {whose}" for of in ("CR", "speedup") for whose in ("these models", "paper's 7B")
+    ]
+    panels = [Panel(title, axis("", -0.03, 1.03, zeroline=False)) for title in titles]
     tokens, cr, here, published = panels
-    for one in panels:
-        words = "threshold eta" if one in (here, published) else ""
-        one.x = axis(words, -0.03, 1.03, zeroline=False)
-        one.y = {"rangemode": "tozero"}
-    solid, wasted, plain = (FIRST, "solid", ""), "drafted + 1; between: wasted", {"size": 0}
+    drafts, at, solid = [d + 1 for d in drafted], etas[chosen], (FIRST, "solid", "")
     filled = {"fill": "tonexty", "fillcolor": "rgba(230,159,0,0.18)"}
-    tokens.line("CR: kept + 1", etas, tau, solid, width=3, **plain)
-    tokens.line(wasted, etas, drafts, (DRAFT, "dot", ""), **plain, **filled)
-    here.line("predicted", etas, speed, solid, width=3, **plain, showlegend=False)
+    tokens.line("CR: kept + 1", etas, tau, solid, size=0, width=3)
+    wasted = "drafted + 1; between: wasted"
+    tokens.line(wasted, etas, drafts, (DRAFT, "dot", ""), size=0, **filled)
+    here.line("", etas, speed, solid, size=0, width=3, hover="eta %{x}: %{y:.2f}x")
     ring, star = (INK, "", "circle-open"), {"size": 13, "marker_line_width": 3}
-    at = etas[chosen]
     tokens.points("chosen", [at, at], [tau[chosen], drafts[chosen]], ring, **star)
     here.points("chosen", [at], [speed[chosen]], ring, **star, showlegend=False)
     for which, one in enumerate((tokens, here)):
         values = [pair[which] for pair in measured.values()]
-        more = {"size": 10, "showlegend": which == 0}
-        one.points("measured", measured, values, (MARK, "", "diamond"), **more)
+        look = (MARK, "", "diamond")
+        one.points("measured", measured, values, look, size=10, showlegend=which == 0)
     for (name, curve), look in zip(paper.items(), looks(paper).values(), strict=True):
         for which, one in enumerate((cr, published)):
             values = [pair[which] for pair in curve.values()]
-            more = {"size": 7, "showlegend": which == 0}
-            one.line(f"paper, {name}", curve, values, look, **more)
+            one.line(f"paper, {name}", curve, values, look, size=7, showlegend=which == 0)
+    for one in (tokens, cr):
+        one.y = {"rangemode": "tozero"}
     for one in (here, published):
-        one.rule(y=1)
-        values = [1, *(y for trace in one.traces for y in trace.y)]
-        room = 0.08 * (max(values) - min(values)) or 0.1
-        one.y = axis("", min(values) - room, max(values) + room)
-    return draw([[tokens, cr], [here, published]], 600, gaps=(0.09, 0.12))
+        one.rule(y=1).x["title"] = {"text": "threshold eta", "standoff": 4}
+    return draw([[tokens, cr], [here, published]], 600, gaps=(0.09, 0.14))

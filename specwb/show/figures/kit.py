@@ -14,44 +14,43 @@ from typing import Any, Self
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from specwb.core.errors import ArgumentError
-from specwb.show.figures.style import figure
+from specwb.show.figures.style import LAYOUT
 from specwb.show.palette import CLEAR, DRAFT, INK, MARK, Look, looks
 
 Values = Iterable[Any]
 Dict = dict[str, Any]
 At = float | tuple[float, float] | None
 BARE: Dict = {"showgrid": False, "zeroline": False}
-BY_NAME = {"autorange": "reversed", "type": "category"}  # the first on top
-_WHISKER: Dict = {"type": "data", "thickness": 1.5, "width": 3}
+BY_NAME: Dict = {"autorange": "reversed", "type": "category"}  # the first on top
+HATCHES = ("", "/", ".", "x", "-", "|", "+")
 
 
 def short(values: Values) -> list[Any]:
-    """Numbers to four digits after the point, or if below 1 to four that count."""
-
-    def one(v: Any) -> Any:
+    """Numbers to four digits after the point, or if below 1 to four that count; None, texts and
+    lists as they are."""
+    kept: list[Any] = []
+    for v in values:
         if v is None or isinstance(v, str | int | list):
-            return v
-        return round(float(v), 4) if abs(v) >= 1 else float(f"{float(v):.4g}")
-
-    return [one(v) for v in values]
+            kept.append(v)
+        else:
+            kept.append(round(float(v), 4) if abs(v) >= 1 else float(f"{float(v):.4g}"))
+    return kept
 
 
 def whiskers(values: Values, low: Values, high: Values) -> Dict:
     """Error bars from ``low`` to ``high``."""
     rows = list(zip(values, low, high, strict=True))
     up, down = short(top - v for v, _, top in rows), short(v - bottom for v, bottom, _ in rows)
-    return {"symmetric": False, "array": up, "arrayminus": down, **_WHISKER}
-
-
-def errors(lengths: Values) -> Dict:
-    return {"array": short(lengths), **_WHISKER}
+    return {"symmetric": False, "array": up, "arrayminus": down, "thickness": 1.5, "width": 3}
 
 
 def axis(text: str = "", low: float | None = None, high: float | None = None, **more: Any) -> Dict:
-    """An axis with a title, from ``low`` to ``high`` where given."""
-    title = {"title": {"text": text, "standoff": 4}} if text else {}
-    return {**title, **({} if high is None else {"range": [low, high]}), **more}
+    """The layout of an axis with a title, from ``low`` to ``high`` where given."""
+    if text:
+        more["title"] = {"text": text, "standoff": 4}
+    if high is not None:
+        more["range"] = [low, high]
+    return more
 
 
 def steps(*colours: str) -> list[list]:
@@ -60,21 +59,30 @@ def steps(*colours: str) -> list[list]:
     return [[at / n, colour] for i, colour in enumerate(colours) for at in (i, i + 1)]
 
 
+def _labels(name: str, hover: str) -> Dict:
+    """Name, legend entry and hover text of a trace; one without a name is not in the legend."""
+    given: Dict = {"name": name or None, "showlegend": bool(name)}
+    if hover:
+        extra = "%{fullData.name}" if name else ""
+        return {**given, "hovertemplate": f"{hover}<extra>{extra}</extra>"}
+    return given if name else {**given, "hoverinfo": "skip"}
+
+
 @dataclass
 class Panel:
     """What is shown between two axes: ``title`` above it, ``x`` and ``y`` their titles or layouts
     (:func:`axis`).
 
-    Its methods take plotly's own arguments too (``more``), ``hover`` for ``hovertemplate``. What
-    has no name is not in the legend.
+    Its methods take plotly's own arguments too (``more``). A series without a name is not in the
+    legend; ``hover`` is plotly's ``hovertemplate``.
     """
 
     title: str = ""
     x: Any = ""
     y: Any = ""
     traces: list[Any] = field(default_factory=list)
-    shapes: list[dict] = field(default_factory=list)
-    notes: list[dict] = field(default_factory=list)
+    shapes: list[Dict] = field(default_factory=list)
+    notes: list[Dict] = field(default_factory=list)
 
     def line(
         self,
@@ -82,64 +90,86 @@ class Panel:
         x: Values,
         y: Values,
         look: Look,
+        *,
         size: Any = 8,
         width: Any = 2,
+        hover: Any = "",
         **more: Any,
     ) -> Self:
         """A line with markers; ``size`` 0: without markers, ``width`` 0: without the line."""
         colour, dash, symbol = look
-        both = ["lines"] * bool(width) + ["markers"] * bool(size)
-        given: Dict = {"mode": "+".join(both), **_words(name, more)}
-        line = {"color": colour, "dash": dash, "width": width}
-        given |= {"line": line} if width else {}
-        given |= {"marker": {"symbol": symbol, "size": size, "color": colour}} if size else {}
-        self.traces.append(go.Scatter(**_pairs(x, y), **{**given, **more}))
+        given: Dict = _labels(name, hover)
+        if width:
+            given |= {"mode": "lines", "line": {"color": colour, "dash": dash, "width": width}}
+        if size:
+            given["mode"] = "lines+markers" if width else "markers"
+            given["marker"] = {"symbol": symbol, "size": size, "color": colour}
+        self.traces.append(go.Scatter(x=short(x), y=short(y), **{**given, **more}))
         return self
 
-    def lines(self, points: Mapping[str, Any], **more: Any) -> Self:
+    def lines(self, series: Mapping[str, tuple[Values, Values]], **more: Any) -> Self:
         """A line for each name of x and y, all of them different."""
-        for (name, (x, y)), look in zip(points.items(), looks(points).values(), strict=True):
+        for (name, (x, y)), look in zip(series.items(), looks(series).values(), strict=True):
             self.line(name, x, y, look, **more)
         return self
 
     def points(self, name: str, x: Values, y: Values, look: Look, **more: Any) -> Self:
-        return self.line(name, x, y, look, **{"size": 9, **more, "width": 0})
+        """Markers alone."""
+        return self.line(name, x, y, look, width=0, **{"size": 9, **more})
 
     def here(self, name: str, x: float, y: float, **more: Any) -> Self:
         """The one point that the controls choose."""
-        ring = {"size": 13, "marker_line": {"width": 1, "color": INK}}
-        return self.points(name, [x], [y], (DRAFT, "", "diamond"), **ring, **more)
+        ring = {"width": 1, "color": INK}
+        look = (DRAFT, "", "diamond")
+        return self.points(name, [x], [y], look, size=13, marker_line=ring, **more)
 
     def bars(
-        self, name: str, x: Values, y: Values, colour: Any, hatch: Any = "", **more: Any
+        self,
+        name: str,
+        x: Values,
+        y: Values,
+        colour: Any,
+        hatch: Any = "",
+        *,
+        hollow: Any = False,
+        hover: Any = "",
+        **more: Any,
     ) -> Self:
         """Bars, hatched in white; if ``hollow`` hatched in their colour on nothing."""
-        hollow = more.pop("hollow", False)
         pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": colour if hollow else "white"}
         marker: Dict = {"color": CLEAR if hollow and hatch else colour, "pattern": pattern}
-        marker |= {"line": {"color": colour, "width": 1}} if hollow else {}
-        given = {"marker": marker, **_words(name, more)}
-        self.traces.append(go.Bar(**_pairs(x, y), **{**given, **more}))
+        if hollow:
+            marker["line"] = {"color": colour, "width": 1}
+        given = {"marker": marker, **_labels(name, hover), **more}
+        self.traces.append(go.Bar(x=short(x), y=short(y), **given))
         return self
 
     def groups(self, series: Mapping[str, tuple[Values, Values]], **more: Any) -> Self:
-        """Bars for each name of x and y, all of them different; ``written``: their heights too."""
-        written = more.pop("written", False)
-        rows = zip(series.items(), looks(series).values(), cycle(("", "/", ".", "x")))
+        """Bars for each name of x and y, all of them different."""
+        rows = zip(series.items(), looks(series).values(), cycle(HATCHES[:4]))
         for (name, (x, y)), (colour, _, _), hatch in rows:
-            text = ["" if v is None else f"{float(v):.2f}" for v in y] if written else None
-            self.bars(name, x, y, colour, hatch, text=text, **more)
+            self.bars(name, x, y, colour, hatch, **more)
         return self
 
     def cells(
-        self, x: Values, y: Values, z: Iterable[Values], scale: Any, words: Any, **more: Any
+        self,
+        x: Values,
+        y: Values,
+        z: Iterable[Values],
+        scale: Any,
+        words: Any,
+        *,
+        hover: Any = "",
+        written: Any = False,
+        **more: Any,
     ) -> Self:
         """A matrix of coloured cells, 0 to 1, None for an empty one; ``words`` for hover texts and,
         if ``written``, in the cells.
         """
         given: Dict = {"zmin": 0, "zmax": 1, "showscale": False, "xgap": 1, "ygap": 1}
-        given |= {"texttemplate": "%{text}"} if more.pop("written", False) else {}
-        given |= {"colorscale": scale, "text": words, **_words("", more), **more}
+        given |= {"colorscale": scale, "text": words, **_labels("", hover), **more}
+        if written:
+            given["texttemplate"] = "%{text}"
         self.traces.append(go.Heatmap(x=list(x), y=list(y), z=[short(row) for row in z], **given))
         return self
 
@@ -149,31 +179,17 @@ class Panel:
         """
         shape: Dict = {"type": "line", "line": dict(zip(("color", "dash", "width"), look))}
         for name, at in (("x", x), ("y", y)):
-            ends = at if isinstance(at, tuple) else (0, 1) if at is None else (at, at)
-            shape |= {f"{name}0": ends[0], f"{name}1": ends[1]}
-            shape |= {f"{name}ref": f"{name} domain"} if at is None else {}
+            ends = at if isinstance(at, tuple) else (at, at)
+            if at is None:
+                ends, shape[f"{name}ref"] = (0, 1), f"{name} domain"
+            shape[f"{name}0"], shape[f"{name}1"] = ends
         self.shapes.append({**shape, **more})
         return self
 
     def note(self, x: Any, y: Any, text: str, **more: Any) -> Self:
+        """Words at a place."""
         self.notes.append({"x": x, "y": y, "text": text, "showarrow": False, **more})
         return self
-
-
-def _pairs(x: Values, y: Values) -> Dict:
-    x, y = short(x), short(y)
-    if len(x) != len(y) and not (x and isinstance(x[0], list)):  # which are two lines of words
-        raise ArgumentError(f"there must be a y for every x, got {len(y)} for {len(x)}")
-    return {"x": x, "y": y}
-
-
-def _words(name: str, more: Dict) -> Dict:
-    """Name, legend and hover text of a trace."""
-    given: Dict = {"name": name, "showlegend": True} if name else {"showlegend": False}
-    extra = "%{fullData.name}" if name else ""
-    if hover := more.pop("hover", ""):
-        return {**given, "hovertemplate": f"{hover}<extra>{extra}</extra>"}
-    return given if name else {**given, "hoverinfo": "skip"}
 
 
 def read_off(drawn: go.Figure) -> str:
@@ -185,68 +201,79 @@ def read_off(drawn: go.Figure) -> str:
     for trace in drawn.data:
         rows = trace.z if trace.type == "heatmap" else [trace.y]
         values = [float(v) for row in rows for v in row if v is not None]
-        if values:
-            first, last, least, most = (
-                f"{v:.3g}" for v in (values[0], values[-1], min(values), max(values))
-            )
-            ends = dict.fromkeys((first, last) if len(values) > 1 else (first,))
-            more = {"least": least, "most": most}.items()
-            text = ", ".join((" to ".join(ends), *(f"{w} {v}" for w, v in more if v not in ends)))
-            panel = int((trace.xaxis or "x")[1:] or 1) - 1
-            panels.setdefault(panel, []).append(f"{trace.name}: {text}" if trace.name else text)
+        if not values:
+            continue
+        first, last, least, most = (
+            f"{v:.3g}" for v in (values[0], values[-1], min(values), max(values))
+        )
+        ends = dict.fromkeys((first, last) if len(values) > 1 else (first,))
+        extremes = [("least", least), ("most", most)]
+        text = ", ".join((" to ".join(ends), *(f"{w} {v}" for w, v in extremes if v not in ends)))
+        panel = int((trace.xaxis or "x")[1:] or 1) - 1
+        panels.setdefault(panel, []).append(f"{trace.name}: {text}" if trace.name else text)
     parts = [drawn.layout.title.text]
-    for panel, said in sorted(panels.items()):
-        parts += [*titles[panel : panel + 1], "; ".join(said)]
+    for panel, series in sorted(panels.items()):
+        parts += [*titles[panel : panel + 1], "; ".join(series)]
     return " | ".join(filter(None, parts))
 
 
-def _lines(names: list[str]) -> int:
-    """Of a legend in a figure of common width; in several lines plotly makes columns."""
-    widths = [45 + 7 * len(name) for name in names]
-    return 1 if sum(widths) <= 620 else -(-len(names) // max(1, 620 // max(widths)))
-
-
-def draw(panels: Panel | Sequence[Sequence[Panel | None]], height: int, **more: Any) -> go.Figure:
+def draw(
+    panels: Panel | Sequence[Sequence[Panel | None]],
+    height: int,
+    title: str = "",
+    widths: Sequence[float] | None = None,
+    heights: Sequence[float] | None = None,
+    gaps: tuple[float, float] = (0.1, 0.17),
+    **layout: Any,
+) -> go.Figure:
     """A figure of one panel, or of rows of them; a row of one is as wide as the figure.
 
     Args:
-        more: ``title`` of several panels; ``below``: whether the legend, which two names need, is
-            below, as it is for several panels; ``heights`` and ``widths`` of rows and columns,
-            ``gaps`` between columns and between rows in shares of the figure; plotly's layout.
+        panels: one, whose title is the figure's, or rows, with None where there is none.
+        height: of the figure, in pixels, without its legend.
+        title: of several panels.
+        widths, heights: of columns and rows, in shares of their sum.
+        gaps: between columns and between rows, in shares of the figure.
+        layout: plotly's.
     """
     alone = isinstance(panels, Panel)
     grid: Any = [[panels]] if alone else panels
-    every = [(r, c, p) for r, row in enumerate(grid, 1) for c, p in enumerate(row, 1) if p]
-    title = more.pop("title", panels.title if isinstance(panels, Panel) else "")
-    below = more.pop("below", not alone)
-    spaces = {"row_heights": more.pop("heights", None), "column_widths": more.pop("widths", None)}
-    across, down = more.pop("gaps", (0.1, 0.17))
-    traces = [t for _, _, p in every for t in p.traces if t.visible is not False]
-    names = dict.fromkeys(t.name for t in traces if t.showlegend)
-    legend = _lines(list(names)) if more.setdefault("showlegend", len(names) > 1) else 0
-    hidden = all(isinstance(p.y, Mapping) and p.y.get("visible") is False for _, _, p in every)
-    room = 10 + 20 * legend if legend else 0
-    top = 14 + 26 * bool(title) + (0 if alone else 22) + room * (not below)
-    margin = {"l": 20 if hidden else 60, "r": 20, "t": top, "b": 50 + room * below}
-    head = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
-    drawn = figure(**{"height": height, "margin": margin, "title": head, **more})
-    if below:
-        drawn.update_layout(legend={"y": -50 / (height - top - margin["b"]), "yanchor": "top"})
-    if not alone:
-        wide = max(map(len, grid))
-        kinds = [[{"colspan": wide}] if len(row) == 1 else [p and {} for p in row] for row in grid]
-        specs = [kind + [None] * (wide - len(kind)) for kind in kinds]
-        spaces |= {"horizontal_spacing": across, "vertical_spacing": down}
-        spaces |= {"specs": specs, "subplot_titles": [p.title for _, _, p in every]}
-        make_subplots(len(grid), wide, figure=drawn, **spaces)
-        drawn.update_annotations(font_size=13)
-    for row, column, panel in every:
-        place = {} if alone else {"row": row, "col": column}
-        drawn.add_traces(panel.traces, *([] if alone else [row, column]))
+    wide = max(map(len, grid))
+    places = [(r, c, p) for r, row in enumerate(grid, 1) for c, p in enumerate(row, 1) if p]
+    specs: list[list[Dict | None]] = [
+        [{"colspan": wide}] + [None] * (wide - 1)
+        if len(row) == 1
+        else [{} if panel else None for panel in row]
+        for row in grid
+    ]
+    names = {t.name for _, _, p in places for t in p.traces if t.showlegend}
+    # a legend below, for which plotly makes room
+    legend = {**LAYOUT["legend"], "yref": "container", "y": 0, "yanchor": "bottom"}
+    head = {"text": panels.title if isinstance(panels, Panel) else title, "x": 0, "xref": "paper"}
+    head |= {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 12, "b": 8}}
+    given = {**LAYOUT, "height": height, "title": head, "legend": legend}
+    given["margin"] = {"l": 60, "r": 20, "b": 50, "t": 40 if head["text"] else 14}
+    given["margin"]["t"] += 0 if alone else 22
+    given["showlegend"] = len(names) > 1
+    drawn = make_subplots(
+        len(grid),
+        wide,
+        specs=specs,
+        figure=go.Figure(layout={**given, **layout}),
+        subplot_titles=None if alone else [p.title for _, _, p in places],
+        column_widths=widths,
+        row_heights=heights,
+        horizontal_spacing=gaps[0],
+        vertical_spacing=gaps[1],
+    )
+    drawn.update_annotations(font_size=13)
+    for row, col, panel in places:
+        drawn.add_traces(panel.traces, row, col)
         for shape in panel.shapes:
-            drawn.add_shape(shape, **place)
+            drawn.add_shape(shape, row=row, col=col)
         for note in panel.notes:
-            drawn.add_annotation(note, **place)
-        for update, one in ((drawn.update_xaxes, panel.x), (drawn.update_yaxes, panel.y)):
-            update(axis(one) if isinstance(one, str) else one, **place)
+            drawn.add_annotation(note, row=row, col=col)
+        x, y = (axis(a) if isinstance(a, str) else a for a in (panel.x, panel.y))
+        drawn.update_xaxes(x, row=row, col=col)
+        drawn.update_yaxes(y, row=row, col=col)
     return drawn

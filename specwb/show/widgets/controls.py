@@ -27,68 +27,81 @@ class Control:
 
     Limits, choices and labels that depend on an explorer's data are functions of the explorer. A
     default outside the limits is moved to the nearest one.
+
+    Attributes:
+        value: at first; None is the first choice.
+        low, high: limits of a number, both included.
+        step: of a real number.
+        of: choices, values or pairs (label, value).
+        each: labels of several controls, which are one attribute, a list.
+        label: in front of the control, default its name.
+        row: the row of the explorer that it stands in.
+        slide: whether choices are on a slider.
+        wide: whether choices are long.
+        help: shown where the pointer rests on it.
     """
 
-    value: Any = None  # None: the first choice
+    value: Any = None
     low: Any = 0
     high: Any = 1
     step: float | None = None
-    of: Any = None  # values, or pairs (label, value)
-    each: Any = None  # labels of several controls, which are one attribute, a list
+    of: Any = None
+    each: Any = None
     label: str = ""
     row: int = 0
-    slide: bool = False  # choices on a slider
-    wide: bool = False  # long choices
-    help: str | None = None  # shown where the pointer rests on it
-
-    def _kind(self) -> tuple[Any, dict[str, Any], str]:
-        """Return the widget's class and traits, and what its value must be."""
-        if self.of is not None:
-            known = (str(x[1] if isinstance(x, tuple) else x) for x in self.of)
-            traits = {"options": self.of, "layout": WIDE if self.wide else {}}
-            kind = w.SelectionSlider if self.slide else w.Dropdown
-            return kind, traits, f"one of {', '.join(known)}"
-        if isinstance(self.value, bool):
-            return w.Checkbox, {"indent": False}, "True or False"
-        traits, wanted = {"min": self.low, "max": self.high}, f"in {self.low}..{self.high}"
-        if self.step is None:
-            return w.IntSlider, traits, f"an integer {wanted}"
-        traits |= {"step": self.step, "readout_format": f".{self._digits}f"}
-        return w.FloatSlider, traits, f"a number {wanted}"
+    slide: bool = False
+    wide: bool = False
+    help: str | None = None
 
     def widgets(self, name: str, given: Any, live: bool) -> list[Any]:
-        """Return the widgets, one for each label; an initial value of None is the default."""
-        if self.of is not None and not self.of:
-            raise ArgumentError(f"there is nothing to choose {name} from")
-        kind, traits, wanted = self._kind()
-        traits |= {"continuous_update": live} if hasattr(kind, "continuous_update") else {}
+        """The widgets, one for each label; an initial value ``given`` as None is the default."""
         values, labels = self.value if given is None else given, self.each
         if labels is None:
             values, labels = [values], [self.label or name]
         if len(values) != len(labels):
             raise ArgumentError(f"{name} must be {len(labels)} values, got {given!r}")
-        made = []
-        for value, label in zip(values, labels):
-            start = {} if value is None else {"value": value}
-            try:
-                one = kind(description=label, style=STYLE, tooltip=self.help, **start, **traits)
-            except TraitError:
-                one = None
-            if one is None or (given is not None and one.value != value):
-                raise ArgumentError(f"{name} must be {wanted}, got {value!r}")
-            if self.step is not None:
-                # whole steps: the page would send another value back, over what was set meanwhile
-                steps = round((one.value - self.low) / self.step)
-                one.value = round(self.low + steps * self.step, self._digits)
-            made.append(one)
-        return made
+        pairs = zip(values, labels, strict=True)
+        return [self._widget(name, value, label, given, live) for value, label in pairs]
+
+    def _widget(self, name: str, value: Any, label: str, given: Any, live: bool) -> Any:
+        kind: Any = w.IntSlider if self.step is None else w.FloatSlider
+        wanted = f"a number in {self.low}..{self.high}"
+        traits = {"min": self.low, "max": self.high, "continuous_update": live}
+        if self.of is not None:
+            if not self.of:
+                raise ArgumentError(f"there is nothing to choose {name} from")
+            kind, traits = w.Dropdown, {"options": self.of}
+            if self.slide:
+                kind, traits = w.SelectionSlider, {**traits, "continuous_update": live}
+            wanted = f"one of {', '.join(str(x[1] if type(x) is tuple else x) for x in self.of)}"
+        elif isinstance(self.value, bool):
+            kind, traits, wanted = w.Checkbox, {"indent": False}, "True or False"
+        elif self.step is not None:
+            traits |= {"step": self.step, "readout_format": f".{self._digits}f"}
+        if value is not None:
+            traits["value"] = value
+        layout = WIDE if self.wide else {}
+        try:
+            widget = kind(
+                description=label, style=STYLE, layout=layout, tooltip=self.help, **traits
+            )
+        except TraitError:
+            widget = None
+        if widget is None or (given is not None and widget.value != value):
+            raise ArgumentError(f"{name} must be {wanted}, got {value!r}")
+        if self.step is not None:
+            # whole steps: the page would send another value back, over what was set meanwhile
+            steps = round((widget.value - self.low) / self.step)
+            widget.value = round(self.low + steps * self.step, self._digits)
+        return widget
 
     @property
     def _digits(self) -> int:
+        """Digits of the step after the point."""
         return len(f"{self.step:g}".partition(".")[2])
 
     def read(self, widgets: list[Any]) -> Any:
-        """Return the value, or with ``each`` the values, real numbers rounded as the step is."""
+        """The value, or with ``each`` the values, real numbers rounded as the step is."""
         values = [x.value if self.step is None else round(x.value, self._digits) for x in widgets]
         return values[0] if self.each is None else values
 
@@ -104,7 +117,7 @@ class Explorer(w.VBox):
     Attributes:
         summary: one line about what is shown.
     Raises:
-        ValueError: data that cannot be shown, or an initial value that its control cannot have.
+        ArgumentError: data that cannot be shown, or an initial value that its control cannot have.
     """
 
     continuous = False  # whether it follows while a slider is being dragged
@@ -119,16 +132,15 @@ class Explorer(w.VBox):
         self._controls: dict[str, tuple[Control, list[Any]]] = {}
         rows: dict[int, list[Any]] = {}
         for name, (declared, given) in self.declared().items():
-            own = {key: x(self) for key, x in vars(declared).items() if callable(x)}
-            control = replace(declared, **own)
-            made = control.widgets(name, given, self.continuous)
-            self._controls[name] = control, made
-            rows.setdefault(control.row, []).extend(made)
-            for widget in made:
+            of_data = {key: x(self) for key, x in vars(declared).items() if callable(x)}
+            control = replace(declared, **of_data)
+            widgets = control.widgets(name, given, self.continuous)
+            self._controls[name] = control, widgets
+            rows.setdefault(control.row, []).extend(widgets)
+            for widget in widgets:
                 widget.observe(lambda _: self._redraw(), "value")
-        for one in fields(self):  # type: ignore[arg-type]
-            if isinstance(one.default, Control):
-                setattr(self, one.name, self[one.name])
+            if name.isidentifier():
+                setattr(self, name, self[name])
         self._line = w.HTML()
         self._figures: list[Any] = []
         self._redraw()
@@ -139,22 +151,29 @@ class Explorer(w.VBox):
         """Check the data, and compute what ``draw`` needs again and again."""
 
     def declared(self) -> dict[str, tuple[Control, Any]]:
-        """Return the controls by name, each with its initial value, None for the default."""
-        found = {}
+        """The controls by name, each with its initial value, None for the default."""
+        controls = {}
         for one in fields(self):  # type: ignore[arg-type]
             if isinstance(one.default, Control):
                 given = getattr(self, one.name)
-                found[one.name] = one.default, None if given is one.default else given
-        return found
+                controls[one.name] = one.default, None if given is one.default else given
+        return controls
 
     def __getitem__(self, name: str) -> Any:
-        """Return a control, or a list of several, by its name."""
-        control, made = self._controls[name]
-        return made[0] if control.each is None else made
+        """A control, or a list of several, by its name."""
+        control, widgets = self._controls[name]
+        return widgets[0] if control.each is None else widgets
 
     def draw(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the line and the figures for the controls' values, given in their order."""
+        """The line and the figures for the controls' values, given in their order."""
         raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """The controls' values by name."""
+        return {name: control.read(widgets) for name, (control, widgets) in self._controls.items()}
+
+    def settle(self) -> None:
+        """Do now what a kernel does when it has nothing else to do."""
 
     def _redraw(self) -> None:
         try:
@@ -164,16 +183,9 @@ class Explorer(w.VBox):
             return
         if not self._figures:
             self._figures = [LiveFigure(figure) for figure in new]
-        for shown, figure in zip(self._figures, new):
+        for shown, figure in zip(self._figures, new, strict=True):
             shown.figure = figure
         self._say(self.summary)
-
-    def settle(self) -> None:
-        """Do now what a kernel does when it has nothing else to do."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the controls are set to, by name."""
-        return {name: control.read(made) for name, (control, made) in self._controls.items()}
 
     def _say(self, line: str, look: str = "") -> None:
         # a screen reader reads a status out when it changes
@@ -188,31 +200,34 @@ class Explorer(w.VBox):
         self._say(self.summary, f"color:{REJECTED};font-weight:bold")
 
     def __repr__(self) -> str:
-        """Give the line: the default lists every control, with its random id."""
+        """The line: the default lists every control, with its random id."""
         return f"{type(self).__name__}({self.summary})"
 
     @contextmanager
     def at(self, **values: Any) -> Iterator[Self]:
-        """Set controls, and set them back afterwards: a look at other settings that leaves the
-        explorer in the page as it stood.
+        """Set controls, and set them back afterwards.
 
         Args:
             values: control -> its value meanwhile; for a list of controls a list.
         Raises:
             AttributeError: no such control.
         """
-        moved: list[tuple[Any, Any]] = []
-        for name, value in values.items():
-            if name not in self._controls:
-                raise AttributeError(f"no control {name!r}; there are {', '.join(self._controls)}")
-            own = self[name]
-            moved += zip(own, value, strict=True) if isinstance(own, list) else [(own, value)]
-        before = [(control, control.value) for control, _ in moved]
+        if unknown := [name for name in values if name not in self._controls]:
+            raise AttributeError(
+                f"no control {unknown[0]!r}; there are {', '.join(self._controls)}"
+            )
+        before = {name: self.settings()[name] for name in values}
         try:
-            for control, value in moved:
-                control.value = value
+            self._set(values)
             self.settle()
             yield self
         finally:
-            for control, value in before:
-                control.value = value
+            self._set(before)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            control, widgets = self._controls[name]
+            for widget, one in zip(
+                widgets, [value] if control.each is None else value, strict=True
+            ):
+                widget.value = one

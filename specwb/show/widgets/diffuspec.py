@@ -23,6 +23,7 @@ from specwb.show.figures.style import label
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 
 NGRAMS = "n-grams"
+PARTS = "drafter, −λ log q", "trigrams, −(1 − λ) log r"
 
 
 class LatticeExplorer(Explorer):
@@ -103,7 +104,7 @@ class LatticeExplorer(Explorer):
             stay=[*map(len, whole.ids), *[0] * (len(at.ids) - whole.depth)],
             kept=at.kept(found[0].tokens) if done else None,
             title=f"after: …{''.join(map(name, at.text[-8:]))}",
-            learned=scorer is not None,
+            parts=PARTS if scorer is None else ("", "learned, −log q of a walk's step"),
         )
         how, cost = f"{score}, B = {beams}", f"{-found[0].mean:.3f} on the beam's best path"
         if scorer is None:

@@ -1,18 +1,14 @@
-"""Layers side by side: what that changes, a step on several devices, and what it may bring."""
+"""Layers side by side: what that changes, and a step on several devices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from specwb.core.errors import ArgumentError
 from specwb.lab.evaluation.fuzzy import KINDS, similarity
-from specwb.lab.papers.paper import read_paper
 from specwb.models.fuzzy import Layers, grouping
 from specwb.models.target import Target
 from specwb.show.figures import easyspec as figures
@@ -20,8 +16,6 @@ from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.analysis import layer_parallel as parallel
 
 EXCHANGES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-SHARES = tuple(round(i / 50, 2) for i in range(51))
-COSTS = tuple(round(i / 100, 2) for i in range(41))
 
 
 def named(groups: Layers) -> str:
@@ -54,9 +48,10 @@ class FuzzyExplorer(Explorer):
         self.groups = grouping(self._layers, n, first, last)
         self.found = self._found(self.groups, whole)
         least = ", ".join(f"{kind} {min(self.found[kind]):.3f}" for kind in KINDS)
+        mlps = ", MLPs side by side too" if whole else ""
         line = (
-            f"n {n}, groups {named(self.groups)}, R = {len(self.groups)} of "
-            f"{self._layers}{', MLPs side by side too' * whole}: smallest cosine of {least}"
+            f"n {n}, groups {named(self.groups)}, R = {len(self.groups)} of {self._layers}{mlps}: "
+            f"smallest cosine of {least}"
         )
         title = "Exact and fuzzy execution, by layer"
         return line, figures.by_layer(self.found, self.groups, title, "cosine", least=0.5)
@@ -98,79 +93,14 @@ class DevicesExplorer(Explorer):
         self.limit = parallel.round_exchange_limit(groups, devices, attention, depth, calibrate)
         computing = [span for span in self.spans if span.kind not in ("exchange", "verify")]
         busy = sum(span.stop - span.start for span in computing)
+        many = f"{devices} devices" if devices > 1 else "1 device"
         gain = f"a gain while an exchange takes less than {self.limit:.3f} ms"
         line = (
-            f"n {n}, width {width}, {devices} device{'s'[: devices - 1]}, exchange {exchange:g} "
-            f"ms: drafting takes {self.drafting:.2f} ms, in layer order {self.plain:.2f} ms, "
+            f"n {n}, width {width}, {many}, exchange {exchange:g} ms: drafting takes "
+            f"{self.drafting:.2f} ms, in layer order {self.plain:.2f} ms, "
             f"{self.plain / self.drafting:.2f}x; devices are busy "
             f"{busy / (devices * self.drafting):.0%} of it; with verification {end:.2f} ms; "
             f"{gain if self.limit else 'no exchange is short enough for a gain'}"
         )
         title = f"One step, groups {named(groups)}"
         return line, figures.round_on_devices(self.spans, depth, title)
-
-
-class StageExplorer(Explorer):
-    """Choose a draft model's layers, n, the draft's depth and attention's share of a layer's time,
-    and see what the drafting stage gains at most, and how many tokens per step a speedup over plain
-    decoding needs.
-
-    Devices are enough and exchanges take no time; verification takes as long as a plain step.
-
-    Args:
-        points: name -> (share, speedup of the stage), such as were measured; at most three.
-    """
-
-    points: Mapping[str, tuple[float, float]] | None = None
-    layers: Any = Control(32, low=8, high=80)
-    n: Any = Control(4, low=1, high=7)
-    depth: Any = Control(5, low=1, high=8, row=1)
-    share: Any = Control(0.5, step=0.01, row=1)
-    wanted: Any = Control(
-        lambda self: self._published["speedup"], low=1, high=9, step=0.01, label="speedup", row=2
-    )
-    calibrate: Any = Control(True, label="calibration", row=2)
-
-    def prepare(self) -> None:
-        if len(self.points or {}) > 3:
-            raise ArgumentError(f"at most three points, got {len(self.points or {})}")
-        self._published: Mapping[str, float] = read_paper("easyspec").constants
-
-    def draw(
-        self, layers: int, n: int, depth: int, share: float, wanted: float, calibrate: bool
-    ) -> Drawn:
-        rounds = parallel.attention_rounds(grouping(layers, n))
-        shares, costs, best = np.array(SHARES), np.array(COSTS), self._published["stage"]
-        self.ratio = parallel.fuzzy_ratio(share, rounds, layers)
-        self.stage = parallel.stage_speedup(self.ratio, depth, calibrate)
-        self.implied = None  # attention's share that the paper's best stage needs here
-        with suppress(ValueError):
-            self.implied = parallel.implied_share(best, depth, rounds, layers, calibrate)
-        # the cost of a draft step at which the speedup wanted needs all drafted tokens to be kept
-        self.dearest = max(0.0, ((depth + 1) / wanted - 1) * self.stage / depth)
-        most = parallel.largest_stage_speedup(depth, rounds, layers, calibrate)
-        ratios = parallel.fuzzy_ratio(shares, rounds, layers)
-        stages = {
-            name: parallel.stage_speedup(ratios, depth, way).tolist()
-            for name, way in (("calibrated", True), ("not calibrated", False))
-        }
-        by_stage = {"tau needed, plain drafter": 1.0, "tau needed, with this stage": self.stage}
-        tokens = {
-            name: parallel.needed_tokens(wanted, depth, costs / stage).tolist()
-            for name, stage in by_stage.items()
-        }
-        said = f"the published {best:g}x needs a share of {self.implied or 0:.2f}"
-        said = f"no share gives the published {best:g}x" if self.implied is None else said
-        price = f"{self.dearest:.3f} plain steps, {self.dearest / self.stage:.3f} without groups"
-        kept = f"costs less than {price}" if self.dearest else "costs nothing, and not then"
-        line = (
-            f"{layers} layers, n {n}, R = {rounds}, depth "
-            f"{depth}{', not calibrated' * (not calibrate)}, share {share:.2f}: fuzzy / exact "
-            f"{self.ratio:.2f}, stage {self.stage:.2f}x, at most {most:.2f}x; {said}; "
-            f"{wanted:.2f}x over plain decoding only if a draft step {kept}"
-        )
-        points = {"chosen": (share, self.stage), **(self.points or {})}
-        title = f"tokens per step that {wanted:.2f}x needs"
-        return line, figures.stage_and_round(
-            SHARES, stages, points, best, COSTS, tokens, depth + 1, title
-        )

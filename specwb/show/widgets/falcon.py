@@ -1,4 +1,4 @@
-"""Drafting in blocks: what a pair sees, which pairs glance, and trees by passes."""
+"""Drafting in blocks: what a pair sees, what a block cannot know, and trees by passes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from specwb.core.blocks import BlockTree
-from specwb.core.errors import ArgumentError
 from specwb.core.mask import block_ends
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.models.falcon import ALIGNS, LARGEST
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.analysis import dependence, path_values
-from specwb.training.falcon import glance_mask
 
 
 class BlockExplorer(Explorer):
@@ -81,71 +79,6 @@ class DependenceExplorer(Explorer):
         )
         firsts, seconds = zip(*self.names, strict=True)
         return line, figures.dependence(self.joint.tolist(), firsts, seconds, g)
-
-
-class GlancingExplorer(Explorer):
-    """Choose a block size and how much is glanced, and see which pairs of a few texts the trainer
-    would replace (:func:`specwb.training.falcon.glance_mask`), and what the least loss is then
-    (:func:`specwb.theory.analysis.dependence.excess`).
-
-    As in the trainer, ``lambda x wrong x pairs`` pairs of every text are replaced, ``wrong`` being
-    the share of places that a first pass gets wrong.
-
-    Args:
-        tables: k -> (joint, weights) as in :mod:`specwb.theory.analysis.dependence`: the source
-        whose
-            losses are predicted.
-    Attributes:
-        excess: nats a block, for the prefixes that are shown.
-    """
-
-    tables: Mapping[int, tuple[Any, Any]]
-    k: Any = Control(of=lambda self: sorted(self.tables))
-    ratio: Any = Control(0.4, step=0.05, label="lambda")
-    wrong: Any = Control(0.5, step=0.05)
-    seed: Any = Control(0, high=9)
-    TEXTS, BLOCKS = 6, 12
-
-    def prepare(self) -> None:
-        if any(np.ndim(joint) - 1 != size for size, (joint, _) in self.tables.items()):
-            raise ArgumentError(
-                "tables[k] must begin with a joint distribution [contexts, V, .., V] of k tokens"
-            )
-        self._curves = cache(self._predicted)
-
-    def _predicted(self, k: int) -> dict[str, list[float]]:
-        joint, weights = self.tables[k]
-        firsts = [np.sum(joint, tuple(range(j + 1, k + 1))) for j in range(1, k + 1)]
-        reveals = [dependence.prefix_reveal(k, g / 20) for g in range(21)]
-        block = [
-            [dependence.excess(first, rows[:j], weights) for rows in reveals]
-            for j, first in enumerate(firsts, 1)
-        ]
-        places = np.diff(block, axis=0).tolist()
-        return {f"place {j}": p for j, p in enumerate(places, 2)} | {"the block": block[-1]}
-
-    def draw(self, k: int, ratio: float, wrong: float, seed: int) -> Drawn:
-        made, pairs = np.random.default_rng(seed), k * self.BLOCKS
-        order, lengths = torch.from_numpy(made.random((2, self.TEXTS, self.BLOCKS)))
-        counted = torch.full((self.TEXTS,), int(round(ratio * wrong, 6) * pairs))
-        mask = glance_mask(counted, pairs, k, order, lengths)
-        self.replaced = mask.tolist()
-        counts = torch.bincount(mask.view(-1, k).sum(1), minlength=k).tolist()
-        self.share = sum(counts[1:]) / sum(counts)
-        # where no block shows fewer than j tokens, place j is never trained
-        rows = [counts[:j] if any(counts[:j]) else [0] * (j - 1) + [1] for j in range(1, k + 1)]
-        reveal = [[n / sum(row) for n in row] for row in rows]
-        joint, weights = self.tables[k]
-        self.excess = dependence.excess(joint, reveal, weights)
-        floor = dependence.total_correlation(joint, weights)
-        line = (
-            f"k = {k}: lambda {ratio:.2f} of {wrong:.0%} wrong guesses, "
-            f"{int(mask.sum())} of {mask.numel()} pairs replaced, "
-            f"{self.share:.0%} of blocks glance; least loss {self.excess:.3f} nats a block above "
-            f"autoregression, {floor:.3f} with nothing shown"
-        )
-        here = self.share, self.excess
-        return line, figures.glancing(self.replaced, k, self._curves(k), here)
 
 
 class BlockDesigner(Explorer):

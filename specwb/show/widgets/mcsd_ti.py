@@ -44,10 +44,11 @@ class MaskExplorer(Explorer):
         same = all(bool((getattr(piece, x) == getattr(built, x)).all()) for x in tables)
         same &= (piece.D, piece.K, piece.widths) == (built.D, built.K, built.widths)
         seen = int(piece.mask[0, -1].sum())
+        levels = "1 level" if cut == 1 else f"{cut} levels"
         line = (
             f"tree {name}, {cut} of {tree.D} levels: {piece.n} of {tree.n} nodes, the leading "
             f"{piece.n} x {piece.n} block of the mask; {'equal to' if same else 'NOT equal to'} a "
-            f"tree of {cut} level{'s' * (cut != 1)} built anew; the last node sees {seen} nodes, "
+            f"tree of {levels} built anew; the last node sees {seen} nodes, "
             f"so it stands at position +{seen - 1}"
         )
         return line, figures.mask_slices(tree, cut)
@@ -89,7 +90,9 @@ class RootsExplorer(Explorer):
             f"with {float(other):.3f}"
         )
         shares = {
-            "the target's": list(map(float, self.P)),
-            f"of {roots}, the one that stays": list(map(float, self.distribution)),
+            "the target's": dict(zip(self._names, map(float, self.P))),
+            f"of {roots}, the one that stays": dict(
+                zip(self._names, map(float, self.distribution))
+            ),
         }
-        return line, figures.kept_roots(list(self._names), shares, f"TV = {float(self.tv):.3f}")
+        return line, figures.bars(shares, "probability", title=f"TV = {float(self.tv):.3f}")

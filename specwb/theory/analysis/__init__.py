@@ -36,7 +36,6 @@ from specwb.theory.analysis.diffusion import (
     expected_accepted,
     greedy_path,
     marginals,
-    most_probable,
 )
 from specwb.theory.analysis.layer_parallel import (
     Span,

@@ -117,11 +117,6 @@ def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> T
     return max(_paths(joint, among), key=lambda path: _expected(mass, path))
 
 
-def most_probable(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
-    """The path with the largest probability ``p(x)``, which need not be the :func:`best_path`."""
-    return max(_paths(joint, among), key=lambda path: joint.get(path, _0))
-
-
 def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
     """LOSSY: the output's distribution where a *chosen* token x is tested with the ratio p/q.
 

@@ -67,11 +67,11 @@ def best_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
         Parents in level order. There are fewer nodes than the budget where more do not fit the
         ranks and depths that have rates.
     Raises:
-        ValueError: nodes < 1, depth < 0, or a rate outside 0..1.
+        ArgumentError: A rate is outside 0..1.
     Source: Sequoia, section 3.1 and its ``tree_search.py``. Differs from the paper in: rates may
         depend on the depth.
     """
-    return _Programme(rates, depth).tree(_check_budget(nodes))
+    return _Programme(rates, depth).tree(nodes)
 
 
 def frontier(rates: Rates, nodes: int, depth: int | None = None) -> list[Any]:
@@ -80,7 +80,7 @@ def frontier(rates: Rates, nodes: int, depth: int | None = None) -> list[Any]:
     Arguments and errors are those of :func:`best_tree`.
     """
     programme = _Programme(rates, depth)
-    return [programme.subtree(0, n) for n in range(1, _check_budget(nodes) + 1)]
+    return [programme.subtree(0, n) for n in range(1, nodes + 1)]
 
 
 def grow_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
@@ -95,7 +95,8 @@ def grow_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
         ValueError: As :func:`best_tree`, and where rates rise with rank.
     """
     limit = _depth_limit(rates, depth)
-    if any(a < b for row in _rows(rates) for a, b in pairwise(row)):
+    rows = rates if _by_depth(rates) else [rates]
+    if any(a < b for row in rows for a, b in pairwise(row)):
         raise ArgumentError("grow_tree needs rates that do not rise with rank; best_tree takes any")
     values: dict[Path, Any] = {(): 1}  # the tree so far: paths of ranks
     queue: list[tuple[Any, Path]] = []  # nodes that may come next, the most valuable first
@@ -108,7 +109,7 @@ def grow_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
             heapq.heappush(queue, (-parent_value * row[rank], path))
 
     offer(1, (0,))
-    while queue and len(values) < _check_budget(nodes):
+    while queue and len(values) < nodes:
         negative_value, path = heapq.heappop(queue)
         values[path] = -negative_value
         parent, rank = path[:-1], path[-1]
@@ -134,21 +135,14 @@ def choose_tree(
     Returns:
         Parents, and tokens per second: of equals the smallest tree, [-1] where drafting does not
         pay.
-    Raises:
-        ValueError: As :func:`best_tree`, or seconds that are not > 0.
     Source: Sequoia, section 3.3. Differs from the paper in: what a step costs is any function of
         the tree, not of n and depth alone.
     """
     limit = _depth_limit(rates, depth)
-    budget = _check_budget(nodes)
-    largest_depth = min(budget - 1, budget if limit is None else limit)
+    largest_depth = min(nodes - 1, nodes if limit is None else limit)
     best: tuple[list[int], float] = ([-1], -math.inf)
-    for tree in _distinct_trees(rates, budget, largest_depth):
+    for tree in _distinct_trees(rates, nodes, largest_depth):
         cost = seconds(tree)
-        if not cost > 0:
-            raise ArgumentError(
-                f"seconds of a step must be > 0, got {cost} for a tree of {len(tree)} nodes"
-            )
         speed = float(sum(path_values(rates, tree))) / cost
         if speed > best[1]:
             best = (tree, speed)
@@ -196,14 +190,8 @@ def dynamic_tree(
         width: Paths expanded per level, and children of each.
     Returns:
         Paths of tokens, shortest first, at most ``nodes``; tokens of probability 0 are left out.
-    Raises:
-        ValueError: nodes, depth or width < 1.
     Source: EAGLE-2 2406.16858, OPT-Tree 2406.17276.
     """
-    if min(nodes, depth, width) < 1:
-        raise ArgumentError(
-            f"nodes, depth and width must be >= 1, got {nodes}, {depth} and {width}"
-        )
 
     def most_probable(paths: list[Valued], count: int) -> list[Valued]:
         return heapq.nsmallest(count, paths, key=lambda item: (-item[0], len(item[1]), item[1]))
@@ -244,10 +232,6 @@ def _by_depth(rates: Rates) -> bool:
     return len(rates) > 0 and hasattr(rates[0], "__len__")
 
 
-def _rows(rates: Rates) -> Sequence[Sequence[Any]]:
-    return rates if _by_depth(rates) else [rates]
-
-
 def _at_depth(rates: Rates, d: int) -> Sequence[Any]:
     """Rates of the children at depth d >= 1, none beyond the last depth that has any."""
     if not _by_depth(rates):
@@ -256,20 +240,14 @@ def _at_depth(rates: Rates, d: int) -> Sequence[Any]:
 
 
 def _depth_limit(rates: Rates, depth: int | None) -> int | None:
-    """The largest depth of a tree, None where nothing limits it. Checks both arguments."""
-    if depth is not None and depth < 0:
-        raise ArgumentError(f"depth must be >= 0, got {depth}")
-    if any(not 0 <= a <= 1 for row in _rows(rates) for a in row):
+    """The largest depth of a tree, None where nothing limits it; an ArgumentError for rates outside
+    0..1."""
+    rows = rates if _by_depth(rates) else [rates]
+    if any(not 0 <= a <= 1 for row in rows for a in row):
         raise ArgumentError(f"rates must be in 0..1, got {rates}")
     if not _by_depth(rates):
         return depth
     return len(rates) if depth is None else min(depth, len(rates))
-
-
-def _check_budget(nodes: int) -> int:
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise ArgumentError(f"nodes, the root included, must be an integer >= 1, got {nodes!r}")
-    return nodes
 
 
 class _Programme:

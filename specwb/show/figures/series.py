@@ -1,0 +1,107 @@
+"""Named series: lines over one setting, groups of bars, estimates of one number, a heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+import plotly.graph_objects as go
+
+from specwb.show.figures.kit import BARE, Panel, axis, draw
+from specwb.show.palette import DEPTHS, FIRST, INK, looks
+
+LABEL = 14  # letters in a line below a group of bars
+
+
+def by_setting(
+    curves: Mapping[str, Mapping[float, Any]],
+    title: str,
+    yaxis: str,
+    xaxis: str,
+    points: Mapping[str, Mapping[float, Any]] | None = None,
+    errors: Mapping[str, Sequence[float]] | None = None,
+) -> go.Figure:
+    """Lines over the values of one setting, with points next to them.
+
+    Args:
+        curves: name -> value of the setting -> value, None where there is none.
+        title, yaxis, xaxis: of the figure, of the values and of the setting.
+        points: the same for markers without a line; of a name that is a curve's too they have its
+            colour.
+        errors: name -> the lengths of its points' error bars.
+    """
+    points, errors = points or {}, errors or {}
+    one = Panel(title, xaxis, axis(yaxis, rangemode="tozero"))
+    look = looks([*curves, *points])
+    for name, values in curves.items():
+        size = 0 if points else 7
+        one.line(name, list(values), values.values(), look[name], size=size)
+    for name, values in points.items():
+        title = f"{name}, measured" if name in curves else name
+        bars = {"array": list(errors[name])} if name in errors else None
+        one.points(title, list(values), values.values(), look[name], error_y=bars)
+    return draw(one, 400)
+
+
+def bars(
+    values: Mapping[str, Mapping[str, float]],
+    yaxis: str,
+    line: float | None = None,
+    title: str = "",
+) -> go.Figure:
+    """Groups of bars, each with its value above it; series differ in colour and hatching.
+
+    Args:
+        values: series -> group -> value; a series may lack a group.
+        yaxis: title of the values.
+        line: a dashed line at this value.
+        title: of the figure.
+    """
+    groups = list(dict.fromkeys(group for by_group in values.values() for group in by_group))
+    labels = ["<br>".join(wrap(group.replace("_", " "), LABEL)) for group in groups]
+    one = Panel(title, axis(tickvals=groups, ticktext=labels, tickangle=0, type="category"))
+    one.y = axis(yaxis, rangemode="tozero")
+    series = {name: (groups, [row.get(g) for g in groups]) for name, row in values.items()}
+    above = {"texttemplate": "%{y:.2f}", "textposition": "outside", "cliponaxis": False}
+    one.groups(series, hover="%{x}: %{y:.3f}", **above)
+    if line is not None:
+        one.rule(y=line, layer="below")
+    return draw(one, 340, bargap=0.2 if len(groups) > 1 else 0.6)
+
+
+def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) -> go.Figure:
+    """Estimates of one number by several ways: a box for each, with its points; the dashed line is
+    the truth.
+
+    Args:
+        found: way -> its estimates.
+        truth: the number that is estimated.
+        xaxis: its name.
+    """
+    one = Panel("", axis(xaxis, zeroline=False), {"autorange": "reversed", "type": "category"})
+    for name, values in found.items():
+        look: dict[str, Any] = {"marker": {"color": FIRST, "size": 4}, "line": {"color": INK}}
+        look |= {"fillcolor": "rgba(0,0,0,0)", "boxpoints": "all", "jitter": 0.4}
+        y = [name] * len(values)
+        one.traces.append(go.Box(x=list(values), y=y, orientation="h", showlegend=False, **look))
+    return draw(one.rule(x=truth), 110 + 90 * len(found))
+
+
+def head_accuracy(rank: Sequence[Sequence[float]], title: str) -> go.Figure:
+    """How often the right token is a head's first, second, .. guess: percent of places. A colour
+    means the same share for every head, so that figures can be compared.
+
+    Args:
+        rank: shares ``[positions][ranks]``.
+        title: of the figure.
+    """
+    ranks, positions = range(1, len(rank[0]) + 1), range(1, len(rank) + 1)
+    one = Panel(title, axis("rank in the head's list (cells: percent)", dtick=1, **BARE))
+    one.y = axis("position", dtick=1, autorange="reversed", **BARE)
+    words = [[f"{100 * float(v):.0f}" for v in row] for row in rank]
+    hover = "position %{y}, rank %{x}: %{z:.1%}"
+    return draw(
+        one.cells(ranks, positions, rank, DEPTHS, words, hover=hover, written=True),
+        130 + 38 * len(rank),
+    )
