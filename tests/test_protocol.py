@@ -94,17 +94,13 @@ LIMITS = [16, 13, 15]
 VARIANTS: dict[str, list[dict]] = {
     "sps": [
         {"gamma": 4},
-        {"gamma": 1},
         {"schedule": "heuristic", "gamma": 2},
         {"gamma": 4, "confidence": 0.15},
         {"gamma": 4, "confidence": 0.15, "rule": "block"},
     ],
     "mcsd": [
         {},
-        {"draw": "with"},
-        {"tree": tiny.LOPSIDED},
         {"tree": tiny.LOPSIDED, "draw": "with"},
-        {"tree": (6,)},
         {"tree": tiny.LOPSIDED, "rule": "traversal"},
         {"tree": (3, 1, 1), "draw": "with", "rule": "gbv"},
         {"tree": (3, 1, 1), "draw": "coupled"},
@@ -114,14 +110,12 @@ VARIANTS: dict[str, list[dict]] = {
     "medusa": [{"tree": (4, 2, 1)}],
     "eagle": [
         {"tree": tiny.LOPSIDED},
-        {"tree": (1, 1, 1)},
         {"tree": (2, 2), "draw": "top", "head": Head("eagle3")},
     ],
     "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}],
     "falcon": [
         {"tree": tiny.LOPSIDED, "draw": "greedy"},
-        {"tree": (2, 1, 1, 1, 1)},
         {"tree": (2, 2, 1, 1), "draw": "greedy", "head": Head("falcon3")},
         {"tree": (1, 1, 1), "align": "left"},
         {"tree": (3, 2, 1), "head": Head("falcon2linear")},
@@ -136,26 +130,20 @@ VARIANTS: dict[str, list[dict]] = {
         {"k": 3, "draw": "sample", "paths": 2},
         {"k": 4, "steps": 2, "lam": 1.0},
         {"k": 4, "score": Scorer()},
-        {"k": 4, "score": Scorer(), "draw": "sample"},
         {"k": 3, "score": Scorer(), "draw": "sample", "paths": 2},
-        {"k": 3, "score": Scorer(), "tree": True},
     ],
     "kangaroo": [
         {"gamma": 4, "eta": 0.15},
-        {"gamma": 4, "eta": 0},
         {"tree": tiny.LOPSIDED, "eta": 0.1, "stop": "scaled"},
         {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05},
         {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
         {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")},
-        {"tree": True, "top": 2, "eta": 0, "head": Head("kangaroo1mlp")},
     ],
     "mcsd_ti": [
         {"tree": (2, 1, 3), "threshold": 0.79},
-        {"tree": tiny.LOPSIDED, "stop": "top", "threshold": 0.14, "head": None},
         {"tree": (1, 1, 1, 1), "stop": "entropy", "threshold": 0.028, "draw": "top", "head": None},
         {"tree": (3, 1, 1), "stop": "hard", "threshold": 0.5, "draw": "with"},
         {"tree": (2, 1, 2), "stop": "top", "threshold": 0.14, "rule": "traversal", "head": None},
-        {"stop": "none", "tree": (2, 2), "head": None},
     ],
     "easyspec": [
         {"groups": "0-1", "gamma": 4},
@@ -326,7 +314,8 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
     for temperature in (0.0, 1.0):
         settings = {"max_new_tokens": 30, "temperature": temperature, "seed": 1}
         taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_step)
-    least = 1 if key in FROM_THE_TEXT else 1.5
+    # a scorer with random weights leads away from the likeliest tokens
+    least = 1 if key in FROM_THE_TEXT or "score" in options else 1.5
     good = [tau == 1 if depth == 0 else least < tau < depth + 1 for tau in taus]
     assert any(good), f"tau must be between {least} and {depth + 1}: {taus}"
 
