@@ -186,36 +186,22 @@ class Choices:
         self._spent = 0.0
 
     def __call__(self, rows: int, columns: int, dtype: torch.dtype, tokens: int) -> str:
-        keys = {n: f"{rows}x{columns} {str(dtype)[6:]} {n} tokens" for n in TOKENS}
-
-        def measured() -> dict[str, str]:
-            """For all numbers of tokens, since most of them will come."""
-            began = time.perf_counter()
-            found = measure(rows, columns, dtype, list(TOKENS.values()))
-            self._notice(time.perf_counter() - began)
-            return {keys[most]: fastest(found[n]) for most, n in TOKENS.items()}
-
-        way = self.kept(keys[tokens], tuple(GAINS), measured)
-        return way if way != "packed" or packing() else "linear"
-
-    def kept(
-        self,
-        key: str,
-        known: Sequence[str],
-        measured: Callable[[], dict[str, str]],
-        threads: str = "",
-    ) -> str:
-        """A choice of this machine for ``key``, made by ``measured`` (for this key and perhaps for
-        others) where it is none of the ``known`` ones; it holds for so many ``threads``, by default
-        as many as there are now."""
+        """The way of a weight ``[rows, columns]`` with ``tokens`` of :data:`TOKENS`, for as many
+        threads as there are now; all numbers of tokens are measured at once, since most will
+        come."""
         if self._known is None:
             self._machine, self._known = machine() + ("" if packing() else " no packs"), {}
             self._known |= self._read().get(self._machine, {})
-        threads = f"{threads or torch.get_num_threads()} threads"
-        if self._known.get(f"{key} {threads}") not in known:
-            self._known |= {f"{k} {threads}": choice for k, choice in measured().items()}
+        shape, threads = f"{rows}x{columns} {str(dtype)[6:]}", torch.get_num_threads()
+        keys = {n: f"{shape} {n} tokens {threads} threads" for n in TOKENS}
+        if self._known.get(keys[tokens]) not in GAINS:
+            began = time.perf_counter()
+            seconds = measure(rows, columns, dtype, list(TOKENS.values()))
+            self._notice(time.perf_counter() - began)
+            self._known |= {keys[most]: fastest(seconds[n]) for most, n in TOKENS.items()}
             self._write()
-        return self._known[f"{key} {threads}"]
+        way = self._known[keys[tokens]]
+        return way if way != "packed" or packing() else "linear"
 
     def _notice(self, seconds: float) -> None:
         """One line, when measuring has taken more than a second for the first time; in a notebook
