@@ -27,7 +27,6 @@ from specwb.models.layers import attend, unit
 from specwb.models.place import Place
 
 KINDS = list(tiny.FAMILIES)
-every_kind = pytest.mark.parametrize("kind", KINDS)
 # what the four architectures can be configured to, each compared with the library's forward
 SHAPES: list[tuple[str, dict]] = [
     *((kind, {}) for kind in KINDS),  # the last has everything: qwen3 with biases

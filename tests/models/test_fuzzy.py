@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from specwb.core.mask import causal_mask
 from specwb.models.backbone import Backbone, Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import (
@@ -223,41 +222,8 @@ def test_groups_of_one_are_the_plain_backbone_bit_for_bit(name):
                 assert torch.equal(store.data, plain.data)
 
 
-@every_part
-@every_model
-def test_rows_of_different_lengths(name, parts):
-    """Three rows at places of their own over full caches, one and many tokens at once, slots that
-    are not positions: fused is the simulation."""
-    on, lengths, capacity = stack(name), torch.tensor([9, 2, 17]), 40
-    for m in (1, 3, 12):
-        tokens = ids(3, m)
-        positions = lengths[:, None] + torch.arange(m) // 2  # as two nodes a level have
-        slots = lengths[:, None] + torch.arange(m)
-        extent = int(lengths.max()) + m
-        mask = causal_mask(slots, extent, on.dtype)
-        if m > 2:
-            mask[:, 2, lengths + 1] = torch.finfo(on.dtype).min  # siblings do not see each other
-        found = []
-        for kind in (Groups, FusedGroups):
-            store = on.cache(3, capacity)
-            store.data.copy_(
-                torch.randn(store.data.shape, generator=torch.Generator().manual_seed(m))
-            )
-            with torch.inference_mode():
-                x, place = on.embed(tokens), Place(positions, slots, extent, mask)
-                wanted = range(1, LAYERS + 1)
-                features = kind(parts).run(on, x, place, store, features=wanted)[1]
-            found.append((features / features.abs().max(), store.data))
-        near(found[1][0], found[0][0])
-        near(found[1][1], found[0][1])
-        beyond = torch.arange(capacity) >= extent
-        assert torch.equal(found[1][1][:, :, beyond], found[0][1][:, :, beyond]), (
-            "and nothing else was written"
-        )
-
-
-def test_stacked_weights_are_made_once_and_equal_in_half_precision():
-    """One copy a group however many methods use it; bfloat16 up to its own rounding."""
+def test_stacked_weights_are_made_once():
+    """One copy a group however many methods use it."""
     on, parts = stack("q and k norms"), PARTS["n=4"]
     with torch.inference_mode():
         first, other = FusedGroups(parts), FusedGroups(parts)
@@ -270,9 +236,6 @@ def test_stacked_weights_are_made_once_and_equal_in_half_precision():
         del first, other, made
         gc.collect()
         assert gone() is None, "a copy of the weights that nobody uses is kept"
-        half = Backbone(copy.deepcopy(model("q and k norms")).bfloat16())
-        a, b = (run(half, ids(2, 9), kind(parts), [9])[0].float() for kind in (Groups, FusedGroups))
-    assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) > 0.999
 
 
 # ---------------------------------------------------------------------------------------- streams

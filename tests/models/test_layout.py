@@ -5,28 +5,10 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from tiny import EXACT
 
 import specwb
 from specwb.core.flow import Draft, Scheme
 from specwb.models.layout import leaf_paths
-
-LOPSIDED = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
-CASES = [
-    ("mcsd", {}),
-    ("mcsd", {"draw": "with"}),
-    ("mcsd", {"tree": LOPSIDED}),
-    ("mcsd", {"draw": "top", "tree": (3, 2)}),
-    ("mcsd", {"tree": (6,)}),
-    ("lookahead", {"window": 3, "level": 3, "guesses": 2, "prompt": True}),
-    ("sps", {}),
-    ("ar", {}),
-]
-
-
-def made(key: str, options: dict, kind: str) -> specwb.Method:
-    own = {"draft": tiny.draft(kind, dtype=EXACT)} if "draft" in specwb.METHODS[key].options else {}
-    return specwb.method(key, tiny.target(kind, EXACT), **own, **options)
 
 
 def test_leaf_paths_by_hand():
@@ -66,30 +48,3 @@ def test_scores_and_cache_of_any_tree(rows, unverified):
         found.append((scores.logits, scores.features, *here))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(
-    ("key", "options"), CASES, ids=[f"{key}{list(options.values())}" for key, options in CASES]
-)
-def test_verdicts_texts_and_caches_are_the_tree_layouts(key, options, temperature):
-    target, method = tiny.target("everything", EXACT), made(key, options, "everything")
-    settings = {"max_new_tokens": [14, 17, 9], "temperature": temperature, "seed": [3, 4, 5]}
-    loops = [
-        specwb.rounds(target, tiny.PROMPTS, method, layout=layout, **settings)
-        for layout in ("tree", "batch")
-    ]
-    count, accepted = 0, 0
-    for one, other in zip(*loops, strict=True):
-        assert one.verdict.accepted.tolist() == other.verdict.accepted.tolist()
-        assert one.verdict.path.tolist() == other.verdict.path.tolist()
-        assert (
-            one.state.tokens[:, : one.state.horizon].tolist()
-            == other.state.tokens[:, : one.state.horizon].tolist()
-        )
-        for row, length in enumerate(one.state.length.tolist()):
-            a, b = (step.state.cache.data[:, row, : length - 1] for step in (one, other))
-            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
-        count, accepted = count + 1, accepted + int(one.verdict.accepted.clamp_min(0).sum())
-    assert count > 2
-    assert accepted or key in ("ar", "lookahead")

@@ -163,14 +163,6 @@ def test_a_rank_that_dies_ends_the_run(seen):
     assert "ended" not in seen[2][1], "it died before it could write again"
 
 
-@pytest.mark.slow
-def test_a_rank_that_is_silent_ends_the_run_after_the_timeout(seen):
-    for number, said in enumerate(seen[4][:3]):
-        assert said["ended"].startswith(f"rank {number}: another rank has ended")
-        assert said["waited"] < 30
-    assert seen[4][0]["waited"] > 3.5
-
-
 # ------------------------------------------------------------------------------------ one process
 
 
@@ -187,12 +179,6 @@ def test_ranks_without_torchrun(monkeypatch):
     with pytest.raises(GroupError, match="several processes"):
         RankGroups(grouping(6, 4)).check(tiny.target().backbone, 4)
     assert ranks.here() is None
-
-
-def placed(monkeypatch, rank: int, size: int, port: int) -> None:
-    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
-    for name, value in (*place.items(), ("MASTER_ADDR", "127.0.0.1")):
-        monkeypatch.setenv(name, str(value))
 
 
 @pytest.mark.parametrize(
