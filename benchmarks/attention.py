@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from preflight import facts, problem
+from preflight import problem
 
 from specwb.models.layers import in_parts, parts_of, processors
 
@@ -87,7 +87,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if wrong := problem(facts()):
+    if wrong := problem():
         print(f"attention: {wrong}")
         return 2
     rows = []

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import re
-import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -20,130 +17,25 @@ import torch
 HERE = Path(__file__).resolve().parent
 OLDEST = (8, 0)
 ROOM = 12  # GiB that every part may take
-# NVIDIA, CUDA compatibility: the first driver on Linux for every major version of CUDA
-DRIVERS = {11: 450, 12: 525, 13: 580}
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What was found out about a machine.
-
-    Attributes:
-        torch: its version.
-        cuda: the version of CUDA that it was built for; None: none.
-        devices: how many devices torch can use.
-        hardware: whether the system has an NVIDIA device, whatever torch says.
-        driver: the driver's version, "" where it is not known.
-        name: of the first device.
-        capability: its compute capability.
-        architectures: those that torch was built for, such as ``sm_80``.
-        free: GiB of its memory that are free.
-        total: GiB of its memory.
-        error: what the device, or ``nvidia-smi``, answered where it could not be asked.
-    """
-
-    torch: str
-    cuda: str | None
-    devices: int
-    hardware: bool
-    driver: str = ""
-    name: str = ""
-    capability: tuple[int, int] = (0, 0)
-    architectures: tuple[str, ...] = ()
-    free: float = 0.0
-    total: float = 0.0
-    error: str = ""
-
-
-class Unanswered(Exception):
-    """``nvidia-smi`` does not end; what asks the driver then may not either."""
-
-
-def driver_version(seconds: float = 30.0) -> str:
-    """What ``nvidia-smi`` says, or the kernel module, or "".
-
-    Raises:
-        Unanswered: after so many seconds.
-    """
-    smi = shutil.which("nvidia-smi")
-    if smi is not None:
-        query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            done = subprocess.run(
-                query, capture_output=True, text=True, timeout=seconds, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise Unanswered(f"nvidia-smi did not answer within {seconds:.0f} s") from None
-        if done.returncode == 0 and done.stdout.strip():
-            return done.stdout.split()[0]
-    module = Path("/proc/driver/nvidia/version")
-    found = re.search(r"\b(\d{3}\.\d+(\.\d+)?)\b", module.read_text() if module.exists() else "")
-    return found[1] if found else ""
-
-
-def facts() -> Facts:
-    """What there is on this machine."""
-    build = torch.__version__, torch.version.cuda
-    try:
-        driver = driver_version()
-    except Unanswered as error:
-        return Facts(*build, 0, True, error=str(error))
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    hardware = bool(driver) or Path("/dev/nvidia0").exists() or devices > 0
-    machine = (*build, devices, hardware, driver)
-    if not devices:
-        return Facts(*machine)
+def problem() -> str | None:
+    """What is in the way of a run, and what to do about it; None: nothing."""
+    build = f"torch {torch.__version__}, built for CUDA {torch.version.cuda},"
+    if not torch.cuda.is_available():
+        return f"{build} can use no device: look at nvidia-smi; make dry checks the code without"
     name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
-    known = (name, capability, tuple(torch.cuda.get_arch_list()))
+    if capability < OLDEST:
+        return f"{name} has compute capability {capability}, bfloat16 needs {OLDEST} here"
     try:
         free, total = (n / 2**30 for n in torch.cuda.mem_get_info(0))
-    except RuntimeError as error:  # a device so full that not even a context fits, or a broken one
-        said = str(error).partition("\n")[0]
-        return Facts(*machine, *known, error=said)
-    return Facts(*machine, *known, free, total)
-
-
-def problem(found: Facts) -> str | None:
-    """What is in the way of a run, and what to do about it; None: nothing."""
-    if not found.hardware:
-        return "there is no NVIDIA device; make dry checks the CUDA code without one"
-    if found.error and not found.devices:
-        return f"{found.error}: restart the driver or the machine"
-    if found.cuda is None:
-        return f"torch {found.torch} is a build without CUDA: install its build for CUDA"
-    if not found.devices:
-        return _unusable(found)
-    arch = "sm_{}{}".format(*found.capability)
-    device = f"{found.name} ({arch})"
-    if found.capability < OLDEST:
-        wanted = "sm_{}{}".format(*OLDEST)
-        return f"{device} is older than {wanted}, which bfloat16 needs here: take a newer device"
-    majors = {int(a[3:]) // 10 for a in found.architectures if a[3:].isdigit()}
-    if found.architectures and found.capability[0] not in majors:
-        has = ", ".join(found.architectures)
-        return f"torch {found.torch} has no kernels for {device}, only {has}: install another build"
-    if found.error:
-        return f"{device} cannot be used ({found.error}): end what nvidia-smi lists there"
-    if found.free < min(ROOM, 0.9 * found.total):
-        size = f"{found.free:.1f} of {found.total:.1f} GiB"
-        return f"{size} of {device} are free, {ROOM} are needed: end what nvidia-smi lists there"
+    except RuntimeError as error:  # so full that not even a context fits, or broken
+        first = str(error).partition("\n")[0]
+        return f"{name} cannot be used ({first}): end what nvidia-smi lists there"
+    if free < min(ROOM, 0.9 * total):
+        size = f"{free:.1f} of {total:.1f} GiB"
+        return f"{size} of {name} are free, {ROOM} are needed: end what nvidia-smi lists there"
     return None
-
-
-def _unusable(found: Facts) -> str:
-    """Why torch sees no device although there is one."""
-    assert found.cuda is not None
-    major = int(found.cuda.split(".")[0])
-    needed = DRIVERS.get(major)
-    has = int(found.driver.split(".")[0]) if found.driver else None
-    build = f"torch {found.torch}, built for CUDA {found.cuda},"
-    if needed is not None and has is not None and has < needed:
-        fits = [cuda for cuda, driver in DRIVERS.items() if driver <= has]
-        other = f", or install torch's build for CUDA {max(fits)}" if fits else ""
-        return f"{build} needs driver {needed} or newer, this is {found.driver}: update it{other}"
-    seen = f"driver {found.driver or 'unknown'}"
-    hint = "look at CUDA_VISIBLE_DEVICES, and whether nvidia-smi runs"
-    return f"{build} can use no device ({seen}): {hint}"
 
 
 @dataclass(frozen=True)
@@ -226,11 +118,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="compare values with the CPU's")
     asked = parser.parse_args()
-    found = facts()
-    if wrong := problem(found):
+    if wrong := problem():
         print(f"make gpu: {wrong}")
         return 2
-    print(f"{found.name}, driver {found.driver}, torch {found.torch}: {found.free:.0f} GiB free")
+    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}")
     if asked.smoke:
         values = smoke()
         for text in values.wrong:

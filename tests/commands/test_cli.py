@@ -155,7 +155,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
         (["compare", "--methods", "hf_nope"], "unknown library row 'hf_nope'; known: hf_greedy"),
         (["train", "eagle", "--budget", "huge"], "unknown budget 'huge'"),
         (["train", "nope"], "KIND is one of medusa, eagle, eagle3, "),
-        (["train", "talks", "--steps", "5", "--length", "20"], "takes no --length and no --steps"),
+        (["train", "talks", "--steps", "5", "--length", "20"], "takes no --steps and no --length"),
         (["train", "talks", "--seed", "1048577"], "--seed is at most 1048576, got 1048577"),
         (["methods", "eagle:preset=nope"], "eagle has no preset 'nope'; its presets: published"),
         (["compare", "--json", "a", "--markdown", "./a"], "--json and --markdown name one file"),

@@ -104,12 +104,6 @@ def test_the_prompt_is_in_the_first_step_alone(monkeypatch):
     assert measuring.step_seconds(tiny.target(), [1], plain, 3) == 2.0
 
 
-def test_steps_after_a_prompt_that_nearly_fills_the_context():
-    target = tiny.target()
-    prompt = [1] * (target.context - 3)
-    assert measuring.step_seconds(target, prompt, specwb.method("ar", target), 12) > 0
-
-
 def test_forwards_take_time_and_more_tokens_more():
     seconds = forward_seconds(tiny.target(), [1, 200], [1, 2, 3], rounds=6)
     assert list(seconds) == [1, 200]

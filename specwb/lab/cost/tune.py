@@ -16,6 +16,7 @@ from typing import Any
 
 from specwb.core.errors import SpecwbError
 from specwb.core.files import TUNED, claim, home, write
+from specwb.core.inputs import integer
 from specwb.core.options import spell
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
@@ -68,9 +69,18 @@ def tune(
 ) -> dict[str, Any]:
     """Measure chains, trees, heads and all other methods, and name the fastest.
 
-    ``nodes`` is the size of the largest tree, its root included. Counting acceptance and the
-    comparison take about ``seconds`` each. The result is written to ``path`` as JSON.
-
+    Args:
+        target: the target model.
+        questions: prompts; one in three of every category calibrates.
+        draft: the draft model of methods that take one, default the target's own.
+        temperature: 0 is greedy.
+        nodes: of the largest tree, its root included.
+        max_new_tokens: for every prompt.
+        seconds: time budget of counting acceptance, and of the comparison; None takes all prompts.
+        seed: of the sampling.
+        path: the file of the result, JSON, written before the comparison and after it.
+        progress: called with (fraction done, text).
+        command: the command line, for the file.
     Returns:
         A dict: command and commit; arguments (also models, device and versions); calibrated, a
         :class:`CostModel` for every drafter; rows, one a setting, with its tau, tokens/s over plain
@@ -82,30 +92,36 @@ def tune(
         ValueError: nodes < 2, there are too few questions, the file cannot be written, or as
             :func:`specwb.compare`.
     """
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 2:
-        raise TuneError(f"nodes, the root included, must be an integer >= 2, got {nodes!r}")
+    integer("nodes (the root included)", nodes, 2, kind=TuneError)
+    integer("max_new_tokens", max_new_tokens, 1, kind=TuneError)
     temperature = Sampling(temperature).temperature
-    room = target.context - max_new_tokens
-    if max_new_tokens < 1 or room < 1:
+    if max_new_tokens >= target.context:
         raise TuneError(
-            "max_new_tokens must be >= 1 and leave room for a prompt in the context of "
+            "max_new_tokens must leave room for a prompt in the context of "
             f"{target.name!r} ({target.context}), got {max_new_tokens}"
         )
     if path is not None:  # before the minutes of work whose result it is to hold
         path = home(path)
         claim({"--out": (path, TUNED)})
     calibrating, measuring = split_questions(questions)
-    tell = progress or (lambda done, text: None)
-    texts = [question.fit(target.tokenizer, room)[0] for question in calibrating]
-    tell(0.0, "calibrating, forwards")
+    progress = progress or (lambda done, text: None)
+    texts = [q.fit(target.tokenizer, target.context - max_new_tokens)[0] for q in calibrating]
+    progress(0.0, "calibrating, forwards")
     forwards = forward_seconds(target, WIDTHS, middle(target, texts), temperature=temperature)
     wide, _ = that_run([f"{key}:{options}" for key, options in WIDE.items()], target, draft)
     models: dict[str, CostModel] = {}
-    counting: dict[str, Any] = {"max_new_tokens": max_new_tokens, "seed": seed}
-    counting |= {"temperature": temperature, "seconds": seconds and seconds / max(len(wide), 1)}
     for i, (spec, method) in enumerate(wide.items(), 1):
-        tell(i / (1 + len(wide)) / 3, f"calibrating, {spec}")
-        models[spec.partition(":")[0]] = calibrate(target, method, texts, forwards, **counting)
+        progress(i / (1 + len(wide)) / 3, f"calibrating, {spec}")
+        models[spec.partition(":")[0]] = calibrate(
+            target,
+            method,
+            texts,
+            forwards,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            seconds=None if seconds is None else seconds / len(wide),
+        )
     rows = candidates(models, nodes)
     methods, left_out = that_run([row["method"] for row in rows], target, draft)
     rows = [row for row in rows if row["method"] in methods]
@@ -115,10 +131,16 @@ def tune(
         "command": command,
         "commit": made_on["commit"],
         "arguments": {
-            **{role: made_on["models"].get(role) for role in ("target", "draft")},
-            **{name: made_on[name] for name in ("sha256", "device", "dtype", "versions")},
-            **{"temperature": float(temperature), "nodes": nodes, "seed": seed},
-            **{"max_new_tokens": max_new_tokens},
+            "target": made_on["models"]["target"],
+            "draft": made_on["models"].get("draft"),
+            "sha256": made_on["sha256"],
+            "device": made_on["device"],
+            "dtype": made_on["dtype"],
+            "versions": made_on["versions"],
+            "temperature": float(temperature),
+            "nodes": nodes,
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
             "questions": [question.question_id for question in questions],
         },
         "calibrated": asdict(replace(pair, chain=models.pop("sps", pair).tree)),
@@ -139,7 +161,7 @@ def tune(
             seconds=seconds,
             seed=seed,
             library=False,
-            progress=lambda done, text: tell((1 + 2 * done) / 3, f"measuring, {text}"),
+            progress=lambda done, text: progress((1 + 2 * done) / 3, f"measuring, {text}"),
         )
     except KeyboardInterrupt:
         result["interrupted"] = True
@@ -148,11 +170,9 @@ def tune(
         result["left_out"] = left_out | frame.attrs["left_out"]
         result["prompts"]["measured"] = frame.attrs["prompts"]
         _add_measurements(rows, frame.set_index("method"), methods)
-    result["best"] = max(
-        (row for row in rows if row.get("speedup", 0) > 1),
-        key=lambda row: row["speedup"],
-        default={"method": "ar", "speedup": 1.0},
-    )
+    measured = [row for row in rows if row.get("speedup", 0) > 1]
+    plain = {"method": "ar", "speedup": 1.0}
+    result["best"] = max(measured, key=lambda row: row["speedup"], default=plain)
     _write(result, path)
     return result
 
@@ -179,27 +199,20 @@ def candidates(models: Mapping[str, CostModel], nodes: int) -> list[dict[str, An
     """What is measured: chains, every drafter's best tree of at most ``nodes``, and
     :data:`FIXED`; the first two with the tau and the speed over plain decoding that follow from
     the cost model."""
-    trees = {}
+    trees = []
     for key, model in models.items():
         if key == "sps":
-            for gamma in range(1, min(GAMMA, nodes - 1) + 1):
-                trees[f"sps:gamma={gamma}"] = model, Tree.chain(gamma)
-            continue
-        tree = best_tree(model, nodes)
-        if tree.n > 1:
-            trees[f"{key}:tree={spell(tree)}"] = model, tree
+            chains = range(1, min(GAMMA, nodes - 1) + 1)
+            trees += [(f"sps:gamma={gamma}", model, Tree.chain(gamma)) for gamma in chains]
+        elif (tree := best_tree(model, nodes)).n > 1:
+            trees.append((f"{key}:tree={spell(tree)}", model, tree))
     rows = {}
-    for spec, (model, tree) in trees.items():
+    for spec, model, tree in trees:
         tau = sum(tree_reach(model.tree, tree.host[0]))
-        rows[spec] = {
-            "method": spec,
-            "family": "chain" if tree.is_chain else "tree",
-            "nodes": tree.n,
-            "tau_predicted": tau,
-            "predicted": tau * model.target[1] / model.round_seconds(tree),
-        }
-    fixed = (spec for spec in FIXED if spec not in rows)
-    return [*rows.values(), *({"method": spec, "family": "fixed"} for spec in fixed)]
+        speed = tau * model.target[1] / model.round_seconds(tree)
+        row = {"method": spec, "nodes": tree.n, "tau_predicted": tau, "predicted": speed}
+        rows[spec] = row
+    return [*rows.values(), *({"method": spec} for spec in FIXED if spec not in rows)]
 
 
 def best_tree(model: CostModel, nodes: int) -> Tree:
