@@ -57,7 +57,7 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
         for name, seconds in SECONDS.items():
             id = store.add_settings({"method": name, **shared}, on)
             for i, s in enumerate(seconds):
-                store.add(id, str(i), {**record, "text": "", "drafted": 0}, s)
+                store.add(id, str(i), {**record, "text": "", "drafted": 0, "began": ""}, s)
         swept: pd.DataFrame = frame(store)
     median = summary(swept[swept.method == "sps"], ["method"], "speedup")["median"][0]
     tuned = [{"method": "sps"}]

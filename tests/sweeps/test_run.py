@@ -136,6 +136,7 @@ def test_runs_of_two_versions_are_not_mixed(target, tmp_path, monkeypatch):
 def written(path: Path, **changes) -> Path:
     """A store of two machines' runs; the second one's plain decoding is half as fast."""
     record = {"tokens": 8, "accepted": [1] * 4, "drafted": 12, "domain": "all", "text": "t"}
+    record["began"] = "2026-11-26"
     on = {"models": {"target": "t"}, "sha256": {}, "versions": {}}
     with RunStore(path) as store:
         for machine, plain in (("one", 4.0), ("two", 8.0)):

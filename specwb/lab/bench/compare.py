@@ -178,40 +178,30 @@ def compare(
         late = f"no time was left for a first run (seconds = {seconds or 0:g})"
     left_out |= {name: late for name, some in runs.items() if not some}
     runs = {name: some for name, some in runs.items() if some}
+    same = _agreements(target, groups, runs) if sampling.greedy else {}
     table, over = _paired(runs, groups, watch)
     frame = figures(table, ["method"])
-    same = {}
-    if sampling.greedy:
-        same = _agreements(target, groups, runs)
     identical = {name: not one.ties + one.others for name, one in same.items()}
     frame.insert(0, "lossless", [_is_lossless(decoders[name]) for name in frame.index])
     frame.insert(1, "identical", [identical.get(name) for name in frame.index])
     for part in PARTS:
-        frame[part] = [_seconds_of(part, runs[name]) for name in frame.index]
-    best = fastest(table, over)
-    used = len(runs["ar"])
+        frame[part] = [sum(run.parts.get(part, math.nan) for run in runs[x]) for x in frame.index]
+    used = groups[: len(runs["ar"])]
     every_run = [run for some in runs.values() for run in some]
-    by_library = table.tokens_per_second / of_plain(
-        table, "tokens_per_second", plain[1], ["prompt"]
-    )
+    ours = {name: some for name, some in runs.items() if isinstance(decoders[name], Method)}
+    best = fastest(table, over)
     frame.attrs = {
         **conditions(target, [decoders[name] for name in runs]),
         "began": began,
         "reference": {
             "method": over,
             "plain": {name: float(frame.tokens_per_second[name]) for name in plain},
-            "library": {
-                name: float(by_library[table.method == name].median())
-                for name in runs
-                if isinstance(one := decoders[name], Library) and one.assisted
-            },
+            "library": _over_the_librarys(table, decoders, plain[1]),
         },
         "fastest": {**best, "lossless": bool(frame.lossless[best["method"]])},
         "same_text": {name: asdict(one) for name, one in same.items()} or None,
         "left_out": left_out,
-        "machine": watch.facts(
-            [run.probe for run in every_run], sum(run.again for run in every_run)
-        ),
+        "machine": watch.facts([run.probe for run in every_run], sum(r.again for r in every_run)),
         "settings": {
             **asdict(sampling),
             "max_new_tokens": max_new_tokens,
@@ -219,30 +209,20 @@ def compare(
             "dtype": str(target.dtype).removeprefix("torch."),
             "seed": seed,
         },
-        "prompts": sum(len(rows) for _, rows in groups[:used]),
+        "prompts": sum(len(rows) for _, rows in used),
         "all_prompts": sum(len(rows) for _, rows in groups),
-        "runs": used,
+        "runs": len(used),
         "cut_prompts": cut,
-        "categories_left_out": sorted(
-            {category for category, _ in groups} - {category for category, _ in groups[:used]}
-        ),
+        "categories_left_out": sorted({name for name, _ in groups} - {name for name, _ in used}),
         "interrupted": interrupted,
-        "accepted_lengths": {
-            name: [run.accepted for run in some]
-            for name, some in runs.items()
-            if isinstance(decoders[name], Method)
-        },
-        "acceptance_by_depth": {
-            name: acceptance_by_depth(some)
-            for name, some in runs.items()
-            if isinstance(decoders[name], Method)
-        },
+        "accepted_lengths": {name: [run.accepted for run in some] for name, some in ours.items()},
+        "acceptance_by_depth": {name: acceptance_by_depth(some) for name, some in ours.items()},
         "by_category": {
             category: figures(part, ["method"]).to_dict("index")
             for category, part in table.groupby("category", sort=False)
         },
         "looping": None,
-        "outputs": _outputs(target, groups[:used], runs),
+        "outputs": _outputs(target, used, runs),
     }
     if sampling.greedy:
         frame.attrs["looping"] = sum(any(map(loops, run.tokens)) for run in runs["ar"])
@@ -457,9 +437,18 @@ def _is_lossless(decoder: Decoder) -> bool:
     return isinstance(decoder, Library) or decoder.exactness is Exactness.LOSSLESS
 
 
-def _seconds_of(part: str, runs: Sequence[Run]) -> float:
-    """Seconds of a part of the decoding steps of all runs; NaN where no clock ran."""
-    return sum(run.parts.get(part, math.nan) for run in runs)
+def _over_the_librarys(
+    table: pd.DataFrame, decoders: Mapping[str, Decoder], plain: str
+) -> dict[str, float]:
+    """The median speedups of the library's speculative decodings over its own plain decoding."""
+    base = of_plain(table, "tokens_per_second", plain, ["prompt"])
+    medians = (table.tokens_per_second / base).groupby(table.method, sort=False).median()
+    rows = {name: decoders[name] for name in medians.index}
+    return {
+        name: float(medians[name])
+        for name, row in rows.items()
+        if isinstance(row, Library) and row.assisted
+    }
 
 
 def _agreements(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
@@ -470,19 +459,15 @@ def _agreements(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -
 
 
 def _outputs(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
-    """Every prompt with what every method wrote after it."""
+    """Every prompt with the texts of all methods after it."""
 
     def text(ids: list[int]) -> str:
         return " ".join(map(str, ids)) if target.tokenizer is None else target.tokenizer.decode(ids)
 
-    return [
-        {
-            "category": category,
-            "prompt": text(ids),
-            "texts": {
-                name: text(some[i].tokens[row]) for name, some in runs.items() if i < len(some)
-            },
-        }
-        for i, (category, rows) in enumerate(groups)
-        for row, ids in enumerate(rows)
-    ]
+    outputs = []
+    for i, (category, rows) in enumerate(groups):
+        for row, ids in enumerate(rows):
+            written = {name: some[i].tokens[row] for name, some in runs.items() if i < len(some)}
+            texts = {name: text(tokens) for name, tokens in written.items()}
+            outputs.append({"category": category, "prompt": text(ids), "texts": texts})
+    return outputs

@@ -18,7 +18,10 @@ SHARED = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")
 """The settings of every decoding."""
 METRICS = ("tau", "accepted", "drafted", "tokens_per_second", "speedup", "cost", "identical")
 """The figures of a run, as :func:`frame` names them."""
-RUN = ("id", "prompt", "domain", "tokens", "steps", "drafted", "seconds", "disturbed", "text")
+RUN = (
+    *("id", "prompt", "domain", "tokens", "steps", "drafted", "seconds", "disturbed", "text"),
+    "began",
+)
 """The columns of a run that are stored with it."""
 CONDITIONS = ("commit", "device", "threads", "dtype", "target_sha256")
 """Facts whose runs are not to be mixed in one mean."""
@@ -38,7 +41,7 @@ def frame(store: RunStore | Path | str) -> pd.DataFrame:
     per step; ``seconds``, ``tokens_per_second`` (empty where times were not recorded); ``speedup``
     over plain decoding of the same prompt, sampling, seed and machine, ``cost`` = tau / speedup,
     the time of a step in plain ones, and ``identical``, whether its text is the same (empty where
-    that was not measured); ``disturbed``; and the facts: device, dtype, hashes and versions.
+    that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and versions.
 
     Raises:
         StoreError: the store cannot be used.

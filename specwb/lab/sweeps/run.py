@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -217,6 +217,7 @@ def _decoded(
         for one in work
     )
     for one, (_, run) in zip(work, measure(target, jobs, watch=watch, timed=timed), strict=True):
+        began = datetime.now(UTC) - timedelta(seconds=run.wall)
         record = {
             "domain": one.domain,
             "tokens": run.written,
@@ -225,7 +226,7 @@ def _decoded(
             "drafted": sum(run.drafted[0]),
             "disturbed": watch is not None and watch.slow(run.probe),
             "text": digest(run.tokens[0]),
-            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "began": began.isoformat(timespec="seconds"),
         }
         yield one.id, one.key, record, run.seconds if timed else None
 
