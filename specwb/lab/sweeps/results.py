@@ -41,7 +41,8 @@ def frame(store: RunStore | Path | str) -> pd.DataFrame:
     per step; ``seconds``, ``tokens_per_second`` (empty where times were not recorded); ``speedup``
     over plain decoding of the same prompt, sampling, seed and machine, ``cost`` = tau / speedup,
     the time of a step in plain ones, and ``identical``, whether its text is the same (empty where
-    that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and versions.
+    that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
+    versions.
 
     Raises:
         StoreError: the store cannot be used.
