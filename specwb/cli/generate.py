@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specwb.cli import options as opt
 from specwb.cli.shared import errors, loaded, whole
+
+if TYPE_CHECKING:
+    from specwb.engine.streaming import Stream
 
 # The numbers are of the 256-colour palette, near the colours of the figures.
 DRAFT_STYLE: dict[str, Any] = {"fg": 36}  # green
@@ -56,11 +60,8 @@ def generate(
     from specwb.models.prompts import token_rows
 
     stops = stop_texts(stop or (), "--stop")
-    chatty = {"--system": system, "--template": template}
-    given = [option for option, value in chatty.items() if value is not None]
-    if given and not chat:
-        verb = "is" if len(given) == 1 else "are"
-        raise ValueError(f"{' and '.join(given)} {verb} of a chat; give --chat")
+    if not chat and (system is not None or template is not None):
+        raise ValueError("--system and --template are of a chat; give --chat")
     if system == "":
         raise ValueError("--system is empty; give a text")
     read_spec(method, None, {})
@@ -70,55 +71,74 @@ def generate(
     if not text:
         raise ValueError("the prompt is empty; give a text")
     model = loaded(target, device, dtype, loading, template=template)
-    chosen = specwb.method(method, model, **({} if draft is None else {"draft": draft}))
+    chosen = specwb.method(method, model)
+    if draft is not None:
+        chosen = specwb.method(method, model, draft=draft)
     if chat and not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
             f"--chat: {model.name!r} has no chat template; name one with --template, or leave "
             "--chat out"
         )
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    messages.append({"role": "user", "content": text})
+    messages = [{"role": "user", "content": text}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
     (ids,) = token_rows(model, messages if chat else text)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    last_piece = ""
-
-    def show(piece: str, is_draft: bool) -> None:
-        nonlocal last_piece
-        last_piece = piece
-        style = DRAFT_STYLE if is_draft else BONUS_STYLE
-        typer.echo(typer.style(piece, **style) if colour else piece, nl=False, color=colour)
-
-    if colour:
-        drafts = typer.style("accepted draft tokens", **DRAFT_STYLE)
-        bonus = typer.style("bonus tokens, from the target", **BONUS_STYLE)
-        typer.echo(f"{drafts}   {bonus}", err=True)
-    settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    settings["seed"] = seed
-    stream, interrupted = Stream(show), False
+    stream, interrupted = Stream(_printer()), False
+    steps = specwb.rounds(
+        model,
+        ids,
+        chosen,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        until=stops,
+    )
     began = time.perf_counter()
     try:
-        for step in specwb.rounds(
-            model, ids, chosen, max_new_tokens=max_new_tokens, until=stops, **settings
-        ):
+        for step in steps:
             stream(step)
     except KeyboardInterrupt:
         interrupted = True
     stream.close()
-    if not last_piece.endswith("\n"):
-        typer.echo()
-    lossy = " (LOSSY)" if chosen.exactness is specwb.Exactness.LOSSY else ""
-    summary = "no tokens"
-    if count := len(stream.ids):
-        tau = stream.mean_tokens_per_step
-        summary = (
-            f"{count} tokens in {stream.rounds} steps, tau {tau:.2f} "
-            f"({tau - 1:.2f} accepted/step); first step {stream.ends[0][0] - began:.1f} s"
-        )
-        if stream.rounds > 1:
-            summary += f", then {stream.tokens_per_second:.1f} tokens/s"
-    whole(errors, f"{chosen.key}{lossy}: {summary}")
+    typer.echo()
+    label = chosen.key
+    if chosen.exactness is specwb.Exactness.LOSSY:
+        label += " (LOSSY)"
+    whole(errors, f"{label}: {_summary(stream, began)}")
     if interrupted:
         raise typer.Exit(130)
+
+
+def _printer() -> Callable[[str, bool], None]:
+    """The function that prints a piece of text, on a terminal in the colour of its origin."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return lambda piece, is_draft: typer.echo(piece, nl=False)
+    drafts = typer.style("accepted draft tokens", **DRAFT_STYLE)
+    bonus = typer.style("bonus tokens, from the target", **BONUS_STYLE)
+    typer.echo(f"{drafts}   {bonus}", err=True)
+
+    def show(piece: str, is_draft: bool) -> None:
+        style = DRAFT_STYLE if is_draft else BONUS_STYLE
+        typer.echo(typer.style(piece, **style), nl=False, color=True)
+
+    return show
+
+
+def _summary(stream: Stream, began: float) -> str:
+    """Tokens, steps and their times; the first step has the prompt in it."""
+    count = len(stream.ids)
+    if not count:
+        return "no tokens"
+    tau = stream.mean_tokens_per_step
+    summary = (
+        f"{count} tokens in {stream.rounds} steps, tau {tau:.2f} "
+        f"({tau - 1:.2f} accepted/step); first step {stream.ends[0][0] - began:.1f} s"
+    )
+    if stream.rounds > 1:
+        summary += f", then {stream.tokens_per_second:.1f} tokens/s"
+    return summary
 
 
 def standard_input() -> str:

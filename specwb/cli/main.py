@@ -87,17 +87,10 @@ def main() -> None:
     except typer.Exit as stop:
         sys.exit(stop.exit_code)
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")):
-            fail(error.format_message() if hasattr(error, "format_message") else str(error))
-        if isinstance(error, RecursionError):
-            fail(f"something is nested too deep: {error}")
-        if not isinstance(error, (SpecwbError, ValueError, OSError)):
-            if not out_of_memory(error):
-                raise
-            fail(f"there is not enough memory for that: {first_line(error)}")
-        if isinstance(error, OSError) and error.filename and error.strerror:
-            fail(f"{error.filename}: {error.strerror}")
-        fail(str(error))
+        message = message_of(error)
+        if message is None:
+            raise
+        fail(message)
     if code == 130:
         errors.print("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
@@ -111,15 +104,21 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Return whether the machine or a device ran out of memory."""
-    if isinstance(error, MemoryError):
-        return True
-    import torch  # not before: it takes seconds, and a wrong option needs none of it
-
+def message_of(error: Exception) -> str | None:
+    """Return the line that reports an error; None where it is none of input or of the machine."""
+    if hasattr(error, "format_message"):  # click's
+        return error.format_message()
+    if isinstance(error, RecursionError):
+        return f"something is nested too deep: {error}"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, (SpecwbError, ValueError, OSError)):
+        return str(error)
     # torch has no class of its own for a CPU's memory
-    on_cpu = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return on_cpu or isinstance(error, torch.OutOfMemoryError)
+    is_full = "can't allocate memory" in str(error) or type(error).__name__ == "OutOfMemoryError"
+    if isinstance(error, MemoryError) or is_full:
+        return f"there is not enough memory for that: {first_line(error)}"
+    return None
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     code, out, err = call(monkeypatch, capsys, PROMPT, *options)
     wanted = specwb.decode(lab, PROMPT, spec, max_new_tokens=24, temperature=float(temperature))
     assert code == 0
-    assert out == wanted.text + "\n" * (not wanted.text.endswith("\n"))
+    assert out == wanted.text + "\n"
     tau = wanted.mean_tokens_per_step
     count = f"{len(wanted.tokens[0])} tokens in {wanted.step_counts[0]} steps"
     assert f"mcsd: {count}, tau {tau:.2f} ({tau - 1:.2f} accepted/step)" in err
@@ -215,11 +215,7 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
         ([""], "the prompt is empty; give a text"),
         (["-"], "the prompt is empty; give a text"),
         ([PROMPT, "--chat", "--system", ""], "--system is empty; give a text"),
-        ([PROMPT, "--template", "vicuna"], "--template is of a chat; give --chat"),
-        (
-            [PROMPT, "--system", "x", "--template", "vicuna"],
-            "--system and --template are of a chat; give --chat",
-        ),
+        ([PROMPT, "--template", "vicuna"], "--system and --template are of a chat; give --chat"),
         ([PROMPT, "--stop", ""], "--stop has an empty text"),
         ([PROMPT, "--target", ""], "a folder or a hub id OWNER/NAME is needed, got ''"),
         ([PROMPT, "--method", "nope"], "unknown method 'nope'"),
