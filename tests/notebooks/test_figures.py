@@ -9,11 +9,8 @@ from fractions import Fraction as F
 import numpy as np
 import pytest
 import tiny
-import torch
 
-import specwb
 from specwb.core.blocks import BlockTree
-from specwb.core.flow import Draft, Step, Verdict
 from specwb.core.tree import Tree
 from specwb.theory import exact
 from specwb.theory.analysis import adl_trace
@@ -58,16 +55,6 @@ P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
 CURVES = {"a": [1.0, 2.0, 1.5], "b": [1.0, 1.5, 1.25]}
 
 
-# a chain, of which one token is kept, and two siblings, of which the second is
-TOKENS = torch.tensor([[5, 6, 7], [8, 9, 10]])
-ROUND = Step(
-    0,
-    torch.tensor([4, 4]),
-    Draft(Tree([[-1, 0, 1], [-1, 0, 0]]), TOKENS, TOKENS > 0, specwb.Scheme.POINT),
-    Verdict(torch.tensor([[0, 1, 1], [0, 2, 2]]), torch.tensor([1, 1]), TOKENS[:, 0]),
-    torch.tensor([True, False]),
-    *[None] * 4,
-)
 # name -> arguments; a second entry of a list is another case
 EVERY: dict[str, tuple] = {
     "acceptance": (P, Q, [5, 3, 2]),
@@ -82,17 +69,13 @@ EVERY: dict[str, tuple] = {
         *({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x"),
         *({"a": {0.2: 1.5}}, {"a": [0.1]}),
     ),
-    "cache_drift": (CURVES, {"c": P}),
     "cache_slots": ({"m": [[1, 0]], "n": [[1, 2]]}, ["layer 1"], [7, 8], ["x", "y"]),
     "calibration": ({"a": ([0.1, 0.9], [0, 1]), "b": ([0.5], [1])},),
     "comparison": (COMPARED,),
     "densities": ([0.9, 0.6], [0.1]),
     "dependence": ([[0.5, 0], [0.25, 0.25]], "ab", "cd", 0.5),
     "designer": ([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
-    "draft_tree": (ROUND,),
     "estimates": ({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"),
-    "grouped": ({"n": [(0,), (1, 2)]}, "t"),
-    "head_accuracy": ([[0.7, 0.2], [0.6, 0.1]], "eagle"),
     "lattice": (
         *(["ab", "cd"], [P[:2], Q[:2]], [(0, "a"), (None, "e")], [[0, 1]], {"s": (1, 2, "ad")}),
     ),
@@ -248,7 +231,6 @@ REFUSED = [
     ("densities", ([1.5], [0.1]), r"in \[0, 1\]"),
     ("calibration", ({"a": ([-0.05], [1])},), r"in \[0, 1\]"),
     ("acceptance", (P, [1.0]), "same tokens"),
-    ("draft_tree", (ROUND, 3), r"row must be 0\.\.1, got 3"),
 ]
 
 
@@ -256,18 +238,6 @@ REFUSED = [
 def test_what_cannot_be_drawn_is_refused(name, arguments, words):
     with pytest.raises(ValueError, match=words):
         drawn(name, *arguments)
-
-
-@pytest.mark.parametrize("row", [0, 1])
-def test_draft_tree_shows_a_rows_own_tree(row):
-    shown = {t.name: t for t in figures.draft_tree(ROUND, row).data if t.name}
-    accepted, other = ([1], [2]) if row == 0 else ([2], [1])
-    assert list(shown["accepted ✓"].customdata) == accepted
-    assert list(shown["drafted, not accepted"].customdata) == other
-    assert (list(shown["bonus token ◆"].x), list(shown["bonus token ◆"].text)) == (
-        *([2], [str(int(ROUND.verdict.bonus[row]))]),
-    )
-    assert list(shown["drafted, not accepted"].x) == ([2] if row == 0 else [1])
 
 
 @pytest.mark.parametrize("ks", [(), (1, 1, 1), (4, 2, 2), (6, 4)], ids=str)

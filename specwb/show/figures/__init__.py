@@ -1,5 +1,5 @@
-"""Plotly figures of plain results: a step, its tests, a decoding, a comparison, two distributions,
-a curve. They compute nothing about models.
+"""Plotly figures of plain results: a comparison, two distributions, a tree, a curve. They compute
+nothing about models.
 """
 
 from specwb.core.extras import require
@@ -12,8 +12,8 @@ from specwb.show.figures.kangaroo import cache_slots, densities, stopping
 from specwb.show.figures.mcsd_ti import calibration, mask_slices
 from specwb.show.figures.methods import comparison, speedup, tried
 from specwb.show.figures.rules import acceptance, output, rule_rates, slices
-from specwb.show.figures.series import bars, by_setting, estimates, head_accuracy
-from specwb.show.figures.tree import designer, draft_tree, tree_mask, value_tree
+from specwb.show.figures.series import bars, by_setting, estimates
+from specwb.show.figures.tree import designer, tree_mask, value_tree
 
 __all__ = [
     "acceptance",
@@ -29,9 +29,7 @@ __all__ = [
     "densities",
     "dependence",
     "designer",
-    "draft_tree",
     "estimates",
-    "head_accuracy",
     "lattice",
     "mask_slices",
     "output",

@@ -1,4 +1,4 @@
-"""Named series: lines over one setting, groups of bars, estimates of one number, a heat map."""
+"""Named series: lines over one setting, groups of bars, estimates of one number."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specwb.show.figures.kit import BARE, Panel, axis, draw
-from specwb.show.palette import DEPTHS, FIRST, INK, looks
+from specwb.show.figures.kit import Panel, axis, draw
+from specwb.show.palette import FIRST, INK, looks
 
 LABEL = 14  # letters in a line below a group of bars
 
@@ -86,22 +86,3 @@ def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) ->
         y = [name] * len(values)
         one.traces.append(go.Box(x=list(values), y=y, orientation="h", showlegend=False, **look))
     return draw(one.rule(x=truth), 110 + 90 * len(found))
-
-
-def head_accuracy(rank: Sequence[Sequence[float]], title: str) -> go.Figure:
-    """How often the right token is a head's first, second, .. guess: percent of places. A colour
-    means the same share for every head, so that figures can be compared.
-
-    Args:
-        rank: shares ``[positions][ranks]``.
-        title: of the figure.
-    """
-    ranks, positions = range(1, len(rank[0]) + 1), range(1, len(rank) + 1)
-    one = Panel(title, axis("rank in the head's list (cells: percent)", dtick=1, **BARE))
-    one.y = axis("position", dtick=1, autorange="reversed", **BARE)
-    words = [[f"{100 * float(v):.0f}" for v in row] for row in rank]
-    hover = "position %{y}, rank %{x}: %{z:.1%}"
-    return draw(
-        one.cells(ranks, positions, rank, DEPTHS, words, hover=hover, written=True),
-        130 + 38 * len(rank),
-    )

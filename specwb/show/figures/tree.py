@@ -1,6 +1,4 @@
-"""Trees: the step that was decoded on one, trees with values, what their nodes see, and what they
-are worth by size.
-"""
+"""Trees with values, what their nodes see, and what they are worth by size."""
 
 from __future__ import annotations
 
@@ -9,72 +7,14 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Step
 from specwb.show.figures.kit import BARE, Panel, axis, draw
-from specwb.show.figures.style import MONOSPACE, label
-from specwb.show.palette import ACCEPTED, DEPTHS, EDGE, FIRST, INK, OTHER, TARGET
+from specwb.show.figures.style import MONOSPACE
+from specwb.show.palette import DEPTHS, EDGE, FIRST, INK
 from specwb.theory.exact import depths
 
 LABELLED = 26  # nodes that can have their value written next to them
 WRITTEN = 16  # nodes whose positions can be written into the mask's cells
 NODES = "nodes, the root included"
-KINDS = {
-    "pending token": (INK, "", "square"),
-    "accepted ✓": (ACCEPTED, "", "circle"),
-    "drafted, not accepted": (OTHER, "", "x-thin"),
-    "bonus token ◆": (TARGET, "", "diamond"),
-}
-
-
-def draft_tree(step: Step, row: int = 0) -> go.Figure:
-    """The tree that was drafted in one step, the accepted path, and the bonus token behind it.
-
-    Read from left to right: the pending token, then one column per level; siblings from top to
-    bottom in drawing order. Of the traces the first is the edges, then one per kind of node
-    (``customdata``: node index, -1 for the bonus token).
-
-    Args:
-        step: a decoding step; it need not be traced.
-        row: the row of the batch.
-    Raises:
-        ArgumentError: no such row, or the row had finished before this step.
-    """
-    rows = step.draft.tokens.shape[0]
-    if not 0 <= row < rows:
-        raise ArgumentError(f"row must be 0..{rows - 1}, got {row}")
-    accepted = int(step.verdict.accepted[row])
-    if accepted < 0:
-        raise ArgumentError(f"row {row} had finished before this step")
-    tree, valid = step.draft.tree, step.draft.valid[row].tolist()
-    parents, tokens = tree.host[row if tree.R > 1 else 0], step.draft.tokens[row].tolist()
-    path = step.verdict.path[row, : accepted + 1].tolist()
-    nodes = [node for node in range(tree.n) if valid[node]] + [-1]
-    kinds = ["accepted ✓" if node in path else "drafted, not accepted" for node in nodes]
-    kinds[0], kinds[-1] = "pending token", "bonus token ◆"
-    shown = [nodes.index(parents[node]) if node else -1 for node in nodes[:-1]]
-    shown.append(nodes.index(path[-1]))
-    tokens.append(int(step.verdict.bonus[row]))  # as node -1
-    counted = f"{len(nodes) - 2} draft tokens, {accepted} accepted, 1 bonus token"
-    one, place = tree_panel(f"Step {step.index + 1}: {counted}", shown, 1.5)
-    one.x = axis("depth", -0.3, max(x for x, _ in place) + 0.9, dtick=1, **BARE)
-    for kind, look in KINDS.items():
-        own = [i for i, name in enumerate(kinds) if name == kind]
-        one.points(
-            kind,
-            [place[i][0] for i in own],
-            [place[i][1] for i in own],
-            look,
-            size=11,
-            mode="markers+text",
-            text=[label(step.tokenizer, tokens[nodes[i]]) for i in own],
-            textposition="middle right",
-            textfont={"family": MONOSPACE, "size": 12, "color": look[0]},
-            marker_line={"color": look[0], "width": 2},
-            customdata=[nodes[i] for i in own],
-            hover="node %{customdata}: %{text}",
-            cliponaxis=False,
-        )
-    return draw(one, max(220, 130 + 25 * leaves_of(shown)))
 
 
 def value_tree(

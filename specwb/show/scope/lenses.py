@@ -15,7 +15,6 @@ from specwb.core.flow import Draft, State
 from specwb.drafters.base import Drafter
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
-from specwb.drafters.easyspec import EasyDrafter
 from specwb.drafters.falcon import FalconDrafter
 from specwb.drafters.kangaroo import DynamicKangaroo, KangarooDrafter
 from specwb.drafters.level import LevelDrafter, Levels
@@ -24,7 +23,6 @@ from specwb.drafters.pld import PromptLookup
 from specwb.models.eagle import Eagle3Head
 from specwb.models.target import Target
 from specwb.show.scope.trace import short
-from specwb.theory.analysis.layer_parallel import timeline
 
 HEADS = 5  # tokens of a head's list
 CHOICES = 6  # candidates of a place of a lattice
@@ -174,26 +172,6 @@ def _lattice(drafter: DiffusionDrafter, look: Look) -> Lens | None:
     }
 
 
-def _easyspec(drafter: EasyDrafter, look: Look) -> Lens:
-    """The layers that run side by side, and a step's timeline in attentions and MLPs: each counts
-    1, exchanges and the head nothing, and there are as many devices as the widest group needs."""
-    groups = tuple(tuple(group) for group in drafter.groups.layers)
-    devices, depth = max(map(len, groups)), max(look.draft.tree.D, 1)
-    spans = timeline(groups, 1, 1, 0, devices, depth, calibrate=drafter.calibrate)
-    return {
-        "kind": "easyspec",
-        "groups": [list(group) for group in groups],
-        "devices": devices,
-        "calibrate": drafter.calibrate,
-        "spans": [
-            [span.device, short(span.start), short(span.stop), span.kind, span.layer, span.step]
-            for span in spans
-            if span.kind in ("attention", "mlp")
-        ],
-        "sequential": 2 * sum(map(len, groups)) * depth,
-    }
-
-
 def _lookup(drafter: PromptLookup, look: Look) -> Lens:
     """The earlier place in the text from which the draft was copied."""
     n = int(look.state.length[0])
@@ -233,7 +211,6 @@ VIEWS: dict[type, Callable[[Any, Look], Lens | None]] = {
     EagleDrafter: _eagle,
     KangarooDrafter: _kangaroo,
     DiffusionDrafter: _lattice,
-    EasyDrafter: _easyspec,
     PromptLookup: _lookup,
     LevelDrafter: _draft_model,
 }

@@ -58,13 +58,8 @@ class Microscope(anywidget.AnyWidget):
         super().__init__(traces=several(traces), stage=stage)
         self._target = target
         if target is not None:
-            self._set(settings or {})
+            self.live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
         self.on_msg(self._asked)
-
-    def _set(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Set the page's controls, and return what all of them are set to."""
-        self.live = {"methods": list(METHODS), "settings": {**SETTINGS, **settings}}
-        return dict(self.live["settings"])
 
     def __repr__(self) -> str:
         """Name what is played: an address would differ in every run of a notebook."""
@@ -89,30 +84,22 @@ class Microscope(anywidget.AnyWidget):
         ``note``, and what was played stays.
         """
         assert self._target is not None
-        chosen = self._set({"prompt": prompt, **settings})
-        method, options = (chosen.pop(name) for name in ("method", "options"))
+        chosen = {**SETTINGS, "prompt": prompt, **settings}
+        self.live = {"methods": list(METHODS), "settings": dict(chosen)}
+        method, options = chosen.pop("method"), chosen.pop("options")
         try:
             integer("tokens", chosen["max_new_tokens"], 1, MOST_TOKENS)
             spec = f"{method}:{options}" if options else method
-            trace = record(self._target, method=spec, **chosen)
+            self.play(record(self._target, method=spec, **chosen))
         except ValueError as error:  # every error of ours about an argument is one
             self.note = f"Not recorded: {error}"
             self.serial += 1
-        else:
-            self.play(trace)
 
     def _asked(self, _: object, content: Any, buffers: object) -> None:
-        """A message from the page."""
+        """A message from the page: its settings, of which an empty box is None."""
         given = content.get("settings") if isinstance(content, dict) else None
-        if self._target is None or not isinstance(given, dict) or content.get("kind") != "record":
-            return
-        try:  # of the type that each setting has at first; an empty box is its first value
-            chosen = {name: type(at)(given.get(name) or at) for name, at in SETTINGS.items()}
-        except (TypeError, ValueError) as error:
-            self.note = f"Not recorded: {error}"
-            self.serial += 1
-        else:
-            self.record(**chosen)
+        if self._target is not None and isinstance(given, dict):
+            self.record(**{name: given.get(name, at) for name, at in SETTINGS.items()})
 
 
 def microscope(

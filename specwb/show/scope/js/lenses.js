@@ -343,38 +343,6 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
         "wins and is drafted.")] };
 };
 
-LENSES.easyspec = (lens, round, frame, trace, width) => {
-  const long = Math.max(...lens.spans.map((span) => span[2]), 1);
-  const full = Math.max(width - 100, 300);
-  const x = (time) => 76 + (time / Math.max(long, lens.sequential)) * full;
-  const lanes = lens.devices;
-  const svg = s("svg", { width: full + 90, height: 62 + lanes * 24, role: "img" });
-  svg.append(label(0, 28, "in order", { class: "soft" }), s("rect", { x: x(0), y: 14,
-    width: x(lens.sequential) - x(0), height: 18, class: "fill-other stroke-other",
-    "fill-opacity": 0.2 }), label(x(0) + 6, 27, `${lens.sequential} steps one after another`));
-  for (let d = 0; d < lanes; d++) {
-    svg.append(label(0, 60 + d * 24, `device ${d + 1}`, { class: "soft" }));
-  }
-  for (const [device, start, stop, kind, layer, step] of lens.spans) {
-    const y = 46 + device * 24;
-    const attention = kind === "attention";
-    const [a, b] = [x(start), x(stop)];
-    svg.append(s("rect", { x: a + 0.4, y, width: Math.max(b - a - 0.8, 0.6), height: 19, rx: 2,
-      class: `fill-${attention ? "draft" : "other"} stroke-${attention ? "draft" : "other"}`,
-      "fill-opacity": step % 2 ? 0.25 : 0.5 }, s("title", {}, `${kind} of layer ${layer}, draft ` +
-      `step ${step + 1}`)));
-    if (b - a > 16) svg.append(label((a + b) / 2, y + 14, layer, { "text-anchor": "middle",
-      "font-size": 10 }));
-  }
-  const groups = lens.groups.map((group) => group.length > 1 ?
-    `${group[0]}\u2013${group[group.length - 1]}` : `${group[0]}`).join(" \u00b7 ");
-  return { title: "EasySpec: layers side by side", body: [wide(svg), note(
-    `Groups of layers: ${groups}. Orange: an attention; grey: an MLP; each counts one step, so ` +
-    `this is how long the chain of waiting is, not a measured time. The attentions of a group all ` +
-    `read the group\u2019s input.` + (lens.calibrate ? " The first draft step is exact: it repairs " +
-    "what the step before left in the cache." : ""))] };
-};
-
 LENSES.lookup = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
   if (lens.at === null) return { title: "Looked up in the text",
