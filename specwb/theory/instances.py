@@ -1,14 +1,13 @@
-"""Difficult instances for exact checks: distributions with zeros, ties and certainties, models
-whose distributions change with every prefix, and all trees."""
+"""Difficult instances for exact checks: distributions with zeros, ties and certainties, and models
+whose distributions change with every prefix."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 
-from specwb.theory.exact import Dist, Model, Tokens, children_of, norm
+from specwb.theory.exact import Dist, Model, Tokens, norm
 
 
 def weights(rng: random.Random, v: int) -> list[Fraction]:
@@ -44,30 +43,6 @@ def pair(rng: random.Random, v: int) -> tuple[list[Fraction], list[Fraction]]:
     return p, weights(rng, v)
 
 
-def pairs(
-    count: int, sizes: tuple[int, ...] = (1, 2, 3, 4), seed: int = 0
-) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
-    """Pairs of distributions as :func:`pair` makes them.
-
-    Args:
-        sizes: Sizes of the vocabulary, taken in turn.
-    """
-    rng = random.Random(seed)
-    for i in range(count):
-        yield pair(rng, sizes[i % len(sizes)])
-
-
-def dense_pairs(
-    count: int, v: int = 4, seed: int = 6
-) -> list[tuple[list[Fraction], list[Fraction]]]:
-    """Pairs of distributions without zeros, from weights 1 to 30.
-
-    The mutants' distances are measured on these.
-    """
-    rng = random.Random(seed)
-    return [(_dense(rng, v), _dense(rng, v)) for _ in range(count)]
-
-
 def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
     """A target and a draft model whose distributions change with the whole prefix, so that a wrong
     position in the tree is detected.
@@ -92,31 +67,3 @@ def models(seed: int, v: int, kind: str = "any") -> tuple[Model, Model]:
 
 def _dense(rng: random.Random, v: int) -> list[Fraction]:
     return norm([rng.randint(1, 30) for _ in range(v)])
-
-
-def all_trees(nodes: int) -> Iterator[tuple[int, ...]]:
-    """Every ordered tree with ``nodes`` nodes besides the root, once (1, 2, 5, 14, 42, 132).
-
-    Each next node is a child of a node on the path from the root to the last node.
-    """
-
-    def grow(parents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if len(parents) == nodes + 1:
-            yield parents
-            return
-        node = len(parents) - 1
-        while node >= 0:
-            yield from grow((*parents, node))
-            node = parents[node]
-
-    yield from grow((-1,))
-
-
-def level_order(parents: tuple[int, ...]) -> tuple[int, ...]:
-    """The same ordered tree with its nodes level by level, as rules for paths require."""
-    children = children_of(parents)
-    order = [0]
-    for node in order:  # the list grows while it is walked through
-        order += children[node]
-    index = {node: i for i, node in enumerate(order)}
-    return (-1, *(index[parents[node]] for node in order[1:]))

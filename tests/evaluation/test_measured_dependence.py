@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -78,44 +77,3 @@ def test_without_temperature_nothing_depends_on_anything():
     for table in (dependence, acceptance):
         assert (table[columns] == 0).all(axis=None)
     assert (acceptance.marginal == 1).all()
-
-
-def test_sampled_acceptance_is_the_expectation_over_all_prefixes():
-    target, head, temperature = tiny.target(), tiny.head("falcon3"), 0.5
-    method = specwb.method("falcon", target=target, head=head, tree=(1, 1, 1), draw="without")
-    every = range(tiny.VOCABULARY)
-
-    def p_after(prefixes: list[list[int]]) -> torch.Tensor:
-        with torch.no_grad():
-            logits = target.model(torch.tensor(prefixes)).logits[:, -1].double()
-        return (logits / temperature).softmax(-1)
-
-    context = [7, 8, 9, 10, 11]
-    frame = measured.acceptance_by_dependence(
-        target, head, [context] * 4, paths=300, temperature=temperature
-    )
-    mean = frame.groupby("place").mean()
-    out = specwb.decode(
-        target, [context], method, max_new_tokens=4, temperature=temperature, trace=True
-    )
-    q = out.steps[0].draft.q[0].double()
-    p = p_after([context])[0]
-    second = p_after([[*context, x] for x in every])
-    third = p_after([[*context, x, y] for x in every for y in every])
-    pairs = (p[:, None] * second).flatten()
-    positions = ((p.new_ones(1), p[None]), (p, second), (pairs, third))
-    true = [
-        float(weight @ torch.minimum(rows, q[j]).sum(-1))
-        for j, (weight, rows) in enumerate(positions)
-    ]
-    assert mean.acceptance.tolist() == pytest.approx(true, abs=0.02)
-    assert abs(mean.acceptance[1] - true[0]) < 1e-5
-    ideal = [
-        float(weight @ torch.minimum(rows, weight @ rows).sum(-1)) for weight, rows in positions
-    ]
-    assert mean.marginal.tolist() == pytest.approx(ideal, abs=0.04)
-    # no two positions can have been exchanged
-    assert min(abs(a - b) for a, b in itertools.combinations(true, 2)) > 0.03
-    assert ideal[1] < 0.9
-    # Pinsker's inequality, on the paths themselves
-    assert (1 - frame.marginal <= np.sqrt(frame.information / 2) + 1e-12).all()

@@ -13,6 +13,7 @@ from fractions import Fraction as F
 
 import pytest
 import torch
+from instances import dense_pairs, pairs
 from torch import Tensor
 
 from specwb.core.flow import Draft, Scheme, Scores, Verdict
@@ -22,7 +23,7 @@ from specwb.rules.kseq import scale
 from specwb.rules.race import race_weights
 from specwb.theory import decisions
 from specwb.theory import exact as E
-from specwb.theory.instances import dense_pairs, models, pairs
+from specwb.theory.instances import models
 
 DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.cuda)] * torch.cuda.is_available()
 every_device = pytest.mark.parametrize("device", DEVICES)

@@ -9,15 +9,15 @@ from itertools import product
 
 import pytest
 from driven import TREES
+from instances import pairs
 
 from specwb.theory import exact as E
 from specwb.theory.analysis import expected_point
-from specwb.theory.instances import models, pairs
+from specwb.theory.instances import models
 from specwb.theory.wrong_rules import WRONG_RULES
 
 CHAINS = [tuple(range(-1, length)) for length in range(4)]
 FORK = (-1, 0, 0, 1, 2)
-THIRD, HALF = F(1, 3), F(1, 2)
 
 
 def fractions(*rows: str) -> list[list[F]]:
@@ -222,33 +222,3 @@ def test_shared_lists_harm_only_below_several_siblings() -> None:
         shared = WRONG_RULES["shared_lists"]
         wrong = [shared.off(*both, tree) for tree in (CHAINS[3], (-1, 0, 0, 0), FORK)]
         assert wrong[0] == wrong[1] == 0 < wrong[2]
-
-
-def forgets(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
-    return E.rejection(p, q, tokens)[0], None
-
-
-MODELS = constant([F(1, 4), F(3, 4)], [HALF, HALF])
-POINT, SORTED = WRONG_RULES["searched_ratio"], WRONG_RULES["sorted_paths"]
-
-
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: E.rejection([F(1)], [F(1)], (0, 0)), "one child"),
-        *((lambda t=t: E.depths(t), "node|parent") for t in ((), (0,), (-1, 1), (-1, -1))),
-        (lambda: E.round_distribution(forgets, E.iid, *MODELS, (-1, 0)), "bonus token"),
-        (lambda: list(E.paths_outcomes(E.rrs, *MODELS, (-1, 0, 0, 1))), "paths"),
-        (lambda: accepted("block", "IID", *MODELS, (-1, 0, 0)), "chain"),
-        (lambda: accepted("gbv", "IID", *MODELS, (-1, 0, 0, 1)), "part at the root"),
-        (lambda: accepted("coupled", "COUPLED", *MODELS, (-1, 0, 0, 1, 1)), "part at the root"),
-        (lambda: list(POINT.outcomes(*MODELS, (-1, 0, 0))), "chain"),
-        (lambda: list(SORTED.outcomes(*MODELS, (-1, 0, 0, 1))), "part at the root"),
-        (lambda: E.norm([F(1), F(-1)]), "weights"),
-    ],
-)
-def test_what_is_refused(call, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        call()
-    with pytest.raises(TypeError):
-        E.tv([F(1)], {(0,): F(1)})

@@ -6,7 +6,6 @@ import random
 from fractions import Fraction as F
 from itertools import product
 
-import biased
 import driven
 import pytest
 import tiny
@@ -24,6 +23,7 @@ from driven import (
     floats,
     rational,
 )
+from instances import all_trees
 from scipy import stats
 from torch import Tensor
 
@@ -32,13 +32,13 @@ from specwb.core.flow import Draft, RuleMismatch, Scheme, Scores
 from specwb.core.noise import DRAFT, Noise, row_seeds
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
-from specwb.rules import RULES, Coupled, PointMass, RRSw, TopAndSample, Typical
+from specwb.rules import RULES, Coupled, PointMass, TopAndSample
 from specwb.rules.kseq import scale
 from specwb.rules.race import race_weights
 from specwb.rules.rule import NodeRule
 from specwb.theory import decisions as D
 from specwb.theory import exact as E
-from specwb.theory.instances import all_trees, models
+from specwb.theory.instances import models
 
 CASES = [(name, tree) for name, (*_, trees) in DRIVEN.items() for tree in trees]
 FLOATS = ("any", "half", "16", "102")
@@ -76,42 +76,6 @@ def test_kernel_in_float32(name: str, kind: str, device: str, monkeypatch) -> No
     monkeypatch.setattr(D, "EQUAL", 1e-5)
     batch = Batch(name, DRIVEN[name][3][:3][-1], floats(name, kind), torch.float32, device)
     assert batch.worst_tv() < 1e-6
-
-
-class Subtracts(RRSw):
-    """Wrong: the mass that remains is one minus the mass that is gone."""
-
-    def node(
-        self, p: Tensor, q: Tensor | None, tokens: Tensor, ok: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        assert q is not None
-        px, qx = p.gather(1, tokens), q.gather(1, tokens)
-        choice, residual = torch.full_like(tokens[:, 0], -1), p
-        c, gone = torch.zeros_like(px[:, 0]), torch.zeros_like(px[:, 0])
-        mass = torch.ones_like(c)
-        for j in range(tokens.shape[1]):
-            test = ok[:, j] & (choice < 0)
-            hit = test & (u[:, j] * (mass * qx[:, j]) < (px[:, j] - c * qx[:, j]) * (1 - gone))
-            choice = torch.where(hit, j, choice)
-            c = torch.where(test & ~hit & (gone < 1), c + mass / (1 - gone), c)
-            after = (p - c[:, None] * q).clamp_min(0)
-            moved = test & ~hit & (after.sum(1) > 0)
-            residual = torch.where(moved[:, None], after, residual)
-            mass = torch.where(moved, after.sum(1), mass)
-            gone = gone + qx[:, j]
-        return choice, residual
-
-
-def test_over_confident_drafts_kill_the_subtraction(monkeypatch) -> None:
-    monkeypatch.setattr(D, "EQUAL", 1e-5)
-    sure, other = (
-        Batch("rrsw", (-1, 0, 0, 0), floats("rrsw", kind, 8, 60), torch.float32)
-        for kind in ("16", "any")
-    )
-    assert sure.worst_tv(Subtracts()) > 1e-3
-    assert other.worst_tv(Subtracts()) < 1e-4  # and nothing else is wrong with it
-    block = Batch("block", (-1, 0, 1), rational("block"))
-    assert block.worst_tv(biased.Uncapped()) > 1e-2
 
 
 def test_lossless_over_every_draft() -> None:
@@ -273,21 +237,6 @@ def test_top_and_sample_without_the_drawn_child() -> None:
     torch.testing.assert_close(residual[0], torch.tensor([0.25, 0, 0.75, 0]))
     # between p(3) and p(3) + p(1)
     assert decide(TopAndSample(), p, nothing, tokens, [LARGEST, 0.5], ok)[0][0] == 1
-
-
-def test_typical_acceptance_takes_the_most_probable_child_that_passes() -> None:
-    p = [[0.6, 0.3, 0.1, 0.0], [0.25] * 4, [0.97, 0.01, 0.01, 0.01], [0.85, 0.15, 0.0, 0.0]]
-    tokens = [[1, 0], [2, 1], [1, 2], [1, 2]]  # of the last p 0.3 e^-H is 0.197 and epsilon 0.09
-    choice, residual = decide(Typical(), p, None, tokens, [0.5])
-    assert choice == [1, 0, -1, 0]
-    torch.testing.assert_close(residual, torch.tensor(p))
-    ok = [[True, False], *[[True, True]] * 3]
-    assert decide(Typical(), p, None, tokens, [0.5], ok)[0] == [0, 0, -1, 0]
-    # the thresholds are 0.41, 0.25, 0.5, 0.5
-    assert decide(Typical(epsilon=0.5, delta=1.0), p, None, tokens, [0.5], ok)[0] == [-1] * 4
-    for wrong in ({"epsilon": 0.0}, {"epsilon": 1.5}, {"delta": 0.0}, {"delta": float("nan")}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            Typical(**wrong)
 
 
 @every_device

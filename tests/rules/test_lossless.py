@@ -4,12 +4,13 @@ they decode, and their wrong relatives."""
 from __future__ import annotations
 
 import pytest
+from instances import all_trees, dense_pairs, level_order, pairs
 
 from specwb.core.flow import Exactness
 from specwb.rules import RULES
 from specwb.theory import exact as E
 from specwb.theory.decisions import check_rule
-from specwb.theory.instances import all_trees, dense_pairs, level_order, models, pairs
+from specwb.theory.instances import models
 from specwb.theory.wrong_rules import AT_ONE_NODE, WRONG_RULES
 
 NAMES = (*E.RULES, *E.TREE_RULES)

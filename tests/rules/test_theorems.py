@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from instances import pairs
 
 from specwb.core.noise import _uniform
 from specwb.core.probability import inverse_cdf
 from specwb.theory import exact as E
-from specwb.theory.instances import pairs
 from specwb.theory.wrong_rules import WRONG_RULES, squared_q, uncapped_tests
 
 

@@ -3,18 +3,16 @@ exact verifiers."""
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction as F
 from itertools import product
 
 import pytest
-import torch
+from instances import pairs
 
-from specwb.drafters.length import Adaptive
 from specwb.theory import exact as E
 from specwb.theory.analysis import diffusion as d
 from specwb.theory.analysis import expected_point
-from specwb.theory.instances import models, pairs
+from specwb.theory.instances import models
 
 
 @pytest.mark.parametrize("kind", ["any", "dense"])
@@ -44,35 +42,3 @@ def test_ratio_distribution_is_the_exact_rule_on_a_point() -> None:
                 assert d.ratio_distribution(p, q, x) == E.output_distribution(
                     E.rejection, lambda q, k, x=x: [((x,), F(1))], p, q, 1
                 )
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_drafters_controller_does_the_same(seed: int) -> None:
-    rng = random.Random(seed)
-    constants = {
-        "rho": rng.choice([0.5, 0.25, 1.0]),
-        "share": rng.choice([1.0, 0.75, 0.5]),
-        "delta": rng.choice([10, 4, 0]),
-    }
-    least, most = rng.choice([(20, 30), (4, 64), (1, 7)])
-    rows = 4
-    ends = [[rng.choice([None, rng.randint(0, most)]) for _ in range(rows)] for _ in range(25)]
-    length = Adaptive(least, most, **constants)
-    length.open(rows, "cpu")
-    generated, accepted, tokens = [], [], [length.tokens.tolist()]
-    for row_ends in ends:
-        k = tokens[-1]
-        generated.append(
-            [k[i] if end is None else min(end, k[i]) for i, end in enumerate(row_ends)]
-        )
-        accepted.append([rng.choice([n, rng.randint(0, n)]) for n in generated[-1]])
-        length.observe(torch.tensor(generated[-1]), torch.tensor(accepted[-1]))
-        tokens.append(length.tokens.tolist())
-    for i in range(rows):
-        drafted, kept = [row[i] for row in ends], [row[i] for row in accepted]
-        rounds = d.adl_trace(drafted, kept, least, most, **constants)
-        assert [r.k for r in rounds] == [k[i] for k in tokens[:-1]]
-        assert rounds[-1].next == tokens[-1][i]
-        assert rounds[-1].mean_generated == length.generated[i]
-        assert rounds[-1].mean_accepted == length.accepted[i]
-    assert len({k for row in tokens for k in row}) > 1

@@ -11,6 +11,7 @@ from itertools import product
 import pytest
 import tiny
 import torch
+from instances import all_trees, level_order
 
 import specwb
 from specwb.core.probability import Sampling
@@ -18,7 +19,6 @@ from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.rules.point import PointMass
 from specwb.theory import analysis, exact
-from specwb.theory.instances import all_trees, level_order
 from specwb.training.heads import target_outputs
 
 

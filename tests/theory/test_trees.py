@@ -8,10 +8,10 @@ from fractions import Fraction as F
 from itertools import product
 
 import pytest
+from instances import all_trees, level_order
 
 from specwb import Tree
 from specwb.theory import analysis, exact
-from specwb.theory.instances import all_trees, level_order
 
 
 def ordered_trees(n: int) -> list[list[int]]:

@@ -48,7 +48,6 @@ from specwb.theory.analysis.layer_parallel import (
     gained_cosine,
     implied_share,
     largest_stage_speedup,
-    linear_layers,
     needed_tokens,
     round_exchange_limit,
     stage_speedup,

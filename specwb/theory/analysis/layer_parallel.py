@@ -259,15 +259,3 @@ def attention_error(eps: float, diameter: float, values: float = 0.0) -> float:
         values: How far any value moves.
     """
     return diameter * math.tanh(eps / 2) + values
-
-
-def linear_layers(attention: Any, mlp: Any, n: int) -> tuple[Any, Any, Any]:
-    """The output for input 1 of n layers whose attentions multiply by a and whose MLPs multiply by
-    m: in order, ``((1 + a)(1 + m))^n``; with attentions in parallel; and with whole layers in
-    parallel, ``1 + n (a + m (1 + a))``."""
-    in_order = ((1 + attention) * (1 + mlp)) ** n
-    fuzzy = 1
-    for _ in range(n):
-        fuzzy = (fuzzy + attention) * (1 + mlp)
-    whole_layers = 1 + n * (attention + mlp * (1 + attention))
-    return in_order, fuzzy, whole_layers
