@@ -33,7 +33,7 @@ class DecisionRecipe(Recipe):
     greedy and are not balanced; the common loop's optimisers.
     """
 
-    name, published = "decision", "mcsd_ti"
+    name = "decision"
     measured_levels = 1
     own_loss = True
     training = {**Recipe.training, "lr": 2e-3, "lr_matrix": 2e-3}  # noqa: RUF012

@@ -103,7 +103,7 @@ class FalconRecipe(Recipe):
     Optimisers, rates and clipping are the common loop's.
     """
 
-    name = published = "falcon"
+    name = "falcon"
     options = {  # noqa: RUF012
         "k": count(2, high=LARGEST),
         "layers": count(2),

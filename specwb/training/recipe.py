@@ -128,10 +128,10 @@ class TargetOutputs:
         """``[B, L, V]``, all at once: they take the most room of all that there is."""
         return self.head(self.normed).float()
 
-    def parts(self, rows: slice = slice(None)) -> Iterator[Tensor]:
-        """The logits ``[n, V]`` of rows part by part, one position after another, so that a
-        processor's caches hold them."""
-        for states in _split(self.normed[rows]):
+    def parts(self) -> Iterator[Tensor]:
+        """The logits ``[n, V]`` part by part, one position after another, so that a processor's
+        caches hold them."""
+        for states in _split(self.normed):
             yield self.head(states).float()
 
     def wanted(self, words: Tensor | None) -> Wanted:
@@ -232,8 +232,6 @@ class Recipe:
         hard: the share of the target's best token in what is learnt, beside its distribution.
         own_loss: it is trained by a loss of its own, and not by one of
             :mod:`specwb.training.losses`.
-        published: the recipe among :func:`specwb.training.settings.published` that its defaults are
-            compared with, "" where there is none.
         training: the settings of its training whose defaults are its own, by name
             (:mod:`specwb.training.settings`).
     """
@@ -245,7 +243,6 @@ class Recipe:
     regression = 0.0
     hard = 0.0
     own_loss = False
-    published = ""
     training: Mapping[str, Any] = {"lr": 1e-3, "weight_decay": 0.05, "cooldown": 0.5}
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
@@ -337,7 +334,7 @@ class MedusaRecipe(Recipe):
     Differs from Medusa-1 in: the target's distribution instead of the one token that the text has.
     """
 
-    name, published = "medusa", "medusa1"
+    name = "medusa"
     training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
     options = {  # noqa: RUF012
         "heads": count(3),
@@ -389,7 +386,7 @@ class EagleRecipe(Recipe):
     much of the embedding as of the feature.
     """
 
-    name = published = "eagle"
+    name = "eagle"
     options = {  # noqa: RUF012
         "layers": count(1),
         "ffn": count(0),
@@ -437,7 +434,7 @@ class Eagle3Recipe(EagleRecipe):
     of its own).
     """
 
-    name = published = "eagle3"
+    name = "eagle3"
     options = {  # noqa: RUF012
         "unroll": count(3),
         "ffn": count(0),
@@ -503,7 +500,7 @@ class KangarooRecipe(Recipe):
     rates and clipping.
     """
 
-    name = published = "kangaroo"
+    name = "kangaroo"
     options = {  # noqa: RUF012
         "exit": count(2, 0),
         "adapter": word(*ADAPTERS),
@@ -553,7 +550,7 @@ class DraftRecipe(KangarooRecipe):
     the training text's most frequent tokens; 0 is all).
     """
 
-    name, published = "draft", ""
+    name = "draft"
     options = {"layers": count(2), "vocabulary": count(0)}  # noqa: RUF012
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:

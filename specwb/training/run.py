@@ -32,7 +32,6 @@ from specwb.training.settings import (
     Objective,
     Published,
     Settings,
-    differences,
     lab_recipe,
     parse,
     read_recipe,
@@ -126,7 +125,6 @@ def train_head(
     source: str = "generated",
     generated: Path = Path("build/generated"),
     note: str = "",
-    recipe: Published | None = None,
     store: str = "fp16",
 ) -> Path:
     """Trains a head of a frozen target and writes it to its folder, in its published layout with a
@@ -147,7 +145,6 @@ def train_head(
             drafting meets it; "read": all of it is training text.
         generated: the folder of the target's own text.
         note: of the budget, for the card.
-        recipe: the recipe that the settings follow, which is printed.
         store: fp16, or int8: matrices are rounded to it, with one scale a row, before the last
             measurement.
 
@@ -197,8 +194,6 @@ def train_head(
             mixture=mixture,
             seed=text_seed,
         )
-    for line in _followed(made_by, facts, recipe):
-        say(line)
     log = train(
         Training(
             kind,
@@ -247,20 +242,6 @@ def train_head(
     )
     say(f"{kind}: held-out acceptance by position, {accuracies}")
     return out
-
-
-def _followed(made_by: Recipe, facts: Mapping[str, Any], recipe: Published | None) -> list[str]:
-    """Which recipe a run follows, or how it differs from the published one."""
-    if recipe is not None:
-        lines = [f"recipe {recipe.name}: {recipe.source or recipe.kind}"]
-        if recipe.differs:
-            lines.append(f"its source has other settings: {recipe.differs}")
-        return lines
-    if not made_by.published:
-        return []
-    other = differences(facts, read_recipe(made_by.published, made_by.name))
-    note = f"settings that differ from the published recipe {made_by.published} (its value)"
-    return [f"{note}: {other}"] if other else []
 
 
 def checked_settings(
@@ -393,6 +374,10 @@ def train_for(
     say(check_work(model, what, steps, batch.rows, batch.length, lower=LOWER, memory=memory))
     if source == "generated":
         say(check_writing(model, checked.tokens_written, LOWER))
+    if followed is not None:
+        say(f"recipe {followed.name}: {followed.source or kind}")
+        if followed.differs:
+            say(f"its source has other settings: {followed.differs}")
     data, mixture = training_text(model, corpus)
     return train_head(
         kind,
@@ -405,5 +390,4 @@ def train_for(
         source=source,
         generated=generated,
         note=budget,
-        recipe=followed,
     )

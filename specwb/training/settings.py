@@ -174,13 +174,3 @@ def read_recipe(name: str, kind: str | None, own: Mapping[str, Any] | None = Non
             raise TrainingError(f"recipe {path}: {content['kind']} has no setting {setting!r}")
     source, differs = content.get("source", ""), content.get("differs", "")
     return Published(path.stem, content["kind"], source, differs, content["settings"])
-
-
-def differences(settings: Mapping[str, Any], recipe: Published) -> str:
-    """In words, which settings are otherwise than in a recipe, "" if none is."""
-    other = [
-        f"{name} {settings[name]} ({value})"
-        for name, value in recipe.settings.items()
-        if name in settings and settings[name] != value
-    ]
-    return ", ".join(other)
