@@ -14,7 +14,7 @@ from specwb.core.flow import Draft, Scheme, State
 from specwb.core.mask import block_ends, sight_mask, table_mask
 from specwb.core.noise import DRAFT, Noise
 from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
-from specwb.core.probability import Sampling, draw_without_replacement, most_probable
+from specwb.core.probability import Sampling
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset, by_name
 from specwb.drafters.eagle import EagleDrafter
@@ -225,27 +225,19 @@ class FalconDrafter(EagleDrafter):
         able = (state.length > self.k)[:, None]  # k pairs, each of a token and the one before it
         u = noise.u(DRAFT) if self.uniforms(state.sampling) else None
         mask = table_mask(self.table, length, horizon)
-        hidden, used, q = self.begin(state)[:, None], 0, []
+        q: list[Tensor] = []
+        hidden, used = self.begin(state)[:, None], 0
         for b, one in enumerate(self.blocks.passes):
             if b:
                 hidden = self.below(b, one, torch.cat(tokens, 1), hidden, base, horizon, mask)
             logits = self.own_logits(hidden[:, :, : one.levels].flatten(1, 2))
-            lists = logits.shape[1]
-            if u is None:
-                children = (
-                    most_probable(logits)[..., None]
-                    if one.width == 1
-                    else logits.topk(one.width, -1).indices
-                )
-                ok = torch.ones_like(children, dtype=torch.bool)
-            else:
-                own = state.sampling.probabilities(logits)
-                q.append(self.spread(own, 0.0))
+            lists, columns = logits.shape[1], None
+            if u is not None:
                 count = lists * one.width
                 columns = u[:, used : used + count].view(rows, lists, one.width)
-                children, ok = draw_without_replacement(own, columns)
                 used += count
-            flat, ok = self.tokens(children).flatten(1), ok.flatten(1) & able
+            children, ok = self.drawn(logits, one.width, state.sampling, columns, q)
+            flat, ok = children.flatten(1), ok.flatten(1) & able
             for take in self.take[b * self.k : b * self.k + one.levels]:
                 tokens.append(flat.index_select(1, take))
                 valid.append(ok.index_select(1, take))

@@ -313,25 +313,45 @@ class Levels(Drafter):
         accepted, from ``logits [B,nodes,V]`` (or of :attr:`words`). The distribution that they were
         drawn from is appended to ``q``."""
         k, nodes = self.tree.widths[d], logits.shape[1]
-        if sampling.greedy or self.draw == "greedy":
-            children = most_probable(logits)[..., None] if k == 1 else logits.topk(k, -1).indices
-            return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
-        own = sampling.probabilities(logits)
-        distribution = self.spread(own, 0.0)
         if drafted.race is not None:
             # the root has K children, every other node one, in the order of the paths
+            distribution = self.spread(sampling.probabilities(logits), 0.0)
             race = drafted.race[:, d].unflatten(1, (nodes, k))
             children = (race / distribution[:, :, None]).argmin(-1)
             return children, torch.ones_like(children, dtype=torch.bool)
-        columns = self.columns(drafted, d)
-        if self.draw == "top" and k > 1:
-            return self._top_and_draw(distribution, self.fixed[d], columns, q)
-        q.append(distribution)
+        u = None if drafted.u is None else self.columns(drafted, d)
+        if u is not None and self.draw == "top" and k > 1:
+            distribution = self.spread(sampling.probabilities(logits), 0.0)
+            return self._top_and_draw(distribution, self.fixed[d], u, q)
+        return self.drawn(logits, k, sampling, u, q)
+
+    def drawn(
+        self, logits: Tensor, k: int, sampling: Sampling, u: Tensor | None, q: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """``k`` tokens of each list, and which of them may be accepted.
+
+        Args:
+            logits: ``[B,lists,V]``, or of :attr:`words`.
+            k: how many tokens.
+            sampling: the decoding's.
+            u: ``[B,lists,k]`` uniforms for draws with or without replacement; None for the most
+                probable tokens.
+            q: the distributions drawn from ``[B,lists,V]`` are appended to it.
+
+        Returns:
+            Tokens ``[B,lists,k]``, and a mask of the same shape.
+        """
+        if u is None:
+            best = most_probable(logits)[..., None] if k == 1 else logits.topk(k, -1).indices
+            return self.tokens(best), torch.ones_like(best, dtype=torch.bool)
+        own = sampling.probabilities(logits)
+        q.append(self.spread(own, 0.0))
         if self.draw == "with" or k == 1:
-            children = torch.stack([inverse_cdf(own, columns[..., j]) for j in range(k)], -1)
-            return self.tokens(children), torch.ones_like(children, dtype=torch.bool)
-        children, ok = draw_without_replacement(own, columns)
-        return self.tokens(children), ok
+            words = torch.stack([inverse_cdf(own, u[..., j]) for j in range(k)], -1)
+            ok = torch.ones_like(words, dtype=torch.bool)
+        else:
+            words, ok = draw_without_replacement(own, u)
+        return self.tokens(words), ok
 
     def columns(self, drafted: Drafted, d: int) -> Tensor:
         """``[B,nodes,k]``: the uniforms of level ``d``."""

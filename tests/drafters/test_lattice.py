@@ -20,15 +20,6 @@ from specwb.drafters.diffuspec_parts.proxy import Uniform
 V, END, OTHER = 12, 11, 10
 
 
-class Forbidden:
-    """A proxy that must not be asked."""
-
-    order = 3
-
-    def scores(self, context, candidates):
-        raise AssertionError("the proxy was asked")
-
-
 def proxy_of(order: int, seed: int = 0) -> NGram:
     text = np.minimum(np.random.default_rng(seed).geometric(0.25, 400) - 1, V - 1)
     return NGram.count([text], V, order, smoothing=("backoff", "kn")[seed % 2])
@@ -107,27 +98,6 @@ def test_beam_and_viterbi_equal_the_list_of_all_paths(order, lam, ends, pruned):
         early_winners += every[0].ends_text
         mixed_lengths += len({len(p.tokens) for p in every}) > 1
     assert not ends or (early_winners and mixed_lengths)
-
-
-@pytest.mark.parametrize("ends", [(), (END,), (END, 1, 2)])
-def test_lambda_one_and_a_beam_of_one_is_the_argmax_row(ends):
-    rng = np.random.default_rng(0)
-    shortened = 0
-    for _ in range(60):
-        logits = torch.from_numpy(rng.normal(0, 3, (1, 6, V)))
-        row = logits[0].argmax(-1).tolist()
-        length = next((i + 1 for i, x in enumerate(row) if x in ends), len(row))
-        best = candidates(logits, 5, V, torch.tensor([], dtype=torch.long))[:, 0].tolist()
-        for mass in (0.5, 0.8, 1.0):
-            lattice = Lattice.prune(*best, mass, ends)
-            (path,) = beam(lattice, Forbidden(), (1, 2), 1.0, 1)
-            assert list(path.tokens) == lattice.row == row[:length]
-            assert set(path.ranks) == {0}
-            assert lattice.depth == length
-            assert lattice.generated == (length - 1 if row[length - 1] in ends else 6)
-            assert lattice.k == 6
-        shortened += length < 6
-    assert bool(shortened) == bool(ends)
 
 
 def test_a_path_that_ends_early_does_not_win_by_its_sum():

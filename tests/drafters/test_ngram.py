@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 
 from specwb.drafters.diffuspec_parts.ngram import NGram
-from specwb.drafters.diffuspec_parts.proxy import NGramError, OnlineNGram, log_likelihood
+from specwb.drafters.diffuspec_parts.proxy import NGramError, OnlineNGram
 
 V = 7
-TEXTS = [
-    np.array([1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 1, 2]),
-    np.array([2, 3, 1, 2, 3, 3]),
-    np.array([5], np.uint16),
-]
 
 
 def random_texts(seed: int = 0, count: int = 4, length: int = 60) -> list[np.ndarray]:
@@ -37,29 +32,6 @@ def grams(texts: list[np.ndarray], m: int) -> Counter[tuple[int, ...]]:
 def contexts(order: int) -> list[tuple[int, ...]]:
     """Returns all contexts of fewer than ``order`` tokens, also those that were never seen."""
     return [tuple(int(x) for x in c) for m in range(order) for c in np.ndindex(*[V] * m)]
-
-
-def test_stupid_backoff_by_hand():
-    proxy = NGram.count(TEXTS, V)
-    log = math.log
-    # 1 2 was seen five times: 3 after it three times, 4 once, once at the end of a text
-    assert proxy.scores((1, 2), [3, 4]) == pytest.approx([log(3 / 5), log(1 / 5)])
-    # 5 and 1 never were after 1 2. After 2 (six times) came 3 and 4 alone; of all 19 tokens two
-    # are 5 and five are 1
-    assert proxy.scores((1, 2), [5, 1]) == pytest.approx([log(0.16 * 2 / 19), log(0.16 * 5 / 19)])
-    # a context that was never seen, then one whose shorter one was: 3 after 2 four times of six
-    assert proxy.scores((6, 6), [1]) == pytest.approx([log(0.16 * 5 / 19)])
-    assert proxy.scores((4, 2), [3]) == pytest.approx([log(0.4 * 4 / 6)])
-    # what was never seen at all, and ids that are no tokens
-    assert proxy.scores((1, 2), [6, 0, 99]) == pytest.approx([log(0.4**3 / 19)] * 3)
-    assert proxy.scores((99, 2), [3]) == pytest.approx([log(0.4 * 4 / 6)])
-    # 0 9, whose key would be that of 1 2
-    assert proxy.scores((0, 9), [3]) == pytest.approx([log(0.16 * 5 / 19)])
-    # fewer tokens than the order wants are no reason to back off, and more do not matter
-    assert proxy.scores((2,), [3]) == pytest.approx([log(4 / 6)])
-    assert proxy.scores((), [3]) == pytest.approx([log(5 / 19)])
-    assert proxy.scores((4, 4, 1, 2), [3]) == proxy.scores((1, 2), [3])
-    assert proxy.scores((1, 2), []) == []
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -140,19 +112,6 @@ def test_online_equals_counted(order):
                 wanted = pytest.approx(counted.scores(h, range(V)))
                 assert online.scores(h, range(V)) == wanted, (length, h)
     assert online.scores((1,) * 9, [2]) == online.scores((1,) * (order - 1), [2])
-
-
-def test_log_likelihood():
-    proxy = NGram.count(TEXTS, V, 3, smoothing="kn")
-    text = [1, 2, 3]
-    each = [proxy.scores((), [1]), proxy.scores((1,), [2]), proxy.scores((1, 2), [3])]
-    assert log_likelihood(proxy, text) == pytest.approx(sum(s for (s,) in each) / 3)
-    assert log_likelihood(proxy, np.array(text, np.uint16)) == log_likelihood(proxy, text)
-    # the longest n-grams predict the texts themselves better
-    long, short = (NGram.count(random_texts(), V, n, smoothing="kn") for n in (3, 1))
-    assert log_likelihood(long, random_texts()[0]) > log_likelihood(short, random_texts()[0])
-    with pytest.raises(NGramError, match="without tokens"):
-        log_likelihood(proxy, [])
 
 
 # -------------------------------------------------------------------------------------------- files

@@ -77,21 +77,6 @@ def test_what_followed_what_in_the_text():
     assert found[1].tolist() == [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]]
 
 
-def test_what_may_not_be_drafted_is_not_walked_to():
-    scorer = tiny.scorer(tiny.target(dtype=tiny.EXACT))
-    ids = torch.tensor([[[3, 9, 5], [4, 8, 2]]])
-    logq = torch.tensor([[[-0.5, -1.5, -torch.inf], [-torch.inf, -0.1, -3.0]]]).double()
-    states = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2)).double()
-    more = logq, states, torch.zeros(1, 2, 3, 3).double()
-    found = scorer(torch.tensor([1]), ids, *more)
-    assert found.shape == (1, 2, 3, 3)
-    assert torch.equal(found == -torch.inf, (logq == -torch.inf)[:, :, None].expand_as(found))
-    assert (found[0, 0] == found[0, 0, 0]).all(), "behind the anchor all rows are the same"
-    # one candidate changed in the place before changes what is said behind it
-    other = scorer(torch.tensor([1]), torch.tensor([[[3, 7, 5], [4, 8, 2]]]), *more)
-    assert not torch.allclose(found[0, 1, 1, 1:], other[0, 1, 1, 1:])
-
-
 # ----------------------------------------------------------------------------------------- decoding
 
 

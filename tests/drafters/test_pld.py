@@ -84,16 +84,3 @@ def test_candidates_are_those_of_the_library(gamma, ngram):
 )
 def test_the_longest_n_gram_and_then_the_first(text, wanted):
     assert proposed(PromptLookup(2, 3), state_of([text])) == [wanted]
-
-
-def test_finished_rows_and_rows_without_a_match_cost_nothing():
-    drafter = PromptLookup(5, 2)
-    texts = [[1, 2, 3, 4, 1, 2], [8, 9], [1, 1, 1, 1]]
-    assert drafter.propose(state_of(texts), None).tree.D == 4
-    assert proposed(drafter, state_of(texts, [True, False, False])) == [[], [], [1, 1]]
-    assert drafter.propose(state_of(texts, [True, False, True]), None).tree.n == 1
-    static = state_of(texts)
-    static.static = True
-    draft = drafter.propose(static, None)
-    assert draft.tree.D == 5
-    assert draft.valid[:, 1:].sum(1).tolist() == [4, 0, 2]

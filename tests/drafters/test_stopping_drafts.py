@@ -16,55 +16,12 @@ from torch import Tensor
 import specwb
 from specwb.core.probability import Sampling
 from specwb.drafters.length import Length
-from specwb.drafters.stopping import Confidence, Decision, Top
+from specwb.drafters.stopping import Confidence
 from specwb.models.decision import DecisionModel
 from specwb.models.kangaroo import KangarooAdapter
 
 PROMPTS = tiny.PROMPTS
 COLD, WARM = Sampling(), Sampling(1.0)
-LOGITS = torch.tensor(
-    [[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], [[1 / 3, 1 / 3, 1 / 3], [0.6, 0.0, 0.4]]]
-).log()  # two rows of two nodes
-
-
-# ---------------------------------------------------------------------------------------- by hand
-
-
-def of(
-    sure: Confidence,
-    sampling: Sampling = WARM,
-    tokens: tuple[tuple[int, ...], ...] = ((0, 0), (0, 0)),
-    logits: Tensor = LOGITS,
-) -> list[float]:
-    hidden = torch.zeros(*logits.shape[:2], 4)
-    return sure.of(logits, hidden, torch.tensor(tokens), sampling).tolist()
-
-
-def test_the_largest_probability():
-    """Of the surest node, at temperature 1 whatever the decoding's; scaled, at the decoding's, and
-    at 1 where that is greedy."""
-    for sampling in (COLD, WARM, Sampling(0.2), Sampling(0.7, top_k=1), Sampling(1.0, top_p=0.1)):
-        assert of(Top(), sampling) == pytest.approx([0.8, 0.6])
-    assert of(Top(scaled=True), COLD) == of(Top(scaled=True), WARM) == pytest.approx([0.8, 0.6])
-    cold = [0.8**5 / (0.8**5 + 2 * 0.1**5), 0.6**5 / (0.6**5 + 0.4**5)]  # q^(1/T), T = .2
-    assert of(Top(scaled=True), Sampling(0.2)) == pytest.approx(cold)
-    assert of(Top(scaled=True), Sampling(1.0, top_k=1)) == pytest.approx([1.0, 1.0])
-
-
-@pytest.mark.parametrize("kind", ["soft", "hard"])
-def test_a_models_guess(kind):
-    """The state after the draft's final norm, of the surest node."""
-    draft = tiny.draft()
-    torch.manual_seed(1)
-    model = DecisionModel(32).requires_grad_(False)
-    logits, hidden = torch.randn(2, 3, 64), torch.randn(2, 3, 32)
-    normed = draft.model.model.norm(hidden).detach()
-    wanted = model(kind, logits, normed).sigmoid().amax(1)
-    sure = Decision(model, kind, draft.backbone)
-    torch.testing.assert_close(
-        sure.of(logits, hidden, torch.zeros(2, 3).long(), Sampling(0.3)), wanted
-    )
-    assert 0 < float(wanted.min()) < float(wanted.max()) < 1
 
 
 # --------------------------------------------------------------------------- where each row stops

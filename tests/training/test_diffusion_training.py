@@ -6,7 +6,6 @@ Predictions are compared with the right distributions and tokens, and weighed as
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -128,35 +127,6 @@ def test_masked_blocks_predict_what_drafting_does(k, first):
             draft = block(model, ids[row, :start].tolist(), k)
             close(text_logits[row, start - 1], draft[0])
             close(block_logits[row, b], draft[1:])
-
-
-@pytest.mark.parametrize("ends", [(), ENDS], ids=["no ends", "ends"])
-@pytest.mark.parametrize("k", [2, 4, 8])
-def test_partly_masked_blocks_predict_what_a_later_step_of_drafting_does(k, ends):
-    """Shown tokens stand at their positions; behind an end of text stands that end.
-
-    The text is read as by any causal model.
-    """
-    model, outputs, first = head(ends), random_outputs(), 3
-    is_end = torch.rand(outputs.ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
-    ids = torch.where(is_end, 2 + 3 * (outputs.ids % 2), outputs.ids)
-    blocks, filled = (30 - first) // k, 0
-    masked = torch.rand(3, blocks, k - 1, generator=torch.Generator().manual_seed(2)) < 0.5
-    with torch.no_grad():
-        states = diffusion_recipe().states(model, replace(outputs, ids=ids), first, k, masked)
-        text_logits, block_logits = map(model.logits, states)
-        close(text_logits, model.net(input_ids=ids).logits)
-    for row in range(3):
-        for b in range(blocks):
-            start = first + b * k
-            text, tokens = ids[row, :start].tolist(), ids[row, start : start + k].tolist()
-            end = next((i for i, x in enumerate(tokens) if x in ends), k)
-            if end < k:
-                filled += sum(x != tokens[end] for x in tokens[end:])
-                tokens[end:] = [tokens[end]] * (k - end)
-            shown = [MASK if masked[row, b, i] else tokens[i] for i in range(k - 1)]
-            close(block_logits[row, b], library_logits(model, text, shown)[1:])
-    assert bool(filled) is bool(ends)
 
 
 # ----------------------------------------------------------------------- what is learnt by position

@@ -23,14 +23,13 @@ from specwb.models.falcon import load_falcon
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.medusa import load_medusa
 from specwb.models.place import Place
-from specwb.training import corpus, fit, heads, reading
+from specwb.training import corpus, fit, reading
 from specwb.training.fit import TrainingError
 from specwb.training.generate import PROMPT
 from specwb.training.heads import RECIPES, measure, target_outputs
-from specwb.training.losses import LOSSES
 from specwb.training.recipe import Moment, TargetOutputs
 from specwb.training.run import Learner, train_for
-from specwb.training.settings import Batch, Objective
+from specwb.training.settings import Batch
 
 V, LAYERS = tiny.VOCABULARY, 6
 WORDS = [f"w{i}" for i in range(V)]
@@ -38,11 +37,6 @@ WORDS = [f"w{i}" for i in range(V)]
 KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep", "path"))
 CPU = torch.device("cpu")
 SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabulary=40"}
-OWN = {
-    "medusa": {"shared": 1},
-    "falcon": {"layers": 1, "glance": 0.0},
-    "kangaroo": {"exit": 2},
-}
 
 
 def write_target(root: Path, model) -> Path:
@@ -362,30 +356,6 @@ def test_three_of_four_rows_are_the_targets_own(data):
 
 
 # ------------------------------------------------------------------ losses, parts, seeds, recipes
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_does_not_count_is_not_learnt(target, data, kind):
-    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, "vocabulary": 40} | OWN.get(kind, {}))
-    torch.manual_seed(0)
-    head = recipe.make(data, {"text": 1.0})
-    ids = torch.arange(64).view(2, 32) % V
-    outputs = target_outputs(target, ids, head.features)
-    moment = Moment(0.0, 0, 0, 2)
-
-    def loss(**known) -> float:
-        recipe.regression = 0.0
-        known = replace(outputs, **known)
-        return heads.step_loss(recipe, head, known, moment, objective).item()
-
-    nothing, all_of_it = (torch.full((2, 32), x) for x in (False, True))
-    for name in LOSSES:
-        objective = Objective(name)
-        following = ids.roll(-1, 1)
-        whole = loss(following=following)
-        assert loss(following=following, counted=all_of_it) == pytest.approx(whole)
-        assert loss(following=following, counted=nothing) == 0.0
-        assert whole > 0.0
 
 
 def test_a_batch_in_parts_is_the_batch(train, tmp_path):
