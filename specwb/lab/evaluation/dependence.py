@@ -82,14 +82,7 @@ def dependence(
     token done exactly. Falcon (Gao et al. 2024, arXiv 2412.12639, 3.3) has I of two tokens,
     unmeasured.
     """
-    rows = _rows(target, contexts, k)
-    sampling, trees = Sampling(temperature), _trees(target, k, paths)
-    records = []
-    for i, ids in enumerate(rows):
-        state = _open(target, ids, trees, sampling)
-        for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i), 1):
-            records.append({"context": i, "place": j, **_estimates(p)})
-    return _table(records)
+    return _measured(target, contexts, k, paths, temperature, seed)
 
 
 def acceptance_by_dependence(
@@ -128,73 +121,44 @@ def acceptance_by_dependence(
         contexts: texts or token ids of at least k + 1 tokens. The others are those of
             :func:`dependence`.
     """
-    k = head.k
-    rows = _rows(target, contexts, k)
-    sampling, trees = Sampling(temperature), _trees(target, k, paths)
-    records = []
+    return _measured(target, contexts, head.k, paths, temperature, seed, head)
+
+
+@torch.inference_mode()
+def _measured(
+    target: Target,
+    contexts: Sequence[Prompt],
+    k: int,
+    paths: int,
+    temperature: float,
+    seed: int,
+    head: FalconHead | None = None,
+) -> pd.DataFrame:
+    """The frame of :func:`dependence`; with a head that of :func:`acceptance_by_dependence`."""
+    rows = token_rows(target, contexts)
+    check_room(rows, k, target.name, target.context)
+    sampling = Sampling(temperature)
+    # for j = 1..k the tree of all paths up to the token before token j
+    trees = [Tree.branching(*[paths, *[1] * k][:d], device=target.device) for d in range(k)]
+    features = () if head is None else head.features
+    records: list[dict[str, Any]] = []
     for i, ids in enumerate(rows):
-        state = _open(target, ids, trees, sampling, head.features)
-        drafter = FalconDrafter(head, Tree.chain(k, target.device))
-        with torch.inference_mode():
+        state = target.open([ids], [k], trees[-1].n, sampling, (), features)
+        if head is not None:
+            drafter = FalconDrafter(head, Tree.chain(k, target.device))
             drafter.open(state, target)
             q = sampling.probabilities(drafter.logits(drafter.begin(state))[0].double())
         for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i), 1):
-            records.append(
-                {
-                    "context": i,
-                    "place": j,
-                    **_estimates(p),
-                    "acceptance": _overlap(p, q[j - 1]),
-                    "marginal": _overlap(p, p.mean(0)),
-                }
-            )
-    return _table(records)
-
-
-def _overlap(p: Tensor, q: Tensor) -> float:
-    """``mean_i sum_x min(p_i(x), q(x))``."""
-    return float(torch.minimum(p, q).sum(-1).mean())
-
-
-def _rows(target: Target, contexts: Sequence[Prompt], k: int) -> list[list[int]]:
-    """The token ids of every context, with room for k tokens behind it."""
-    rows = token_rows(target, contexts)
-    check_room(rows, k, target.name, target.context)
-    return rows
-
-
-def _trees(target: Target, k: int, paths: int) -> list[Tree]:
-    """For j = 1..k the tree of all paths up to the token before token j."""
-    return [Tree.branching(*[paths, *[1] * k][:d], device=target.device) for d in range(k)]
-
-
-def _open(
-    target: Target,
-    ids: list[int],
-    trees: list[Tree],
-    sampling: Sampling,
-    features: tuple[int, ...] = (),
-) -> State:
-    """A state after a context, with room for the trees."""
-    with torch.inference_mode():
-        return target.open([ids], [len(trees)], trees[-1].n, sampling, (), features)
-
-
-def _logits(target: Target, state: State, tree: Tree, tokens: Sequence[int] | Tensor) -> Tensor:
-    """``[n,V]`` logits after every node; ``tokens``: of the nodes, the root's first."""
-    row = torch.as_tensor(tokens, device=target.device)[None]
-    draft = Draft(tree, row, torch.ones_like(row, dtype=torch.bool), Scheme.POINT)
-    return target.score(state, draft).logits[0]
-
-
-def _distributions(sampling: Sampling, logits: Tensor) -> Tensor:
-    """``[n,V]`` probabilities in float64; NaN is an error."""
-    p = sampling.probabilities(logits.double())
-    if not bool(p.isfinite().all()):
-        raise InvalidDistribution(
-            "the target's probabilities are NaN; try dtype='float32', or look at the weights"
-        )
-    return p
+            record = {"context": i, "place": j, **_estimates(p)}
+            if head is not None:
+                record["acceptance"] = float(torch.minimum(p, q[j - 1]).sum(-1).mean())
+                record["marginal"] = float(torch.minimum(p, p.mean(0)).sum(-1).mean())
+            records.append(record)
+    table = pd.DataFrame(records)
+    after_upper = table.columns.get_loc("upper") + 1  # type: ignore[operator]
+    total = table.groupby("context").information.cumsum()
+    table.insert(after_upper, "total_correlation", total)
+    return table
 
 
 def _path_distributions(
@@ -204,11 +168,16 @@ def _path_distributions(
     u = np.random.Generator(np.random.Philox(key=[seed, i])).random((len(trees), paths))
     tokens = state.tokens[0, state.horizon - 1 : state.horizon]
     for tree, row in zip(trees, u, strict=True):
-        with torch.inference_mode():
-            logits = _logits(target, state, tree, tokens)[-paths:]
-            p = _distributions(state.sampling, logits).expand(paths, -1)
-            uniforms = torch.from_numpy(row).to(p.device)
-            tokens = torch.cat([tokens, inverse_cdf(p, uniforms)])
+        ids = torch.as_tensor(tokens, device=target.device)[None]
+        draft = Draft(tree, ids, torch.ones_like(ids, dtype=torch.bool), Scheme.POINT)
+        logits = target.score(state, draft).logits[0, -paths:]
+        p = state.sampling.probabilities(logits.double())
+        if not bool(p.isfinite().all()):
+            raise InvalidDistribution(
+                "the target's probabilities are NaN; try dtype='float32', or look at the weights"
+            )
+        p = p.expand(paths, -1)
+        tokens = torch.cat([tokens, inverse_cdf(p, torch.from_numpy(row).to(p.device))])
         yield p
 
 
@@ -228,12 +197,3 @@ def _estimates(p: Tensor) -> dict[str, float]:
         "information": max(float(entropy - conditional), 0.0),
         "upper": max(float(upper), 0.0),
     }
-
-
-def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """The records as a frame, with the total correlation."""
-    table = pd.DataFrame(records)
-    after_upper = table.columns.get_loc("upper") + 1  # type: ignore[operator]
-    total = table.groupby("context").information.cumsum()
-    table.insert(after_upper, "total_correlation", total)
-    return table
