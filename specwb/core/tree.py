@@ -125,29 +125,14 @@ class Tree:
                 f"unverified must be 0..{n - 1}, the root is always verified; got {unverified}"
             )
         v = n - unverified
-        depths, ranks, below = zip(*(_levels(row, v) for row in host), strict=True)
+        depths, below = zip(*(_levels(row, v) for row in host), strict=True)
         D = max(max(row[:v]) for row in depths)
         K = max((len(children) for row in below for children in row), default=0)
-
-        def tensor(rows: Sequence) -> Tensor:
-            return torch.tensor(rows, dtype=torch.long, device=device)
-
-        empty = [-1] * max(K, 1)
-        self._set(
-            host=host,
-            depths=depths,
-            below=below,
-            v=v,
-            D=D,
-            K=K,
-            widths=_widths(depths, below, D),
-            parent=tensor(host),
-            depth=tensor(depths),
-            rank=tensor(ranks),
-            kids=tensor([[[*c, *empty[len(c) :]] for c in row] for row in below]),
-            mask=torch.tensor([_ancestors(row) for row in host], device=device),
-            trail=tensor([[_path(row, i, D) for i in range(v)] for row in host]),
-        )
+        parent = torch.tensor(host, dtype=torch.long, device=device)
+        depth = torch.tensor(depths, dtype=torch.long, device=device)
+        self._set(host=host, depths=depths, below=below, widths=_widths(depths, below, D))
+        deepest = max(map(max, depths))
+        self._set(**_tables(parent, depth, v, D, K, deepest))
 
     def _set(self, **fields: Any) -> None:
         self.__dict__.update(fields)
@@ -395,34 +380,7 @@ class GrownTree(Tree):
     _PER_STEP = ("parent", "depth", "rank", "kids", "mask", "trail")
 
     def __init__(self, parent: Tensor, depth: Tensor, D: int, K: int) -> None:
-        rows, n = parent.shape
-        device = parent.device
-        node = torch.arange(n, device=device)
-        same = parent[:, :, None] == parent[:, None]
-        rank = same.tril(-1).sum(-1)
-        place = parent[:, 1:] * K + rank[:, 1:]
-        empty = torch.full((rows, n * K), -1, dtype=torch.long, device=device)
-        kids = empty.scatter_(1, place, node[1:].expand(rows, -1)).view(rows, n, K)
-        up = [node.expand(rows, -1)]
-        for _ in range(D):
-            up.append(parent.gather(1, up[-1]).clamp_min(0))
-        above = torch.stack(
-            up, -1
-        )  # [R,n,D+1]: a node, its parent, .. and the root again and again
-        mask = torch.zeros(rows, n, n, dtype=torch.bool, device=device).scatter_(2, above, True)
-        back = (depth[:, :, None] - torch.arange(D + 1, device=device)).clamp_min(0)
-        self._set(
-            parent=parent,
-            depth=depth,
-            rank=rank,
-            kids=kids,
-            mask=mask,
-            trail=above.gather(2, back),
-            v=n,
-            D=D,
-            K=K,
-            widths=(K,) * D,
-        )
+        self._set(widths=(K,) * D, **_tables(parent, depth, parent.shape[1], D, K, D))
 
     @cached_property
     def host(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
@@ -449,14 +407,12 @@ class GrownTree(Tree):
         return self if same else self._each(lambda x: x.to(device))
 
 
-def _levels(
-    parents: Sequence[int], v: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Depth and rank of n nodes, and the children of the first v."""
+def _levels(parents: Sequence[int], v: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """The depths of n nodes, and the children of the first v."""
     if parents[0] != -1:
         raise ArgumentError(f"node 0 is the root and has no parent, got {parents[0]}")
-    depths, ranks = [0], [0]
-    below: list[list[int]] = [[] for _ in parents]
+    depths = [0]
+    below: list[list[int]] = [[] for _ in range(v)]
     for i, p in enumerate(parents[1:], 1):
         if p >= i or p < -1 or (p > 0 and parents[p] < 0):
             raise ArgumentError(
@@ -464,10 +420,9 @@ def _levels(
                 f" (or -1 for padding), got {p}"
             )
         depths.append(0 if p < 0 else depths[p] + 1)
-        ranks.append(0 if p < 0 else len(below[p]))
         if p >= 0 and i < v:
             below[p].append(i)
-    return tuple(depths), tuple(ranks), tuple(map(tuple, below[:v]))
+    return tuple(depths), tuple(map(tuple, below))
 
 
 def _widths(depths: Sequence, below: Sequence, D: int) -> tuple[int, ...]:
@@ -480,20 +435,35 @@ def _widths(depths: Sequence, below: Sequence, D: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _ancestors(parents: Sequence[int]) -> list[list[bool]]:
-    """``[n][n]``: is node j node i or above it."""
-    rows: list[list[bool]] = []
-    for i, p in enumerate(parents):
-        row = rows[p].copy() if p >= 0 else [False] * len(parents)
-        row[i] = True
-        rows.append(row)
-    return rows
-
-
-def _path(parents: Sequence[int], node: int, D: int) -> list[int]:
-    """The nodes from the root to ``node``, which is then repeated up to D + 1 of them."""
-    nodes = [node]
-    while parents[nodes[-1]] >= 0:
-        nodes.append(parents[nodes[-1]])
-    nodes.reverse()
-    return nodes + [node] * (D + 1 - len(nodes))
+def _tables(parent: Tensor, depth: Tensor, v: int, D: int, K: int, deepest: int) -> dict[str, Any]:
+    """What a tree keeps of parents and depths ``[R,n]`` besides the host's tuples; no value of them
+    is read. Of the n nodes, which are at most ``deepest`` below the root, the first v are
+    candidates."""
+    rows, n = parent.shape
+    node = torch.arange(n, device=parent.device).expand(rows, -1)
+    siblings = parent[:, :, None] == parent[:, None]
+    rank = siblings.tril(-1).sum(-1).masked_fill(parent < 0, 0)
+    # a child's place among its parent's; roots, padding and unverified nodes in one that is cut off
+    place = torch.where(parent < 0, v * K, parent * K + rank)[:, :v]
+    empty = torch.full((rows, v * K + 1), -1, dtype=torch.long, device=parent.device)
+    kids = empty.scatter_(1, place, node[:, :v])[:, :-1].view(rows, v, K)
+    over = torch.where(parent < 0, node, parent)
+    path = [node]
+    for _ in range(deepest):
+        path.append(over.gather(1, path[-1]))
+    above = torch.stack(
+        path, -1
+    )  # [R,n,deepest+1]: a node, its parent, .., the root again and again
+    mask = torch.zeros(rows, n, n, dtype=torch.bool, device=parent.device)
+    back = (depth[:, :v, None] - torch.arange(D + 1, device=parent.device)).clamp_min(0)
+    return {
+        "parent": parent,
+        "depth": depth,
+        "rank": rank,
+        "kids": kids if K else kids.new_full((rows, v, 1), -1),
+        "mask": mask.scatter_(2, above, True),
+        "trail": above[:, :v].gather(2, back),
+        "v": v,
+        "D": D,
+        "K": K,
+    }

@@ -265,13 +265,15 @@ def invalid_tokens_accepted(patch):
 @killed_by("test_tree.py: tables_agree")
 def siblings_in_sight(patch):
     """The tree attention mask is causal: a node sees every node before it."""
-    patch.edit(tree._ancestors, "rows[p].copy() if p >= 0", "rows[i - 1].copy() if i")
+    patch.edit(
+        tree._tables, "mask.scatter_(2, above, True)", "mask | (node[:, :, None] >= node[:, None])"
+    )
 
 
 @killed_by("test_tree.py: tables_agree")
 def children_reversed(patch):
     """Children are tested from the last drawn to the first."""
-    patch.edit(tree._levels, "below[p].append(i)", "below[p].insert(0, i)")
+    patch.edit(tree._tables, "siblings.tril(-1)", "siblings.triu(1)")
 
 
 @killed_by("test_tree.py: prefix_is_the_tree")
