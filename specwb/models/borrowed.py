@@ -83,5 +83,5 @@ def check_lender(target: Target, who: str, refused: type[Exception]) -> None:
     elif not stack.is_plain or stack.embed is not stack.inner.embed_tokens:
         why = "are not as Llama's"
     if why:
-        made = f"{who} is made of the target's layers and embedding"
-        raise refused(f"{made}, and those of {target.name!r} {why}")
+        needs = f"{who} is made of the target's layers and embedding"
+        raise refused(f"{needs}, and those of {target.name!r} {why}")

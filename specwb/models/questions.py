@@ -41,19 +41,26 @@ _SPEC_BENCH = _MT_BENCH | {"translation", "summarization", "qa", "math_reasoning
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt of a set."""
+    """One prompt of a set.
 
-    question_id: int  # the file's own number of it
-    category: str  # the file's own word
-    turns: tuple[str, ...]  # the user's messages
-    # "chat" (a user's turn, put through the tokenizer's chat template where it has one) or "text"
-    # (continued as it is)
+    Attributes:
+        question_id: the file's own number of it.
+        category: the file's own word.
+        turns: the user's messages.
+        format: ``"chat"`` (a user's turn, put through the tokenizer's chat template where it has
+            one) or ``"text"`` (continued as it is).
+        subtask: the column of the benchmark's table that the question counts for, by which figures
+            are reported; default its category. Spec-Bench has six: its eight categories of two-turn
+            questions are one, ``mt_bench`` (Xia et al. 2024, arXiv 2401.07851).
+        reference: right answers, one a turn, where the file has them.
+    """
+
+    question_id: int
+    category: str
+    turns: tuple[str, ...]
     format: str = "chat"
-    # the column of the benchmark's table that the question counts for, by which figures are
-    # reported; default its category. Spec-Bench has six: its eight categories of two-turn questions
-    # are one, ``mt_bench`` (Xia et al. 2024, arXiv 2401.07851).
     subtask: str = ""
-    reference: tuple[str, ...] = ()  # right answers, one a turn, where the file has them
+    reference: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.subtask:
