@@ -54,9 +54,9 @@ PALETTE: tuple[Look, ...] = (
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """A colour, dash and marker for each name, in their order; all of the first 64 differ."""
-    many = len(PALETTE)
-    found = {}
+    count = len(PALETTE)
+    by_name = {}
     for i, name in enumerate(dict.fromkeys(names)):
-        _, dash, symbol = PALETTE[(i + i // many) % many]
-        found[name] = (PALETTE[i % many][0], dash, symbol)
-    return found
+        _, dash, symbol = PALETTE[(i + i // count) % count]
+        by_name[name] = (PALETTE[i % count][0], dash, symbol)
+    return by_name

@@ -45,14 +45,14 @@ def lattice(
     """
     k, m = len(words), len(words[0])
     stay, best = stay or [m] * k, paths[0] if paths else ()
-    one = Panel(title, axis("place ahead", 0.5, k + 0.5, tickvals=list(range(1, k + 1)), **BARE))
+    panel = Panel(title, axis("place ahead", 0.5, k + 0.5, tickvals=list(range(1, k + 1)), **BARE))
     rows = [*range(1, m + 1), m + 1.4, m + 2.4]
-    one.y = axis("rank", m + 3, 0.4, tickvals=rows, **BARE)
-    one.y["ticktext"] = [*map(str, range(1, m + 1)), "target", "path"]
+    panel.y = axis("rank", m + 3, 0.4, tickvals=rows, **BARE)
+    panel.y["ticktext"] = [*map(str, range(1, m + 1)), "target", "path"]
     places = [(i, r) for i in range(k) for r in range(m)]
     inside = [(i, r) for i, r in places if r < stay[i]]
     for i, r in inside:
-        _frame(one, i + 1, r + 1, HALF, _shade(chances[i][r]), CLEAR)
+        _frame(panel, i + 1, r + 1, HALF, _shade(chances[i][r]), CLEAR)
     for name, joined, width, dash in (
         ("the beam's best path", [best], 3, "solid"),
         ("its other paths", paths[1:], 1.5, "dot"),
@@ -60,22 +60,22 @@ def lattice(
         links = [(i, a, b) for path in joined for i, (a, b) in enumerate(pairwise(path), 1)]
         xs = [x for i, _, _ in links for x in (i + HALF, i + 1 - HALF, None)]
         ys = [y for _, a, b in links for y in (a + 1, b + 1, None)]
-        one.line(name, xs, ys, (DRAFT, dash, ""), size=0, width=width, hoverinfo="skip")
+        panel.line(name, xs, ys, (DRAFT, dash, ""), size=0, width=width, hoverinfo="skip")
     for i, (rank, _) in enumerate(target, 1):
         if rank is not None:
-            _frame(one, i, rank + 1, HALF + 0.04, CLEAR, TARGET)
+            _frame(panel, i, rank + 1, HALF + 0.04, CLEAR, TARGET)
     for i, rank in enumerate(best, 1):
-        _frame(one, i, rank + 1, HALF - 0.02, CLEAR, DRAFT)
-    _write(one, k, DARK, [(i + 1, r + 1, words[i][r]) for i, r in inside])
+        _frame(panel, i, rank + 1, HALF - 0.02, CLEAR, DRAFT)
+    _write(panel, k, DARK, [(i + 1, r + 1, words[i][r]) for i, r in inside])
     pruned = [(i, r) for i, r in places if r >= stay[i]]
-    _write(one, k, OTHER, [(i + 1, r + 1, words[i][r]) for i, r in pruned])
-    _write(one, k, TARGET, [(i, rows[-2], word) for i, (_, word) in enumerate(target, 1)])
+    _write(panel, k, OTHER, [(i + 1, r + 1, words[i][r]) for i, r in pruned])
+    _write(panel, k, TARGET, [(i, rows[-2], word) for i, (_, word) in enumerate(target, 1)])
     path = [(i, rows[-1], words[i - 1][r]) for i, r in enumerate(best, 1)]
     if kept is None:
-        _write(one, k, DRAFT, path)
+        _write(panel, k, DRAFT, path)
     else:
-        _write(one, k, ACCEPTED, [(i, y, f"✓ {word}") for i, y, word in path[:kept]])
-        _write(one, k, REJECTED, [(i, y, f"✗ {word}") for i, y, word in path[kept:]])
+        _write(panel, k, ACCEPTED, [(i, y, f"✓ {word}") for i, y, word in path[:kept]])
+        _write(panel, k, REJECTED, [(i, y, f"✗ {word}") for i, y, word in path[kept:]])
     bars = Panel("what a token of a path costs: less is better", y=BY_NAME)
     first, second, texts = zip(*costs.values(), strict=True)
     bars.x = axis("nats", 0, 1.8 * max(a + b for a, b in zip(first, second, strict=True)))
@@ -85,7 +85,7 @@ def lattice(
     bars.bars(parts[1], second, list(costs), READER, "/", orientation="h", **outside)
     sizes = 27 * (m + 3), 30 * len(costs) + 40  # pixels
     height, gaps = sum(sizes) + 200, (0.1, 80 / (sum(sizes) + 200))
-    return draw([[one], [bars]], height, heights=sizes, gaps=gaps, barmode="stack")
+    return draw([[panel], [bars]], height, heights=sizes, gaps=gaps, barmode="stack")
 
 
 def _shade(chance: float) -> str:
@@ -93,18 +93,18 @@ def _shade(chance: float) -> str:
     return next(colour for end, colour in SHADES.items() if chance <= end or end == 1)
 
 
-def _frame(one: Panel, x: float, y: float, half: float, fill: str, colour: str) -> None:
+def _frame(panel: Panel, x: float, y: float, half: float, fill: str, colour: str) -> None:
     """A box round a candidate."""
     across, down = (x - half, x + half), (y - half - 0.1, y + half + 0.1)
     layer = "below" if colour == CLEAR else "above"
-    one.rule(across, down, (colour, "solid", 2.5), type="rect", fillcolor=fill, layer=layer)
+    panel.rule(across, down, (colour, "solid", 2.5), type="rect", fillcolor=fill, layer=layer)
 
 
-def _write(one: Panel, k: int, colour: str, texts: Sequence[Text]) -> None:
+def _write(panel: Panel, k: int, colour: str, texts: Sequence[Text]) -> None:
     """Words in the cells of a lattice of ``k`` columns."""
     x, y, words = zip(*texts, strict=True) if texts else ((), (), ())
     font = {"size": 12 if k <= 10 else 9, "color": colour}
-    one.points("", x, y, (colour, "", "circle"), mode="text", text=words, textfont=font)
+    panel.points("", x, y, (colour, "", "circle"), mode="text", text=words, textfont=font)
 
 
 def adaptive(rounds: Sequence[Any], least: int, most: int) -> go.Figure:

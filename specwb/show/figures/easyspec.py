@@ -38,13 +38,13 @@ def by_layer(
         least: the axis goes down to it at least.
     """
     low = min(least, *(v for values in curves.values() for v in values if v is not None))
-    one = Panel(title, axis("layer", dtick=1, **BARE), axis(yaxis, low - 0.03, 1.03))
-    one.lines({name: (range(len(values)), values) for name, values in curves.items()})
+    panel = Panel(title, axis("layer", dtick=1, **BARE), axis(yaxis, low - 0.03, 1.03))
+    panel.lines({name: (range(len(values)), values) for name, values in curves.items()})
     for group in groups:
         if len(group) > 1:
             band = group[0] - 0.4, group[-1] + 0.4
-            one.rule(band, type="rect", line_width=0, fillcolor=FAINT, layer="below")
-    return draw(one, 400)
+            panel.rule(band, type="rect", line_width=0, fillcolor=FAINT, layer="below")
+    return draw(panel, 400)
 
 
 def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
@@ -64,11 +64,11 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
     end = max(s.stop for s in spans)
     drafted = starts.get(depth, end)
     shown = min(1.01 * end, 1.4 * drafted)
-    one = Panel(title, axis(unit, 0, shown, **BARE), {**BY_NAME, "showgrid": False})
-    one.y |= {"categoryorder": "array", "categoryarray": names}
+    panel = Panel(title, axis(unit, 0, shown, **BARE), {**BY_NAME, "showgrid": False})
+    panel.y |= {"categoryorder": "array", "categoryarray": names}
     for kind, (colour, hatch) in KINDS.items():
         mine = [s for s in spans if s.kind == kind]
-        one.bars(
+        panel.bars(
             kind,
             [s.stop - s.start for s in mine],
             [names[s.device] for s in mine],
@@ -81,8 +81,8 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
             hover=f"%{{y}}%{{customdata}}, from %{{base:.3f}} for %{{x:.3f}} {unit}",
         )
     for step, x in sorted(starts.items()):
-        one.rule(x=x, look=(INK, "dot", 1))
+        panel.rule(x=x, look=(INK, "dot", 1))
         words = f"verify, {end - drafted:.1f} {unit}" if step == depth else f"step {step + 1}"
         above = {"yref": "y domain", "yanchor": "bottom", "xanchor": "left"}
-        one.note(x, 1, words, **above, font={"size": 11})
-    return draw(one, 205 + 30 * len(names), barmode="overlay", margin_t=62)
+        panel.note(x, 1, words, **above, font={"size": 11})
+    return draw(panel, 205 + 30 * len(names), barmode="overlay", margin_t=62)

@@ -36,12 +36,12 @@ def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure
     names = {None: "", 0: "·", 1: "own"}
     words = [[names[v] for v in row] for row in z]
     rows = [f"{i} predicts X{i - n + k}" if i > n - k else str(i) for i in every]
-    one = Panel("What each pair sees: its own block (dark) and earlier ones")
-    one.x = axis("seen pair (the newest is last)", tickvals=every, **BARE)
-    one.y = axis(tickvals=every, ticktext=rows, autorange="reversed", **BARE)
+    panel = Panel("What each pair sees: its own block (dark) and earlier ones")
+    panel.x = axis("seen pair (the newest is last)", tickvals=every, **BARE)
+    panel.y = axis(tickvals=every, ticktext=rows, autorange="reversed", **BARE)
     hover = "pair %{y} sees pair %{x} (%{text})"
-    one.cells(every, every, z, steps("#56B4E9", FIRST), words, hover=hover, written=n <= MARKED)
-    return draw(one, max(260, 110 + 26 * n))
+    panel.cells(every, every, z, steps("#56B4E9", FIRST), words, hover=hover, written=n <= MARKED)
+    return draw(panel, max(260, 110 + 26 * n))
 
 
 def dependence(
@@ -64,11 +64,11 @@ def dependence(
         ("the target: p(x, y)", table, "#F1F7FB", "#56B4E9"),  # light enough for dark words
         ("the nearest product: p(x) p(y)", product, "#FDF6E9", DRAFT),
     ):
-        one = Panel(title, BARE, {"autorange": "reversed", **BARE})
+        panel = Panel(title, BARE, {"autorange": "reversed", **BARE})
         scale, words = [[0, light], [1, colour]], [[f"{v:.3f}" for v in row] for row in cells]
         top = 1.2 * float(chance.max())
-        one.cells(seconds, firsts, cells.tolist(), scale, words, zmax=top, written=True)
-        panels.append(one)
+        panel.cells(seconds, firsts, cells.tolist(), scale, words, zmax=top, written=True)
+        panels.append(panel)
     at = np.cumsum(chance) - chance / 2
     x = axis("first token, as wide as it is likely", 0, 1, tickvals=at.tolist(), **BARE)
     x["ticktext"] = list(firsts)
@@ -92,9 +92,9 @@ def block_tree(tree: BlockTree, title: str) -> go.Figure:
     Raises:
         ArgumentError: more than eight passes.
     """
-    one = _by_pass(title, tree)
-    one.x |= axis("depth")
-    return draw(one, max(300, 150 + 7 * leaves_of(tree.tree.host[0])))
+    panel = _by_pass(title, tree)
+    panel.x |= axis("depth")
+    return draw(panel, max(300, 150 + 7 * leaves_of(tree.tree.host[0])))
 
 
 def block_designer(
@@ -130,15 +130,15 @@ def _by_pass(title: str, tree: BlockTree) -> Panel:
             f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}"
         )
     parents = tree.tree.host[0]
-    one, place = tree_panel(title, parents, 1)
+    panel, place = tree_panel(title, parents, 1)
     size = 9 if len(parents) <= 40 else 6
     begins = [place[node] for one_pass in tree.passes for node in one_pass.blocks]
     x, y, look = [x for x, _ in begins], [y for _, y in begins], (INK, "", "circle-open")
-    one.points("a block begins below", x, y, look, size=size + 8, marker_line_width=1.5)
+    panel.points("a block begins below", x, y, look, size=size + 8, marker_line_width=1.5)
     of = [-1, *(b for b, _, _, _ in tree.places)]
     for b, look in enumerate(PALETTE[: len(tree.passes)]):
         nodes = [i for i, made_by in enumerate(of) if made_by == b]
         x, y = [place[i][0] for i in nodes], [place[i][1] for i in nodes]
         hover = "node %{customdata}, depth %{x}"
-        one.points(f"pass {b + 1}", x, y, look, size=size, customdata=nodes, hover=hover)
-    return one
+        panel.points(f"pass {b + 1}", x, y, look, size=size, customdata=nodes, hover=hover)
+    return panel

@@ -37,14 +37,14 @@ def cache_slots(
     names = [f"{slot}<br>{visible(word)}" for slot, word in zip(slots, words)]
     panels: list[Panel | None] = []
     for moment, table in moments.items():
-        one = Panel(moment, axis(tickvals=list(slots), tickfont={"size": 9}, **BARE))
-        one.x |= {"ticktext": names or list(map(str, slots)), "tickangle": 0}
-        one.y = axis(autorange="reversed", type="category", tickfont={"size": 10}, **BARE)
+        panel = Panel(moment, axis(tickvals=list(slots), tickfont={"size": 9}, **BARE))
+        panel.x |= {"ticktext": names or list(map(str, slots)), "tickangle": 0}
+        panel.y = axis(autorange="reversed", type="category", tickfont={"size": 10}, **BARE)
         text = [[MARKS[held] for held in row] for row in table]
         scale, held = steps(FAINT, FIRST, DRAFT), [[HELD[x] for x in row] for row in table]
         hover = "%{y}, slot %{x}: %{customdata}"
         more = {"written": True, "zmax": 2, "xgap": 2, "customdata": held, "hover": hover}
-        panels.append(one.cells(slots, rows, table, scale, text, **more))
+        panels.append(panel.cells(slots, rows, table, scale, text, **more))
     if len(panels) % 2:
         panels.append(None)
     pairs = [panels[at : at + 2] for at in range(0, len(panels), 2)]
@@ -118,16 +118,16 @@ def stopping(
     ring, star = (INK, "", "circle-open"), {"size": 13, "marker_line_width": 3}
     tokens.points("chosen", [at, at], [tau[chosen], drafts[chosen]], ring, **star)
     here.points("chosen", [at], [speed[chosen]], ring, **star, showlegend=False)
-    for which, one in enumerate((tokens, here)):
+    for which, panel in enumerate((tokens, here)):
         values = [pair[which] for pair in measured.values()]
         look = (MARK, "", "diamond")
-        one.points("measured", measured, values, look, size=10, showlegend=which == 0)
+        panel.points("measured", measured, values, look, size=10, showlegend=which == 0)
     for (name, curve), look in zip(paper.items(), looks(paper).values(), strict=True):
-        for which, one in enumerate((cr, published)):
+        for which, panel in enumerate((cr, published)):
             values = [pair[which] for pair in curve.values()]
-            one.line(f"paper, {name}", curve, values, look, size=7, showlegend=which == 0)
-    for one in (tokens, cr):
-        one.y = {"rangemode": "tozero"}
-    for one in (here, published):
-        one.rule(y=1).x["title"] = {"text": "threshold eta", "standoff": 4}
+            panel.line(f"paper, {name}", curve, values, look, size=7, showlegend=which == 0)
+    for panel in (tokens, cr):
+        panel.y = {"rangemode": "tozero"}
+    for panel in (here, published):
+        panel.rule(y=1).x["title"] = {"text": "threshold eta", "standoff": 4}
     return draw([[tokens, cr], [here, published]], 600, gaps=(0.09, 0.14))

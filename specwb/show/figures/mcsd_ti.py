@@ -29,15 +29,15 @@ def mask_slices(tree: Tree, cut: int) -> go.Figure:
     n, stops = tree.n, [stop for _, stop in tree.levels]
     seen = tree.mask[0].tolist()
     z = [[int(max(i, j) < stops[cut]) if seen[i][j] else None for j in range(n)] for i in range(n)]
-    one = Panel(f"{stops[cut]} of {n} nodes: the first {cut} of {tree.D} levels")
-    one.x = axis("seen node", -0.6, n - 0.4, **BARE)
-    one.y = axis("node", n - 0.4, -0.6, **BARE)
+    panel = Panel(f"{stops[cut]} of {n} nodes: the first {cut} of {tree.D} levels")
+    panel.x = axis("seen node", -0.6, n - 0.4, **BARE)
+    panel.y = axis("node", n - 0.4, -0.6, **BARE)
     hover = "node %{y} sees node %{x}"
-    one.cells(range(n), range(n), z, steps("#A9D3EC", FIRST), None, hover=hover)
+    panel.cells(range(n), range(n), z, steps("#A9D3EC", FIRST), None, hover=hover)
     for depth, stop in enumerate(stops):
         look = (MARK, "solid", 3) if depth == cut else (OTHER, "dot", 1)
-        one.rule((-0.5, stop - 0.5), (-0.5, stop - 0.5), look, type="rect")
-    return draw(one, max(320, min(620, 130 + 22 * n)))
+        panel.rule((-0.5, stop - 0.5), (-0.5, stop - 0.5), look, type="rect")
+    return draw(panel, max(320, min(620, 130 + 22 * n)))
 
 
 def calibration(
@@ -53,9 +53,9 @@ def calibration(
     Raises:
         ArgumentError: a claim is outside [0, 1].
     """
-    one = Panel("What was claimed, and what came true", axis("claimed", -0.02, 1.02))
-    one.y = axis("came true", -0.02, 1.05)
-    one.line("as claimed", [0, 1], [0, 1], (OTHER, "dot", ""), size=0, width=1)
+    panel = Panel("What was claimed, and what came true", axis("claimed", -0.02, 1.02))
+    panel.y = axis("came true", -0.02, 1.05)
+    panel.line("as claimed", [0, 1], [0, 1], (OTHER, "dot", ""), size=0, width=1)
     for (name, (claims, outcomes)), look in zip(pairs.items(), looks(pairs).values(), strict=True):
         claimed, true = np.asarray(claims, float), np.asarray(outcomes, float)
         if ((claimed < 0) | (claimed > 1)).any():
@@ -65,5 +65,5 @@ def calibration(
         some = count > 0
         x, y = (np.bincount(groups, v, bins)[some] / count[some] for v in (claimed, true))
         size = np.round(5 + 11 * np.sqrt(count[some] / count.max()), 1).tolist()
-        one.line(name, x, y, look, size=size, text=count[some].tolist())
-    return draw(one, 460)
+        panel.line(name, x, y, look, size=size, text=count[some].tolist())
+    return draw(panel, 460)

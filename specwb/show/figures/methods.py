@@ -30,10 +30,10 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     names = [m if ok else f"{m} (LOSSY)" for m, ok in zip(frame.method, frame.lossless)]
     library = [str(method).rpartition(" ")[2].startswith("hf_") for method in frame.method]
     reach = 1.5 * max([1.0, *frame.speedup_high])
-    one = Panel(f"Speedup over {over} (dashed: 1)", y=BY_NAME)
-    one.x = axis(f"tokens/s over {over}'s, same prompts", 0, reach, zeroline=True)
+    panel = Panel(f"Speedup over {over} (dashed: 1)", y=BY_NAME)
+    panel.x = axis(f"tokens/s over {over}'s, same prompts", 0, reach, zeroline=True)
     ends = whiskers(frame.speedup, frame.speedup_low, frame.speedup_high)
-    one.bars(
+    panel.bars(
         "speedup, median and quartiles",
         frame.speedup,
         names,
@@ -44,8 +44,8 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     )
     for name, speed, tau in zip(names, frame.speedup, frame.tau):
         words = f"{speed:.2f}x, tau {tau:.2f}"
-        one.note(1, name, words, xref="x domain", xanchor="right")
-    return draw(one.rule(x=1), 140 + 44 * max(1, len(names)))
+        panel.note(1, name, words, xref="x domain", xanchor="right")
+    return draw(panel.rule(x=1), 140 + 44 * max(1, len(names)))
 
 
 def tried(
@@ -90,12 +90,12 @@ def speedup(
     measured, first = measured or {}, next(iter(curves.values()))
     most = max([len(c) - 1 for c in curves.values()] + list(measured))
     top = max([1.0, *measured.values(), *(v for c in curves.values() for v in c)])
-    one = Panel("Speedup over plain decoding (dashed: 1)", y=axis("speedup", 0, 1.15 * top))
-    one.x = axis("gamma, draft tokens per step", -0.4, most + 0.4, dtick=1 if most <= 16 else 2)
-    one.lines({name: (range(len(c)), c) for name, c in curves.items()}, size=6)
+    panel = Panel("Speedup over plain decoding (dashed: 1)", y=axis("speedup", 0, 1.15 * top))
+    panel.x = axis("gamma, draft tokens per step", -0.4, most + 0.4, dtick=1 if most <= 16 else 2)
+    panel.lines({name: (range(len(c)), c) for name, c in curves.items()}, size=6)
     if gamma is not None:
         look = (INK, "", "circle-open")
-        one.points("chosen gamma", [gamma], [first[gamma]], look, size=18, marker_line_width=3)
+        panel.points("chosen gamma", [gamma], [first[gamma]], look, size=18, marker_line_width=3)
     if measured:
-        one.points("measured", measured, measured.values(), (DRAFT, "", "diamond"), size=11)
-    return draw(one.rule(y=1, look=(OTHER, "dash", 2)), 380)
+        panel.points("measured", measured, measured.values(), (DRAFT, "", "diamond"), size=11)
+    return draw(panel.rule(y=1, look=(OTHER, "dash", 2)), 380)

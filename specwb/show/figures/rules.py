@@ -54,28 +54,28 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
     """
     target, draft = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
     both, names = np.minimum(target, draft), list(map(str, range(len(p))))
-    one = Panel(f"accepted {float(acceptance_rate(p, q)):.3f} = 1 − TV(p, q)", TOKENS)
-    one.y = axis("probability", 0, 1.15 * float(np.maximum(target, draft).max()))
+    panel = Panel(f"accepted {float(acceptance_rate(p, q)):.3f} = 1 − TV(p, q)", TOKENS)
+    panel.y = axis("probability", 0, 1.15 * float(np.maximum(target, draft).max()))
     for name, heights, colour, hatch in (
         ("accepted, min(p, q)", both, ACCEPTED, ""),
         ("residual, (p − q)+", target - both, RESIDUAL, "/"),
         ("rejected, (q − p)+", draft - both, REJECTED, "."),
     ):
-        one.bars(name, names, heights, colour, hatch, hollow=True, hover=HOVER)
+        panel.bars(name, names, heights, colour, hatch, hollow=True, hover=HOVER)
     for name, values, look in (
         ("p", target, (TARGET, "solid", "")),
         ("q", draft, (DRAFT, "dash", "")),
     ):
-        one.line(name, names, values, look, size=0, line_shape="hvh", hover=HOVER)
+        panel.line(name, names, values, look, size=0, line_shape="hvh", hover=HOVER)
     out, ring = output_distribution(target, draft), {"width": 1, "color": "white"}
     look = ("black", "", "diamond-wide")
-    one.points("output", names, out, look, size=13, hover=HOVER, marker_line=ring)
+    panel.points("output", names, out, look, size=13, hover=HOVER, marker_line=ring)
     if counts is not None:
         drawn, look = [c / sum(counts) for c in counts], ("white", "", "circle")
         ring = {"width": 2, "color": DARK}
         name = f"{sum(counts)} draws"
-        one.points(name, names, drawn, look, size=7, hover=HOVER, marker_line=ring)
-    return draw(one, 440, barmode="stack")
+        panel.points(name, names, drawn, look, size=7, hover=HOVER, marker_line=ring)
+    return draw(panel, 440, barmode="stack")
 
 
 def slices(p: Distribution, q: Distribution, levels: Sequence[Any]) -> go.Figure:
@@ -88,17 +88,17 @@ def slices(p: Distribution, q: Distribution, levels: Sequence[Any]) -> go.Figure
     """
     tokens, ends = list(map(str, range(len(p)))), [0, *levels]
     below = [[min(a, c * b) for a, b in zip(p, q, strict=True)] for c in ends]
-    one = Panel(f"p, cut at {', '.join(map(_multiple, levels))}", TOKENS)
-    one.y = axis("probability", 0, 1.1 * float(max(p)))
+    panel = Panel(f"p, cut at {', '.join(map(_multiple, levels))}", TOKENS)
+    panel.y = axis("probability", 0, 1.1 * float(max(p)))
     for j, (low, high, hatch) in enumerate(zip(below, below[1:], HATCHES), 1):
         heights = [b - a for a, b in zip(low, high, strict=True)]
-        one.bars(f"candidate {j}", tokens, heights, ACCEPTED, hatch, hollow=j > 1, hover=HOVER)
+        panel.bars(f"candidate {j}", tokens, heights, ACCEPTED, hatch, hollow=j > 1, hover=HOVER)
     left = [a - b for a, b in zip(p, below[-1], strict=True)]
-    one.bars("bonus token", tokens, left, RESIDUAL, ".", hollow=True, hover=HOVER)
+    panel.bars("bonus token", tokens, left, RESIDUAL, ".", hollow=True, hover=HOVER)
     x, y, ring = tokens * len(levels), [c * b for c in levels for b in q], {"width": 3}
     look = (DRAFT, "", "line-ew")
-    one.points("these lines", x, y, look, size=34, marker_line={**ring, "color": DRAFT})
-    return draw(one, 360, barmode="stack")
+    panel.points("these lines", x, y, look, size=34, marker_line={**ring, "color": DRAFT})
+    return draw(panel, 360, barmode="stack")
 
 
 def _multiple(c: Any) -> str:
@@ -124,15 +124,15 @@ def rule_rates(
     order = sorted(rates, key=lambda rule: schemes.index(drawn[rule]))
     names = ["<br>".join(wrap(rule.replace("_", " "), 12)) for rule in order]
     where = [[DRAWN.get(drawn[rule], drawn[rule]) for rule in order], names]
-    one = Panel("How often one of the candidates comes out", y=axis("acceptance", 0, 1.08))
-    one.x = axis("rule, by how its candidates are drawn", tickangle=0)
+    panel = Panel("How often one of the candidates comes out", y=axis("acceptance", 0, 1.08))
+    panel.x = axis("rule, by how its candidates are drawn", tickangle=0)
     inside = {"texttemplate": "%{y:.3f}", "textposition": "inside", "insidetextanchor": "start"}
     heights = [rates[rule] for rule in order]
-    one.bars("acceptance", where, heights, ACCEPTED, width=0.6, textangle=0, **inside)
+    panel.bars("acceptance", where, heights, ACCEPTED, width=0.6, textangle=0, **inside)
     best, look = [optima[drawn[rule]] for rule in order], (MARK, "", "line-ew")
     ring = {"width": 3, "color": MARK}
-    one.points("optimum of these candidates", where, best, look, size=34, marker_line=ring)
-    return draw(one, 360)
+    panel.points("optimum of these candidates", where, best, look, size=34, marker_line=ring)
+    return draw(panel, 360)
 
 
 def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
@@ -145,11 +145,11 @@ def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
     """
     off = sum(abs(a - b) for a, b in zip(p, out, strict=True)) / 2
     verdict = "equal to p" if off == 0 else f"TV(output, p) = {float(off):.4f}"
-    one = Panel(f"Output of {name}: {verdict}", TOKENS)
-    one.y = axis("probability", 0, 1.1 * max(float(max(p)), float(max(out))))
+    panel = Panel(f"Output of {name}: {verdict}", TOKENS)
+    panel.y = axis("probability", 0, 1.1 * max(float(max(p)), float(max(out))))
     tokens = list(map(str, range(len(p))))
-    one.bars("p", tokens, p, FAINT, hover=HOVER, marker_line={"color": OTHER, "width": 1})
+    panel.bars("p", tokens, p, FAINT, hover=HOVER, marker_line={"color": OTHER, "width": 1})
     look = (INK if off == 0 else MARK, "", "line-ew")
     ring = {"width": 3, "color": look[0]}
-    one.points("output", tokens, out, look, size=26, hover=HOVER, marker_line=ring)
-    return draw(one, 270)
+    panel.points("output", tokens, out, look, size=26, hover=HOVER, marker_line=ring)
+    return draw(panel, 270)

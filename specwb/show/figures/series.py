@@ -32,16 +32,16 @@ def by_setting(
         errors: name -> the lengths of its points' error bars.
     """
     points, errors = points or {}, errors or {}
-    one = Panel(title, xaxis, axis(yaxis, rangemode="tozero"))
+    panel = Panel(title, xaxis, axis(yaxis, rangemode="tozero"))
     look = looks([*curves, *points])
     for name, values in curves.items():
         size = 0 if points else 7
-        one.line(name, list(values), values.values(), look[name], size=size)
+        panel.line(name, list(values), values.values(), look[name], size=size)
     for name, values in points.items():
         title = f"{name}, measured" if name in curves else name
         bars = {"array": list(errors[name])} if name in errors else None
-        one.points(title, list(values), values.values(), look[name], error_y=bars)
-    return draw(one, 400)
+        panel.points(title, list(values), values.values(), look[name], error_y=bars)
+    return draw(panel, 400)
 
 
 def bars(
@@ -60,29 +60,29 @@ def bars(
     """
     groups = list(dict.fromkeys(group for by_group in values.values() for group in by_group))
     labels = ["<br>".join(wrap(group.replace("_", " "), LABEL)) for group in groups]
-    one = Panel(title, axis(tickvals=groups, ticktext=labels, tickangle=0, type="category"))
-    one.y = axis(yaxis, rangemode="tozero")
+    panel = Panel(title, axis(tickvals=groups, ticktext=labels, tickangle=0, type="category"))
+    panel.y = axis(yaxis, rangemode="tozero")
     series = {name: (groups, [row.get(g) for g in groups]) for name, row in values.items()}
     above = {"texttemplate": "%{y:.2f}", "textposition": "outside", "cliponaxis": False}
-    one.groups(series, hover="%{x}: %{y:.3f}", **above)
+    panel.groups(series, hover="%{x}: %{y:.3f}", **above)
     if line is not None:
-        one.rule(y=line, layer="below")
-    return draw(one, 340, bargap=0.2 if len(groups) > 1 else 0.6)
+        panel.rule(y=line, layer="below")
+    return draw(panel, 340, bargap=0.2 if len(groups) > 1 else 0.6)
 
 
-def estimates(found: Mapping[str, Sequence[float]], truth: float, xaxis: str) -> go.Figure:
+def estimates(ways: Mapping[str, Sequence[float]], truth: float, xaxis: str) -> go.Figure:
     """Estimates of one number by several ways: a box for each, with its points; the dashed line is
     the truth.
 
     Args:
-        found: way -> its estimates.
+        ways: name -> its estimates.
         truth: the number that is estimated.
         xaxis: its name.
     """
-    one = Panel("", axis(xaxis, zeroline=False), {"autorange": "reversed", "type": "category"})
-    for name, values in found.items():
+    panel = Panel("", axis(xaxis, zeroline=False), {"autorange": "reversed", "type": "category"})
+    for name, values in ways.items():
         look: dict[str, Any] = {"marker": {"color": FIRST, "size": 4}, "line": {"color": INK}}
         look |= {"fillcolor": "rgba(0,0,0,0)", "boxpoints": "all", "jitter": 0.4}
         y = [name] * len(values)
-        one.traces.append(go.Box(x=list(values), y=y, orientation="h", showlegend=False, **look))
-    return draw(one.rule(x=truth), 110 + 90 * len(found))
+        panel.traces.append(go.Box(x=list(values), y=y, orientation="h", showlegend=False, **look))
+    return draw(panel.rule(x=truth), 110 + 90 * len(ways))

@@ -28,13 +28,13 @@ def by_parameter(means: pd.DataFrame, by: list[str], value: str) -> go.Figure:
         return _heat_map(means, by, value, middle)
     *others, last = by
     groups = list(means.groupby(others, dropna=False)) if others else [((), means)]
-    one = Panel("", axis(last), axis(value))
+    panel = Panel("", axis(last), axis(value))
     for (key, group), look in zip(groups, looks(map(str, range(len(groups)))).values()):
         name = ", ".join(f"{name}={x}" for name, x in zip(others, key, strict=True)) or value
         interval = whiskers(group[middle], group["low"], group["high"])
         width = 2 if numbers[-1] else 0
-        one.line(name, group[last], group[middle], look, width=width, error_y=interval)
-    return draw(one, 450)
+        panel.line(name, group[last], group[middle], look, width=width, error_y=interval)
+    return draw(panel, 450)
 
 
 def _heat_map(means: pd.DataFrame, by: list[str], value: str, middle: str) -> go.Figure:
@@ -44,12 +44,12 @@ def _heat_map(means: pd.DataFrame, by: list[str], value: str, middle: str) -> go
         ["" if v != v else f"{v:.2f}<br>{low:.2f} .. {high:.2f}" for v, low, high in zip(*rows)]
         for rows in zip(*(table.to_numpy() for table in tables))
     ]
-    one = Panel("", axis(by[0], type="category"), axis(by[1], type="category"))
+    panel = Panel("", axis(by[0], type="category"), axis(by[1], type="category"))
     x, y = ([f"{v:g}" for v in values] for values in (tables[0].columns, tables[0].index))
     scale = {"zmin": None, "zmax": None, "showscale": True, "colorbar": {"title": value}}
     hover = "%{x}, %{y}: %{text}"
-    one.cells(x, y, tables[0].to_numpy(), DEPTHS, words, hover=hover, written=True, **scale)
-    return draw(one, 450)
+    panel.cells(x, y, tables[0].to_numpy(), DEPTHS, words, hover=hover, written=True, **scale)
+    return draw(panel, 450)
 
 
 def trade(means: pd.DataFrame, by: list[str], value: str, cost: str) -> go.Figure:
@@ -61,12 +61,12 @@ def trade(means: pd.DataFrame, by: list[str], value: str, cost: str) -> go.Figur
         by: its parameters.
         value, cost: columns, each with its ``_low`` and ``_high``.
     """
-    one = Panel("", axis(f"{cost} per step" if cost == "drafted" else cost), axis(value))
+    panel = Panel("", axis(f"{cost} per step" if cost == "drafted" else cost), axis(value))
     for is_front, look in zip((False, True), looks("ab").values()):
         rows = means[means.front == is_front]
         ends = {x: whiskers(rows[x], rows[f"{x}_low"], rows[f"{x}_high"]) for x in (cost, value)}
         words = [", ".join(f"{key}={x}" for key, x in zip(by, row)) for row in rows[by].to_numpy()]
-        one.line(
+        panel.line(
             "nothing is better" if is_front else "others",
             rows[cost],
             rows[value],
@@ -77,4 +77,4 @@ def trade(means: pd.DataFrame, by: list[str], value: str, cost: str) -> go.Figur
             error_x=ends[cost],
             error_y=ends[value],
         )
-    return draw(one, 450)
+    return draw(panel, 450)

@@ -47,8 +47,8 @@ def tree_mask(parents: Sequence[int]) -> go.Figure:
     Raises:
         ArgumentError: not a tree.
     """
-    one = mask_panel("What each node sees, and at which position", parents, y=0.5, length=0.9)
-    return draw(one, max(300, min(560, 120 + 24 * len(parents))))
+    panel = mask_panel("What each node sees, and at which position", parents, y=0.5, length=0.9)
+    return draw(panel, max(300, min(560, 120 + 24 * len(parents))))
 
 
 def designer(
@@ -84,10 +84,10 @@ def tree_panel(
     """A panel with the edges of a tree, and the places of its nodes."""
     place = places(parents)
     pairs = [(place[parent], place[node]) for node, parent in enumerate(parents) if parent >= 0]
-    one = Panel(title, {"dtick": 1, **BARE})
-    one.y = {"visible": False, "range": [-leaves_of(parents) + 0.4, 0.6]}
+    panel = Panel(title, {"dtick": 1, **BARE})
+    panel.y = {"visible": False, "range": [-leaves_of(parents) + 0.4, 0.6]}
     xs, ys = ([v for a, b in pairs for v in (a[i], b[i], None)] for i in (0, 1))
-    return one.line("", xs, ys, (EDGE, "solid", ""), size=0, width=width), place
+    return panel.line("", xs, ys, (EDGE, "solid", ""), size=0, width=width), place
 
 
 def valued(
@@ -102,9 +102,9 @@ def valued(
     if len(values) != n or len(words) != n:
         counts = f"{len(values)} and {len(words)}"
         raise ArgumentError(f"a tree of {n} nodes needs as many values and labels, got {counts}")
-    one, place = tree_panel(title, parents, 1.5)
-    one.x |= axis("depth", -0.2, deepest + 0.9)
-    return one.points(
+    panel, place = tree_panel(title, parents, 1.5)
+    panel.x |= axis("depth", -0.2, deepest + 0.9)
+    return panel.points(
         "",
         [x for x, _ in place],
         [y for _, y in place],
@@ -131,10 +131,10 @@ def mask_panel(title: str, parents: Sequence[int], y: float, length: float) -> P
     z = [[depth[j] if j in seen[i] else None for j in range(n)] for i in range(n)]
     words = [["" if d is None else f"+{d}" for d in row] for row in z]
     ticks = {"dtick": 1 if n <= WRITTEN else 4, "tickangle": 0}
-    one = Panel(title, axis("seen", **ticks, **BARE))
-    one.y = axis("node", autorange="reversed", **ticks, **BARE)
+    panel = Panel(title, axis("seen", **ticks, **BARE))
+    panel.y = axis("node", autorange="reversed", **ticks, **BARE)
     bar = {"title": {"text": "position"}, "tickprefix": "+", "dtick": 1, "thickness": 12}
-    return one.cells(
+    return panel.cells(
         range(n),
         range(n),
         z,

@@ -106,9 +106,9 @@ def _falcon(drafter: FalconDrafter, look: Look) -> Lens:
     """The nodes of each block by pass, and the slots that each slot sees."""
     lens: Lens = {"kind": "falcon", "k": drafter.k}
     if (blocks := getattr(drafter, "blocks", None)) is not None:
-        nodes = [list(map(list, one.nodes)) for one in blocks.passes]
+        nodes = [list(map(list, each.nodes)) for each in blocks.passes]
         nodes[0] = []  # the first pass reads the text
-        lens["passes"] = [{"blocks": one} for one in nodes]
+        lens["passes"] = [{"blocks": block} for block in nodes]
         lens["sight"] = [[int(x) for x in row] for row in blocks.sight()[0, :, 1:-1].tolist()]
     return lens
 
@@ -134,7 +134,7 @@ def _lattice(drafter: DiffusionDrafter, look: Look) -> Lens | None:
     r of a candidate is the proxy's probability behind the best path's tokens before it; along the
     other paths each token has its own.
     """
-    searched = next((one for one in drafter.searched if one[0] == 0 and one[3]), None)
+    searched = next((entry for entry in drafter.searched if entry[0] == 0 and entry[3]), None)
     if searched is None:
         return None
     _, lattice, context, paths = searched

@@ -123,10 +123,10 @@ def _pieces(target: Target, prompt: list[int], ids: list[int]) -> list[str]:
 def _labels(target: Target, trace: dict[str, Any]) -> dict[str, str]:
     """Words of every token that the trace names, by id."""
     used = {*trace["tokens"], *trace["prompt"]["tokens"]}
-    for one in trace["rounds"]:
-        used |= {*one["tokens"], one["bonus"]["token"]}
-        used |= {token for row in one["rows"].values() for token in row["tokens"]}
-        lens = one["lens"] or {}
+    for entry in trace["rounds"]:
+        used |= {*entry["tokens"], entry["bonus"]["token"]}
+        used |= {token for row in entry["rows"].values() for token in row["tokens"]}
+        lens = entry["lens"] or {}
         used |= set(lens.get("text", []))
         used |= {token for head in lens.get("heads", []) for token, _ in head}
         used |= {token for place in lens.get("places", []) for token in place["tokens"]}

@@ -153,10 +153,10 @@ class Explorer(w.VBox):
     def declared(self) -> dict[str, tuple[Control, Any]]:
         """The controls by name, each with its initial value, None for the default."""
         controls = {}
-        for one in fields(self):  # type: ignore[arg-type]
-            if isinstance(one.default, Control):
-                given = getattr(self, one.name)
-                controls[one.name] = one.default, None if given is one.default else given
+        for item in fields(self):  # type: ignore[arg-type]
+            if isinstance(item.default, Control):
+                given = getattr(self, item.name)
+                controls[item.name] = item.default, None if given is item.default else given
         return controls
 
     def __getitem__(self, name: str) -> Any:
@@ -227,7 +227,6 @@ class Explorer(w.VBox):
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             control, widgets = self._controls[name]
-            for widget, one in zip(
-                widgets, [value] if control.each is None else value, strict=True
-            ):
-                widget.value = one
+            values_of = [value] if control.each is None else value
+            for widget, part in zip(widgets, values_of, strict=True):
+                widget.value = part
