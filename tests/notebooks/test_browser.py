@@ -161,7 +161,7 @@ def run_all(page) -> None:
 
 
 def uncaught(page) -> list[str]:
-    """Errors of the page, except that anywidget waited two seconds for a module, which then came."""
+    """Errors of the page, but not of anywidget: after two seconds without a module it complains."""
     return [error for error in page.uncaught if "Failed to initialize model" not in error]
 
 
