@@ -181,7 +181,10 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with first_line("specwb: at work"):
                 return command(**given)
-        except SystemExit as stop:  # ours end by typer.Exit; exit code 0 would be a verdict
+        except SystemExit as stop:
+            if stop.code:  # rich's, of a reader that has gone
+                raise
+            # ours end by typer.Exit: this would be taken for a verdict
             raise ValueError("code that the command ran ended the process") from stop
 
     return run
