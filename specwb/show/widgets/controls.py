@@ -139,7 +139,7 @@ class Explorer(w.VBox):
             rows.setdefault(control.row, []).extend(widgets)
             for widget in widgets:
                 widget.observe(lambda _: self._redraw(), "value")
-            if name.isidentifier():
+            if declared is getattr(type(self), name, None):
                 setattr(self, name, self[name])
         self._line = w.HTML()
         self._figures: list[Any] = []
