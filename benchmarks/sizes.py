@@ -34,7 +34,6 @@ import specwb
 from specwb.core.flow import State, chain
 from specwb.core.probability import Sampling
 from specwb.lab.bench.conditions import describe_device
-from specwb.models import products
 
 # millions of parameters: layers, hidden, intermediate, heads, key/value heads, vocabulary
 SHAPES = {
@@ -136,7 +135,6 @@ def measure(target: specwb.Target, turns: int) -> dict:
         "of_read_floor": [round(t["read"] / t["ours"], 2) for t in both],
         "forward_ms": {n: round(1e3 * both[0][n], 2) for n in (*map(str, CHAINS), "read")},
         "over_one": {n: [round(t[str(n)] / t["1"], 2) for t in both] for n in CHAINS[1:]},
-        "packed_megabytes": round(products.packed_bytes() / 1e6, 1),
     }
 
 
@@ -167,7 +165,6 @@ def main() -> None:
             if max(figures["of_read_floor"]) <= 1 and figures["forward_ms"]["1"] < 1.3 * token:
                 break
             print(f"{target.name}, {dtype}: disturbed, measured again", flush=True)
-        products.forget()
         label = f"{target.name}, {dtype}"
         result["models"][label] = figures
         values = "  ".join(f"{name} {value}" for name, value in figures.items())

@@ -38,7 +38,7 @@ from specwb.models.layers import (
     through,
 )
 from specwb.models.place import Place
-from specwb.models.products import product, refresh
+from specwb.models.products import of_decoding, product
 
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 """A forward through all layers, with the parameters and the results of :meth:`Stack.run`."""
@@ -122,6 +122,7 @@ class Stack:
         )
         # of each rotation; the last table is the longest; recorded graphs may read the others
         self._ropes: dict[str | None, list[tuple[Tensor, Tensor]]] = {}
+        self._compiled: Any = None
 
     def _kinds(self, attentions: Sequence[Any]) -> list[Kind]:
         seen = windows(self.config, len(attentions))
@@ -189,7 +190,7 @@ class Stack:
 
     def cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache of ``capacity`` slots for ``rows`` texts."""
-        refresh()
+        self._compiled = None  # norms and biases may have changed since
         sizes = (len(self.layers), rows, capacity, self.kv_heads, self.head_dim)
         return KVCache(*sizes, self.dtype, self.device)
 
@@ -374,14 +375,32 @@ class Stack:
             hidden states ``[B,m,H]`` before the final norm, and the features
             ``[B,m,len(features) * H]`` or None.
         """
+        stop = len(self.layers) if last is None else last
+        if (layers := self.compiled_layers(x, cache, first, attended)) is not None:
+            wanted = [number for number in features if number > first]
+            hidden, parts = layers(x, place, cache, first, stop, wanted, attended)
+            states = {first: x} | {number: parts[:, :, i] for i, number in enumerate(wanted)}
+            return hidden, self.selected(states, hidden, features)
         at = self.shared(place, cache)
         states = {first: x}
-        stop = len(self.layers) if last is None else last
         for i in range(first, stop):
             x = self.layer(i, x, at, attended if i == first else None)
             if i + 1 in features:
                 states[i + 1] = x
         return x, self.selected(states, x, features)
+
+    def compiled_layers(
+        self, x: Tensor, cache: KVCache, first: int, attended: Tensor | None
+    ) -> Any:
+        """The compiled pass, or None where these layers do not run by it now."""
+        kernels = of_decoding(x, self.layers[0].qkv)
+        if kernels is None or type(cache) is not KVCache or cache.data.dtype != self.dtype:
+            return None
+        if self._compiled is None:
+            self._compiled = kernels.Layers(self) if kernels.fits(self) else False
+        if not self._compiled or (attended is None and self.layers[first].norm1 is None):
+            return None
+        return self._compiled
 
     def selected(
         self, states: dict[int, Tensor], x: Tensor, features: Sequence[int]
@@ -389,7 +408,7 @@ class Stack:
         """The wanted features of a forward, one behind the other in the last dimension, or None."""
         if -1 in features:
             states[-1] = rms(x, self.norm)
-        return torch.cat([states[f] for f in features], -1) if features else None
+        return torch.cat([states[f].to(self.dtype) for f in features], -1) if features else None
 
 
 class Scaled:
@@ -434,6 +453,10 @@ class Backbone(Stack):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., H]`` before the final norm."""
+        head = self.lm_head
+        kernels = of_decoding(hidden, head.weight)
+        if kernels is not None and kernels.projects(self.norm, head):
+            return self._scaled(kernels.product(hidden, head.weight, self.norm))
         return self._scaled(through(rms(hidden, self.norm), self.lm_head))
 
     def called_head(self, normed: Tensor) -> Tensor:

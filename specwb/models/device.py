@@ -7,7 +7,7 @@ together. It runs the generic way (:mod:`specwb.models.generic`).
 Weights take ``sum over tensors of numel * bytes``, by the headers of their files; a cache
 ``2 * layers * rows * slots * kv_heads * head_dim * bytes``, where a row has a slot for every token
 of its prompt, every token that it may write and every node of a draft. Both are checked before they
-are made. Activations, packed copies of weights and the draft model come on top. ``accelerate
+are made. Activations and the draft model come on top. ``accelerate
 estimate-memory`` tells beforehand what a model of the hub takes.
 """
 

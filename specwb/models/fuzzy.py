@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from specwb.core.errors import SpecwbError
 from specwb.models.backbone import Pass, Run, Stack
 from specwb.models.cache import KVCache
-from specwb.models.layers import unit
 from specwb.models.place import Place
 from specwb.models.products import product
 
@@ -238,7 +237,11 @@ class FusedGroups(Groups):
         h, kv, dim = stack.heads, stack.kv_heads, stack.head_dim
         per_key = h // kv  # query heads that share one key head
         layer, cache = stack.layers[group[0]], at.cache
-        heads = product(unit(x, layer.norm1.variance_epsilon), weights.qkv, weights.qkv_bias)
+        heads = product(
+            F.rms_norm(x, x.shape[-1:], eps=layer.norm1.variance_epsilon),
+            weights.qkv,
+            weights.qkv_bias,
+        )
         heads = heads.view(rows, m, n, h + 2 * kv, dim)
         qk = heads[:, :, :, : h + kv]
         if weights.qk_norm is not None:

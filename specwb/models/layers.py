@@ -195,32 +195,7 @@ def rms(x: Tensor, norm: Any) -> Tensor:
     eps = getattr(norm, "variance_epsilon", None)
     if eps is None:
         return norm(x)
-    if not x.is_cpu or x.dtype == torch.float64:
-        return F.rms_norm(x, (x.shape[-1],), norm.weight, eps)
-    return unit(x, eps) * norm.weight
-
-
-def unit(x: Tensor, epsilon: float) -> Tensor:
-    """``x / sqrt(mean(x^2) + epsilon)``, ``[..., H]``.
-
-    On the CPU in a third of the operators of torch's own ``rms_norm``, which a few tokens feel.
-    """
-    mixed = x.dtype != torch.float32 and torch.is_autocast_enabled("cpu")
-    if not x.is_cpu or x.dtype == torch.float64 or mixed:
-        return F.rms_norm(x, (x.shape[-1],), None, epsilon)
-    if x.dtype == torch.float32:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        square = torch.addcmul(_number(epsilon), length, length, value=1 / x.shape[-1])
-        return x * square.rsqrt_()
-    # x and -x together have the mean 0 and x's mean square as variance: summed in float32
-    width = x.shape[-1]
-    return torch.layer_norm(torch.cat([x, -x], -1), (2 * width,), eps=epsilon).narrow(-1, 0, width)
-
-
-@cache
-def _number(value: float) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(value, dtype=torch.float32, device="cpu")
+    return F.rms_norm(x, (x.shape[-1],), norm.weight.to(x.dtype), eps)
 
 
 def capped(x: Tensor, cap: float | None) -> Tensor:
@@ -239,12 +214,7 @@ def attend(
     if layer.cap is None and layer.sinks is None:
         if parts > 1 and mask is not None:
             return in_parts(q, key, value, mask, layer.scale, parts)
-        # torch's products of bfloat16 for one query of a head take three times as long as for two
-        # (AMD EPYC)
-        alone = q.shape[2] == 1 and q.is_cpu and q.dtype == torch.bfloat16
-        q = q.expand(-1, -1, 2, -1) if alone else q
-        out = F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
-        return out[:, :, :1] if alone else out
+        return F.scaled_dot_product_attention(q, key, value, attn_mask=mask, scale=layer.scale)
     scores = capped(q @ key.transpose(2, 3) * layer.scale, layer.cap)
     scores = scores if mask is None else scores + mask
     if layer.sinks is None:

@@ -23,7 +23,6 @@ import specwb
 from specwb.core.flow import Draft, Scheme
 from specwb.core.probability import Sampling
 from specwb.models.backbone import Backbone
-from specwb.models.layers import attend, unit
 from specwb.models.place import Place
 
 KINDS = list(tiny.FAMILIES)
@@ -243,30 +242,3 @@ def test_constants_are_not_rounded_with_the_weights():
     frequencies = cast.model.model.rotary_emb.inv_freq
     assert frequencies.dtype is torch.float32
     assert torch.equal(frequencies, tiny.build("llama").model.rotary_emb.inv_freq)
-
-
-def test_norms_are_torchs_in_every_type_mixed_or_not_and_on_whatever_device_is_usual():
-    for dtype, loose in ((torch.float32, 1e-6), (torch.bfloat16, 2e-2), (torch.float64, 1e-12)):
-        x = torch.randn(3, 5, 40).to(dtype)
-        expected = torch.nn.functional.rms_norm(x.double(), (40,), None, 1e-5)
-        assert float((unit(x, 1e-5) - expected).abs().max()) < loose
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert float((unit(x, 1e-5) - expected).abs().max()) < loose
-    with torch.device("meta"):
-        found = unit(torch.ones(2, 40, device="cpu"), 3e-5)
-    assert found.device.type == "cpu"
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("masked", [False, True])
-def test_one_query_of_a_head_is_attended_to_as_ever(dtype, masked):
-    """In bfloat16 two are computed, and one of them is taken."""
-    layer = SimpleNamespace(cap=None, sinks=None, scale=0.3)
-    q, key, value = (torch.randn(2, 3, n, 16).to(dtype) for n in (1, 9, 9))
-    mask = torch.zeros(2, 1, 1, 9, dtype=dtype)
-    mask[1, :, :, 5:] = torch.finfo(dtype).min
-    found = attend(layer, q, key, value, mask if masked else None)
-    scores = q.double() @ key.double().mT * 0.3 + (mask.double() if masked else 0)
-    expected = scores.softmax(-1) @ value.double()
-    assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) < (3e-2 if dtype == torch.bfloat16 else 1e-5)

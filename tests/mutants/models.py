@@ -7,6 +7,7 @@ from specwb.engine import custom_generate
 from specwb.models import (
     architectures,
     checkpoint,
+    compiled,
     device,
     diffusion,
     eagle,
@@ -18,7 +19,6 @@ from specwb.models import (
     layers,
     layout,
     load,
-    products,
     reading,
     smol,
     target,
@@ -36,7 +36,6 @@ from specwb.models.generic import GenericBackbone
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.masked import Blocks
 from specwb.models.medusa import MedusaHeads
-from specwb.models.products import Choices
 from specwb.models.ranks import RankGroups
 from specwb.models.target import Target
 
@@ -358,19 +357,13 @@ def offload_is_the_main_device(patch):
 # ---------------------------------------------------------------------- what is measured or counted
 
 
-@killed_by("models/test_products.py: seconds_are_of_the_whole")
-def seconds_of_the_rows_measured(patch):
-    """Of a large weight, of which some rows are measured, these rows' seconds are given."""
-    patch.edit(products.measure, "s / copies * rows / part", "s / copies")
+@killed_by("models/test_compiled.py: bits_of_its_path")
+def last_seen_ancestor_is_forgotten(patch):
+    """Of what a node sees behind the prefix the first slot is left out."""
+    patch.edit(compiled.seen_by, ">= prefix", "> prefix")
 
 
-@killed_by("models/test_products.py: choices_hold_for")
-def choices_for_any_number_of_threads(patch):
-    """What was measured with one thread is kept for any number of them."""
-    patch.edit(Choices.__call__, "torch.get_num_threads()", "'any'")
-
-
-@killed_by("models/test_products.py: copy_follows column")
-def packed_sample_along_a_column(patch):
-    """Whether a weight has changed since it was packed is looked up in its first column."""
-    patch.edit(products._sample, "columns + 1 if", "columns if")
+@killed_by("models/test_compiled.py: edited_between")
+def norms_of_the_decoding_before(patch):
+    """What the compiled pass keeps of norms and biases is kept when they are edited."""
+    patch.edit(Stack.cache, "self._compiled = None", "pass")

@@ -1,0 +1,602 @@
+"""The forward pass of Llama-like layers on the CPU as one compiled function.
+
+A decoding step on a CPU reads every weight once for a few tokens. Between the products torch spends
+as long again in some thousand small operators, and its products of a few tokens are slower than
+reading the weights need be. Here a pass through all layers is one function, compiled by numba, over
+the weights as they lie; its threads take parts of each phase (q, k and v; attention; o; gate and
+up; down) off a shared counter.
+
+**Layout invariance.** A token's hidden states depend on the tokens of its path and on the weights,
+and on nothing else: not on the number of tokens, rows or threads of the pass, nor on the slots that
+the path's keys lie in. Each sum runs in one order: of a product over the columns, of attention by
+rank in what the token sees. So a node of a draft tree has the same bits as the same text decoded
+token by token, and greedy decoding writes the same text in every number type (theory/08).
+
+Arithmetic is in float32; weights, keys and values are float32 or bfloat16. Everything else stays
+with torch: CUDA, float64 and float16, gradients, windows, caps, experts, norms behind, other
+activations and rotations, models on several devices (:func:`fits`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from llvmlite import binding
+from torch import Tensor
+from torch.nn import functional as F
+
+from specwb.models.cache import KVCache
+from specwb.models.kernels import (
+    LANES,
+    MOST,
+    NARROW,
+    gated,
+    give_way,
+    multiply,
+    scores,
+    shared,
+    soften,
+    squares,
+    take,
+    weigh,
+)
+from specwb.models.place import Place
+from specwb.models.products import cache_folder
+
+logger = logging.getLogger("specwb")
+BLOCK = 2**17
+"""Bytes of a weight that stay in the second cache while several blocks of tokens pass."""
+APART = 8
+"""Integers between two shared counters, a cache line."""
+PARTS = 5
+"""Parts of a phase for each thread: the last one to end is waited for."""
+PATIENCE = 4000
+"""Looks at a counter before another thread may have the processor."""
+HEADS = (16, 32, 64, 80, 96, 128, 256)
+"""Sizes of a head that attention is compiled for."""
+LEAST = 2**19
+"""Multiplications that are worth waking other threads for."""
+QKV, ATTENTION, OUTPUT, GATE, DOWN = range(5)
+"""The phases of a layer."""
+DTYPES = {torch.float32: np.float32, torch.bfloat16: np.uint16}
+
+
+def _kept_in() -> Path | None:
+    """The folder that compiled code is kept in, one for each version of these files and for each
+    processor; None where it cannot be made. numba itself looks at one file's date only."""
+    files = [Path(__file__), Path(__file__).with_name("kernels.py")]
+    version = [*(file.read_bytes() for file in files), binding.get_host_cpu_name().encode()]
+    folder = cache_folder() / f"numba-{hashlib.sha256(b''.join(version)).hexdigest()[:12]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".writable").touch()
+    except OSError:
+        return None
+    return folder
+
+
+FOLDER = _kept_in()
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """A function as machine code, which runs without Python's lock."""
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(FOLDER or "")
+    try:
+        return numba.njit(nogil=True, cache=FOLDER is not None, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def _announce(dtype: torch.dtype) -> None:
+    """One line before the first pass in a number type; in a notebook nbval would find an output
+    that the stored one lacks."""
+    if dtype in _announced:
+        return
+    _announced.add(dtype)
+    mark = None if FOLDER is None else FOLDER / str(dtype).removeprefix("torch.")
+    if mark is not None and mark.exists():
+        return
+    if "ipykernel" not in sys.modules:
+        how_often = "once" if mark else f"at every start, since {cache_folder()} is not writable"
+        logger.warning("compiling the forward pass for this processor, %s (some 15 s)", how_often)
+    if mark is not None:
+        mark.touch()
+
+
+_announced: set[torch.dtype] = set()
+
+
+@compiled
+def _product(like, size, w, columns, first, last, x, n, out, stride):
+    """``out[t, r - first]`` of rows first..last and n tokens."""
+    most = last - first
+    if n > MOST:
+        most = max(BLOCK // (columns * size) // 4 * 4, 4)
+    row = first
+    while row < last:
+        rows, t = min(most, last - row), 0
+        while t < n:
+            blocks = (n - t + MOST - 1) // MOST
+            tokens = (n - t + blocks - 1) // blocks
+            to = out + 4 * (t * stride + row - first)
+            multiply(
+                like,
+                w + size * row * columns,
+                columns,
+                rows,
+                x + 4 * t * columns,
+                tokens,
+                to,
+                stride,
+            )
+            t += tokens
+        row += rows
+
+
+@compiled
+def _norm(x, gain, eps, out):
+    """Rows of x over the root of their mean square, times a gain."""
+    n, width = x.shape
+    for t in range(n):
+        mean = squares(x[t].ctypes.data, width) / np.float32(width)
+        scale = np.float32(1) / np.sqrt(mean + eps)
+        for i in range(width):
+            out[t, i] = x[t, i] * scale * gain[i]
+
+
+@compiled
+def _part(rows, threads):
+    """Rows that are taken at a time."""
+    return max(rows // (PARTS * threads) // NARROW, 1) * NARROW
+
+
+@compiled
+def _wait(address, total):
+    looks = 0
+    while shared(address) < total:
+        looks += 1
+        if looks % PATIENCE == 0:
+            give_way()
+
+
+@compiled
+def _rotate(head, cos, sin):
+    half = len(cos)
+    for i in range(half):
+        a, b = head[i], head[i + half]
+        head[i] = a * cos[i] - b * sin[i]
+        head[i + half] = b * cos[i] + a * sin[i]
+
+
+@compiled
+def _keep(head, size, entry):
+    """Store a head in the cache; bfloat16 rounds to the nearest, ties to even."""
+    if size == 4:
+        for d in range(len(head)):
+            entry[d] = head[d]
+    else:
+        bits = head.view(np.uint32)
+        for d in range(len(head)):
+            entry[d] = (
+                bits[d] + np.uint32(0x7FFF) + ((bits[d] >> np.uint32(16)) & np.uint32(1))
+            ) >> np.uint32(16)
+
+
+@compiled
+def _scores(like, dim, q, keys, stride, count, out):
+    # the kernel's loop over a head is unrolled for each size
+    if dim == 64:
+        scores(like, 64, q, keys, stride, count, out)
+    elif dim == 128:
+        scores(like, 128, q, keys, stride, count, out)
+    elif dim == 32:
+        scores(like, 32, q, keys, stride, count, out)
+    elif dim == 96:
+        scores(like, 96, q, keys, stride, count, out)
+    elif dim == 80:
+        scores(like, 80, q, keys, stride, count, out)
+    elif dim == 256:
+        scores(like, 256, q, keys, stride, count, out)
+    else:
+        scores(like, 16, q, keys, stride, count, out)
+
+
+@compiled
+def _attend(like, size, q, keys, values, stride, prefix, tail, s, out):
+    """Attention of one head of one token over the slots 0..prefix - 1, then those of ``tail``."""
+    dim, count = len(q), prefix + len(tail)
+    whole = -(-count // NARROW) * NARROW
+    query, at, to = q.ctypes.data, s.ctypes.data, out.ctypes.data
+    if prefix:
+        _scores(like, dim, query, keys, stride, prefix, at)
+    for i in range(len(tail)):
+        _scores(like, dim, query, keys + size * stride * tail[i], stride, 1, at + 4 * (prefix + i))
+    s[count:whole] = -np.inf
+    total = soften(at, whole)
+    out[:] = 0
+    each = 64 if dim % 64 == 0 else 16
+    for d in range(0, dim, each):
+        for i in range(-1 if prefix else 0, len(tail)):
+            slot, many, p = (0, prefix, at) if i < 0 else (tail[i], 1, at + 4 * (prefix + i))
+            v = values + size * (stride * slot + d)
+            if each == 64:
+                weigh(like, 64, p, v, stride, many, to + 4 * d)
+            else:
+                weigh(like, 16, p, v, stride, many, to + 4 * d)
+    for d in range(dim):
+        out[d] /= total
+
+
+@compiled
+def _query_or_entry(head, h, t, i, heads, kv, size, at, bias, gains, numbers, cos, sin, q, cache):
+    """What follows the product of head h of token t: bias, norm, rotation; a query is kept for
+    this layer, a key or value in the cache at ``at``, its row and slot."""
+    _, eps, scale = numbers
+    dim = len(head)
+    if bias.shape[0]:
+        for d in range(dim):
+            head[d] += bias[i, h * dim + d]
+    if h < heads + kv:
+        if gains.shape[0]:
+            mean = squares(head.ctypes.data, dim) / np.float32(dim)
+            f = np.float32(1) / np.sqrt(mean + eps)
+            for d in range(dim):
+                head[d] = head[d] * f * gains[i, h, d]
+        _rotate(head, cos[t], sin[t])
+    if h < heads:
+        for d in range(dim):
+            q[t, h, d] = head[d] * scale
+    else:
+        _keep(head, size, cache[i, at[0], at[1], h - heads])
+
+
+@compiled
+def _layers(
+    threads, like, size, board, weights, norms, bias, gains, numbers, x, attended, cos, sin,
+    rows, slots, prefix, starts, tail, cache, layers, wanted, features, q, att, act,
+):  # fmt: skip
+    """Every thread's way through all layers; see :meth:`Layers.__call__` for the arguments."""
+    n, width = x.shape
+    heads, dim, kv = q.shape[1], q.shape[2], cache.shape[3] // 2
+    inner, stride = act.shape[1], cache.shape[3] * dim
+    extent = 0
+    for t in range(n):
+        extent = max(extent, prefix[t] + starts[t + 1] - starts[t])
+    s, normed = np.empty(extent + NARROW, np.float32), np.empty((n, width), np.float32)
+    part, pair = _part(width, threads), _part(inner, threads)
+    out = np.empty((n, max(dim, part, 2 * pair)), np.float32)
+    to, across = out.ctypes.data, out.shape[1]
+    # a head; a head of a token; rows of o; of gate and up; of down
+    units = heads + 2 * kv, heads * n, -(-width // part), -(-inner // pair), -(-width // part)
+    at = board.ctypes.data
+    for i in range(layers[0], layers[1]):
+        for phase in range(5 if inner else 3):
+            is_ready = False
+            while True:
+                u = take(at)
+                if u >= units[phase]:
+                    break
+                if phase == QKV:
+                    reads = attended if i == layers[0] and len(attended) else normed
+                    if not is_ready and (i > layers[0] or len(attended) == 0):
+                        _norm(x, norms[i, 0], numbers[0], normed)
+                    w, a, b = weights[i, 0], u * dim, (u + 1) * dim
+                    _product(like, size, w, width, a, b, reads.ctypes.data, n, to, across)
+                    for t in range(n):
+                        _query_or_entry(
+                            out[t, :dim], u, t, i, heads, kv, size, (rows[t], slots[t]),
+                            bias, gains, numbers, cos, sin, q, cache,
+                        )  # fmt: skip
+                elif phase == ATTENTION:
+                    h, t = u // n, u % n
+                    key = h // (heads // kv)
+                    keys = cache[i, rows[t], 0, key].ctypes.data
+                    values = cache[i, rows[t], 0, kv + key].ctypes.data
+                    sees = tail[starts[t] : starts[t + 1]]
+                    _attend(
+                        like, size, q[t, h], keys, values, stride, prefix[t], sees, s, att[t, h]
+                    )
+                elif phase == GATE:
+                    if not is_ready:
+                        _norm(x, norms[i, 1], numbers[0], normed)
+                    w, a, b = weights[i, 2], u * pair, min((u + 1) * pair, inner)
+                    source = normed
+                    for half in range(2):
+                        first, where = half * inner, to + 4 * half * pair
+                        _product(
+                            like, size, w, width, first + a, first + b, source.ctypes.data, n,
+                            where, across,
+                        )  # fmt: skip
+                    for t in range(n):
+                        for r in range(0, b - a, NARROW):
+                            gate = to + 4 * (t * across + r)
+                            gated(gate, gate + 4 * pair, act[t].ctypes.data + 4 * (a + r))
+                else:
+                    w, columns, of = weights[i, 3], inner, act.ctypes.data
+                    if phase == OUTPUT:
+                        w, columns, of = weights[i, 1], heads * dim, att.ctypes.data
+                    a, b = u * part, min((u + 1) * part, width)
+                    _product(like, size, w, columns, a, b, of, n, to, across)
+                    for t in range(n):
+                        for r in range(b - a):
+                            x[t, a + r] += out[t, r]
+                is_ready = True
+                take(at + 8 * APART)
+            _wait(at + 8 * APART, units[phase])
+            at += 16 * APART
+        for f in range(len(wanted)):
+            if wanted[f] == i + 1:  # by one thread, for which the others wait
+                if take(at) == 0:
+                    features[:, f * width : (f + 1) * width] = x
+                    take(at + 8 * APART)
+                _wait(at + 8 * APART, 1)
+                at += 16 * APART
+
+
+@compiled
+def _matrix(threads, like, size, board, w, rows, x, gain, eps, out):
+    """``out[t, r] = sum over c of w[r, c] * norm(x)[t, c]``; without a gain there is no norm."""
+    n, width = x.shape
+    source, is_ready = x, False
+    if len(gain):
+        source = np.empty((n, width), np.float32)
+    part, at = _part(rows, 4 * threads), board.ctypes.data
+    while True:
+        u = take(at)
+        if u >= -(-rows // part):
+            break
+        if len(gain) and not is_ready:
+            _norm(x, gain, eps, source)
+        is_ready = True
+        a, b, to = u * part, min((u + 1) * part, rows), out.ctypes.data + 4 * u * part
+        _product(like, size, w, width, a, b, source.ctypes.data, n, to, out.shape[1])
+        take(at + 8 * APART)
+    _wait(at + 8 * APART, -(-rows // part))
+
+
+class Team:
+    """Threads that join a pass. The caller computes with them and never waits for one that has not
+    begun: that one finds all parts taken."""
+
+    def __init__(self) -> None:
+        self.queues: list[SimpleQueue] = []
+        self.process = os.getpid()
+
+    def __call__(self, threads: int, function: Callable[..., None], *args: Any) -> None:
+        if self.process != os.getpid():  # threads do not survive a fork
+            self.__init__()  # type: ignore[misc]
+        while len(self.queues) < threads - 1:
+            queue: SimpleQueue = SimpleQueue()
+            threading.Thread(target=self._help, args=(queue,), daemon=True).start()
+            self.queues.append(queue)
+        for queue in self.queues[: threads - 1]:
+            queue.put((function, threads, args))
+        function(threads, *args)
+
+    @staticmethod
+    def _help(queue: SimpleQueue) -> None:
+        while True:
+            function, threads, args = queue.get()
+            function(threads, *args)
+            del function, args
+
+
+team = Team()
+_NONE = np.empty(0, np.float32)
+_NO_ROWS = np.empty((0, 0), np.float32)
+_ALL_SEEN = np.empty(0, np.int64)
+
+
+def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
+    """``norm(x) W^T`` in float32, ``[..., K]`` and ``[N, K]`` -> ``[..., N]``, of float32 or
+    bfloat16; K is a multiple of LANES and N of NARROW."""
+    rows, columns = weight.shape
+    flat = x.reshape(-1, columns).float().contiguous()
+    out = torch.empty(len(flat), rows)
+    if not len(flat):
+        return out.view(*x.shape[:-1], rows)
+    gain, eps = (
+        (_NONE, 0.0) if norm is None else (norm.weight.float().numpy(), norm.variance_epsilon)
+    )
+    many = len(flat) * weight.numel()
+    like = np.empty(0, DTYPES[weight.dtype])
+    _announce(weight.dtype)
+    team(
+        torch.get_num_threads() if many > LEAST else 1,
+        _matrix,
+        like,
+        weight.element_size(),
+        np.zeros(2 * APART, np.int64),
+        weight.data_ptr(),
+        rows,
+        flat.numpy(),
+        gain,
+        np.float32(eps),
+        out.numpy(),
+    )
+    return out.view(*x.shape[:-1], rows)
+
+
+def multiplies(weight: Tensor) -> bool:
+    """Whether :func:`product` takes a weight."""
+    rows, columns = weight.shape
+    return rows % NARROW == columns % LANES == 0 and weight.is_contiguous()
+
+
+def projects(norm: Any, head: Any) -> bool:
+    """Whether :func:`product` takes an output layer with the norm before it."""
+    is_plain = getattr(norm, "variance_epsilon", None) is not None and head.bias is None
+    return is_plain and type(head.weight.data) is Tensor and multiplies(head.weight)
+
+
+def fits(stack: Any) -> bool:
+    """Whether the layers of a :class:`specwb.models.backbone.Stack` run here."""
+    first = stack.layers[0]
+    if stack.device.type != "cpu" or stack.dtype not in DTYPES or stack.head_dim not in HEADS:
+        return False
+    if set(stack.kinds) != {(None, None)} or stack.partners is not None:
+        return False
+
+    def alike(layer: Any) -> bool:
+        weights = [layer.qkv, layer.o.weight]
+        if layer.feeds_forward:
+            if (
+                layer.called is not None
+                or layer.act is not F.silu
+                or layer.gate_up_bias is not None
+            ):
+                return False
+            weights += [layer.gate_up, layer.down.weight]
+            biased = layer.down.bias is not None
+        else:
+            biased = False
+        plain = layer.is_plain or (layer is first and layer.norm1 is None and _is_bare(layer))
+        return (
+            plain
+            and not biased
+            and layer.o.bias is None
+            and all(type(w.data) is Tensor and multiplies(w) for w in weights)
+            and (layer.qkv_bias is None) == (first.qkv_bias is None)
+            and (layer.qk_norm is None) == (first.qk_norm is None)
+            and layer.feeds_forward == first.feeds_forward
+        )
+
+    return all(map(alike, stack.layers))
+
+
+def _is_bare(layer: Any) -> bool:
+    return (
+        layer.behind == (None, None)
+        and layer.residual == 1.0
+        and layer.cap is layer.sinks is layer.all_norm is None
+        and not layer.rotated_first
+    )
+
+
+def seen_by(place: Place, rows: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each of ``rows * m`` tokens sees: the slots below ``prefix``, then those of ``tail``
+    from ``starts[t]`` to ``starts[t + 1]``, in ascending order."""
+    count = rows * m
+    none = np.zeros(count + 1, np.int64)
+    if place.causal:
+        return np.tile(np.arange(1, m + 1), rows), none, _ALL_SEEN
+    if place.mask is None:
+        return np.full(count, place.extent), none, _ALL_SEEN
+    is_seen = (place.mask == 0).expand(rows, m, -1).reshape(count, -1).numpy()
+    hidden = ~is_seen
+    prefix = np.where(hidden.any(1), hidden.argmax(1), is_seen.shape[1])
+    behind = is_seen & (np.arange(is_seen.shape[1]) >= prefix[:, None])
+    none[1:] = behind.sum(1).cumsum()
+    return prefix, none, behind.nonzero()[1]
+
+
+class Layers:
+    """The compiled pass through the layers of a stack that :func:`fits`; its weights are the
+    stack's own, read where they lie."""
+
+    def __init__(self, stack: Any) -> None:
+        self.stack = stack
+        layers, width = stack.layers, stack.layers[0].o.weight.shape[0]
+        self.inner = layers[0].down.weight.shape[1] if layers[0].feeds_forward else 0
+        table, ones = [], torch.ones(width)
+        for layer in layers:
+            four = [layer.qkv, layer.o.weight]
+            four += [layer.gate_up, layer.down.weight] if self.inner else [layer.qkv, layer.qkv]
+            table.append([w.data_ptr() for w in four])
+        self.weights = np.array(table, np.int64)
+
+        def gain(norm: Any) -> Tensor:
+            return ones if norm is None else norm.weight.data.float()
+
+        norms = [
+            torch.stack([gain(x.norm1), gain(x.norm2 if self.inner else None)]) for x in layers
+        ]
+        self.norms = torch.stack(norms).numpy()
+        first = layers[0]
+        self.bias, self.gains = _NO_ROWS, np.empty((0, 0, 0), np.float32)
+        if first.qkv_bias is not None:
+            self.bias = torch.stack([x.qkv_bias.data.float() for x in layers]).numpy()
+        if first.qk_norm is not None:
+            self.gains = torch.stack([x.qk_norm.float() for x in layers]).numpy()
+        some = next((x.norm1 for x in layers if x.norm1 is not None), None)
+        some = some if some is not None else first.norm2
+        eps = some.variance_epsilon
+        head_eps = first.qk_eps if first.qk_norm is not None else eps
+        self.numbers = np.array([eps, head_eps, first.scale], np.float32)
+        self.like = np.empty(0, DTYPES[stack.dtype])
+
+    def __call__(
+        self,
+        x: Tensor,
+        place: Place,
+        cache: KVCache,
+        first: int,
+        last: int,
+        wanted: Sequence[int] = (),
+        attended: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run layers ``first..last`` over hidden states ``x [B,m,H]``.
+
+        Args:
+            wanted: numbers of layers from ``first + 1`` on whose hidden states are returned.
+            attended: what the first layer's attention reads in the place of its norm of ``x``.
+        Returns:
+            ``[B,m,H]`` and the wanted states ``[B,m,len(wanted),H]``, float32.
+        """
+        stack, (rows, m, width) = self.stack, x.shape
+        n = rows * m
+        states = x.float().reshape(n, width).clone()
+        features = torch.empty(n, len(wanted) * width)
+        positions = place.positions.expand(rows, m).reshape(-1)
+        half = stack.head_dim // 2
+        cos, sin = (
+            table[positions, 0, half:].float().numpy()
+            for table in stack._table(None, cache.capacity)
+        )
+        reads = (
+            _NO_ROWS
+            if attended is None
+            else attended.float().reshape(n, width).contiguous().numpy()
+        )
+        data = cache.data if cache.data.dtype == torch.float32 else cache.data.view(torch.uint16)
+        threads = (
+            torch.get_num_threads() if n * stack.layers[0].o.weight.numel() > LEAST // 8 else 1
+        )
+        team(
+            threads,
+            _layers,
+            self.like,
+            self.like.itemsize,
+            np.zeros(12 * APART * (last - first) + 2 * APART * len(wanted), np.int64),
+            self.weights,
+            self.norms,
+            self.bias,
+            self.gains,
+            self.numbers,
+            states.numpy(),
+            reads,
+            cos,
+            sin,
+            np.repeat(np.arange(rows), m),
+            place.slots.expand(rows, m).reshape(-1).contiguous().numpy(),
+            *seen_by(place, rows, m),
+            data.numpy(),
+            np.array([first, last]),
+            np.array(wanted, np.int64),
+            features.numpy(),
+            np.empty((n, stack.heads, stack.head_dim), np.float32),
+            np.empty((n, stack.heads, stack.head_dim), np.float32),
+            np.empty((n, self.inner), np.float32),
+        )
+        return states.view(rows, m, width), features.view(rows, m, len(wanted), width)
