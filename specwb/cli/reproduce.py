@@ -141,7 +141,8 @@ def reproduce(
     elif shipped:
         alone(ctx, "--shipped", "name", "shipped", "target")
         paper = read_paper(name)
-        _show(ledger.judged(paper, shipped_results(paper, target), target), paper, target)
+        results = shipped_results(paper, target)
+        _print(ledger.judged(paper, results, target), paper, results)
         return
     from specwb.lab.papers.run import Settings, Training
     from specwb.models.questions import load_prompts
@@ -179,12 +180,20 @@ def _measured(
     draft: str | None,
     training: Any = None,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Measure one paper: its results, and whether it was interrupted."""
+    """Measure one paper: its results, and whether it was interrupted.
+
+    Where no heads were trained, the shipped results of such heads stand beside them, if they are of
+    this target.
+    """
     from specwb.lab.papers import run
+    from specwb.lab.papers.results import trained_results
 
     models = run.models_of(paper, model, draft)
     with progress("reproducing", lasting=True) as report:
-        return run.reproduce(paper, models, questions, settings, training, report)
+        documents, stopped = run.reproduce(paper, models, questions, settings, training, report)
+    if training is None:
+        documents += trained_results(paper, model.sha256)
+    return documents, stopped
 
 
 def _measure_all(
@@ -231,17 +240,11 @@ def _ledger(every: Sequence[Judged], left_out: dict[str, str], out: Path) -> Non
 
 
 def _sections(page: Sequence[Section]) -> None:
+    """Print tables of the page with their texts."""
     for title, text, header, rows in page:
         print_tables([(title, [dict(zip(header, row, strict=True)) for row in rows])])
         if text:
             tell(wide(), text)
-
-
-def _show(judged: Judged, paper: Paper, family: str) -> None:
-    """Show shipped results."""
-    from specwb.lab.papers.results import shipped
-
-    _print(judged, paper, shipped(paper, family))
 
 
 def _print(judged: Judged, paper: Paper, documents: Sequence[dict[str, Any]]) -> None:

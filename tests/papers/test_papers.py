@@ -19,7 +19,7 @@ measure = ["T=0 {ar|pld}", "T=1 sps:gamma={2|4}"]
 claims = [
   {text = "pld", place = "table 1", paper = {speedup = 1.5, tau = 2.0}, a = "{f}", b = "{ar}"},
   {text = "gamma {2|4}", place = "", what = "tau", a = "T=1 sps:gamma={2|4}", b = "{ar}"},
-  {text = "sps", place = "", what = "tau", a = {mean = "T=1 sps:gamma={2|4}"}, b = "{ar}"},
+  {text = "sps", place = "", what = "tau", a = {mean = "T=1 sps:gamma={2|2|4}"}, b = "{ar}"},
 ]
 [cells]
 f = "T=0 pld"
@@ -44,7 +44,7 @@ def test_claims_and_cells_are_written_out(tmp_path):
         ("sps", "tau", None),
     ]
     assert paper.claims[3].a.cells == ("T=1 sps:gamma=4",)
-    assert paper.claims[4].a.cells == ("T=1 sps:gamma=2", "T=1 sps:gamma=4")
+    assert paper.claims[4].a.cells == ("T=1 sps:gamma=2", *paper.measure[2:])  # by weight
     assert expand("{x}{a|b{1|2}}", {"a": "c"}) == ["{x}a", "{x}b1", "{x}a", "{x}b2"]
 
 

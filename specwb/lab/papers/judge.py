@@ -142,27 +142,31 @@ def judge(
     runs = runs_of(cells, [cell for side in claim.sides for cell in side.cells])
     data = [[series(cells, side, claim.what) for side in _again(claim, run)] for run in runs]
     n = min(len(values) for sides in data for values in sides)
-    theorem = claim.excluded_by or claim.implied_by
-    verdict = Verdict(claim, "not measured", "not measured", note=claim.note)
-    notes = [claim.note, theorem, *weaknesses(claim, cells, drafters)]
+    notes = [claim.note, claim.excluded_by or claim.implied_by]
+    notes += weaknesses(claim, cells, drafters)
+    verdict = Verdict(claim, "not measured", "not measured")
     if n > 1:
         every = np.array([[values[:n] for values in sides] for sides in data])
-        verdict = Verdict(
-            claim, "undecided", "measured here", *bootstrap(every), prompts=n, runs=len(runs)
-        )
-        once = (
-            len(runs) == 1 and len({frozenset(map(_head, side.cells)) for side in claim.sides}) > 1
-        )
-        word = "undecided" if once or n < PROMPTS else _word(verdict)
-        notes += ["one training run of each head"] * once
+        ratio, low, high = bootstrap(every)
+        verdict = Verdict(claim, "undecided", "measured here", ratio, low, high, n, len(runs))
+        if len(runs) == 1 and _compares_heads(claim):
+            notes.append("one training run of each head")
+        elif n >= PROMPTS:
+            verdict = replace(verdict, word=_word(verdict))
         if claim.what in SPEEDS and document.get("kind", "cpu") != MACHINE:
-            notes += [f"on this machine: {word}"] * (word != "undecided")
-            word = "other hardware"
-        verdict = replace(verdict, word=word)
-    if theorem:
-        word = "differs" if claim.excluded_by else "agrees"
-        verdict = replace(verdict, word=word, evidence="theorem")
+            if verdict.word != "undecided":
+                notes.append(f"on this machine: {verdict.word}")
+            verdict = replace(verdict, word="other hardware")
+    if claim.excluded_by:
+        verdict = replace(verdict, word="differs", evidence="theorem")
+    elif claim.implied_by:
+        verdict = replace(verdict, word="agrees", evidence="theorem")
     return replace(verdict, note="; ".join(filter(None, notes)))
+
+
+def _compares_heads(claim: Claim) -> bool:
+    """Whether the sides differ in the trained heads that they decode with."""
+    return len({frozenset(map(_head, side.cells)) for side in claim.sides}) > 1
 
 
 def _again(claim: Claim, cells: Sequence[str]) -> list[Side]:

@@ -130,6 +130,7 @@ class Paper:
         figures: name -> what is drawn of them, see :mod:`specwb.lab.papers.curves`.
         constants: single numbers of the paper.
         heads: kinds of trained heads of the target that cells need.
+        evidence: comparisons of ours whose trained heads its claims may name.
         draft: "deep" where the draft model is the target's deep one.
         rounds: decoding steps of each prompt and cell; 0 where there are no cells.
         room: new tokens that there is room for behind a prompt, None for all that may be drafted.
@@ -149,6 +150,7 @@ class Paper:
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     heads: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     draft: str = ""
     rounds: int = 10
     room: int | None = None
@@ -200,26 +202,30 @@ def _read(path: Path) -> Paper:
         data.pop(unread, None)
     claims = data.pop("claims", [])
     try:
-        data["measure"] = _cells(data.get("measure", ()), names)
+        data["measure"] = _once(_cells(data.get("measure", ()), names))
         if "trained" in data:
             data["trained"] = _trained(data["trained"], names)
         data["figures"] = _named(data.get("figures", {}), names)
         data["drafters"] = _named(data.get("drafters", ()), names)
-        lists = ("contradictions", "drafters", "heads")
+        lists = ("contradictions", "drafters", "heads", "evidence")
         data |= {key: tuple(data[key]) for key in lists if key in data}
         paper = Paper(path.stem, claims=tuple(_claims(claims, names)), **data)
-        _check(paper)
+        _check(paper, [_read(path.with_stem(name)) for name in paper.evidence])
     except (KeyError, TypeError, ValueError) as error:
         raise PaperError(f"{path}: {error}") from error
     return paper
 
 
 def _cells(texts: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    """The cells that are written, each once."""
-    cells = dict.fromkeys(cell for text in texts for cell in expand(text, names))
+    """The cells that are written."""
+    cells = [cell for text in texts for cell in expand(text, names)]
     if wrong := [cell for cell in cells if not CELL.fullmatch(cell)]:
         raise PaperError(f"{wrong[0]!r} is no cell; write 'T=0 METHOD' or 'T=0 METHOD [HEAD]'")
     return tuple(cells)
+
+
+def _once(cells: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(cells))
 
 
 def _named(value: Any, names: Mapping[str, str]) -> Any:
@@ -239,7 +245,7 @@ def _trained(data: Mapping[str, Any], names: Mapping[str, str]) -> Trained:
         for name, own in zip(every, _repeated(settings, len(every)), strict=True):
             pairs = [x.split("=") for x in (data.get("common", ""), own) for x in x.split(",") if x]
             heads[name] = ",".join(f"{key}={value}" for key, value in dict(pairs).items())
-    return Trained(data["kind"], heads, _cells(data["measure"], names))
+    return Trained(data["kind"], heads, _once(_cells(data["measure"], names)))
 
 
 def _repeated(text: str, count: int) -> list[str]:
@@ -280,9 +286,11 @@ def _sides(value: Any, names: Mapping[str, str], index: int, count: int) -> tupl
     return (Side(_cells((every[index % len(every)],), names)),)
 
 
-def _check(paper: Paper) -> None:
+def _check(paper: Paper, others: Sequence[Paper]) -> None:
     """Check that every claim is about figures that exist, of cells that are measured."""
-    known = {*paper.measure, *(paper.trained.measure if paper.trained else ())}
+    known = set(paper.measure)
+    for other in (paper, *others):
+        known |= set(other.trained.measure if other.trained else ())
     for claim in paper.claims:
         if not FIGURE.fullmatch(claim.what):
             raise PaperError(f"claim {claim.text!r}: there is no figure {claim.what!r}")

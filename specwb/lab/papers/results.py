@@ -17,10 +17,12 @@ Document = dict[str, Any]
 
 
 def files(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[Path]:
-    """The files of a family's shipped results: of its own heads, then of trained ones."""
+    """The files of a family's shipped results: of its own heads, then of trained ones, those of
+    ``paper.evidence`` at the end."""
     folder = folder or data_dir() / "results"
     end = "-cpu" if paper.is_paper else ""
-    names = (f"{paper.name}-{family}{end}", f"{paper.name}-ablation-{family}")
+    names = [f"{paper.name}-{family}{end}"]
+    names += [f"{name}-ablation-{family}" for name in (paper.name, *paper.evidence)]
     return [path for name in names if (path := folder / f"{name}.json").exists()]
 
 
@@ -37,6 +39,12 @@ def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> li
         others = f"; there are of {' and '.join(has)}" if has else ""
         raise ArgumentError(f"there are no shipped results of {paper.name} on {family}{others}")
     return found
+
+
+def trained_results(paper: Paper, sha256: str) -> list[Document]:
+    """Read the shipped results of heads that were trained on the target with this checksum."""
+    found = [shipped(paper, family)[1:] for family in FAMILIES if files(paper, family)]
+    return [d for of in found for d in of if d["arguments"].get("sha256") == sha256]
 
 
 def verdicts(paper: Paper, documents: Sequence[Document]) -> list[Verdict]:
