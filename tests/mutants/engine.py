@@ -135,7 +135,7 @@ def levels_share_draws(patch):
 @killed_by("test_decoding_distribution.py: of_the_text_is replacement-plain")
 def siblings_share_a_draw(patch):
     """All children of a node are drawn with one uniform, so that they are one token."""
-    patch.edit(Levels._children, "columns[..., j]", "columns[..., 0]")
+    patch.edit(Levels.drawn, "u[..., j]", "u[..., 0]")
 
 
 @killed_by("test_decoding_distribution.py: of_the_text_is sps-plain")
@@ -174,7 +174,9 @@ def _with_replace(patch: Patch, function: Callable, old: str, new: str) -> None:
 @killed_by("test_decoding_distribution.py: of_the_text_is mcsd-top_p")
 def q_of_another_temperature(patch):
     """q is recorded at temperature 1, and the draft tokens were drawn at the decoding's own."""
-    patch.edit(Levels._children, "q.append(distribution)", "q.append(logits.float().softmax(-1))")
+    patch.edit(
+        Levels.drawn, "q.append(self.spread(own, 0.0))", "q.append(logits.float().softmax(-1))"
+    )
 
 
 @killed_by("test_decoding_distribution.py: of_the_text_is mcsd-plain")
