@@ -48,7 +48,6 @@ class Job:
     # :func:`specwb.rounds`
     layout: str = "tree"
     graphs: bool | None = None
-    target: Target | None = None  # the model that decodes, where it is not that of all jobs
 
 
 @dataclass
@@ -145,7 +144,7 @@ def measure(
     """Decode jobs one after another; yields each with its run before the next job is taken.
 
     Args:
-        target: the model of all jobs that name none.
+        target: the model of all jobs.
         jobs: what is decoded, in this order.
         steps: decoding steps of a job; texts then go on past their end, every step is timed, and
             where a job's tokens are too few for all its drafts a last step that may be cut is left
@@ -161,18 +160,17 @@ def measure(
     """
     begun: set[tuple] = set()
     for job in jobs:
-        model = job.target or target
         kind = id(job.method), job.sampling, job.layout
         if timed and warm and kind not in begun:
             begun.add(kind)
-            _warm_up(model, job, until, clock)
+            _warm_up(target, job, until, clock)
         began, before = time.monotonic(), watch.last if watch else 0.0
-        run = _decode(model, job, steps, until, clock, timed)
+        run = _decode(target, job, steps, until, clock, timed)
         if watch:
             run.probe = max(before, watch.probe())
             if watch.slow(run.probe) and time.monotonic() + run.seconds < watch.repeat_until:
                 before = watch.last
-                second = _decode(model, job, steps, until, clock, timed)
+                second = _decode(target, job, steps, until, clock, timed)
                 second.probe = max(before, watch.probe())
                 run = min(run, second, key=lambda one: one.probe)
                 run.again = True
