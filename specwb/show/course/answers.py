@@ -41,7 +41,7 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
 
 def with_intervals(values: Mapping[str, Sequence[float]], unit: str = "") -> str:
     """Write means over prompts with their 95 % intervals, as in ``pld: 1.16x (1.07-1.26)``."""
-    intervals = {name: ratio(figures, np.ones(len(figures))) for name, figures in values.items()}
+    intervals = {name: ratio(figures, [1.0] * len(figures)) for name, figures in values.items()}
     parts = (f"{name}: {x:.2f}{unit} ({a:.2f}-{b:.2f})" for name, (x, a, b) in intervals.items())
     return ", ".join(parts)
 

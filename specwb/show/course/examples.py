@@ -73,12 +73,12 @@ def lattices(texts: int = TEXTS) -> tuple[Target, list[Place], NGram]:
     from specwb.engine.decoding import decode
     from specwb.lab.evaluation.lattices import places
     from specwb.models.diffusion import load_diffusion
-    from specwb.models.load import load
+    from specwb.models.load import data_dir, load
     from specwb.models.questions import load_prompts
 
     lab = load("lab", dtype="float64", device="cpu")
     begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:texts]]
     written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS, eos=()).tokens
     ids = [begun[i] + written[i][: 4 + i % TEXTS] for i in range(len(begun))]
-    found = places(lab, load_diffusion(lab.heads / "diffusion", lab), ids)
-    return lab, found, NGram.load(lab.heads / "ngram" / "ngram.npz")
+    found = places(lab, load_diffusion(data_dir() / "lab" / "diffusion", lab), ids)
+    return lab, found, NGram.load(data_dir() / "lab" / "ngram" / "ngram.npz")

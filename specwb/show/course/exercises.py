@@ -140,8 +140,8 @@ def grade(name: str, solution: Callable[..., Any]) -> Grade:
     if not callable(solution):
         raise ExerciseError(f"{name}: hand in a function, got {solution!r}")
     row = exercises()[name]
-    facts = {"Fraction": Fraction, "F": Fraction, "product": product, "combinations": combinations}
-    facts |= {"exact": exact, "pairs": pairs, "trees": trees}
+    facts: dict[str, Any] = {"Fraction": Fraction, "F": Fraction, "exact": exact}
+    facts |= {"product": product, "combinations": combinations, "pairs": pairs, "trees": trees}
     exec(row.get("facts", ""), facts)
     problems = list(eval(row["problems"], facts))
     for tried, problem in enumerate(problems, 1):

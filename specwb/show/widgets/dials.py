@@ -45,7 +45,7 @@ def dial(option: Option, given: Any = None) -> Control | None:
         given: a value that must be within the control's range.
     """
     default, kinds = option.default, set(option.types)
-    row = {"label": option.name.replace("_", " "), "row": 1, "help": option.help}
+    row: dict[str, Any] = {"label": option.name.replace("_", " "), "row": 1, "help": option.help}
     if kinds == {bool}:
         return Control(default, **row)
     words: list[Any] = list(option.choices)
@@ -107,7 +107,7 @@ class Dials(Explorer):
     def __post_init__(self) -> None:
         self.scope = Microscope(stage="bonus")
         super().__post_init__()
-        self.children = (*self.children, self.scope)
+        self.set_trait("children", (*self.children, self.scope))
 
     def prepare(self) -> None:
         given = dict(self.options)
