@@ -377,7 +377,9 @@ def change_weights(model: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "change", [change_in_place, change_weights, lambda model: model.double()], ids=str
+    "change",
+    [change_in_place, change_weights, lambda model: model.double()],
+    ids=["in place", "replaced", "cast"],
 )
 def test_weights_that_have_changed_are_seen(change):
     model, ids = fresh(), torch.tensor([[1, 2, 3]])

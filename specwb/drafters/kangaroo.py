@@ -100,7 +100,7 @@ class KangarooDrafter(Levels):
         root = (base - begin[:, None])[:, :, None].expand(-1, -1, f.shape[-1])
         assert state.features is not None
         recent = state.features.gather(1, positions[:, :, None].expand(-1, -1, f.shape[-1]))
-        recent = recent.scatter(1, root, f)
+        recent = recent.to(f.dtype).scatter(1, root, f)
         extent = max(state.horizon, self.window)
         window = Place.behind(positions, extent, self.stack.dtype)
         return self.adapted(recent, window).gather(1, root)
@@ -118,7 +118,7 @@ class KangarooDrafter(Levels):
     def adapted(self, f: Tensor, place: Place) -> Tensor:
         """The adapter over the states ``f [B,m,H]`` at the exit."""
         if self.stack is None:
-            return self.head.layers[0](f)
+            return self.head.layers[0](f.to(self.target.dtype))
         return self.stack.run(f, place, self.cache)[0]
 
     def own_logits(self, hidden: Tensor) -> Tensor:

@@ -398,9 +398,9 @@ class Stack:
             return None
         if self._compiled is None:
             self._compiled = kernels.Layers(self) if kernels.fits(self) else False
-        if not self._compiled or (attended is None and self.layers[first].norm1 is None):
-            return None
-        return self._compiled
+        layer = self.layers[first]
+        reads_x = layer.norm1 is not None and layer.qkv.shape[1] == x.shape[-1]
+        return self._compiled if self._compiled and (reads_x or attended is not None) else None
 
     def selected(
         self, states: dict[int, Tensor], x: Tensor, features: Sequence[int]

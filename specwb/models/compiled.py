@@ -291,8 +291,8 @@ def _layers(
                     reads = attended if i == layers[0] and len(attended) else normed
                     if not is_ready and (i > layers[0] or len(attended) == 0):
                         _norm(x, norms[i, 0], numbers[0], normed)
-                    w, a, b = weights[i, 0], u * dim, (u + 1) * dim
-                    _product(like, size, w, width, a, b, reads.ctypes.data, n, to, across)
+                    w, columns, a, b = weights[i, 0], reads.shape[1], u * dim, (u + 1) * dim
+                    _product(like, size, w, columns, a, b, reads.ctypes.data, n, to, across)
                     for t in range(n):
                         _query_or_entry(
                             out[t, :dim], u, t, i, heads, kv, size, (rows[t], slots[t]),
@@ -470,6 +470,7 @@ def fits(stack: Any) -> bool:
             and (layer.qkv_bias is None) == (first.qkv_bias is None)
             and (layer.qk_norm is None) == (first.qk_norm is None)
             and layer.feeds_forward == first.feeds_forward
+            and (layer is first or layer.qkv.shape[1] == len(first.o.weight))
         )
 
     return all(map(alike, stack.layers))
@@ -565,9 +566,7 @@ class Layers:
             for table in stack._table(None, cache.capacity)
         )
         reads = (
-            _NO_ROWS
-            if attended is None
-            else attended.float().reshape(n, width).contiguous().numpy()
+            _NO_ROWS if attended is None else attended.float().reshape(n, -1).contiguous().numpy()
         )
         data = cache.data if cache.data.dtype == torch.float32 else cache.data.view(torch.uint16)
         threads = (

@@ -152,6 +152,22 @@ def test_greedy_texts_are_plain_decodings_in_every_number_type(dtype, options):
     assert specwb.decode(target, prompts, method, max_new_tokens=60).tokens == plain.tokens
 
 
+@pytest.fixture(scope="module", params=DTYPES, ids=str)
+def lab(request):
+    target = specwb.load("lab", dtype=request.param)
+    prompts = [[5, 6, 7, 8], [100, 200, 300, 44, 1, 2]]
+    return target, prompts, specwb.decode(target, prompts, "ar", max_new_tokens=24, eos=())
+
+
+@pytest.mark.parametrize("key", [key for key in specwb.METHODS if key != "ar"])
+def test_every_methods_greedy_text_is_plain_decodings(lab, key):
+    """Of the shipped family, whose heads draft something here."""
+    target, prompts, plain = lab
+    out = specwb.decode(target, prompts, key, max_new_tokens=24, eos=())
+    assert out.tokens == plain.tokens
+    assert out.mean_tokens_per_step > 1.1
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 13, 20])
 def test_products_compared_with_float64(dtype, tokens):
