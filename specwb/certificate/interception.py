@@ -366,10 +366,10 @@ def _replace(functions: list[Any], changes: dict[int, Any], must: set[int]) -> l
         kind = type(holder)
         if _id(holder) in ours or kind is types.FrameType:
             continue
-        if kind is dict:
-            for key, value in list(holder.items()):
+        if issubclass(kind, dict):
+            for key, value in list(dict.items(holder)):
                 if _id(value) in changes:
-                    holder[key] = new(value)
+                    dict.__setitem__(holder, key, new(value))
         elif kind is list:
             holder[:] = map(new, holder)
         elif kind is types.CellType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 
@@ -30,13 +31,9 @@ FEW = replace(read_paper("mcsd"), measure=CELLS, claims=(), rounds=4)
 
 @pytest.fixture
 def models():
-    target = tiny.target()
-    return Models(replace_tokenizer(target), tiny.draft("llama", 0.05))
-
-
-def replace_tokenizer(target):
+    target = copy.copy(tiny.target())  # which all tests share
     target.tokenizer = tiny.tokenizer(WORDS)
-    return target
+    return Models(target, tiny.draft("llama", 0.05))
 
 
 def settings(path, **changes) -> Settings:
