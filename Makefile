@@ -1,9 +1,8 @@
 # make run: set up and compare the methods on SmolLM2-135M, which is downloaded once (93 MB); where
 #   it cannot be had, on the lab family, which comes with the project.
-# make test: set up and run the quick tests and notebooks; of tests with many cases, some.
+# make test: set up and run the tests that are not slow, and the quick notebooks.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
-#   models, a browser, every notebook. make test-ci: the part of the others that continuous
-#   integration adds to make test.
+#   models, a browser, every notebook. make test-ci: the others without what takes minutes by itself.
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make prove: the machine-checked proofs in theory/coq, where Coq is installed.
 # make slides: slides of the lessons, without code, in build/slides.
@@ -35,13 +34,13 @@ run: $(STAMP)
 	fi && echo "to learn how this works: make lab opens lesson 1, one speculative step"
 
 test: $(STAMP)
-	$(PYTEST) -m "not slow and not thinned"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(STAMP)
-	$(PYTEST) -m "slow or thinned"
+	$(PYTEST) -m slow
 
 test-ci: $(STAMP)
-	$(PYTEST) -m "(slow or thinned) and not rare"
+	$(PYTEST) -m "slow and not rare"
 
 test-all: test test-slow
 

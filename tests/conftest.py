@@ -5,10 +5,7 @@ depends on it."""
 from __future__ import annotations
 
 import os
-import re
 import sys
-import zlib
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -80,56 +77,6 @@ LONGEST = (
     "test_kernels.py",
 )
 
-# tests of many cases: make test runs about one of so many, make test-ci a quarter of the others,
-# make test-all all of them. Which goes by a checksum of their names; counted off, it would be the
-# same of three kinds every time.
-THINNED = {
-    "test_protocol.py": 10,
-    "test_decoding_distribution.py": 10,
-    "test_hf.py": 10,
-    "test_architectures.py": 10,
-    "test_falcon_drafts.py": 5,
-    "test_diffuspec_drafts.py": 10,
-    "test_easyspec_drafts.py": 3,
-    "test_kangaroo_drafts.py": 3,
-    "test_fuzzy.py": 3,
-    "test_kernels.py": 10,
-    "test_graphs.py": 10,
-    "test_traces.py": 6,
-    "test_invalid_distribution.py": 3,
-    "test_heads.py": 5,
-    "test_cli.py": 3,
-    "test_prompts.py": 3,
-    "test_eagle.py": 3,
-    "test_certify.py": 12,
-    "test_decisions.py": 10,
-    "test_explorer_numbers.py": 6,
-    "test_lessons.py": 6,
-    "test_mcsd_ti.py": 3,
-    "test_stopping_drafts.py": 3,
-    "test_run.py": 3,
-    "test_compare.py": 6,
-    "test_pictures.py": 3,
-    "test_generate.py": 6,
-    "test_dials.py": 14,
-    "test_explorers.py": 6,
-    "test_word_drafts.py": 6,
-    "test_refused_settings.py": 5,
-}
-FEW = 4  # cases that are never thinned
-# of these a case of every method or rule, the first word of its name, is in one of the two
-EXACT = (
-    "test_protocol.py",
-    "test_decoding_distribution.py",
-    "test_decisions.py",
-    "test_kernels.py",
-    "test_certify.py",
-)
-
-
-def function_of(item: pytest.Item) -> tuple[Path, str]:
-    return item.path, getattr(item, "originalname", item.name)
-
 
 @pytest.fixture(autouse=True)
 def _seeded():
@@ -137,19 +84,6 @@ def _seeded():
 
 
 def pytest_collection_modifyitems(config, items):
-    quick = [item for item in items if not item.get_closest_marker("slow")]
-    of_test = Counter(map(function_of, quick))
-    first = {function_of(item): item for item in reversed(quick)}
-    kinds = set()
-    for item in quick:
-        many = of_test[function_of(item)] > FEW and item is not first[function_of(item)]
-        number, every = zlib.crc32(item.name.encode()), THINNED.get(item.path.name, 1)
-        kind = *function_of(item), re.split(r"[-:\]]", item.name.partition("[")[2])[0]
-        if many and number % every:
-            item.add_marker(pytest.mark.thinned)
-            if number // every % 4 and (kind in kinds or item.path.name not in EXACT):
-                item.add_marker(pytest.mark.rare)
-        kinds.add(kind)
     if not torch.cuda.is_available():
         without = [item for item in items if item.get_closest_marker("cuda")]
         config.hook.pytest_deselected(items=without)

@@ -370,14 +370,14 @@ def _replace(functions: list[Any], changes: dict[int, Any], must: set[int]) -> l
             for key, value in list(dict.items(holder)):
                 if _id(value) in changes:
                     dict.__setitem__(holder, key, new(value))
-        elif kind is list:
+        elif issubclass(kind, list):
             holder[:] = map(new, holder)
         elif kind is types.CellType:
             holder.cell_contents = new(holder.cell_contents)
         elif kind is functools.partial:
             inside = holder.func, holder.args, holder.keywords, holder.__dict__
             holder.__setstate__((new(inside[0]), tuple(map(new, inside[1])), *inside[2:]))
-        elif kind is tuple:
+        elif issubclass(kind, tuple):
             for i, value in enumerate(holder):
                 if _id(value) in changes:
                     _put_in(holder, i, new(value))

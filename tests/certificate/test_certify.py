@@ -39,8 +39,9 @@ ALWAYS += ("own_random", "listed_before", "exponential_of_1_minus_u", "gumbel_so
 
 
 def _marks(name, verdict):
-    whole = (verdict == LOSSLESS and name not in ALWAYS) or name == "until_it_fits"
-    return pytest.param(name, marks=[pytest.mark.slow] if whole else [])
+    whole = verdict == LOSSLESS or name == "until_it_fits"
+    marks = [pytest.mark.slow, pytest.mark.rare] if whole else [pytest.mark.slow]
+    return pytest.param(name, marks=[] if name in ALWAYS else marks)
 
 
 @pytest.mark.parametrize("name", [_marks(x, one.verdict) for x, one in verifiers.TABLE.items()])
@@ -79,7 +80,13 @@ def test_a_function_handed_over_gets_the_same_verdict(name):
     assert result.verdict == one.verdict, result
 
 
-@pytest.mark.parametrize("name", VERIFIERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if i % 7 == 0 else [pytest.mark.slow])
+        for i, name in enumerate(VERIFIERS)
+    ],
+)
 def test_known_verifiers_get_their_verdict(name):
     one = VERIFIERS[name]
     result = certify(one.verify, one.draw, logits=one.logits, seconds=BUSY)
@@ -222,6 +229,7 @@ LIKE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("like", "function", "draw", "verdict"), LIKE, ids=lambda x: x if isinstance(x, str) else ""
 )

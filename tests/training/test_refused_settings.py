@@ -51,8 +51,6 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("full=1.5", "diffusion: full must be a number in [0, 1], got 1.5"),
         ("decay=0", "diffusion: decay must be a number in (0, 1], got 0"),
         ("vocabulary=9", "diffusion: vocabulary is of models that begin with start=target"),
-        ("reads=1", "diffusion: reads is of models that begin with start=target"),
-        ("start=target,reads=7", "reads must be at most the target's 6 layers, got 7"),
         ("start=nowhere", "start must be one of draft, none, target, got 'nowhere'"),
         ("start=target,layers=7", "layers must be at most the target's 6 with start=target, got 7"),
         ("hidden=30,heads=4", "diffusion: hidden=30 must be a multiple of twice heads=4"),
