@@ -219,8 +219,7 @@ def _cpu_dtype(tensors: list, card: dict, device: torch.device, name: str) -> to
     if not (large and fast_bfloat16(device) and (in_bfloat16 or gguf.is_coarse(card))):
         return torch.float32
     reading.logger.warning(
-        "%s: in bfloat16, which is faster here; methods and plain decoding write the same greedy "
-        "text to the last token in dtype=float32 only",
+        "%s: in bfloat16, which is faster here; without rounding its weights in dtype=float32",
         name,
     )
     return torch.bfloat16
