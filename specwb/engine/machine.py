@@ -218,7 +218,9 @@ def commit() -> str:
         changed = bool(head) and bool(git("status", "--porcelain", "--untracked-files=no"))
     except OSError:  # no git here
         return "unknown"
-    return head + "+" * changed if head else "unknown"
+    if not head:
+        return "unknown"
+    return f"{head}+" if changed else head
 
 
 def notes(facts: dict[str, Any]) -> list[str]:
@@ -228,8 +230,9 @@ def notes(facts: dict[str, Any]) -> list[str]:
     """
     runs, disturbed, again = facts["runs"], facts["disturbed"], facts["measured_again"]
     threads, cpus = facts["threads"], facts["cpus"]
+    computing = f"{threads} threads" if threads > 1 else "1 thread"
     summary = (
-        f"machine: {threads} thread{'s' * (threads > 1)} on {cpus} CPUs; {disturbed} of {runs} "
+        f"machine: {computing} on {cpus} CPUs; {disturbed} of {runs} "
         "decodings were disturbed (a short computation timed next to them took over "
         f"{SLOW:g} times its usual time), and {again} measured again"
     )
