@@ -382,6 +382,12 @@ def _replace(functions: list[Any], changes: dict[int, Any], must: set[int]) -> l
                 if _id(value) in changes:
                     _put_in(holder, i, new(value))
         else:
+            # since Python 3.11 an object's attributes are in no dictionary before it is asked for
+            attributes = getattr(holder, "__dict__", None)
+            if type(attributes) is dict:
+                for key, value in list(attributes.items()):
+                    if _id(value) in changes:
+                        attributes[key] = new(value)
             held += [repr(x) for x in gc.get_referents(holder) if _id(x) in must]
     return held
 

@@ -9,8 +9,10 @@ import random as rnd
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import biased
 import numpy as np
@@ -78,6 +80,30 @@ def test_a_function_handed_over_gets_the_same_verdict(name):
     few = instances(one.draw)[:3]
     result = certify(one.function, one.draw, cases=few, seconds=BUSY)
     assert result.verdict == one.verdict, result
+
+
+class Holder:
+    def __init__(self, draw):
+        self.draw = draw
+
+
+class Pair(NamedTuple):
+    name: str
+    draw: object
+
+
+def test_generators_that_others_hold_do_not_prevent_a_certificate():
+    """Libraries such as numba hold Python's generator in dictionaries, pairs and attributes."""
+    holders = [Holder(random.random), Pair("draw", random.random)]
+    holders += [defaultdict(list, draw=random.random)]
+    few = instances("chain")[:2]
+    assert certify(token_rejection, cases=few, seconds=BUSY).verdict == LOSSLESS
+    assert holders[0].draw is holders[1].draw is random.random
+
+    def verify(p, q, drafts):
+        return [*drafts, 0] if holders[0].draw() < 2 else [0]
+
+    assert certify(verify, cases=few, seconds=BUSY).verdict == BIASED
 
 
 @pytest.mark.parametrize(
