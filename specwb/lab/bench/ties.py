@@ -8,8 +8,10 @@ are right then. Texts that part anywhere else are an error of the method.
 How far rounding moves logits depends on the model, so it is measured on the texts themselves: the
 target scores the plain text token by token and again in one forward pass (teacher forcing). Let d
 be the largest change of the difference of the two best logits, over all places of the texts that
-part. Texts part at a near-tie where plain decoding's logits of both tokens are its best up to
-1.5 d; a method's own forward passes may round a little worse than these two.
+part, or one rounding of the largest logit in the number type where that is more: the compiled pass
+of the CPU rounds both alike, and the library does not round as it does. Texts part at a near-tie
+where plain decoding's logits of both tokens are its best up to 1.5 d; a method's own forward passes
+may round a little worse than these two.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from specwb.engine.decoding import rounds
 from specwb.models.target import Target
 
 SLACK = 1.5
+SUMMED = 2.0**-15
+"""Relative error of a logit whose products are summed in float32: 256 roundings."""
 Pair = tuple[Sequence[int], list[int]]
 """Token ids of a prompt, and of the text that plain decoding wrote after it."""
 
@@ -67,7 +71,8 @@ def agreements(
         if not parting:
             continue
         logits = stepwise_logits(target, prompt, text)
-        moved = max(moved, rounding(target, prompt, text, logits))
+        rounded = max(torch.finfo(target.dtype).eps, SUMMED) * float(logits.abs().max())
+        moved = max(moved, rounding(target, prompt, text, logits), rounded)
         for name, other in parting.items():
             gaps[name].append(_gap(text, other, logits))
     margin = SLACK * moved
