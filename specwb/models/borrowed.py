@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 from specwb.core.errors import SpecwbError
 from specwb.core.files import home, table
 from specwb.models.checkpoint import HeadError
-from specwb.models.folder import LoadError
+from specwb.models.folder import BUILDING, LoadError
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.target import Target
 from specwb.models.words import spread
@@ -43,7 +43,7 @@ def borrowed(source: str | Path, target: Target) -> Target:
     adapter = load_kangaroo(source, target)
     if adapter.adapter != "layer":
         raise HeadError(f"{source}: a draft model has whole layers, this is an adapter without")
-    with torch.device("meta"):
+    with BUILDING, torch.device("meta"):
         net = LlamaForCausalLM(adapter.config)
     net.model.layers, net.model.norm = adapter.layers, adapter.norm
     net.model.rotary_emb = adapter.rotary_emb

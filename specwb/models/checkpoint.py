@@ -18,6 +18,7 @@ from specwb.core import files
 from specwb.core.files import foreign, table, weights_hash
 from specwb.models import smol
 from specwb.models.folder import (
+    BUILDING,
     SAFE,
     LoadError,
     any_key,
@@ -56,7 +57,8 @@ def opened(
     wanted: Callable[[str], bool] = any_key,
 ) -> Iterator[Stored]:
     """Reads a head's folder, local or the hub's, and checks that it is for this target. What is
-    found wrong with it while it is open is raised as a HeadError that names the folder.
+    found wrong with it while it is open is raised as a HeadError that names the folder. Meanwhile no
+    other thread builds a model (:data:`specwb.models.folder.BUILDING`).
 
     Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger than
     its heads.
@@ -64,7 +66,8 @@ def opened(
     where: Path | None = None
     try:
         where, _ = folder_of(source, names, wanted)
-        yield _read(where, target, names, wanted)
+        with BUILDING:
+            yield _read(where, target, names, wanted)
     except LoadError as error:
         named = where is None or str(error).startswith(str(where))
         raise HeadError(str(error) if named else f"{where}: {error}") from error

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import torch
 
-from specwb.models.folder import LoadError, weight_files
+from specwb.models.folder import BUILDING, LoadError, weight_files
 
 NUMBER_TYPES = {
     "float32": torch.float32,
@@ -205,6 +205,6 @@ def parameters(config: Any) -> int:
     """The number of weights of a model with this config; tied ones count once."""
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with BUILDING, torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return sum(weight.numel() for weight in model.parameters())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,12 @@ SMALL = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 """What is fetched beside weights: settings, cards, tokenizers, chat templates."""
 PATIENCE = 5.0  # seconds until the hub must have answered
 
+BUILDING = threading.RLock()
+"""Held while a model is built or read. The library then replaces functions of its own and of torch
+(``tie_weights``, ``init_weights``, ``torch.linspace``) and torch's default number type for the
+whole process, and two threads that build at once would each put back what the other had
+replaced."""
+
 HUB = ("revision", "token", "cache_dir", "local_files_only")
 """Arguments of the library's that say how files are had from the hub."""
 
@@ -38,21 +45,23 @@ class LoadError(SpecwbError, ValueError):
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leaves out the transformers library's own messages and progress bars."""
+    """Leaves out the transformers library's own messages and progress bars, in one thread at a time
+    (:data:`BUILDING`)."""
     from transformers import modeling_gguf_pytorch_utils as reader
     from transformers.utils import logging
 
-    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        # the reader of GGUF files has a bar that no setting turns off
-        with patch.dict(vars(reader), tqdm=lambda tensors, **_: tensors):
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+    with BUILDING:
+        bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        try:
+            # the reader of GGUF files has a bar that no setting turns off
+            with patch.dict(vars(reader), tqdm=lambda tensors, **_: tensors):
+                yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
 
 
 def any_key(key: str) -> bool:

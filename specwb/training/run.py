@@ -19,6 +19,7 @@ from torch import Tensor
 from specwb.core.files import HEAD, claim, home, table, whole_folder
 from specwb.engine.work import check_work
 from specwb.models.checkpoint import round_to_int8
+from specwb.models.folder import BUILDING
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, first_process, process_rows, say
@@ -162,7 +163,8 @@ def train_head(
     out, text_seed = home(out), seed if text_seed is None else text_seed
     made_by = RECIPES[kind](target, checked.head)
     torch.manual_seed(seed)
-    head = made_by.make(data, mixture).to(target.device)
+    with BUILDING:
+        head = made_by.make(data, mixture).to(target.device)
     facts = {**checked.flat, **made_by.settings}
     if made_by.own_loss:
         facts = {n: v for n, v in facts.items() if n not in Objective.__dataclass_fields__}

@@ -1,4 +1,5 @@
-"""What a target keeps of the files beside it, and how it reads long prompts."""
+"""What a target keeps of the files beside it, how it is loaded in threads, and how it reads long
+prompts."""
 
 from __future__ import annotations
 
@@ -6,13 +7,22 @@ import copy
 import os
 import pickle
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
+import torch
+from torch import nn
+from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers.initialization import TORCH_INIT_FUNCTIONS
 
 import specwb
 from specwb.models import target as target_module
+from specwb.models.diffusion import build, load_diffusion
+from specwb.models.eagle import EagleHead, eagle_config, load_eagle
 
 
 @pytest.fixture
@@ -61,6 +71,101 @@ def test_copies_and_pickled_targets_read_for_themselves(tmp_path):
         assert again is not first
         assert read.times == times
     assert target.loaded("head", tmp_path, read) is first
+
+
+# ---------------------------------------------------------------------------- loading in threads
+
+
+PATCHED = [
+    *((PreTrainedModel, name) for name in ("tie_weights", "init_weights")),
+    (torch, "linspace"),
+    *((nn.init, name) for name in TORCH_INIT_FUNCTIONS),
+]
+"""Functions that the library replaces for the whole process while it builds a model."""
+
+
+@pytest.fixture
+def slowly(monkeypatch) -> Iterator[threading.Event]:
+    """A Llama takes a tenth of a second to be made, so that threads that make one overlap; set when
+    the first is being made. Whatever a thread leaves replaced is put back after the test."""
+    make, begun = LlamaForCausalLM.__init__, threading.Event()
+
+    def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        begun.set()
+        time.sleep(0.1)
+        make(self, *args, **kwargs)
+
+    monkeypatch.setattr(LlamaForCausalLM, "__init__", init)
+    for place, name in PATCHED:
+        monkeypatch.setattr(place, name, getattr(place, name))
+    dtype = torch.get_default_dtype()
+    yield begun
+    torch.set_default_dtype(dtype)
+
+
+def state() -> list[Any]:
+    """What a thread may leave replaced."""
+    functions = [getattr(place, name) for place, name in PATCHED]
+    return [*functions, torch.get_default_dtype()]
+
+
+def in_threads(loads: list[Callable[[], Any]]) -> list[Any]:
+    """What each of the loads returned, or its error; each ran in a thread of its own."""
+    results: dict[int, Any] = {}
+
+    def work(i: int) -> None:
+        try:
+            results[i] = loads[i]()
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(loads))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    return [results[i] for i in range(len(loads))]
+
+
+def test_loading_in_several_threads_leaves_the_library_as_it_was(tmp_path, slowly):
+    original = state()
+    model = tiny.build("llama", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path / "target")
+    tiny.tokenizer(tiny.WORDS).save_pretrained(tmp_path / "target")
+    target = specwb.load(tmp_path / "target")
+    build(model.config, mask_id=tiny.MASK).save(tmp_path / "diffusion")
+    loads = [
+        lambda: specwb.load(tmp_path / "target", dtype="float32").model,
+        lambda: load_diffusion(tmp_path / "diffusion", target).net,
+        lambda: specwb.load(tmp_path / "target", dtype="bfloat16").model,
+        lambda: load_diffusion(tmp_path / "diffusion", target).net,
+    ]
+    alone = [load() for load in loads]
+    together = in_threads(loads)
+    assert state() == original
+    for one, other in zip(alone, together, strict=True):
+        assert isinstance(other, nn.Module), other
+        assert other.lm_head.weight is other.model.embed_tokens.weight
+        assert (one.dtype, one.state_dict().keys()) == (other.dtype, other.state_dict().keys())
+        for key, weight in one.state_dict().items():
+            assert torch.equal(weight, other.state_dict()[key]), key
+
+
+def test_a_head_is_not_rounded_while_a_target_in_bfloat16_is_loaded(tmp_path, slowly):
+    tiny.build("llama").save_pretrained(tmp_path / "target")
+    tiny.tokenizer(tiny.WORDS).save_pretrained(tmp_path / "target")
+    target = tiny.target()
+    EagleHead(eagle_config(target), 32).save(tmp_path / "head")
+    alone = load_eagle(tmp_path / "head", target).state_dict()
+    slowly.clear()
+    loads = [
+        lambda: specwb.load(tmp_path / "target", dtype="bfloat16"),
+        lambda: slowly.wait() and load_eagle(tmp_path / "head", target).state_dict(),
+    ]
+    _, together = in_threads(loads)
+    assert isinstance(together, dict), together
+    assert all(torch.equal(weight, together[key]) for key, weight in alone.items())
 
 
 # ------------------------------------------------------------------------------- parts of prompts
