@@ -57,8 +57,8 @@ def opened(
     wanted: Callable[[str], bool] = any_key,
 ) -> Iterator[Stored]:
     """Reads a head's folder, local or the hub's, and checks that it is for this target. What is
-    found wrong with it while it is open is raised as a HeadError that names the folder. Meanwhile no
-    other thread builds a model (:data:`specwb.models.folder.BUILDING`).
+    found wrong with it while it is open is raised as a HeadError that names the folder. Meanwhile
+    no other thread builds a model (:data:`specwb.models.folder.BUILDING`).
 
     Of a safetensors file only ``wanted`` keys are read: a whole model may be many times larger than
     its heads.

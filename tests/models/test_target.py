@@ -161,7 +161,7 @@ def test_a_head_is_not_rounded_while_a_target_in_bfloat16_is_loaded(tmp_path, sl
     slowly.clear()
     loads = [
         lambda: specwb.load(tmp_path / "target", dtype="bfloat16"),
-        lambda: slowly.wait() and load_eagle(tmp_path / "head", target).state_dict(),
+        lambda: slowly.wait(60) and load_eagle(tmp_path / "head", target).state_dict(),
     ]
     _, together = in_threads(loads)
     assert isinstance(together, dict), together
