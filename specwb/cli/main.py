@@ -19,6 +19,7 @@ from specwb.cli.check import check
 from specwb.cli.compare import compare
 from specwb.cli.evaluate import evaluate
 from specwb.cli.generate import generate
+from specwb.cli.measure import measure
 from specwb.cli.methods import list_methods
 from specwb.cli.reproduce import reproduce
 from specwb.cli.shared import Commands, errors, whole
@@ -63,6 +64,7 @@ app.command()(check)
 app.command()(evaluate)
 app.command()(sweep)
 app.command()(train)
+app.command()(measure)
 app.command()(reproduce)
 
 

@@ -113,7 +113,7 @@ class DeepRecipe(Recipe):
         return {name for name in names if "embed" in name or "lm_head" in name}
 
     def levels(
-        self, head: DeepDraft, outputs: TargetOutputs, depth: int | None = None
+        self, head: DeepDraft, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
     ) -> Iterator[Level]:
         yield Level(head(outputs.ids), head.net.lm_head, 0)
 

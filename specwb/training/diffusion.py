@@ -207,18 +207,27 @@ class DiffusionRecipe(Recipe):
         names = [name for name, _ in head.named_parameters()]
         return {name for name in names if "embed" in name or "lm_head" in name}
 
+    def stride(self, head: DiffusionModel) -> int:
+        return self.measured_levels
+
     def levels(
-        self, head: DiffusionModel, outputs: TargetOutputs, depth: int | None = None
+        self,
+        head: DiffusionModel,
+        outputs: TargetOutputs,
+        depth: int | None = None,
+        offset: int = 0,
     ) -> Iterator[Level]:
         """Yields the predictions of fully masked blocks by position, as drafting makes them."""
         k = depth or self.measured_levels
         rows, length = outputs.ids.shape
-        blocks = (length - 1) // k
+        first = 1 + offset
+        blocks = (length - first) // k
         masked = torch.ones(rows, blocks, k - 1, dtype=torch.bool, device=outputs.ids.device)
-        text_states, block_states = self.states(head, outputs, 1, k, masked)
-        yield Level(text_states[:, : blocks * k : k], head.net.lm_head, 0, stride=k)
+        text_states, block_states = self.states(head, outputs, first, k, masked)
+        text_states = text_states[:, offset : offset + blocks * k : k]
+        yield Level(text_states, head.net.lm_head, offset, stride=k)
         for j in range(1, k):
-            yield Level(block_states[:, :, j - 1], head.net.lm_head, j, stride=k)
+            yield Level(block_states[:, :, j - 1], head.net.lm_head, offset + j, stride=k)
 
     def training_levels(
         self, head: DiffusionModel, outputs: TargetOutputs, moment: Moment

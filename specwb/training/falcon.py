@@ -152,13 +152,18 @@ class FalconRecipe(Recipe):
         first, last = self.settings["glance"], self.settings["glance_end"]
         return first + (last - first) * progress
 
+    def stride(self, head: FalconHead) -> int:
+        return head.k
+
     def levels(
-        self, head: FalconHead, outputs: TargetOutputs, depth: int | None = None
+        self, head: FalconHead, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
     ) -> Iterator[Level]:
+        # as in training, ``offset`` of the text's first pairs are left out
         k, output = head.k, head.output(self.target.backbone.lm_head)
         depth = depth or k * self.settings["unroll"]
-        length = outputs.ids.shape[1]
-        pairs = _full_blocks(k, outputs.embedded[:, 1:], outputs.features[:, :-1])
+        length = outputs.ids.shape[1] - offset
+        embedded, features = outputs.embedded[:, 1 + offset :], outputs.features[:, offset:-1]
+        pairs = _full_blocks(k, embedded, features)
         unrolled = head.unroll(*pairs, -(-depth // k))
         d = 0
         for step, hidden in enumerate(unrolled):
@@ -167,7 +172,7 @@ class FalconRecipe(Recipe):
                 # the last block predicts beyond the text
                 in_text = len(range(first + k, length, k))
                 states = hidden[:, first::k][:, :in_text]
-                yield Level(head.last(states), output, first + k, states, k)
+                yield Level(head.last(states), output, offset + first + k, states, k)
                 d += 1
 
     def training_levels(

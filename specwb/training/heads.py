@@ -9,6 +9,7 @@ target's own distribution at every position, level by level:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -56,11 +57,13 @@ RECIPES: dict[str, type[Recipe]] = {
 
 
 @torch.no_grad()
-def target_outputs(target: Target, ids: Tensor, features: tuple[int, ...]) -> TargetOutputs:
+def target_outputs(
+    target: Target, ids: Tensor, features: tuple[int, ...], fast: bool = True
+) -> TargetOutputs:
     """What the frozen target computes from texts ``ids [B, L]``, by the library's own forward.
 
     ``features`` are the hidden states that a head reads, numbered as in
-    :mod:`specwb.models.backbone`."""
+    :mod:`specwb.models.backbone`; ``fast``: in bfloat16 where the processor has it."""
     inner, modules = target.decoder
     states: dict[int, Tensor] = {}
     hooks = [
@@ -68,21 +71,21 @@ def target_outputs(target: Target, ids: Tensor, features: tuple[int, ...]) -> Ta
         for i in sorted({i for i in features if i > 0})
     ]
     try:
-        with autocast(ids.device):
+        with autocast(ids.device) if fast else nullcontext():
             normed = inner(input_ids=ids, use_cache=False).last_hidden_state
     finally:
         for hook in hooks:
             hook.remove()
     states |= {0: target.backbone.embed(ids), -1: normed}
     read = torch.cat([states[i] for i in features], -1) if features else normed[:, :, :0]
-    head = partial(_logits, target, normed.dtype)
+    head = partial(_logits, target, normed.dtype, fast)
     return TargetOutputs(ids, states[0].float(), read.float(), normed.float(), head)
 
 
 @torch.no_grad()
-def _logits(target: Target, dtype: torch.dtype, normed: Tensor) -> Tensor:
+def _logits(target: Target, dtype: torch.dtype, fast: bool, normed: Tensor) -> Tensor:
     """``[.., H] -> [.., V]``, in the number type that the target computes in."""
-    with autocast(normed.device):
+    with autocast(normed.device) if fast else nullcontext():
         return target.backbone.called_head(normed.to(dtype))
 
 

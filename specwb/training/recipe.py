@@ -262,11 +262,16 @@ class Recipe:
         raise NotImplementedError
 
     def levels(
-        self, head: Any, outputs: TargetOutputs, depth: int | None = None
+        self, head: Any, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
     ) -> Iterator[Level]:
         """What the head predicts, level by level; ``depth``: their number, where the head can draft
-        deeper than it is trained."""
+        deeper than it is trained. The levels of all offsets below :meth:`stride` together are for
+        all positions."""
         raise NotImplementedError
+
+    def stride(self, head: Any) -> int:
+        """The distance between the positions of a measured level."""
+        return 1
 
     def training_levels(self, head: Any, outputs: TargetOutputs, moment: Moment) -> Iterator[Level]:
         """The levels that the loss of one step is taken of."""
@@ -362,7 +367,7 @@ class MedusaRecipe(Recipe):
         return {f"{i}.{head.blocks}.weight" for i in range(head.heads)}
 
     def levels(
-        self, head: MedusaHeads, outputs: TargetOutputs, depth: int | None = None
+        self, head: MedusaHeads, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
     ) -> Iterator[Level]:
         length, lm_head = outputs.features.shape[1], self.target.backbone.lm_head
         for i in range(head.heads):
@@ -409,7 +414,7 @@ class EagleRecipe(Recipe):
         return head
 
     def levels(
-        self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None
+        self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
     ) -> Iterator[Level]:
         # pair i: the state of position i and token i + 1; what comes out stands for the state of
         # position i + 1
@@ -533,7 +538,11 @@ class KangarooRecipe(Recipe):
         return 1
 
     def levels(
-        self, head: KangarooAdapter, outputs: TargetOutputs, depth: int | None = None
+        self,
+        head: KangarooAdapter,
+        outputs: TargetOutputs,
+        depth: int | None = None,
+        offset: int = 0,
     ) -> Iterator[Level]:
         output = head.output(self.target.backbone.lm_head)
         yield Level(head.last(head(outputs.features)), output, 0)
