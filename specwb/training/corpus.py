@@ -48,6 +48,7 @@ class Corpus:
         manifest: what the model card lists of each source.
         sha256: of all text.
         counted: of conversations, which of the training tokens are an assistant's; None for all.
+        held_out_counted: the same of the tokens that are held out.
     """
 
     train: dict[str, np.ndarray]
@@ -55,6 +56,14 @@ class Corpus:
     manifest: list[dict[str, Any]]
     sha256: str
     counted: dict[str, np.ndarray] | None = None
+    held_out_counted: dict[str, np.ndarray] | None = None
+
+    @property
+    def measured(self) -> str:
+        """What is measured of the held-out text, and which: up to three sources are named."""
+        what = "texts" if self.held_out_counted is None else "answers of conversations"
+        names = dict.fromkeys(entry["source"] for entry in self.manifest if entry["held_out"])
+        return f"held-out {what}" + (f", {', '.join(names)}" if 0 < len(names) <= 3 else "")
 
     def batch(
         self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
@@ -84,10 +93,19 @@ class Corpus:
         return ids, counted
 
     def windows(self, domain: str, rows: int, length: int) -> np.ndarray:
-        """Returns ``[rows, length + 1]``, evenly spaced windows of a domain's held-out text."""
+        """The rows of :meth:`windows_counted`."""
+        return self.windows_counted(domain, rows, length)[0]
+
+    def windows_counted(
+        self, domain: str, rows: int, length: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Evenly spaced windows ``[rows, length + 1]`` of a domain's held-out text, and which
+        tokens count, None for all."""
         stream = self.held_out[domain]
         starts = np.linspace(0, len(stream) - length - 2, rows).astype(int)
-        return np.stack([stream[s : s + length + 1] for s in starts]).astype(np.int64)
+        at = starts[:, None] + np.arange(length + 1)
+        counted = None if self.held_out_counted is None else self.held_out_counted[domain][at]
+        return stream[at].astype(np.int64), counted
 
 
 def token_dtype(vocabulary: int) -> type[np.generic]:
@@ -181,11 +199,16 @@ def encode(docs: Sequence[Document], tokenizer: Any) -> Corpus:
         for digest in (entry["sha256"], total):
             digest.update(content.encode())
     domains = list(dict.fromkeys(doc.domain for doc in docs))
-    counted = {domain: np.concatenate(masks[domain, False]) for domain in domains}
+    counted, held_out_counted = (
+        {domain: np.concatenate(masks[domain, held_out]) for domain in domains}
+        for held_out in (False, True)
+    )
+    all_count = all(isinstance(doc.text, str) for doc in docs)
     return Corpus(
         {domain: np.concatenate(streams[domain, False]) for domain in domains},
         {domain: np.concatenate(streams[domain, True]) for domain in domains},
         [{**entry, "sha256": entry["sha256"].hexdigest()} for entry in sources.values()],
         total.hexdigest(),
-        None if all(isinstance(doc.text, str) for doc in docs) else counted,
+        None if all_count else counted,
+        None if all_count else held_out_counted,
     )

@@ -90,10 +90,12 @@ class DecisionRecipe(Recipe):
         u = torch.rand(2, *ids.shape, generator=generator, dtype=torch.float64).to(ids.device)
         logits, normed, labels = self.inputs(outputs, u[0])
         measurements: dict[str, Any] = {}
+        every = torch.ones_like(ids, dtype=torch.bool)
+        counted = every if outputs.counted is None else outputs.counted
         for kind in KINDS:
-            prediction, label = head(kind, logits, normed), labels[kind]
+            prediction, label = head(kind, logits, normed)[counted], labels[kind][counted]
             mean = label.mean().expand_as(label)
-            accepted = label > u[1]  # of the hard net the label itself
+            accepted = label > u[1][counted]  # of the hard net the label itself
             measurements[kind] = [
                 round(float(F.binary_cross_entropy_with_logits(prediction, label)), 4),
                 round(float(F.binary_cross_entropy(mean, label)), 4),

@@ -170,7 +170,9 @@ def _part(
 
 
 @torch.no_grad()
-def measure(recipe: Recipe, head: Any, windows: Tensor) -> dict[str, list]:
+def measure(
+    recipe: Recipe, head: Any, windows: Tensor, counted: Tensor | None = None
+) -> dict[str, list]:
     """Measures how well a head predicts held-out text, by depth.
 
     The text before each position is that of its window.
@@ -179,15 +181,17 @@ def measure(recipe: Recipe, head: Any, windows: Tensor) -> dict[str, list]:
         recipe: the head's recipe.
         head: the head.
         windows: ``[B, L]``, the text.
+        counted: ``[B, L]``, the positions that are measured, default all.
 
     Returns:
-        ``rank [depth][RANKS]``: the share of positions where the target's best token is the head's
+        ``rank [depth][RANKS]``: the share of them where the target's best token is the head's
         r-th; ``sampled [depth]``: the mean of sum min(p, q) at T = 1. A recipe with a measurement
         of its own gives that.
     """
     was_training = head.training
     head.eval()
     outputs = target_outputs(recipe.target, windows, head.features)
+    outputs.counted = counted
     measurements = recipe.measure(head, outputs)
     if measurements is None:
         measurements = _measure_levels(recipe, head, outputs)
@@ -203,10 +207,13 @@ def _measure_levels(recipe: Recipe, head: Any, outputs: TargetOutputs) -> dict[s
         top = logits.topk(min(RANKS, logits.shape[-1]), -1).indices
         top = top if words is None else words[top]
         hits = top == level.select(wanted.best)[:, :, None]
-        ranks.append([round(float(x), 4) for x in hits.float().mean((0, 1))])
+        counted = outputs.counted
+        chosen = torch.ones_like(hits[..., 0]) if counted is None else level.select(counted)
+        count = chosen.sum().clamp_min(1)
+        ranks.append([round(float(x), 4) for x in hits[chosen].sum(0) / count])
         p = level.select(wanted.p).float()
         if wanted.mass is not None:  # what is none of the words is never accepted
             p = p * level.select(wanted.mass)[..., None]
         overlap = torch.minimum(p, logits.softmax(-1)).sum(-1)
-        sampled.append(round(float(overlap.mean()), 4))
+        sampled.append(round(float(overlap[chosen].sum() / count), 4))
     return {"rank": ranks, "sampled": sampled}

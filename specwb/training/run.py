@@ -41,6 +41,7 @@ from specwb.training.settings import (
 
 TEXTS = ("generated", "read")
 OTHERS = "eagle"  # whose budget kinds have that the lab family has none of
+WINDOWS, LONGEST = 8, 256  # of held-out text that is measured, and their length at most
 STATES = 8  # hidden states of a token that a training holds at once, at least
 LOWER = "--steps, --rows or --length (settings steps, rows, length)"
 
@@ -91,20 +92,27 @@ class Learner:
         return loss / batch.accumulate
 
     @cached_property
-    def windows(self) -> dict[str, Tensor]:
-        """Held-out text by domain, ``[8, L]``."""
-        length = min(self.settings.batch.length, 256)
-        return {
-            domain: torch.from_numpy(self.data.windows(domain, 8, length)[:, :-1])
-            for domain in self.data.held_out
-        }
+    def windows(self) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Held-out text by domain, ``[WINDOWS, L]``, and the positions whose next token counts."""
+        parts = {}
+        for domain in self.data.held_out:
+            ids, counted = _windows(self.data, domain, self.settings.batch)
+            following = None if counted is None else torch.from_numpy(counted[:, 1:])
+            parts[domain] = torch.from_numpy(ids[:, :-1]), following
+        return parts
 
     def measured(self) -> dict[str, dict[str, list]]:
-        """:func:`specwb.training.heads.measure` of held-out text, by domain."""
+        """:func:`specwb.training.heads.measure` of held-out text, by domain; of conversations only
+        what an assistant says is measured."""
         device = self.recipe.target.device
         return {
-            domain: measure(self.recipe, self.head, window.to(device))
-            for domain, window in self.windows.items()
+            domain: measure(
+                self.recipe,
+                self.head,
+                ids.to(device),
+                None if counted is None else counted.to(device),
+            )
+            for domain, (ids, counted) in self.windows.items()
         }
 
     def acceptance(self) -> list[float]:
@@ -233,7 +241,7 @@ def train_head(
     if store == "int8":
         card |= {"store": store, "before_rounding": learner.acceptance()}
         round_to_int8(head)
-    card["held_out"] = learner.measured()
+    card |= {"held_out_of": data.measured, "held_out": learner.measured()}
     with first_process() as is_first:
         if is_first:
             with whole_folder(out) as part:
@@ -282,17 +290,27 @@ def _check_batches(data: Corpus, batch: Batch) -> None:
     length = batch.length
     for part, streams, row in (
         ("training", data.train, length),
-        ("held-out", data.held_out, min(length, 256)),
+        ("held-out", data.held_out, min(length, LONGEST)),
     ):
         for domain, stream in streams.items():
             if len(stream) < row + 2:
                 problem = f"the {part} text ({domain}) has {len(stream)} tokens"
                 advice = "give more text or a smaller length"
                 raise TrainingError(f"{problem}, fewer than one row of {row}; {advice}")
+    for domain in data.held_out:
+        _, counted = _windows(data, domain, batch)
+        if counted is not None and not counted[:, 1:].any():
+            problem = f"no answer stands at the places of the held-out text ({domain})"
+            raise TrainingError(f"{problem} that are measured; give more text")
     mine = len(process_rows(np.empty((batch.rows, 0))))
     if mine % batch.accumulate:
         problem = f"{mine} rows cannot be divided into {batch.accumulate} parts"
         raise TrainingError(f"{problem}; choose rows that can")
+
+
+def _windows(data: Corpus, domain: str, batch: Batch) -> tuple[np.ndarray, np.ndarray | None]:
+    """The held-out text that is measured, and which of its tokens count."""
+    return data.windows_counted(domain, WINDOWS, min(batch.length, LONGEST))
 
 
 def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:

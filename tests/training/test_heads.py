@@ -145,6 +145,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     assert card["tokens"] == 60 * 8 * 32
     assert card["target_sha256"] == target.sha256
     assert card["corpus"] == data.sha256
+    assert card["held_out_of"] == "held-out texts, corpus.txt"
     assert card["parameters"] == sum(p.numel() for p in head.parameters())
     assert card["last_training_loss"] == pytest.approx(sum(losses[-50:]) / 50, abs=1e-4)
 
@@ -233,6 +234,33 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind, setting
         assert measurements["rank"][j] == pytest.approx(ranks / count, abs=1e-3), j
         assert measurements["sampled"][j] == pytest.approx(overlap / count, abs=1e-3), j
     assert sum(map(sum, measurements["rank"])) > 0
+
+
+def test_a_card_counts_what_an_assistant_says(tmp_path, target, data, monkeypatch):
+    """The shares of positions whose next token is the assistant's, told by the token itself."""
+    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+    held_out, silent = data.held_out["text"][:400], dict.fromkeys(["text"], data.train["text"] >= 0)
+    said = held_out < V // 3
+    talks = replace(data, held_out={"text": held_out}, counted=silent)
+    talks.held_out_counted = {"text": said}
+    card = card_of(trained("medusa", tmp_path / "h", {"heads": 2}, target, talks, steps=2))
+    assert card["held_out_of"] == "held-out answers of conversations, corpus.txt"
+    head, windows = load_medusa(tmp_path / "h", target), talks.windows("text", 8, 32)
+    outputs = target_outputs(target, torch.from_numpy(windows[:, :-1]), head.features)
+    for depth, ranks in enumerate(card["held_out"]["text"]["rank"]):
+        hits = [
+            int(head(outputs.features[row, i - 1 - depth])[depth].argmax())
+            == int(outputs.logits[row, i].argmax())
+            for row in range(8)
+            for i in range(1 + depth, 32)
+            if windows[row, i + 1] < V // 3
+        ]
+        assert 20 < len(hits) < 8 * 31
+        assert ranks[0] == pytest.approx(sum(hits) / len(hits), abs=0.02)  # stored in fp16
+
+    talks.held_out_counted = {"text": said & False}
+    with pytest.raises(TrainingError, match="no answer stands at the places of the held-out text"):
+        trained("medusa", tmp_path / "i", {"heads": 2}, target, talks)
 
 
 @pytest.mark.parametrize("kind", KINDS)

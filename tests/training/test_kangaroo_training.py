@@ -127,6 +127,22 @@ def test_the_loss_of_both_nets():
     assert next_loss.item() != loss.item(), "every step draws anew"
 
 
+def test_a_decision_model_is_measured_where_it_counts():
+    """The loss of the hard net, whose labels depend on no draw, at every third position."""
+    text, model = ids(2), DecisionModel(32).requires_grad_(False)
+    recipe = DecisionRecipe(pair(), {})
+    outputs = target_outputs(recipe.target, text, ())
+    every = recipe.measure(model, outputs)["hard"][0]
+    outputs.counted = torch.arange(9).expand(2, -1) % 3 == 0
+    u = torch.zeros(2, 9, dtype=torch.float64)
+    logits, normed, labels = recipe.inputs(outputs, u)
+    guess = model("hard", logits, normed).sigmoid().detach()[:, ::3]
+    label = labels["hard"][:, ::3]
+    loss = -float((label * guess.log() + (1 - label) * (1 - guess).log()).mean())
+    assert recipe.measure(model, outputs)["hard"][0] == pytest.approx(loss, abs=2e-4)
+    assert abs(every - loss) > 1e-3
+
+
 @pytest.mark.parametrize(("yes", "no"), [(7, 5), (1, 9), (30, 30), (0, 3), (3, 0)])
 def test_the_area_is_counted_pair_by_pair(yes, no):
     generator = torch.Generator().manual_seed(yes)

@@ -126,3 +126,18 @@ def test_text_is_read_once_in_a_process(tmp_path, monkeypatch):
         assert reading.training_text(with_words, path) is first
     path.write_text("w1 w3 w2 " * 2001)
     assert reading.training_text(with_words, path)[0].sha256 != first[0].sha256
+
+
+def test_windows_say_which_tokens_are_an_assistants(tmp_path, tokenizer):
+    """Its tokens are those that only it says; the held-out ones are the last conversation's."""
+    said = "w50 w51"
+    lines = [json.dumps({"messages": chat("w1 w2 w3", said, "w4", said)}) for _ in range(5)]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines))
+    data = from_file(tmp_path / "c.jsonl", tokenizer)
+    windows, counted = data.windows_counted("text", 3, 5)
+    assert np.array_equal(windows, data.windows("text", 3, 5))
+    assert counted.shape == windows.shape == (3, 6)
+    is_said = np.isin(windows, tokenizer.encode(f"{said} end", add_special_tokens=False))
+    assert np.array_equal(counted, is_said)
+    assert 0 < counted.sum() < counted.size
+    assert data.measured == "held-out answers of conversations, c.jsonl"
