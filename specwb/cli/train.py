@@ -94,8 +94,8 @@ def train(
         typer.Option(
             "--set",
             help="Settings as name=value with commas: a head's, such as heads=5 (medusa), "
-            "k=3 (falcon), loss=lk or lr=1e-4; of talks: tokens, requests, dtype; of ngram: order, "
-            "least, tokens.",
+            "k=3 (falcon), loss=lk or lr=1e-4; of talks: tokens, requests, kinds, dtype; of ngram: "
+            "order, least, tokens.",
         ),
     ] = "",
     recipe: Annotated[
@@ -161,15 +161,16 @@ def train(
     if kind == "talks":
         from specwb.training import talks
 
-        given, dtype = own.get("requests"), own.get("dtype", "auto")
+        kinds = own.get("kinds")
         talks.write(
             target or "smol",
             out,
             own.get("tokens", 1_500_000),
-            given=given,
+            given=own.get("requests"),
+            kinds=None if kinds is None else Path(kinds),
             rows=rows or talks.ROWS,
             device=device,
-            dtype=dtype,
+            dtype=own.get("dtype", "auto"),
             seed=seed,
         )
         say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
@@ -198,6 +199,7 @@ def _settings(kind: str) -> dict[str, Option]:
         "talks": {
             "tokens": tokens,
             "requests": Option(name="requests"),
+            "kinds": Option(name="kinds"),
             "dtype": Option(name="dtype"),
         },
         "ngram": {

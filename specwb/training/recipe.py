@@ -436,7 +436,9 @@ class Eagle3Recipe(EagleRecipe):
 
     Settings: unroll, vocabulary (the size of the draft vocabulary: the training text's most
     frequent tokens), own_head (0: it says its words by the target's rows and has no output layer
-    of its own).
+    of its own), normed (1: with EAGLE 3.1's norms of every feature and of what stands in their
+    place below), regression (weight of the feature loss, which the paper leaves out, for normed
+    heads: a normed state is compared with what the target's output layer reads).
     """
 
     name = "eagle3"
@@ -445,10 +447,14 @@ class Eagle3Recipe(EagleRecipe):
         "ffn": count(0),
         "vocabulary": count(2048),
         "own_head": count(1, 0, 1),
+        "normed": count(0, high=1),
+        "regression": number(0.0),
     }
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, {**settings, "regression": 0.0, "noise": 0.0})
+        super().__init__(target, {**settings, "noise": 0.0})
+        if self.regression and not self.settings["normed"]:
+            raise TrainingError("eagle3: regression compares normed states; set normed=1")
 
     def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
         target = self.target
@@ -457,7 +463,17 @@ class Eagle3Recipe(EagleRecipe):
         layers = usual_layers(len(target.backbone.layers))
         config = eagle_config(target, ffn=self.settings["ffn"])
         own = bool(self.settings["own_head"])
-        head = Eagle3Head(config, hidden, layers, size, target.vocabulary, own_head=own)
+        normed = bool(self.settings["normed"])
+        head = Eagle3Head(
+            config,
+            hidden,
+            layers,
+            size,
+            target.vocabulary,
+            normed_each=normed,
+            normed_output=normed,
+            own_head=own,
+        )
         lm_head = target.backbone.lm_head.weight.detach()
         norm = target.backbone.norm
         with torch.no_grad():

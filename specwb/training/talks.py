@@ -1,9 +1,12 @@
 """Conversations that a chat model has with itself: what its drafters meet, and so what they should
 be trained on. No data set is needed.
 
-The user's turn is sampled from the bare template, up to where the user's words begin: a model that
-was tuned on conversations goes on with a request. Then the answer is sampled as ever. The idea is
-that of Magpie (Xu et al. 2024, arXiv 2406.08464).
+The user's turn begins with an opening of some kind of request ("Write a letter to", "Translate into
+French:"), and the model, which was tuned on conversations, writes on until the turn ends. Then the
+answer is sampled as ever. Without an opening this is Magpie (Xu et al. 2024, arXiv 2406.08464),
+whose requests are of few kinds: of 48 that SmolLM2 wrote, 42 began with the same four phrases, and
+heads that were trained on their answers were right at .75 of the places of such answers and at .46
+of those of answers to letters, tables, translations and code.
 
 A block of conversations is a function of (target, seed, its number) and is written when it is
 complete, so that an interrupted run resumes with nothing lost. All blocks together are a .jsonl
@@ -14,16 +17,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specwb.core import files
-from specwb.core.files import TALKS, claim, document, home
+from specwb.core.files import TALKS, DataError, claim, document, home
 from specwb.core.progress import progress
 from specwb.engine.decoding import decode
 from specwb.engine.methods import method
 from specwb.engine.work import check_work
+from specwb.models.load import data_dir
 from specwb.models.questions import load_prompts
 from specwb.models.target import Target
 from specwb.training.fit import TrainingError, say
@@ -31,13 +37,39 @@ from specwb.training.reading import trained_on
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
 QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
-ASKING = (0.6, 0.8, 1.0)  # temperatures of users' turns, with top_p = TOP_P
-ANSWERING = (0.0, 0.7, 1.0)  # of answers
+ASKING = (0.7, 0.85, 1.0)  # temperatures of users' turns, with top_p = TOP_P
+ANSWERING = (0.0, 0.7, 0.0, 1.0)  # of answers
 TOP_P = 0.95
 SHORT = 8  # letters; a request of fewer is left out
 MARK = "QXZJQ"  # stands for the user's words in a template
+FEW = 0.05  # of requests with the same first four words
+PARAGRAPH = 200, 700  # letters of a paragraph of an answer that stands for TEXT
+TEXT = "{text}"
 BLOCK = {"type": "array", "items": {"required": ["messages", "tokens", "ended"], **files.OBJECT}}
 """The schema of a block's file."""
+
+
+def openings(path: Path) -> dict[str, list[str]]:
+    """The openings of requests by kind, from a TOML file like ``data/requests.toml``: a table
+    ``kinds`` whose entries are lists of texts.
+
+    Raises:
+        DataError: it has another field, or a kind is no list of texts, or not one opening is
+            without ``{text}``, which the first requests need.
+    """
+    content, _ = files.toml(path)
+    for name in content:
+        if name != "kinds":
+            raise DataError(f"{path}: unknown field {name!r}; known: kinds")
+    kinds = content.get("kinds")
+    if not isinstance(kinds, dict) or not kinds:
+        raise DataError(f"{path}: kinds must be a table of kinds of requests")
+    for kind, texts in kinds.items():
+        if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+            raise DataError(f"{path}: kinds.{kind} must be a list of texts")
+    if not any(TEXT not in text for texts in kinds.values() for text in texts):
+        raise DataError(f"{path}: an opening without {TEXT} is needed, for the first requests")
+    return kinds
 
 
 def frame(tokenizer: Any) -> tuple[str, str]:
@@ -53,23 +85,33 @@ def frame(tokenizer: Any) -> tuple[str, str]:
 
 
 def temperatures(number: int) -> tuple[float, float]:
-    """Of a block's requests and of its answers. Three blocks have three of each, and nine blocks
-    all pairs: with a thousand rows, a few blocks are the whole text."""
-    return ASKING[number % 3], ANSWERING[(number + number // 3) % 3]
+    """Of a block's requests and of its answers. Half of the answers are greedy, as most decoding
+    is; twelve blocks have all pairs."""
+    return ASKING[number % 3], ANSWERING[number % 4]
 
 
 def block(
-    target: Target, plain: Any, number: int, seed: int, given: Sequence[str] = (), rows: int = ROWS
+    target: Target,
+    plain: Any,
+    number: int,
+    seed: int,
+    given: Sequence[str] = (),
+    rows: int = ROWS,
+    kinds: Mapping[str, Sequence[str]] | None = None,
+    texts: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """One block of conversations, each as a line of the file; temperatures follow from its number.
-    ``given`` are its requests; otherwise ``rows`` are sampled."""
+
+    ``given`` are its requests; otherwise ``rows`` are sampled behind openings of all ``kinds``
+    (default: none), with paragraphs of ``texts`` in those that take one."""
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
-    first = seed * 2**32 + number * 2 * rows
     asking, answering = temperatures(number)
-    requests = list(given) or _sampled(
-        target, plain, before, behind, asking, range(first, first + rows)
-    )
+    first = seed * 2**32 + number * 2 * rows
+    requests: dict[str, str | None] = dict.fromkeys(given)
+    if not given:
+        drawn = _drawn(kinds or {"own": [""]}, texts, rows, first)
+        requests = _sampled(target, plain, before, behind, asking, drawn, first)
     if not requests:
         return []
     answers = decode(
@@ -87,35 +129,68 @@ def block(
                 {"role": "user", "content": request},
                 {"role": "assistant", "content": tokenizer.decode(row, skip_special_tokens=True)},
             ],
+            "kind": kind,
             "temperatures": [None if given else asking, answering],
             "tokens": len(row),
             "ended": row[-1] in target.ends,
         }
-        for request, row in zip(requests, answers, strict=True)
+        for (request, kind), row in zip(requests.items(), answers, strict=True)
         if row
     ]
 
 
+def _drawn(
+    kinds: Mapping[str, Sequence[str]], texts: Sequence[str], rows: int, seed: int
+) -> list[tuple[str, str, bool]]:
+    """A kind and an opening of it for every row, all kinds as likely, and whether it is whole: one
+    with a paragraph of ``texts`` is."""
+    generator = random.Random(seed)
+    low, high = PARAGRAPH
+    paragraphs = [p.strip() for text in texts for p in text.split("\n\n")]
+    paragraphs = [p for p in paragraphs if low <= len(p) <= high]
+    if not paragraphs:
+        some = {kind: [o for o in of_kind if TEXT not in o] for kind, of_kind in kinds.items()}
+        kinds = {kind: of_kind for kind, of_kind in some.items() if of_kind}
+    drawn = []
+    for _ in range(rows):
+        kind = generator.choice(list(kinds))
+        opening = generator.choice(kinds[kind])
+        is_whole = TEXT in opening
+        if is_whole:
+            opening = opening.replace(TEXT, generator.choice(paragraphs))
+        drawn.append((kind, opening, is_whole))
+    return drawn
+
+
 def _sampled(
-    target: Target, plain: Any, before: str, behind: str, temperature: float, seeds: range
-) -> list[str]:
-    """Requests that the model writes from its bare template, one for each seed."""
+    target: Target,
+    plain: Any,
+    before: str,
+    behind: str,
+    temperature: float,
+    drawn: Sequence[tuple[str, str, bool]],
+    seed: int,
+) -> dict[str, str | None]:
+    """Requests and their kinds: openings as the model writes on, and those that are whole."""
     tokenizer = target.tokenizer
     end = tokenizer.encode(behind, add_special_tokens=False)[0]
-    asked = decode(
+    special = set(tokenizer.all_special_ids)
+    begun = [(kind, opening) for kind, opening, is_whole in drawn if not is_whole]
+    written = decode(
         target,
-        [tokenizer.encode(before, add_special_tokens=False)] * len(seeds),
+        [tokenizer.encode(before + opening, add_special_tokens=False) for _, opening in begun],
         plain,
         max_new_tokens=QUESTION,
         temperature=temperature,
         top_p=TOP_P,
-        seed=list(seeds),
+        seed=list(range(seed, seed + len(begun))),
         eos=[end, *target.ends],
     ).tokens
-    special = set(tokenizer.all_special_ids)
-    whole = [row[:-1] for row in asked if row[-1] == end and not special & set(row[:-1])]
-    requests = [tokenizer.decode(row).strip() for row in whole]
-    return [text for text in dict.fromkeys(requests) if len(text) >= SHORT]
+    requests: dict[str, str | None] = {o: kind for kind, o, is_whole in drawn if is_whole}
+    for (kind, opening), row in zip(begun, written, strict=True):
+        if row[-1] == end and not special & set(row[:-1]):
+            requests[(opening + tokenizer.decode(row[:-1])).strip()] = kind
+    return {text: kind for text, kind in requests.items() if len(text) >= SHORT}
 
 
 def write(
@@ -124,6 +199,7 @@ def write(
     tokens: int,
     *,
     given: str | Path | None = None,
+    kinds: Path | None = None,
     rows: int = ROWS,
     device: str = "auto",
     dtype: str = "auto",
@@ -134,14 +210,16 @@ def write(
     Complete blocks lie in the folder ``out`` + ``.blocks``, where a later call, for more tokens
     too, goes on. ``given`` is a prompt set or file (:func:`specwb.models.questions.load_prompts`)
     whose questions are answered, instead of requests that the model writes; fewer tokens come if
-    they end.
+    they end. ``kinds`` is a file of :func:`openings`, default ``data/requests.toml``.
 
     Raises:
         TrainingError: the tokenizer has no template to write in, or no requests come.
+        DataError: ``kinds`` is no file of openings.
     """
     claim({"--out": (out, TALKS)})
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))
+    begun = openings(home(kinds or data_dir() / "requests.toml"))
     out = home(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     model = trained_on(target, device, dtype)
@@ -152,15 +230,16 @@ def write(
     what = f"{tokens:,} tokens of answers, {rows:,} conversations at a time"
     passes, lower = tokens / rows * turns / ANSWER, "--set tokens or --rows"
     say(check_work(model, what, passes, rows, lower=lower, memory=memory))
-    order = [temperatures(number) for number in range(9)]
+    order = [temperatures(number) for number in range(12)]
     made_by = model.fingerprint, str(model.dtype), seed, *frame(model.tokenizer)
-    contents = [*made_by, rows, QUESTION, ANSWER, order, TOP_P, SHORT, questions]
+    asked = questions or [begun, PARAGRAPH]
+    contents = [*made_by, rows, QUESTION, ANSWER, order, TOP_P, SHORT, asked]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key
     lines: list[dict[str, Any]] = []
     with progress("conversations", lasting=True) as move:
         try:
-            for number, fresh in enumerate(_blocks(model, folder, questions, seed, rows)):
+            for number, fresh in enumerate(_blocks(model, folder, questions, begun, seed, rows)):
                 lines += fresh
                 written = sum(line["tokens"] for line in lines)
                 move(written / tokens, f"{written:,} of {tokens:,} tokens of answers")
@@ -179,10 +258,16 @@ def write(
 
 
 def _blocks(
-    model: Target, folder: Path, questions: list[str], seed: int, rows: int
+    model: Target,
+    folder: Path,
+    questions: list[str],
+    kinds: Mapping[str, Sequence[str]],
+    seed: int,
+    rows: int,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields what is new in every block, which is read, or made and written to the folder."""
     seen: set[str] = set()
+    texts: list[str] = []  # the answers of the block before
     number = 0
     while not questions or number * rows < len(questions):
         path = folder / f"{number:05}.json"
@@ -191,11 +276,14 @@ def _blocks(
         else:
             some = questions[number * rows : (number + 1) * rows]
             # a method of its own: graphs of a thousand rows, and caches, go with the block
-            talks = block(model, method("ar", model), number, seed, some, rows)
+            plain = method("ar", model)
+            talks = block(model, plain, number, seed, some, rows, kinds, texts)
             files.write(json.dumps(talks), path)
         fresh = [talk for talk in talks if talk["messages"][0]["content"] not in seen]
         seen |= {talk["messages"][0]["content"] for talk in fresh}
-        yield [cut(talk, model.tokenizer) for talk in fresh]
+        fresh = [cut(talk, model.tokenizer) for talk in fresh]
+        texts = [talk["messages"][1]["content"] for talk in fresh]
+        yield fresh
         number += 1
 
 
@@ -207,6 +295,26 @@ def _save(lines: list[dict[str, Any]], out: Path) -> None:
         f"{len(lines)} conversations, {answers} tokens of answers, "
         f"{ended / max(1, len(lines)):.0%} of which end by themselves"
     )
+    if lines:
+        say(variety([line["messages"][0]["content"] for line in lines]))
+
+
+def variety(requests: Sequence[str]) -> str:
+    """In words how varied requests are, by their first four words and their lengths."""
+    begun = Counter(" ".join(request.split()[:4]).lower() for request in requests)
+    (most, times), *_ = begun.most_common(1)
+    share, words = times / len(requests), sorted(len(request.split()) for request in requests)
+    said = (
+        f"requests of {words[0]} to {words[-1]} words, half of them of at most "
+        f"{words[len(words) // 2]}; {len(begun) / len(requests):.0%} begin with four words of "
+        f"their own, {share:.1%} with the most frequent ones, {most!r}"
+    )
+    if share > FEW and times > 1:
+        said += (
+            f". That is little: no four words begin more than {FEW:.0%} of the requests that the "
+            "shipped heads were trained on, and a head learns the kinds that it has seen"
+        )
+    return said
 
 
 def cut(line: dict[str, Any], tokenizer: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {
     ],
     "eagle3": [
         ("own_head=2", "eagle3: own_head must be an integer in 0..1, got 2"),
-        ("regression=1", "eagle3 has no setting 'regression'; its settings: unroll, ffn, "),
+        ("regression=1", "eagle3: regression compares normed states; set normed=1"),
     ],
     "medusa": [
         ("heads=40", "rows of 32 tokens are too short, medusa needs 41"),
