@@ -82,6 +82,7 @@ def test_what_is_raised_is_one_of_ours():
         ("NotImplementedError", None),
         ("AttributeError", None),
         ("KeyboardInterrupt", None),
+        ("ImportError", "models/kernels.py"),  # of importing
         ("TypeError", "models/target.py"),  # of pickling
         ("TypeError", "theory/exact/basics.py"),  # of an operator
     }

@@ -398,8 +398,7 @@ class Stack:
             return None
         if self._compiled is None:
             self._compiled = kernels.Layers(self) if kernels.fits(self) else False
-        layer = self.layers[first]
-        reads_x = layer.norm1 is not None and layer.qkv.shape[1] == x.shape[-1]
+        reads_x = self.layers[first].qkv.shape[1] == x.shape[-1]
         return self._compiled if self._compiled and (reads_x or attended is not None) else None
 
     def selected(

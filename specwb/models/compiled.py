@@ -51,6 +51,7 @@ from specwb.models.kernels import (
     take,
     weigh,
 )
+from specwb.models.layers import is_rms
 from specwb.models.place import Place
 from specwb.models.products import cache_folder
 
@@ -214,8 +215,12 @@ def _scores(like, dim, q, keys, stride, count, out):
 
 @compiled
 def _attend(like, size, q, keys, values, stride, prefix, tail, s, out):
-    """Attention of one head of one token over the slots 0..prefix - 1, then those of ``tail``."""
+    """Attention of one head of one token over the slots 0..prefix - 1, then those of ``tail``;
+    zeros where these are none."""
     dim, count = len(q), prefix + len(tail)
+    if count == 0:
+        out[:] = 0
+        return
     whole = -(-count // NARROW) * NARROW
     query, at, to = q.ctypes.data, s.ctypes.data, out.ctypes.data
     if prefix:
@@ -436,53 +441,63 @@ def multiplies(weight: Tensor) -> bool:
 
 def projects(norm: Any, head: Any) -> bool:
     """Whether :func:`product` takes an output layer with the norm before it."""
-    is_plain = getattr(norm, "variance_epsilon", None) is not None and head.bias is None
-    return is_plain and type(head.weight.data) is Tensor and multiplies(head.weight)
+    return is_rms(norm) and head.bias is None and _is_read(head.weight)
 
 
 def fits(stack: Any) -> bool:
-    """Whether the layers of a :class:`specwb.models.backbone.Stack` run here."""
-    first = stack.layers[0]
+    """Whether the layers of a :class:`specwb.models.backbone.Stack` run here: none of them computes
+    anything else, and all have the same sizes and numbers.
+
+    The first one's attention may read something else than a norm of the residual stream, or the
+    stream itself, and have more columns then."""
     if stack.device.type != "cpu" or stack.dtype not in DTYPES or stack.head_dim not in HEADS:
         return False
     if set(stack.kinds) != {(None, None)} or stack.partners is not None:
         return False
-
-    def alike(layer: Any) -> bool:
-        weights = [layer.qkv, layer.o.weight]
-        if layer.feeds_forward:
-            if (
-                layer.called is not None
-                or layer.act is not F.silu
-                or layer.gate_up_bias is not None
-            ):
-                return False
-            weights += [layer.gate_up, layer.down.weight]
-            biased = layer.down.bias is not None
-        else:
-            biased = False
-        plain = layer.is_plain or (layer is first and layer.norm1 is None and _is_bare(layer))
-        return (
-            plain
-            and not biased
-            and layer.o.bias is None
-            and all(type(w.data) is Tensor and multiplies(w) for w in weights)
-            and (layer.qkv_bias is None) == (first.qkv_bias is None)
-            and (layer.qk_norm is None) == (first.qk_norm is None)
-            and layer.feeds_forward == first.feeds_forward
-            and (layer is first or layer.qkv.shape[1] == len(first.o.weight))
-        )
-
-    return all(map(alike, stack.layers))
-
-
-def _is_bare(layer: Any) -> bool:
+    first, *others = stack.layers
+    is_first_plain = first.is_plain or (first.is_bare and first.norm1 is None)
     return (
-        layer.behind == (None, None)
-        and layer.residual == 1.0
-        and layer.cap is layer.sinks is layer.all_norm is None
-        and not layer.rotated_first
+        is_first_plain
+        and all(layer.is_plain for layer in others)
+        and all(_fits(layer, stack.dtype) for layer in stack.layers)
+        and all(_traits(layer) == _traits(first) for layer in others)
+        and len(_epsilons(stack.layers)) <= 1
     )
+
+
+def _fits(layer: Any, dtype: torch.dtype) -> bool:
+    """Whether a layer's products and activation are computed here."""
+    biases = [layer.o.bias]
+    if layer.feeds_forward:
+        if layer.called is not None or layer.act is not F.silu:
+            return False
+        biases += [layer.gate_up_bias, layer.down.bias]
+    has_no_bias = all(bias is None for bias in biases)
+    return has_no_bias and all(_is_read(w) and w.dtype == dtype for w in _weights(layer))
+
+
+def _traits(layer: Any) -> tuple[Any, ...]:
+    """What is the same in all layers of a pass, next to the norms' epsilon: sizes, what there is,
+    the scale of attention and the epsilon of queries' and keys' norms."""
+    sizes = len(layer.qkv), *(weight.shape for weight in _weights(layer)[1:])
+    return sizes, layer.qkv_bias is None, layer.qk_norm is None, layer.scale, layer.qk_eps
+
+
+def _epsilons(layers: Sequence[Any]) -> set[float]:
+    """The epsilons of the norms before attention and MLP."""
+    norms = [norm for layer in layers for norm in (layer.norm1, layer.norm2)]
+    return {norm.variance_epsilon for norm in norms if norm is not None}
+
+
+def _weights(layer: Any) -> list[Tensor]:
+    """The weights of q, k and v, of o, of gate and up, and of down."""
+    weights = [layer.qkv, layer.o.weight]
+    return [*weights, layer.gate_up, layer.down.weight] if layer.feeds_forward else weights
+
+
+def _is_read(weight: Tensor) -> bool:
+    """Whether a weight is a plain tensor of which :func:`product` reads the memory."""
+    return type(weight.data) is Tensor and weight.is_cpu and multiplies(weight)
 
 
 def seen_by(place: Place, rows: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -508,33 +523,24 @@ class Layers:
 
     def __init__(self, stack: Any) -> None:
         self.stack = stack
-        layers, width = stack.layers, stack.layers[0].o.weight.shape[0]
+        layers, width = stack.layers, len(stack.layers[0].o.weight)
         self.inner = layers[0].down.weight.shape[1] if layers[0].feeds_forward else 0
-        table, ones = [], torch.ones(width)
-        for layer in layers:
-            four = [layer.qkv, layer.o.weight]
-            four += [layer.gate_up, layer.down.weight] if self.inner else [layer.qkv, layer.qkv]
-            table.append([w.data_ptr() for w in four])
-        self.weights = np.array(table, np.int64)
+        table = [[weight.data_ptr() for weight in _weights(layer)] for layer in layers]
+        self.weights = np.array([(row * 2)[:4] for row in table], np.int64)
 
         def gain(norm: Any) -> Tensor:
-            return ones if norm is None else norm.weight.data.float()
+            return torch.ones(width) if norm is None else norm.weight.data.float()
 
-        norms = [
-            torch.stack([gain(x.norm1), gain(x.norm2 if self.inner else None)]) for x in layers
-        ]
-        self.norms = torch.stack(norms).numpy()
+        gains = [torch.stack([gain(layer.norm1), gain(layer.norm2)]) for layer in layers]
+        self.norms = torch.stack(gains).numpy()
         first = layers[0]
         self.bias, self.gains = _NO_ROWS, np.empty((0, 0, 0), np.float32)
         if first.qkv_bias is not None:
             self.bias = torch.stack([x.qkv_bias.data.float() for x in layers]).numpy()
         if first.qk_norm is not None:
             self.gains = torch.stack([x.qk_norm.float() for x in layers]).numpy()
-        some = next((x.norm1 for x in layers if x.norm1 is not None), None)
-        some = some if some is not None else first.norm2
-        eps = some.variance_epsilon
-        head_eps = first.qk_eps if first.qk_norm is not None else eps
-        self.numbers = np.array([eps, head_eps, first.scale], np.float32)
+        eps = next(iter(_epsilons(layers)), 0.0)
+        self.numbers = np.array([eps, first.qk_eps or 0.0, first.scale], np.float32)
         self.like = np.empty(0, DTYPES[stack.dtype])
 
     def __call__(
@@ -551,7 +557,8 @@ class Layers:
 
         Args:
             wanted: numbers of layers from ``first + 1`` on whose hidden states are returned.
-            attended: what the first layer's attention reads in the place of its norm of ``x``.
+            attended: what the first layer's attention reads in the place of its norm of ``x``, or
+                of ``x`` where it has no norm.
         Returns:
             ``[B,m,H]`` and the wanted states ``[B,m,len(wanted),H]``, float32.
         """
@@ -560,6 +567,8 @@ class Layers:
         states = x.float().reshape(n, width).clone()
         features = torch.empty(n, len(wanted) * width)
         positions = place.positions.expand(rows, m).reshape(-1)
+        if attended is None and stack.layers[first].norm1 is None:
+            attended = x
         half = stack.head_dim // 2
         cos, sin = (
             table[positions, 0, half:].float().numpy()

@@ -11,6 +11,7 @@ widened to float32 when it is loaded. All arithmetic is in float32.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -19,7 +20,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-IS_WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+_FEATURES = binding.get_host_cpu_features()
+if platform.machine().lower() in ("x86_64", "amd64") and not _FEATURES.get("fma"):
+    # LLVM would call the C library for every single fma
+    raise ImportError("this processor has no instruction for fma")
+IS_WIDE = bool(_FEATURES.get("avx512f"))
 LANES = 32 if IS_WIDE else 16
 """Lanes of a product's sum, two registers; columns are a multiple of it."""
 MOST = 6 if IS_WIDE else 3

@@ -28,20 +28,24 @@ class Layer:
     unless the library has them fused already.
 
     Attributes:
-        norm1, norm2: the norms before attention and MLP, or None.
+        norm1, norm2: the norms before attention and MLP, or None where these read ``x`` itself.
         behind: the norms of what they put out, or None each.
         qk_norm: gains ``[heads + kv_heads, head_dim]`` of norms of each head, or None.
+        qk_eps: their epsilon.
         all_norm: norms of all queries and of all keys as one vector each, or None.
         called: the library's module in the place of a gated MLP, or None.
         routes: tokens go to experts there, of which the library asks the device which are hit.
-        is_plain: nothing acts in it but what is in Llama's layers and in norms of each head.
+        is_bare: nothing acts in it but what is in Llama's layers and in norms of each head, except
+            that the norm before attention may be another or None. is_plain: that one is Llama's
+            too.
     """
 
     def __init__(self, layer: Any, kind: Architecture, config: Any) -> None:
         attention, mlp = layer.self_attn, getattr(layer, kind.mlp, None)
 
         def norm(name: str | None) -> Any:
-            return None if name is None else getattr(layer, name)
+            module = None if name is None else getattr(layer, name)
+            return None if isinstance(module, nn.Identity) else module
 
         self.norm1, self.o = norm(kind.before_attention), attention.o_proj
         self.scale: float = attention.scaling
@@ -58,21 +62,23 @@ class Layer:
         self.feeds_forward = mlp is not None  # an adapter's layer may be attention alone
         self.called: Any = None
         self.routes = hasattr(mlp, "experts")
+        self.norm2 = norm(kind.before_mlp if self.feeds_forward else None)
         if mlp is not None:
-            self.norm2 = norm(kind.before_mlp)
             self._read_mlp(mlp)
         self.rotated_first = kind.rotated_first
         self.qk_norm: Tensor | None = None
+        self.qk_eps: float | None = None
         self.all_norm: tuple[Any, Any] | None = None
         if getattr(attention, kind.q_norm, None) is not None:
             self._read_norms(attention, getattr(attention, kind.q_norm), kind)
-        self.is_plain = (
-            getattr(self.norm1, "variance_epsilon", None) is not None
+        self.is_bare = (
+            (is_rms(self.norm2) or not self.feeds_forward)
             and self.behind == (None, None)
             and self.residual == 1.0
             and self.cap is self.sinks is self.all_norm is None
             and not self.rotated_first
         )
+        self.is_plain = self.is_bare and is_rms(self.norm1)
 
     def _read_mlp(self, mlp: Any) -> None:
         if isinstance(getattr(mlp, "gate_up_proj", None), nn.Module):
@@ -174,6 +180,15 @@ def through(x: Tensor, module: Any) -> Tensor:
     if isinstance(module.weight, DTensor):
         return module(x)
     return product(x, module.weight, module.bias)
+
+
+def is_rms(norm: Any) -> bool:
+    """Whether a norm is Llama's, ``x / sqrt(mean(x^2) + variance_epsilon) * weight``."""
+    return (
+        getattr(norm, "variance_epsilon", None) is not None
+        and isinstance(getattr(norm, "weight", None), Tensor)
+        and getattr(norm, "bias", None) is None
+    )
 
 
 def gain(norm: Any) -> Tensor:

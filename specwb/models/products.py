@@ -29,9 +29,9 @@ def cache_folder() -> Path:
 
 
 @cache
-def compiled() -> ModuleType | None:
+def compiled_pass() -> ModuleType | None:
     """:mod:`specwb.models.compiled`, imported when a model on the CPU is first run; None where
-    numba is missing or fails, or ``SPECWB_COMPILED`` is 0."""
+    numba is missing or fails, the processor has no fma, or ``SPECWB_COMPILED`` is 0."""
     if os.environ.get("SPECWB_COMPILED") == "0" or os.name != "posix":
         return None
     try:
@@ -55,7 +55,7 @@ def of_decoding(*tensors: Any) -> ModuleType | None:
     that they know, while nothing is differentiated."""
     kernels = None
     if torch.is_inference_mode_enabled() and all(x.is_cpu for x in tensors):
-        kernels = compiled()
+        kernels = compiled_pass()
     if kernels is not None and all(x.dtype in kernels.DTYPES for x in tensors):
         return kernels
     return None

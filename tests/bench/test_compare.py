@@ -61,6 +61,15 @@ def test_every_registered_method_and_the_library():
         assert set(output["texts"].values()) == {" ".join(map(str, row))}
 
 
+def test_the_librarys_rows_are_known_to_round_otherwise(monkeypatch):
+    seen, judge = [], module.agreements
+    monkeypatch.setattr(
+        module, "agreements", lambda *args: seen.append(list(args[3])) or judge(*args)
+    )
+    run(methods=["sps"])
+    assert seen == [["hf_greedy", *LIBRARY]]
+
+
 def test_batches_and_sampling():
     frame = run(batch=3)
     # the library assists one row at a time

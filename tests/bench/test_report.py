@@ -41,6 +41,14 @@ def test_cells_and_notes(frame):
     assert sum(int(shares["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
 
 
+def test_the_caption_has_the_largest_margin_of_a_tie(frame):
+    """Those of the library's rows are larger than those of this engine's."""
+    margins = {"ar": None, "sps": 0.0, "hf_greedy": 0.25, "hf_assisted": 0.125}
+    same = {name: {"margin": margin} for name, margin in margins.items()}
+    assert "best up to 0.25, " in report.captions({**frame.attrs, "same_text": same})[1]
+    assert "at a tie" not in report.captions({**frame.attrs, "same_text": None})[1]
+
+
 def test_markdown_and_lossy_methods(frame):
     changed = frame.assign(lossless=frame["method"] != "sps")
     changed.attrs = frame.attrs

@@ -56,6 +56,37 @@ def test_texts_part_at_a_tie_or_otherwise(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_the_librarys_texts_part_by_roundings_of_the_number_type(dtype, monkeypatch):
+    """Where two passes round alike there is no margin for texts of this engine."""
+    target = tiny.target(dtype=dtype)
+    pairs = plain(target)
+    monkeypatch.setattr(ties, "rounding", lambda *_: 0.0)
+    logits = ties.stepwise_logits(target, *pairs[0])
+    logits[3].zero_()
+    logits[3, pairs[0][1][3]] = 4.0
+    monkeypatch.setattr(ties, "stepwise_logits", lambda *_: logits)
+    step = max(torch.finfo(dtype).eps, ties.SUMMED)
+    largest = float(logits.abs().max())
+    logits[0, 1] = -torch.inf  # of a token that is never written
+    other = next(t for t in range(64) if t != pairs[0][1][3])
+    texts = [[*pairs[0][1][:3], other, *pairs[0][1][4:]]]
+    for gap, ties_, others in ((0.0, 1, 0), (1.4 * step * largest, 1, 0), (4.0, 0, 1)):
+        logits[3, other] = 4.0 - gap
+        found = agreements(target, pairs, {"own": texts, "hf": texts}, library=["hf"])
+        assert (found["hf"].ties, found["hf"].others) == (ties_, others)
+        assert found["own"].ties == (gap == 0)
+        assert found["own"].margin == 0
+        assert found["hf"].margin == pytest.approx(1.5 * step * largest)
+
+
+def test_the_compiled_pass_rounds_alike():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    target = specwb.load(tiny.build("llama", dtype=torch.bfloat16, **sizes))
+    (prompt, text), *_ = plain(target, 24)
+    assert ties.rounding(target, prompt, text, ties.stepwise_logits(target, prompt, text)) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rounding_is_of_the_number_type(dtype):
     target = tiny.target(dtype=dtype)
     (prompt, text), *_ = plain(target, 24)

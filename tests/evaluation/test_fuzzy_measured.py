@@ -116,7 +116,7 @@ def test_times_of_drafting(monkeypatch):
     times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
     assert set(times) == set(methods)
     assert all(set(ms) == {"eager"} and ms["eager"] > 0 for ms in times.values())
-    monkeypatch.setattr("specwb.models.products.compiled", lambda: None)
+    monkeypatch.setattr("specwb.models.products.compiled_pass", lambda: None)
     monkeypatch.setitem(fuzzy.RECORDERS, "cpu", tape.Tape)
     times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
     assert all(set(ms) == {"eager", "graph"} and ms["graph"] > 0 for ms in times.values())

@@ -4,20 +4,26 @@ token however many are scored with it."""
 from __future__ import annotations
 
 import ast
+import copy
 import os
 import subprocess
 import sys
 import threading
 
+import families
 import numpy as np
 import pytest
+import tiny
 import torch
 from numba import njit
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import specwb
 from specwb.models import compiled, kernels, products
-from specwb.models.backbone import Backbone
+from specwb.models.backbone import Backbone, Stack
+from specwb.models.eagle import EagleHead, eagle_config
 from specwb.models.place import Place
 
 CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
@@ -211,20 +217,28 @@ def test_weights_edited_between_decodings_are_seen():
         for name in (edit, "model.layers.2.mlp.down_proj.weight", "lm_head.weight"):
             before = logits(target)
             target.model.get_parameter(name).mul_(1.5)
-            after = logits(target)
-            assert not torch.equal(before, after)
-            torch.testing.assert_close(
-                after, target.model(torch.tensor([[5, 6]])).logits, atol=2e-5, rtol=0
-            )
+            assert not torch.equal(before, logits(target))
+            torch.testing.assert_close(logits(target), librarys(target), atol=2e-5, rtol=0)
+
+
+IDS = torch.tensor([[5, 6, 7, 8, 9, 5, 6]])
 
 
 def logits(target):
-    backbone = target.backbone
+    """Of a text in two parts, the second with a mask."""
+    backbone, n, first = target.backbone, IDS.shape[1], 3
+    cache, parts = backbone.cache(1, n), []
     with torch.inference_mode():
-        hidden, _ = backbone.run(
-            backbone.embed(torch.tensor([[5, 6]])), Place.text(1, 2), backbone.cache(1, 2)
-        )
-        return backbone.head(hidden)
+        for start, stop in ((0, first), (first, n)):
+            place = Place.behind(torch.arange(start, stop)[None], stop, backbone.dtype)
+            place = place if start else Place.text(1, stop)
+            parts.append(backbone.run(backbone.embed(IDS[:, start:stop]), place, cache)[0])
+        return backbone.head(torch.cat(parts, 1))
+
+
+def librarys(target):
+    with torch.no_grad():
+        return target.model(IDS).logits
 
 
 def test_several_callers_and_a_fork(runs):
@@ -250,6 +264,195 @@ def test_several_callers_and_a_fork(runs):
     assert os.waitpid(child, 0)[1] == 0
 
 
+# ------------------------------------------------------------------------ which layers are compiled
+
+
+OTHERWISE = {
+    "granite": "what attention and MLP add is multiplied",
+    "hunyuan_v1_dense": "rotated before the norms of heads",
+    **dict.fromkeys(("mistral", "mistral-window", "ministral", "qwen2-window", "phi3"), "windows"),
+    **dict.fromkeys(("ernie4_5", "helium", "glm"), "neighbours are rotated"),
+    "phi3-partial rotation": "a part is rotated",
+    "smollm3": "a layer does not rotate",
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss"), "experts"),
+}
+"""Families that torch runs for another reason than their norms and activations."""
+
+
+def sized(name: str) -> nn.Module:
+    """A family in float32 at sizes that the pass takes, so that only its architecture decides."""
+    changes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    rope = families.FAST[name].get("rope_parameters", {})
+    if "short_factor" in rope:
+        longer = {key: value * 2 for key, value in rope.items() if isinstance(value, list)}
+        changes["rope_parameters"] = {**rope, **longer}
+    return families.build(name, dtype=torch.float32, **changes)
+
+
+def is_as_llamas(made: nn.Module) -> bool:
+    """Whether a model's norms and activation are Llama's, by the library's names and modules: norms
+    without an offset, before attention and MLP and of each head only; SiLU."""
+    heads = {"self_attn.q_norm", "self_attn.k_norm"}
+    for layer in made.model.layers:
+        norms = {name: one for name, one in layer.named_modules() if "norm" in name}
+        names = norms.keys() - heads
+        if names != {"input_layernorm", "post_attention_layernorm"}:
+            return False
+        if not all(hasattr(norm, "variance_epsilon") for norm in norms.values()):
+            return False
+        wide = [norms[name] for name in heads & norms.keys()]
+        if any(len(norm.weight) != layer.self_attn.head_dim for norm in wide):
+            return False
+    return made.config.hidden_act in ("silu", "swish")
+
+
+@pytest.mark.parametrize("name", families.FAST)
+def test_an_architecture_fits_or_stays_with_torch(name, monkeypatch):
+    """The compiled pass has torch's logits up to rounding in float32, or torch runs."""
+    target = specwb.load(sized(name))
+    passes, call = [], compiled.Layers.__call__
+    monkeypatch.setattr(
+        compiled.Layers, "__call__", lambda *args: passes.append(args) or call(*args)
+    )
+    here = logits(target)
+    assert len(passes) == (2 if compiled.fits(target.backbone) else 0)
+    assert bool(passes) == (is_as_llamas(target.model) and name not in OTHERWISE)
+    monkeypatch.setattr(products, "compiled_pass", lambda: None)
+    wanted = logits(target)
+    close = 4e-7 * 16 * float(wanted.abs().max())
+    torch.testing.assert_close(here, wanted, atol=close, rtol=0)
+    torch.testing.assert_close(wanted, librarys(target), atol=close, rtol=0)
+
+
+class Norm(nn.Module):
+    """A norm with a weight and an ``eps``, which is neither Llama's nor Gemma's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.rand(width) + 0.5), 1e-6
+
+    def forward(self, x):
+        return x / x.abs().mean(-1, keepdim=True) * self.weight
+
+
+def rms_norm(width: int, eps: float) -> nn.Module:
+    made = LlamaRMSNorm(width, eps)
+    nn.init.uniform_(made.weight, 0.5, 1.5)
+    return made
+
+
+def narrowed(layer: nn.Module) -> None:
+    """Its MLP has fewer neurons than the others'."""
+    for name in ("gate_proj", "up_proj"):
+        part = getattr(layer.mlp, name)
+        part.weight = nn.Parameter(part.weight[:64].clone())
+    layer.mlp.down_proj.weight = nn.Parameter(layer.mlp.down_proj.weight[:, :64].clone())
+
+
+def biased(part: nn.Module) -> None:
+    part.bias = nn.Parameter(torch.rand(len(part.weight)))
+
+
+# each makes one layer of a model unlike the others
+EDITS = {
+    "input LayerNorm": lambda x: setattr(x, "input_layernorm", nn.LayerNorm(64)),
+    "post-attention LayerNorm": lambda x: setattr(x, "post_attention_layernorm", nn.LayerNorm(64)),
+    "torch's RMSNorm": lambda x: setattr(x, "post_attention_layernorm", nn.RMSNorm(64, 0.1)),
+    "a norm of its own": lambda x: setattr(x, "post_attention_layernorm", Norm(64)),
+    "no input norm": lambda x: setattr(x, "input_layernorm", nn.Identity()),
+    "no post-attention norm": lambda x: setattr(x, "post_attention_layernorm", nn.Identity()),
+    "input epsilon": lambda x: setattr(x, "input_layernorm", rms_norm(64, 0.5)),
+    "post-attention epsilon": lambda x: setattr(x, "post_attention_layernorm", rms_norm(64, 0.5)),
+    "a weight in bfloat16": lambda x: x.self_attn.o_proj.bfloat16(),
+    "down in bfloat16": lambda x: x.mlp.down_proj.bfloat16(),
+    "a narrower MLP": narrowed,
+    "a bias of o": lambda x: biased(x.self_attn.o_proj),
+    "a bias of down": lambda x: biased(x.mlp.down_proj),
+    "another activation": lambda x: setattr(x.mlp, "act_fn", nn.GELU()),
+    "another scale": lambda x: setattr(x.self_attn, "scaling", 0.5),
+}
+QWEN3 = {
+    "heads' epsilon": lambda x: [
+        setattr(x.self_attn, norm, rms_norm(32, 0.5)) for norm in ("q_norm", "k_norm")
+    ],
+}
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("edit", [*EDITS, *QWEN3])
+def test_a_layer_unlike_the_others_stays_with_torch(edit, place):
+    """Or runs compiled where that is right; the logits are the library's."""
+    made = model("qwen3", torch.float32)
+    (EDITS | QWEN3)[edit](made.model.layers[place])
+    with torch.no_grad():  # which the library does not compute in two number types
+        wanted = copy.deepcopy(made).float()(IDS).logits
+    target = specwb.load(made)
+    assert compiled.fits(target.backbone) == (edit == "no input norm" and place == 0)
+    torch.testing.assert_close(logits(target), wanted, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(64), nn.Identity(), rms_norm(64, 0.5), Norm(64)])
+def test_final_norms(norm):
+    made = model("llama", torch.float32)
+    made.model.norm = norm.requires_grad_(False)
+    target = specwb.load(made)
+    assert compiled.fits(target.backbone)
+    torch.testing.assert_close(logits(target), librarys(target), atol=5e-5, rtol=0)
+
+
+def test_the_first_layer_of_eagle_is_compiled(monkeypatch):
+    """It has no norm before its attention, which reads the residual stream."""
+    target = specwb.load(model("llama", torch.float32))
+    head = tiny.loud(lambda: EagleHead(eagle_config(target, layers=2), 64), 1).requires_grad_(False)
+    stack, place = Stack.of(head), Place.text(1, 6)
+    assert compiled.fits(stack)
+    x = torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0))
+
+    def run(attended):
+        with torch.inference_mode():
+            return stack.run(x, place, stack.cache(1, 6), attended=attended)[0]
+
+    both = run(x), run(None)
+    assert torch.equal(*both)
+    assert not torch.equal(run(2 * x), both[0])
+    monkeypatch.setattr(products, "compiled_pass", lambda: None)
+    torch.testing.assert_close(both[0], run(None), atol=1e-4, rtol=1e-5)
+
+
+def test_attention_over_no_slots_is_zero():
+    """Whatever stands in the memory that its scores would lie in."""
+    head, scores, out = np.ones(16, np.float32), np.full(32, np.nan, np.float32), np.ones(16)
+    out, nothing = out.astype(np.float32), np.empty(0, np.int64)
+    compiled._attend(head[:0], 4, head, 0, 0, 16, 0, nothing, scores, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_query_that_sees_nothing_gets_zeros(dtype):
+    """Its attention adds nothing; the other tokens have the bits that they have without it."""
+    run = Run("llama", dtype)
+    place = Place.behind(torch.arange(3, 7)[None], 7, dtype)
+    hidden = torch.finfo(dtype).min
+    mask = place.mask.clone()
+    mask[:, 2] = hidden
+
+    def states(mask, layers):
+        cache = run.cache()
+        run(run.text[:, :3], Place.text(1, 3), cache)
+        cache.data[:, :, 3:] = torch.nan  # nothing of it is read before it is written
+        with torch.inference_mode():
+            x = run.backbone.embed(run.text[:, 3:7])
+            at = Place(place.positions, place.slots, 7, mask)
+            return x, run.backbone.run(x, at, cache, last=layers)[0]
+
+    (x, blind), (_, seeing) = states(mask, 1), states(place.mask, 1)
+    with torch.inference_mode():
+        wanted = x[:, 2].float() + run.backbone.mlp(0, x[:, 2:3].float())[:, 0]
+    torch.testing.assert_close(blind[:, 2], wanted, atol=1e-4, rtol=0)
+    assert torch.equal(blind[:, :2], seeing[:, :2])
+    assert states(mask, None)[1].isfinite().all()
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"hidden_act": "gelu"}, {"head_dim": 24}, {"intermediate_size": 72}, {"mlp_bias": True}],
@@ -267,6 +470,12 @@ def test_layers_that_stay_with_torch(changes):
         torch.testing.assert_close(backbone.head(hidden), made(ids).logits, atol=1e-5, rtol=0)
 
 
+NO_FMA = """
+import platform
+from llvmlite import binding
+binding.get_host_cpu_features = dict
+platform.machine = lambda: "x86_64"
+"""
 SCRIPT = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -278,28 +487,31 @@ print(specwb.decode(target, [[1, 2, 3]], "ar", max_new_tokens=8).tokens)
 
 
 @pytest.mark.parametrize(
-    "broken", ["off", "no numba", pytest.param("no folder", marks=pytest.mark.slow)]
+    "broken", ["off", "no numba", "no fma", pytest.param("no folder", marks=pytest.mark.slow)]
 )
 def test_without_the_compiled_pass(broken, tmp_path):
     """Texts are decoded by torch's operators, with one line where it was not asked for."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 208}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": None}
+    script = SCRIPT.format(sizes=sizes)
     environment = {**os.environ, "SPECWB_CACHE": str(tmp_path)}
     if broken == "off":
         environment["SPECWB_COMPILED"] = "0"
     elif broken == "no numba":
         (tmp_path / "numba.py").write_text("raise ImportError('no numba here')")
         environment["PYTHONPATH"] = f"{tmp_path}:{environment.get('PYTHONPATH', '')}"
+    elif broken == "no fma":
+        script = NO_FMA + script
     else:
         environment["SPECWB_CACHE"] = "/proc/none"
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 208}
-    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": None}
-    script = SCRIPT.format(sizes=sizes)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=root
     )
     assert done.returncode == 0, done.stderr
     assert len(ast.literal_eval(done.stdout)[0]) == 8
     lines = [line for line in done.stderr.splitlines() if "compil" in line]
-    wanted_line = {"off": None, "no numba": "no numba here", "no folder": "not writable"}[broken]
+    says = {"no numba": "no numba here", "no fma": "no instruction for fma"}
+    wanted_line = {**says, "off": None, "no folder": "not writable"}[broken]
     assert len(lines) == (wanted_line is not None)
     assert wanted_line is None or wanted_line in lines[0]

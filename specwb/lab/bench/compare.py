@@ -178,7 +178,7 @@ def compare(
         late = f"no time was left for a first run (seconds = {seconds or 0:g})"
     left_out |= {name: late for name, some in runs.items() if not some}
     runs = {name: some for name, some in runs.items() if some}
-    same = _agreements(target, groups, runs) if sampling.greedy else {}
+    same = _agreements(target, groups, runs, decoders) if sampling.greedy else {}
     table, over = _paired(runs, groups, watch)
     frame = figures(table, ["method"])
     identical = {name: not one.ties + one.others for name, one in same.items()}
@@ -451,11 +451,17 @@ def _over_the_librarys(
     }
 
 
-def _agreements(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
+def _agreements(
+    target: Target,
+    groups: Groups,
+    runs: Mapping[str, list[Run]],
+    decoders: Mapping[str, Decoder],
+) -> dict[str, Any]:
     """How every method's texts agree with those of ``ar``."""
     texts = {name: [row for run in some for row in run.tokens] for name, some in runs.items()}
     prompts = [row for _, rows in groups for row in rows]
-    return agreements(target, list(zip(prompts, texts["ar"], strict=False)), texts)
+    library = [name for name in texts if isinstance(decoders[name], Library)]
+    return agreements(target, list(zip(prompts, texts["ar"], strict=False)), texts, library)
 
 
 def _outputs(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -> list[dict[str, Any]]:

@@ -62,8 +62,9 @@ def captions(facts: Mapping[str, Any]) -> tuple[str, str, str]:
     if margins:
         parting = (
             "; at a tie: both tokens' logits are plain decoding's best up to "
-            f"{margins[0]:.2g}, 1.5 times the most by which rounding moves two logits apart in "
-            "these texts; NOT: elsewhere, which is an error"
+            f"{max(margins):.2g}, 1.5 times the most by which rounding moves two logits apart in "
+            "these texts (for rows of the library at least 1.5 roundings of a logit); NOT: "
+            "elsewhere, which is an error"
         )
     columns = (
         f"speedup: tokens/s over {over}'s on the same {unit}, the median of these pairs; "

@@ -8,15 +8,17 @@ are right then. Texts that part anywhere else are an error of the method.
 How far rounding moves logits depends on the model, so it is measured on the texts themselves: the
 target scores the plain text token by token and again in one forward pass (teacher forcing). Let d
 be the largest change of the difference of the two best logits, over all places of the texts that
-part, or one rounding of the largest logit in the number type where that is more: the compiled pass
-of the CPU rounds both alike, and the library does not round as it does. Texts part at a near-tie
-where plain decoding's logits of both tokens are its best up to 1.5 d; a method's own forward passes
-may round a little worse than these two.
+part. Texts part at a near-tie where plain decoding's logits of both tokens are its best up to
+1.5 d; a method's own forward passes may round a little worse than these two.
+
+The compiled pass of the CPU rounds both alike, so that d is 0 and texts of this engine do not part
+(theorem 8.10). The transformers library does not round as it does: for its texts d is at least one
+rounding of the largest logit in the number type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,7 +44,8 @@ class Agreement:
     texts: int  # all of them
     ties: int = 0  # those that part where both tokens are plain decoding's best up to ``margin``
     others: int = 0  # those that part anywhere else, which must be 0
-    # 1.5 times the most by which rounding moves two logits apart; None where no texts part
+    # 1.5 times the most by which rounding moves two logits apart, for texts of the library at least
+    # 1.5 roundings of a logit; None where no texts part
     margin: float | None = None
 
     def __str__(self) -> str:
@@ -54,7 +57,10 @@ class Agreement:
 
 
 def agreements(
-    target: Target, plain: Sequence[Pair], texts: Mapping[str, Sequence[list[int]]]
+    target: Target,
+    plain: Sequence[Pair],
+    texts: Mapping[str, Sequence[list[int]]],
+    library: Collection[str] = (),
 ) -> dict[str, Agreement]:
     """Compare greedy texts with those of plain decoding; the target runs only where they part.
 
@@ -62,29 +68,35 @@ def agreements(
         target: the model that wrote them.
         plain: prompts and the texts of plain decoding.
         texts: method -> its texts after the same prompts; there may be fewer.
+        library: the methods whose texts the transformers library wrote, with roundings of its own.
     """
     gaps: dict[str, list[float]] = {name: [] for name in texts}
-    moved = 0.0
+    moved = rounded = 0.0
     for i, (prompt, text) in enumerate(plain):
         parting = {name: some[i] for name, some in texts.items() if i < len(some)}
         parting = {name: other for name, other in parting.items() if other != text}
         if not parting:
             continue
         logits = stepwise_logits(target, prompt, text)
-        rounded = max(torch.finfo(target.dtype).eps, SUMMED) * float(logits.abs().max())
-        moved = max(moved, rounding(target, prompt, text, logits), rounded)
+        moved = max(moved, rounding(target, prompt, text, logits))
+        rounded = max(rounded, _one_rounding(logits, target.dtype))
         for name, other in parting.items():
             gaps[name].append(_gap(text, other, logits))
-    margin = SLACK * moved
-    return {
-        name: Agreement(
-            min(len(some), len(plain)),
-            sum(gap <= margin for gap in gaps[name]),
-            sum(not gap <= margin for gap in gaps[name]),  # NaN too
-            margin if gaps[name] else None,
-        )
-        for name, some in texts.items()
-    }
+    result: dict[str, Agreement] = {}
+    for name, some in texts.items():
+        margin = SLACK * (max(moved, rounded) if name in library else moved)
+        ties = sum(gap <= margin for gap in gaps[name])  # NaN is none
+        others, count = len(gaps[name]) - ties, min(len(some), len(plain))
+        result[name] = Agreement(count, ties, others, margin if gaps[name] else None)
+    return result
+
+
+def _one_rounding(logits: Tensor, dtype: torch.dtype) -> float:
+    """One rounding of the largest logit in a number type, or of the sum that it is; logits may be
+    infinite, of tokens that are never written."""
+    finite = logits[logits.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return max(torch.finfo(dtype).eps, SUMMED) * largest
 
 
 def _gap(text: list[int], other: list[int], logits: Tensor) -> float:
