@@ -1,13 +1,17 @@
-"""Trains the heads of a recipe file one after another, such as those of smol.
+"""Trains the heads of a recipe file, such as those of smol.
 
     python -m scripts.train_heads talks.jsonl [NAME ..] [--target smol] [--out build/smol]
-        [--recipe data/smol/recipe.toml] [--device auto]
+        [--recipe data/smol/recipe.toml] [--device auto] [--seconds S]
 
 The file has a table ``batch``, whose settings all heads have, and a table ``heads.NAME`` for each,
 with its own settings and its ``kind`` where that is not its name; ``store`` is ``"fp16"`` or
-``"int8"``. A run that was interrupted goes on; finished heads are left alone. Next to their folders
-lies ``requests.txt``, the fingerprints of what users asked in the text: with it a test shows that
-no prompt of an evaluation was trained on.
+``"int8"``. Heads are trained one after another. A run that was interrupted goes on; finished heads
+are left alone. Next to their folders lies ``requests.txt``, the fingerprints of what users asked in
+the text: with it a test shows that no prompt of an evaluation was trained on.
+
+With ``--seconds`` all heads are trained side by side, each in a process of its own, for about so
+many seconds: each takes a few steps beside the others and then as many as fit, in the place of the
+recipe's. A large GPU waits for Python where it trains one small head, and is lent by the minute.
 """
 
 from __future__ import annotations
@@ -15,12 +19,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
+import tempfile
 import tomllib
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from specwb.core.files import table
 from specwb.models.load import data_dir
 from specwb.training.reading import trained_on, training_text, turns
 from specwb.training.run import train_head
+
+PROBE = 24
+"""Steps by whose median time the number of steps is chosen; the first ones warm up."""
 
 
 def fingerprint(request: str) -> str:
@@ -37,6 +48,35 @@ def requests(corpus: Path) -> list[str]:
     return sorted({fingerprint(request) for request in said})
 
 
+def train(given: argparse.Namespace, name: str, begin: Barrier | None = None) -> None:
+    """Trains one head; with ``begin`` for about ``given.seconds``, beside those that wait for it
+    too."""
+    recipe = tomllib.loads(given.recipe.read_text())
+    settings = {**recipe["batch"], **recipe["heads"][name]}
+    kind, store = settings.pop("kind", name), recipe.get("store", "fp16")
+    target = trained_on(given.target, given.device)
+    data, mixture = training_text(target, given.corpus)
+
+    def run(out: Path) -> Path:
+        note = given.recipe.name
+        return train_head(
+            kind, target, out, settings, data, mixture, source="read", note=note, store=store
+        )
+
+    if begin is not None:
+        settings["steps"] = PROBE
+        try:
+            begin.wait()
+            with tempfile.TemporaryDirectory() as scratch:
+                card = table(run(Path(scratch) / name) / "card.json")
+            begin.wait()
+        except BaseException:
+            begin.abort()  # the others would wait for this one
+            raise
+        settings["steps"] = max(1, int(given.seconds / card["step_seconds"]))
+    run(given.out / name)
+
+
 def main() -> None:
     """Trains the heads that are named, by default all of the recipe."""
     parser = argparse.ArgumentParser("python -m scripts.train_heads", description=__doc__)
@@ -47,24 +87,20 @@ def main() -> None:
     add("--out", type=Path, default=Path("build/smol"))
     add("--recipe", type=Path, default=data_dir() / "smol" / "recipe.toml")
     add("--device", default="auto")
+    add("--seconds", type=float, help="train all heads side by side, for about so long")
     given = parser.parse_args()
-    recipe = tomllib.loads(given.recipe.read_text())
-    target = trained_on(given.target, given.device)
-    data, mixture = training_text(target, given.corpus)
-    for name in given.names or recipe["heads"]:
-        settings = {**recipe["batch"], **recipe["heads"][name]}
-        kind = settings.pop("kind", name)
-        train_head(
-            kind,
-            target,
-            given.out / name,
-            settings,
-            data,
-            mixture,
-            source="read",
-            note=given.recipe.name,
-            store=recipe.get("store", "fp16"),
-        )
+    names = given.names or list(tomllib.loads(given.recipe.read_text())["heads"])
+    if given.seconds is None:
+        for name in names:
+            train(given, name)
+    else:
+        context = multiprocessing.get_context("spawn")
+        begin = context.Barrier(len(names))
+        processes = [context.Process(target=train, args=(given, name, begin)) for name in names]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
     content = "".join(f"{name}\n" for name in requests(given.corpus))
     (given.out / "requests.txt").write_text(content)
 
