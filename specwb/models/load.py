@@ -34,6 +34,7 @@ from specwb.models.folder import (
     folder_of,
     weight_files,
 )
+from specwb.models.products import compiled_pass
 from specwb.models.ranks import Ranks
 from specwb.models.target import Target
 from specwb.models.templates import check_template, use_template
@@ -52,6 +53,9 @@ FIXED = {
 CACHED = 2**26
 """Bytes of float32 weights below which a processor's caches hold a model, which is never rounded
 unasked."""
+COMPILED = {"llama", "mistral", "qwen2", "qwen3"}
+"""Types of models that usually run through the compiled pass, for which bfloat16 is half as much to
+read, whether or not the processor has instructions for it."""
 
 
 def load(
@@ -75,9 +79,9 @@ def load(
             ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, a ``.gguf`` file, or a loaded model.
         tokenizer: the model's tokenizer; default the one that lies beside it.
         dtype: ``"auto"`` is the checkpoint's own dtype on CUDA. On a CPU it is float32, but for
-            checkpoints in bfloat16 and GGUF files as coarse on a processor with instructions for
-            bfloat16, which a line says. The lab is float32 on either. A loaded model keeps its own
-            unless one is named.
+            checkpoints in bfloat16 and GGUF files as coarse where that is faster (by the compiled
+            pass, or on a processor with instructions for bfloat16), which a line says. The lab is
+            float32 on either. A loaded model keeps its own unless one is named.
         device: ``"auto"`` is CUDA where there is one; a loaded model stays where it is.
         generic: the model runs by the library's own forward, which is slower, as what has no fast
             path does (:mod:`specwb.models.generic`); hooks on its modules are computed then, at
@@ -202,7 +206,10 @@ def _placed(
     if dtype != "auto" or is_lab or not (device.type == "cuda" or quantised):
         kind = resolve_dtype(dtype, device)
         if dtype == "auto" and not (is_lab or ranks or "device_map" in library):
-            kind = _cpu_dtype(tensors, card, device, name)
+            fast = fast_bfloat16(device) or (
+                config.model_type in COMPILED and bool(compiled_pass())
+            )
+            kind = _cpu_dtype(tensors, card, fast, name)
     # a map is accelerate's to fill, and what fewer bits take is not known
     if ranks is None and "device_map" not in library and (stored or not quantised):
         check_fits(weight_bytes(tensors, kind), device, name)
@@ -211,12 +218,12 @@ def _placed(
     return kind
 
 
-def _cpu_dtype(tensors: list, card: dict, device: torch.device, name: str) -> torch.dtype:
+def _cpu_dtype(tensors: list, card: dict, fast: bool, name: str) -> torch.dtype:
     """The number type of a model on the CPU where none is named: bfloat16 where its matrices are
-    stored in it, or in a GGUF file as coarsely, and the processor multiplies it faster."""
+    stored in it, or in a GGUF file as coarsely, and it is faster."""
     in_bfloat16 = {kind for kind, shape in tensors if len(shape) > 1} == {"BF16"}
     large = weight_bytes(tensors, torch.float32) >= CACHED
-    if not (large and fast_bfloat16(device) and (in_bfloat16 or gguf.is_coarse(card))):
+    if not (large and fast and (in_bfloat16 or gguf.is_coarse(card))):
         return torch.float32
     reading.logger.warning(
         "%s: in bfloat16, which is faster here; without rounding its weights in dtype=float32",

@@ -137,8 +137,8 @@ def test_a_file_is_a_draft_model(file):
 def test_matrices_that_bfloat16_would_not_round_are_run_in_it(
     kind, coarse, model, tmp_path, monkeypatch, caplog
 ):
-    """Where the processor multiplies it faster. Q8_0 too: it is what files of four bits have where
-    rows are no multiple of 256."""
+    """Where that is faster: by the processor or by the compiled pass. Q8_0 too: it is what files of
+    four bits have where rows are no multiple of 256."""
     path = write(tmp_path / "m.gguf", model, kind=kind)
     target = specwb.load(path, device="cpu")
     assert target.dtype is torch.float32  # so small a model
@@ -147,11 +147,12 @@ def test_matrices_that_bfloat16_would_not_round_are_run_in_it(
     for name, weight in model.state_dict().items():
         assert float((stored[name] - weight).abs().max()) <= precision * float(weight.abs().max())
     monkeypatch.setattr(loading, "CACHED", 0)
-    for fast in (True, False):
+    for fast, compiled in ((True, False), (False, True), (False, False)):
         caplog.clear()
         monkeypatch.setattr(loading, "fast_bfloat16", lambda device, fast=fast: fast)
+        monkeypatch.setattr(loading, "compiled_pass", lambda compiled=compiled: compiled or None)
         rounded = specwb.load(path, device="cpu").dtype is torch.bfloat16
-        assert rounded is (coarse and fast)
+        assert rounded is (coarse and (fast or compiled))
         assert ("in bfloat16, which is faster" in caplog.text) is rounded
     assert specwb.load(path, device="cpu", dtype="float64").dtype is torch.float64
 
