@@ -111,6 +111,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 @pytest.fixture
+def in_float32(monkeypatch):
+    """Heads are trained in float32, whatever the processor is fast at."""
+    monkeypatch.setattr("specwb.training.fit.fast_bfloat16", lambda device: False)
+
+
+@pytest.fixture
 def taped(monkeypatch):
     """Steps are recorded on the CPU; buckets are small, so that several come up."""
     from tape import Tape

@@ -36,14 +36,14 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 
 
 def talker():
-    tokenizer = tiny.tokenizer(tiny.WORDS)
+    tokenizer = tiny.tokenizer()
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
 
 def panicking():
     """A tokenizer whose expression goes back further than the library allows: a panic in Rust."""
-    tokenizer = tiny.tokenizer(tiny.WORDS)
+    tokenizer = tiny.tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex("(a+)+$"), "")
     return tokenizer
 

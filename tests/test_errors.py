@@ -25,7 +25,7 @@ CHAT = [{"role": "user", "content": "w7 w8"}]
 @pytest.fixture
 def target() -> specwb.Target:
     """A target with a tokenizer and a chat template."""
-    words = tiny.tokenizer(tiny.WORDS)
+    words = tiny.tokenizer()
     words.chat_template, words.pad_token = TEMPLATE, "w0"
     return specwb.load(tiny.target().model, tokenizer=words)
 
@@ -261,14 +261,14 @@ def test_padded_vocabularies_are_told_apart_from_different_ones():
 def test_tokenizers_that_disagree():
     """The same number of tokens, two of them exchanged: ids would be verified as if they meant the
     same."""
-    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer(tiny.WORDS))
+    target = specwb.load(tiny.target().model, tokenizer=tiny.tokenizer())
     exchanged = [*tiny.WORDS[:7], "w8", "w7", *tiny.WORDS[9:]]
     other = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(exchanged))
     with pytest.raises(
         LoadError, match=r"tokenizer mismatch: 'w[78]' is id [78] for target .* and [78] for draft"
     ):
         specwb.method("sps", target, draft=other)
-    same = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer(tiny.WORDS))
+    same = specwb.load(tiny.draft().model, tokenizer=tiny.tokenizer())
     assert specwb.decode(target, "w3 w4", "sps", draft=same, max_new_tokens=3).text.startswith(" w")
 
 

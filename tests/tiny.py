@@ -462,7 +462,7 @@ def recomputed_adapter(drafter: KangarooDrafter, target: specwb.Target, tokens: 
     return store.data[:, 0]
 
 
-def tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+def tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
     """A tokenizer of whole words: word i is token i."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

@@ -15,48 +15,28 @@ from specwb.training import corpus as text
 from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
 from specwb.training.settings import count, number, word
 
-WHERE = ("prefix", "random")
-WHAT = ("both", "tokens", "features")
 
-
-def glance_mask(
-    count: Tensor, pairs: int, k: int, block_order: Tensor, lengths: Tensor, where: str = "prefix"
-) -> Tensor:
+def glance_mask(count: Tensor, pairs: int, k: int, block_order: Tensor, lengths: Tensor) -> Tensor:
     """Chooses which pairs of a text in blocks of k are replaced by the pairs they are to predict.
 
-    ``count`` of them are, or all that can be. With ``prefix`` blocks are taken in random order, and
-    of each the first 1..k-1 pairs (never the last, which would see nothing new); the last block's
-    prefix is cut so that exactly ``count`` pairs are replaced. With ``random`` any pairs are taken,
-    each as likely.
+    ``count`` of them are, or all that can be. Blocks are taken in random order, and of each the
+    first 1..k-1 pairs (never the last, which would see nothing new); the last block's prefix is cut
+    so that exactly ``count`` pairs are replaced.
 
     Args:
         count: ``[B]``, how many pairs are replaced.
         pairs: how many pairs there are.
         k: the length of a block.
-        block_order: ``[B, blocks]`` uniforms that order the blocks; for ``random``
-            ``[B, pairs]``, which order the pairs. Blocks (or pairs) behind those that it is given
-            for are not replaced.
+        block_order: ``[B, blocks]`` uniforms that order the blocks. Blocks behind those that it is
+            given for are not replaced.
         lengths: ``[B, blocks]`` uniforms for the lengths of prefixes.
-        where: ``prefix`` or ``random``.
 
     Returns:
         ``[B, pairs]``, true where a pair is replaced.
     """
-    rows, blocks = block_order.shape
+    mask = torch.zeros(len(count), pairs, dtype=torch.bool, device=count.device)
     if k == 1:
-        chosen = torch.zeros(rows, blocks, dtype=torch.bool, device=count.device)
-    elif where == "random":
-        rank = block_order.argsort(-1).argsort(-1)
-        chosen = rank < count[:, None]
-    else:
-        chosen = _prefixes(count, k, block_order, lengths)
-    mask = torch.zeros(rows, pairs, dtype=torch.bool, device=count.device)
-    mask[:, : chosen.shape[1]] = chosen
-    return mask
-
-
-def _prefixes(count: Tensor, k: int, block_order: Tensor, lengths: Tensor) -> Tensor:
-    """Returns ``[B, blocks * k]``, :func:`glance_mask` for ``prefix``."""
+        return mask
     order = block_order.argsort(-1)
     full_length = 1 + (lengths * (k - 1)).long().clamp_max(k - 2)
     # in the order of the blocks: as many pairs as are still to be replaced, at most a prefix
@@ -64,7 +44,9 @@ def _prefixes(count: Tensor, k: int, block_order: Tensor, lengths: Tensor) -> Te
     taken_before = in_order.cumsum(-1) - in_order
     taken = torch.minimum((count[:, None] - taken_before).clamp_min(0), in_order)
     length = torch.zeros_like(in_order).scatter_(-1, order, taken)
-    return (torch.arange(k, device=count.device) < length[:, :, None]).flatten(1)
+    chosen = (torch.arange(k, device=count.device) < length[:, :, None]).flatten(1)
+    mask[:, : chosen.shape[1]] = chosen
+    return mask
 
 
 class FalconRecipe(Recipe):
@@ -86,8 +68,6 @@ class FalconRecipe(Recipe):
         vocabulary: how many words it drafts, the training text's most frequent tokens; 0 is all.
         noise: the range of uniform noise on features, times 512 / length.
         glance, glance_end: lambda at both ends of the run; glance=0 is without CSGD.
-        where: prefix (the published training) or random.
-        replaced: both, tokens or features.
         count_glanced: 1 counts the predictions of replaced pairs.
         align: where a head's blocks end when drafting; training is the same.
 
@@ -117,8 +97,6 @@ class FalconRecipe(Recipe):
         "vocabulary": count(0),
         "glance": number(0.4, "[0, 1]"),
         "glance_end": number(0.0, "[0, 1]"),
-        "where": word(*WHERE),
-        "replaced": word(*WHAT),
         "count_glanced": count(0),
     }
     measured_levels = 8
@@ -205,13 +183,16 @@ class FalconRecipe(Recipe):
     ) -> tuple[Tensor, Tensor]:
         """Replaces embeddings and features of the pairs in ``mask [B, m]`` by those k positions
         further, which are in ``answers`` (of all pairs of the text, without noise)."""
-        replaced = []
-        for name, old, new in zip(("tokens", "features"), pairs, answers, strict=True):
-            if self.settings["replaced"] in ("both", name):
-                later = torch.cat([new[:, self.k :], new[:, : self.k]], 1)[:, : mask.shape[1]]
-                old = torch.where(mask[:, :, None], later, old)
-            replaced.append(old)
-        return replaced[0], replaced[1]
+        m = mask.shape[1]
+
+        def later(x: Tensor) -> Tensor:
+            return torch.cat([x[:, self.k :], x[:, : self.k]], 1)[:, :m]
+
+        embedded, features = (
+            torch.where(mask[:, :, None], later(new), old)
+            for old, new in zip(pairs, answers, strict=True)
+        )
+        return embedded, features
 
     def _below(self, weights: Tensor) -> Tensor:
         """Returns what counts one pass below.
@@ -246,11 +227,10 @@ class FalconRecipe(Recipe):
         mistakes = (wrong * level.counts(outputs, wanted)).sum(-1)
         count = (self.ratio(moment.progress) * mistakes).long()
         blocks = (in_text - 1) // k  # those whose replacements are pairs of the text
-        where = self.settings["where"]
-        columns, usable = (m, blocks * k) if where == "random" else (m // k, blocks)
-        order = moment.uniforms(columns, 2, mistakes.device)[:, :usable]
-        lengths = moment.uniforms(columns, 3, mistakes.device)[:, :usable]
-        return glance_mask(count, m, k, order, lengths, where)
+        order, lengths = (
+            moment.uniforms(m // k, stream, mistakes.device)[:, :blocks] for stream in (2, 3)
+        )
+        return glance_mask(count, m, k, order, lengths)
 
 
 def _full_blocks(k: int, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,15 +22,13 @@ V = tiny.VOCABULARY
 SMALL = {"layers": 6, "hidden": 16, "heads": 2, "kv_heads": 1, "ffn": 24}
 
 
-@pytest.fixture(autouse=True)
-def float32(monkeypatch):
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+pytestmark = pytest.mark.usefixtures("in_float32")
 
 
 @cache
 def target() -> specwb.Target:
     other = copy.copy(tiny.target())
-    other.tokenizer = tiny.tokenizer([f"w{i}" for i in range(V)])
+    other.tokenizer = tiny.tokenizer()
     return other
 
 

@@ -21,22 +21,19 @@ from torch import Tensor
 import specwb
 from specwb.models.diffusion import DiffusionModel, load_diffusion
 from specwb.models.masked import block
-from specwb.training import fit, heads, run
+from specwb.training import heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
 from specwb.training.recipe import Level, Moment, TargetOutputs
 
 V, MASK = tiny.VOCABULARY, tiny.MASK
-WORDS = [f"w{i}" for i in range(V)]
 ENDS = (2, 5)
 TEXT = random_corpus(MASK)
 SIZES = {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 64, "block": 8}
 
 
-@pytest.fixture(autouse=True)
-def float32(monkeypatch):
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+pytestmark = pytest.mark.usefixtures("in_float32")
 
 
 @cache
@@ -266,7 +263,7 @@ def test_the_first_level_begins_as_the_draft_model(tmp_path, tied, layers):
         rope_parameters={"rope_type": "default", "rope_theta": 300.0},
     )
     net.save_pretrained(tmp_path)
-    tiny.tokenizer(WORDS).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
     with_draft = copy.copy(target())
     with_draft.draft = str(tmp_path)
     recipe = DiffusionRecipe(with_draft, {"layers": layers, "start": "draft", "block": 8})

@@ -32,7 +32,6 @@ from specwb.training.run import Learner, train_for
 from specwb.training.settings import Batch
 
 V, LAYERS = tiny.VOCABULARY, 6
-WORDS = [f"w{i}" for i in range(V)]
 # the others read none of the target's states and have tests of their own
 KINDS = tuple(kind for kind in RECIPES if kind not in ("diffusion", "decision", "deep", "path"))
 CPU = torch.device("cpu")
@@ -42,11 +41,11 @@ SMALL = {"medusa": "heads=2", "eagle": "unroll=2", "eagle3": "unroll=2,vocabular
 def write_target(root: Path, model) -> Path:
     """Writes ``target``, and ``corpus.txt``, which the target wrote."""
     model.save_pretrained(root / "target")
-    tiny.tokenizer(WORDS).save_pretrained(root / "target")
+    tiny.tokenizer().save_pretrained(root / "target")
     prompts = torch.randint(V, (64, 1), generator=torch.Generator().manual_seed(0)).tolist()
     target, settings = specwb.load(root / "target"), {"max_new_tokens": 64, "temperature": 0.7}
     texts = specwb.decode(target, prompts, "ar", eos=(), **settings).tokens
-    (root / "corpus.txt").write_text(" ".join(WORDS[i] for row in texts for i in row))
+    (root / "corpus.txt").write_text(" ".join(tiny.WORDS[i] for row in texts for i in row))
     return root
 
 
@@ -473,7 +472,7 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
 def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, home, tmp_path, changes, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    (tmp_path / "short.txt").write_text(" ".join(WORDS[:60]))
+    (tmp_path / "short.txt").write_text(" ".join(tiny.WORDS[:60]))
     code, out, err = call(monkeypatch, capsys, *command(home, **{"out": tmp_path / "h", **changes}))
     before = ("reading the training text", "forward passes of")  # what is about to be done
     lines = [line for line in err.splitlines() if not any(words in line for words in before)]

@@ -14,7 +14,6 @@ from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.models.decision import KINDS, DecisionModel
 from specwb.models.eagle import eagle_config
 from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
-from specwb.training import fit
 from specwb.training.decision import DecisionRecipe, area
 from specwb.training.heads import step_loss, target_outputs
 from specwb.training.recipe import KangarooRecipe, Moment
@@ -22,9 +21,7 @@ from specwb.training.recipe import KangarooRecipe, Moment
 V = tiny.VOCABULARY
 
 
-@pytest.fixture(autouse=True)
-def float32(monkeypatch):
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+pytestmark = pytest.mark.usefixtures("in_float32")
 
 
 @cache

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import specwb
-from specwb.training import corpus, fit
+from specwb.training import corpus
 from specwb.training.heads import RECIPES, step_loss, target_outputs
 from specwb.training.recipe import POSITIONS, Level, Moment, Recipe
 from specwb.training.settings import Objective
@@ -30,10 +30,7 @@ SETTINGS = {
 MIXTURE = {"text": 1.0}
 
 
-@pytest.fixture(autouse=True)
-def in_float32(monkeypatch):
-    """Whatever the processor is fast at."""
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+pytestmark = pytest.mark.usefixtures("in_float32")
 
 
 @pytest.fixture(scope="module")

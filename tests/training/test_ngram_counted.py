@@ -27,12 +27,11 @@ HERE = "--target target --corpus corpus.txt --text read --device cpu".split()  #
 def home(tmp_path_factory) -> Path:
     """Returns the folder of a small target and a text."""
     root = tmp_path_factory.mktemp("ngram")
-    words = [f"w{i}" for i in range(V)]
     tiny.build("llama", seed=2, num_hidden_layers=1).save_pretrained(root / "target")
-    tiny.tokenizer(words).save_pretrained(root / "target")
+    tiny.tokenizer().save_pretrained(root / "target")
     rng = np.random.default_rng(0)
     (root / "corpus.txt").write_text(
-        " ".join(words[i] for i in np.minimum(rng.geometric(0.15, 12_000), V) - 1)
+        " ".join(tiny.WORDS[i] for i in np.minimum(rng.geometric(0.15, 12_000), V) - 1)
     )
     return root
 

@@ -8,7 +8,7 @@ import pytest
 import tiny
 from terminal import call
 
-WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
+WORDS = tiny.WORDS
 SIZES = "hidden=16,heads=2,kv_heads=1,layers=6,ffn=24"  # of a deep draft model
 # by kind: what stands behind --set, and what the line says
 WRONG: dict[str, list[tuple[str, str]]] = {

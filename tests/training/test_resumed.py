@@ -34,7 +34,7 @@ def target(kind: str) -> specwb.Target:
         return tiny.with_draft(tiny.target(), tiny.draft(noise=0.04))
     model = tiny.with_mask(tiny.target())
     if kind == "deep":  # which is saved with it
-        model.tokenizer = tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)])
+        model.tokenizer = tiny.tokenizer()
     return model
 
 
