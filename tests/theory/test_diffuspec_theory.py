@@ -181,11 +181,6 @@ def test_a_beam_as_wide_as_the_states_can_miss_the_best_path():
 # ----------------------------------------------------------------------- 11.4, what keeps the law
 
 
-def path_as_draft(path: E.Tokens, v: int) -> E.Model:
-    """A draft whose top token at place i is the path's."""
-    return lambda prefix: [F(x == path[len(prefix)]) for x in range(v)]
-
-
 def two(seed: int, v: int, kind: str, k: int = 3) -> tuple[E.Model, Distributions]:
     """A target whose laws change with every prefix, and a law for every place."""
     target, draft = models(seed, v, kind)
@@ -193,27 +188,6 @@ def two(seed: int, v: int, kind: str, k: int = 3) -> tuple[E.Model, Distribution
 
 
 every_model = pytest.mark.parametrize(("v", "kind"), [(2, "any"), (2, "dense"), (3, "any")])
-
-
-@every_model
-def test_every_path_is_lossless_by_the_point_mass_rule(v, kind):
-    """All paths, so also the one that a search would choose, whatever it chose by."""
-    for seed in range(3):
-        target, distributions = two(seed, v, kind)
-        proxy = Table(2, lambda before: [F(1 + (x in before), v + 1) for x in range(v)])
-        found = beam(lattice(distributions), proxy)[0].tokens
-        for path in (found, *product(range(v), repeat=3)):
-            draft = path_as_draft(path, v)
-            assert lossless(E.walks(E.point, E.top, target, draft, CHAIN), target, 4)
-
-
-@every_model
-def test_independent_draws_are_lossless(v, kind):
-    for seed in range(4):
-        target, distributions = two(seed, v, kind)
-        draft = flat(distributions)
-        assert lossless(E.walks(E.rejection, E.iid, target, draft, CHAIN), target, 4)
-        assert lossless(E.TREE_RULES["block"].outcomes("IID", target, draft, CHAIN), target, 4)
 
 
 # ---------------------------------------------------------------------------- 11.5, what does not

@@ -17,7 +17,6 @@ from specwb.core.tree import Tree
 from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.backbone import Backbone
 from specwb.models.fuzzy import Groups
-from specwb.models.layers import rms
 from specwb.models.place import Place
 from specwb.theory import exact as E
 from specwb.theory.instances import models
@@ -149,37 +148,6 @@ def test_entries_are_exact_up_to_the_first_layer_of_the_first_group():
 
 
 # ------------------------------------------------------------------------------------ 14.4, norms
-
-
-@torch.no_grad()
-def test_a_norm_without_a_gain_keeps_cosines():
-    torch.manual_seed(0)
-    stack = pair()[1].backbone
-    norm = stack.layers[2].norm1
-    x, y = torch.randn(2, 200, 32)
-    y = x + 0.3 * y
-
-    def cosine(a, b):
-        return torch.cosine_similarity(a, b, -1)
-
-    torch.testing.assert_close(
-        cosine(
-            *(torch.nn.functional.rms_norm(z, (32,), eps=norm.variance_epsilon) for z in (x, y))
-        ),
-        cosine(x, y),
-        atol=1e-6,
-        rtol=0,
-    )
-    gained = (cosine(rms(x, norm), rms(y, norm)) - cosine(x, y)).abs()
-    kappa = float(norm.weight.abs().max() / norm.weight.abs().min())
-    assert float(gained.max()) > 1e-3
-    for before, after in zip(
-        cosine(x, y).double().tolist(), cosine(rms(x, norm), rms(y, norm)).tolist(), strict=True
-    ):
-        low, high = specwb.theory.analysis.gained_cosine(before, kappa)
-        assert low - 1e-6 <= after <= high + 1e-6
-    centred = torch.nn.functional.layer_norm(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), (2,))
-    assert float(cosine(centred[0], centred[1])) == pytest.approx(-1)
 
 
 # ------------------------------------------------------------------------------- 14.7, one device

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 from fractions import Fraction as F
-from functools import partial, reduce
+from functools import reduce
 from itertools import pairwise, product
 
 import numpy as np
@@ -35,13 +35,6 @@ def given(joint: np.ndarray, j: int, shown: tuple[int, ...]) -> np.ndarray:
     return distribution / distribution.sum()
 
 
-def least_loss(joint: np.ndarray, j: int, r: int) -> float:
-    """Mean of -log of the best law of X_j from r tokens, token by token."""
-    return -sum(
-        p * math.log(given(joint, j, x[:r])[x[j - 1]]) for x, p in np.ndenumerate(joint) if p
-    )
-
-
 # ----------------------------------------------------------------------------------- 10.1, blocks
 
 
@@ -61,28 +54,6 @@ def test_ends_of_blocks():
 
 
 # ----------------------------------------------------------------------- 10.2, Falcon's equations
-
-
-def test_falcons_equations():
-    for seed in range(5):
-        joint, weights = np.stack([table(seed + i, 3, 4) for i in range(0, 30, 10)]), table(seed, 3)
-        everything = np.moveaxis(joint * weights[:, None, None], 0, -1)  # X, Y, C as three tokens
-        h, i = (
-            partial(dependence.entropy, everything),
-            partial(dependence.mutual_information, everything),
-        )
-        x, y, c = (1,), (2,), (3,)
-        for known in ((), c):
-            assert h(x, known) == pytest.approx(h(x, (*y, *known)) + i(x, y, known))
-            assert h(x, known) + h(y, known) == pytest.approx(
-                h(y, (*x, *known)) + 2 * i(x, y, known) + h(x, (*y, *known))
-            )
-            assert h(x, known) + h(y, (*x, *known)) == pytest.approx(
-                h(y, (*x, *known)) + i(x, y, known) + h(x, (*y, *known))
-            )
-        assert h(x, c) + i(x, c) + h(y, x) + i(x, y) == pytest.approx(h(x) + h(y))
-        assert i(x, c) > 0.001
-        assert dependence.total_correlation(joint, weights) == pytest.approx(i(x, y, c))
 
 
 # -------------------------------------------------------------------------------- 10.3, the floor
@@ -125,38 +96,6 @@ def test_a_determined_text_has_no_dependence():
 
 
 # --------------------------------------------------------------------------------- 10.4, glancing
-
-
-@pytest.mark.parametrize("k", [2, 3, 4])
-def test_the_excess_of_glancing(k):
-    """By place and by block, against losses that are summed token by token; and what is inside
-    falls with every token shown."""
-    for seed in range(2):
-        joint = table(seed, *[3] * k)
-        distribution = table(seed + 7, k)  # of R = 0..k-1
-        reveal = [(distribution[:j] / distribution[:j].sum()).tolist() for j in range(1, k + 1)]
-        losses = [
-            sum(share * least_loss(joint, j, r) for r, share in enumerate(row))
-            for j, row in enumerate(reveal, 1)
-        ]
-        floors = [least_loss(joint, j, j - 1) for j in range(1, k + 1)]
-        assert dependence.glanced_loss(joint, reveal) == pytest.approx(sum(losses))
-        assert dependence.excess(joint, reveal) == pytest.approx(sum(losses) - sum(floors))
-        hidden = [0.0] * k
-        for r in range(k - 1):
-            for x in product(range(3), repeat=r):
-                mass = joint[x].sum()
-                hidden[r] += mass * dependence.total_correlation(joint[x] / mass)
-        counted = sum(
-            distribution[:j].sum() * (loss - floor)
-            for j, (loss, floor) in enumerate(zip(losses, floors), 1)
-        )
-        assert counted == pytest.approx(sum(distribution[r] * hidden[r] for r in range(k)))
-        assert all(a > b for a, b in pairwise(hidden))
-        if k == 2:
-            assert dependence.excess(joint, reveal) == pytest.approx(
-                distribution[0] * dependence.mutual_information(joint, (1,), (2,))
-            )
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])

@@ -6,19 +6,15 @@ import math
 import random
 from contextlib import nullcontext
 from fractions import Fraction as F
-from itertools import product
 
 import pytest
 import tiny
 import torch
-from instances import all_trees, level_order
 
 import specwb
 from specwb.core.probability import Sampling
-from specwb.drafters.heads import measured_tree
 from specwb.models.eagle import EagleHead, eagle_config
-from specwb.rules.point import PointMass
-from specwb.theory import analysis, exact
+from specwb.theory import exact
 from specwb.training.heads import target_outputs
 
 
@@ -72,116 +68,10 @@ def test_what_a_feature_says(kind, monkeypatch):
 # ---------------------------------------------------------------------------- 9.2, the next token
 
 
-def test_what_the_next_token_is_worth():
-    """The loss of a head that does not see X is I(X; Y | S), computed as a difference of entropies
-    and as a mean divergence."""
-    rng = random.Random(0)
-    for case in range(12):
-        s_distribution, v = drawn(rng, 2), 3
-        x_distribution = [drawn(rng, v) for _ in s_distribution]
-        same = drawn(rng, v)
-        y_distribution = [
-            [same if case == 0 else drawn(rng, v) for _ in range(v)] for _ in s_distribution
-        ]  # case 0: Y independent of X
-        without = with_x = information = 0.0
-        best_without = best_with = F(0)
-        for s, chance in enumerate(s_distribution):
-            m = [
-                sum(x_distribution[s][x] * y_distribution[s][x][y] for x in range(v))
-                for y in range(v)
-            ]
-            assert sum(m) == 1
-            without -= float(chance) * sum(float(a) * math.log(a) for a in m)
-            best_without += chance * max(m)
-            for x in range(v):
-                weight = chance * x_distribution[s][x]
-                with_x -= float(weight) * sum(float(a) * math.log(a) for a in y_distribution[s][x])
-                information += float(weight) * divergence(y_distribution[s][x], m)
-                best_with += weight * max(y_distribution[s][x])
-            q = drawn(rng, v)  # no other prediction from S alone has a smaller cross-entropy
-            assert (
-                -sum(float(a) * math.log(b) for a, b in zip(m, q))
-                >= -sum(float(a) * math.log(a) for a in m) - 1e-12
-            )
-        assert without - with_x == pytest.approx(information, abs=1e-12)
-        assert (information < 1e-12) == (case == 0)
-        assert best_without <= best_with
-
-
 # ----------------------------------------------------------------------- 9.3, measured accuracies
 
 
-def walked(parents, ranks) -> int:
-    """How deep a walk goes whose right token has rank ``ranks[d]`` at depth d + 1 (a rank beyond
-    the list: none)."""
-    node, depth = 0, 0
-    for r in ranks:
-        kids = [i for i, parent in enumerate(parents) if parent == node]
-        if r >= len(kids):
-            break
-        node, depth = kids[r], depth + 1
-    return depth
-
-
-def test_trees_from_accuracies():
-    """Independent ranks: the tree chosen from a card has the tau that counting all outcomes gives,
-    and no tree of its size has more."""
-    rng = random.Random(1)
-    for _ in range(6):
-        # two domains, three depths, three ranks in falling order; the rest is no rank
-        tables = [[sorted(drawn(rng, 4), reverse=True)[:3] for _ in range(3)] for _ in range(2)]
-        card = {"held_out": {str(i): {"rank": table} for i, table in enumerate(tables)}}
-        rates = [[(a + b) / 2 for a, b in zip(*rows)] for rows in zip(*tables)]
-        for nodes in (2, 4, 7):
-            parents = list(measured_tree(card, nodes).host[0])
-            tau = F(1)
-            for ranks in product(range(4), repeat=3):
-                chance = math.prod(
-                    (rates[d][r] if r < 3 else 1 - sum(rates[d]) for d, r in enumerate(ranks)),
-                    start=F(1),
-                )
-                tau += chance * walked(parents, ranks)
-            assert tau == sum(analysis.path_values(rates, parents))
-            trees = map(level_order, all_trees(nodes - 1))
-            every = [
-                t for t in trees if max(exact.depths(t)) <= 3 >= max(map(t.count, range(nodes)))
-            ]
-            assert tau == max(sum(analysis.path_values(rates, t)) for t in every)
-
-
 # -------------------------------------------------------------------------- 9.4, top-k candidates
-
-
-def test_one_uniform_decides_about_top_k():
-    """All uniforms of a fine enough grid: the rule that runs, the cut and the tests in turn decide
-    with one law, and p comes out."""
-    rng = random.Random(2)
-    for k in (1, 2, 3):
-        p, q = drawn(rng, 4, 0), drawn(rng, 4)
-        ((tokens, chance),) = exact.top(q, k)
-        assert chance == 1
-        unit = math.lcm(*(a.denominator for a in p))
-        u = torch.tensor([(i + 0.5) / unit for i in range(unit)], dtype=torch.float64)
-        rows = torch.tensor([[float(a) for a in p]], dtype=torch.float64).expand(unit, -1)
-        children = torch.tensor([tokens]).expand(unit, -1)
-        choice, residual = PointMass().node(
-            rows, None, children, torch.ones_like(children, dtype=torch.bool), u[:, None]
-        )
-        accept = [F(int((choice == j).sum()), unit) for j in range(k)]
-        assert accept == [p[x] for x in tokens] == exact.point(p, q, tokens)[0]
-        out, left, one_by_one = [F(0)] * 4, list(p), F(1)
-        for x, a in zip(tokens, accept):
-            out[x] += a
-            assert one_by_one * left[x] == a  # tested in turn with q(x) = 1
-            one_by_one *= 1 - left[x]
-            if one_by_one:
-                left = exact.norm(exact.without(left, (x,)))
-        if one_by_one:
-            bonus = residual[choice < 0][0]
-            torch.testing.assert_close(
-                bonus / bonus.sum(), torch.tensor([float(a) for a in left], dtype=torch.float64)
-            )
-        assert [a + one_by_one * b for a, b in zip(out, left)] == p
 
 
 # ------------------------------------------------------------------------- 9.5, trees of the text

@@ -9,13 +9,9 @@ from collections.abc import Callable
 from fractions import Fraction as F
 
 import pytest
-import tiny
-import torch
 
-from specwb.core.tree import Tree
 from specwb.theory import exact as E
 from specwb.theory.instances import models
-from specwb.training.heads import RECIPES, target_outputs
 
 # --------------------------------------------------------------------------------- 12.2, stopping
 
@@ -82,41 +78,4 @@ def test_deciding_about_what_is_not_drawn_yet_keeps_the_distribution(parents):
 # ----------------------------------------------------------------------------------- 13.1, slices
 
 
-def test_out_of_level_order_it_is_not():
-    """A node and its child before the node's sibling: what is cut at depth 1 is no leading
-    block."""
-    tree = Tree.parents((-1, 0, 1, 0))
-    assert [i for i, d in enumerate(tree.depths[0]) if d <= 1] == [0, 1, 3]
-
-
-@pytest.mark.parametrize(("width", "depth"), [(1, 3), (3, 2), (4, 4)])
-def test_the_fork(width, depth):
-    """W chains without their root: b is a or above it iff they are in the same chain and b's level
-    is not deeper."""
-    tree = Tree.branching(width, *[1] * (depth - 1))
-    for a in range(width * depth):
-        for b in range(width * depth):
-            assert bool(tree.mask[0, 1 + a, 1 + b]) == (
-                a % width == b % width and b // width <= a // width
-            )
-
-
 # -------------------------------------------------------------------------- 13.2, decision models
-
-
-def test_what_the_labels_estimate():
-    """The recipe's soft label averages to sum min(p, q) at every place, its hard one is whether the
-    best tokens agree."""
-    target = tiny.with_draft(tiny.target(), tiny.draft(noise=0.05))
-    recipe = RECIPES["decision"](target, {})
-    n = 400  # uniforms, a row each
-    found = target_outputs(target, torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]).expand(n, -1), ())
-    logits, _, labels = recipe.inputs(
-        found, ((torch.arange(n) + 0.5) / n).double()[:, None].expand(-1, 8)
-    )
-    p, q = found.logits.softmax(-1), logits.softmax(-1)
-    rate = torch.minimum(p, q).sum(-1)[0]
-    torch.testing.assert_close(labels["soft"].mean(0), rate, atol=0.02, rtol=0)
-    assert torch.equal(labels["hard"], (p.argmax(-1) == q.argmax(-1)).float())
-    assert float(rate.max() - rate.min()) > 0.05
-    assert float(labels["soft"].std(0).min()) > 0.1

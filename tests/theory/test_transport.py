@@ -34,12 +34,13 @@ def instance(seed: int) -> tuple[list[float], list[float], int]:
 
 
 INSTANCES = [instance(seed) for seed in range(500)]
-PICKED = ("iid", "without", "top_and_sample", "without", "iid", "point")
+PICKED = ("iid", "without", "top_and_sample", "single", "without", "point")
 
 
 def test_program_and_subsets_agree_with_the_formula():
     worst = {"program": 0.0, "subsets": 0.0}
     draws = {"without": exact.without_replacement, "point": exact.top}
+    draws["single"] = lambda q, k: exact.iid(q, 1)
     for i, (p, q, k) in enumerate(INSTANCES):
         scheme = PICKED[i % len(PICKED)]
         alpha = analysis.optimum(p, q, k, scheme)
