@@ -86,15 +86,15 @@ def places_along(target: specwb.Target, prompts: list[list[int]], each: int) -> 
     ]
 
 
-def follows_again(place: lattices.Place) -> list[bool]:
+def follows_again(place: lattices.BlockCandidates) -> list[bool]:
     """Tells of every token that the target writes next whether it follows the token before it as
     it did earlier in the text."""
-    pairs = list(pairwise([*place.text, *place.greedy.tolist()]))
+    pairs = list(pairwise([*place.text, *place.greedy]))
     first = len(place.text) - 1
     return [pair in pairs[: first + i] for i, pair in enumerate(pairs[first:])]
 
 
-def recall(places: list[lattices.Place], top: int) -> list[float]:
+def recall(places: list[lattices.BlockCandidates], top: int) -> list[float]:
     """The share of the target's tokens that are among the ``top`` best candidates, by place."""
     k = max(len(place.ranks) for place in places)
     by_place = [[p.ranks[i] < top for p in places if i < len(p.ranks)] for i in range(k)]
@@ -136,7 +136,7 @@ def main() -> None:
     }
 
     texts = places_along(target, prompts, options.places)
-    longest = lattices.places(target, model, texts, k=max(options.k), top=1)
+    longest = lattices.places(target, model, texts, k=max(options.k), top=max(options.top))
     told = [seen for place in longest for seen in follows_again(place)]
     record["follows_again"] = round(sum(told) / len(told), 4)
     record["recall"] = {top: recall(longest, top) for top in (1, *options.top)}
@@ -151,7 +151,7 @@ def main() -> None:
                 for name, method in searches.items():
                     proxy = method.drafter.proxy()
                     read_along(proxy, place.text)
-                    row = lattices.lengths([place], proxy, top=top, exact=False).iloc[0]
+                    row = lattices.lengths([place], proxy, top=top).iloc[0]
                     kept[name].append(row["beam"])
                 kept["row"].append(row["row"])
                 kept["lattice"].append(row["top"])

@@ -60,7 +60,7 @@ def proxy() -> NGram:
 
 
 @cache
-def found() -> list[lattices.Place]:
+def found() -> list[lattices.BlockCandidates]:
     return lattices.places(tiny.target(), tiny.head("diffusion"), TEXTS, 5, 8)
 
 

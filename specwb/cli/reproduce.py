@@ -29,7 +29,7 @@ from specwb.lab.papers import FAMILIES, NAMES, OTHERS
 
 if TYPE_CHECKING:
     from specwb.lab.papers.paper import Paper
-    from specwb.lab.papers.run import Settings
+    from specwb.lab.papers.run import RunSettings
     from specwb.show.ledger import Judged, Section
 
 STUDIES = (*NAMES, *OTHERS)
@@ -144,10 +144,10 @@ def reproduce(
         results = shipped_results(paper, target)
         _print(ledger.judged(paper, results, target), paper, results)
         return
-    from specwb.lab.papers.run import Settings, Training
+    from specwb.lab.papers.run import HeadTraining, RunSettings
     from specwb.models.questions import load_prompts
 
-    settings = Settings(
+    settings = RunSettings(
         out, prompts, rounds, seconds, seed, restart, not tokens, command=command_line()
     )
     if name == "all":
@@ -163,7 +163,7 @@ def reproduce(
     training = None
     if train:
         claim({"heads": (heads, FOLDER)})
-        training = Training(target, heads, runs or (1 if paper.is_paper else 3), device)
+        training = HeadTraining(target, heads, runs or (1 if paper.is_paper else 3), device)
     questions, model = load_prompts(prompts), loaded(target, device, dtype, stored=True)
     documents, interrupted = _measured(paper, settings, questions, model, draft, training)
     _print(ledger.judged(paper, documents), paper, documents)
@@ -174,7 +174,7 @@ def reproduce(
 
 def _measured(
     paper: Paper,
-    settings: Settings,
+    settings: RunSettings,
     questions: Sequence[Any],
     model: Any,
     draft: str | None,
@@ -197,7 +197,7 @@ def _measured(
 
 
 def _measure_all(
-    settings: Settings, questions: Sequence[Any], model: Any, draft: str | None
+    settings: RunSettings, questions: Sequence[Any], model: Any, draft: str | None
 ) -> None:
     """Measure every paper, each into a file of its own, and write the ledger of what there is."""
     from specwb.core.errors import SpecwbError

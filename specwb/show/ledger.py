@@ -12,7 +12,7 @@ import numpy as np
 
 from specwb.lab.papers import FAMILIES, NAMES
 from specwb.lab.papers.figures import SHOWN, figure
-from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Verdict, counts
+from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Judgement, counts
 from specwb.lab.papers.paper import Paper, read_paper
 from specwb.lab.papers.results import files, shipped, verdicts
 
@@ -47,7 +47,7 @@ class Judged:
 
     paper: Paper
     family: str  # of the models, "" of a run of one's own
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[Judgement]
     measured: str  # by which command, on which device
 
     @property
@@ -77,7 +77,7 @@ def all_shipped() -> list[Judged]:
     ]
 
 
-def here(verdict: Verdict) -> str:
+def here(verdict: Judgement) -> str:
     """Write the measured ratio with its interval: ``1.33 (1.29-1.37)``."""
     if np.isnan(verdict.ratio):
         return ""
@@ -107,7 +107,7 @@ def cell_rows(document: Mapping[str, Any]) -> list[dict[str, str]]:
     return out
 
 
-def claim_row(verdict: Verdict) -> tuple[str, ...]:
+def claim_row(verdict: Judgement) -> tuple[str, ...]:
     """Write a claim as a row of the page, see :data:`HEADER`."""
     claim = verdict.claim
     place = f" [{claim.place}]" if claim.place else ""
@@ -117,7 +117,7 @@ def claim_row(verdict: Verdict) -> tuple[str, ...]:
     return (f"{claim.text}: {what}{place}", paper, here(verdict), word, verdict.note)
 
 
-def chance(every: Iterable[Verdict]) -> str:
+def chance(every: Iterable[Judgement]) -> str:
     """Say how many of the intervals may miss the true ratio by chance."""
     words = ("agrees", "more than claimed", "differs", "undecided")
     of = sum(v.evidence == "measured here" and v.word in words for v in every)

@@ -66,21 +66,14 @@ def test_table_by_hand():
     rrs = frame.loc["code", "rrs"]
     assert rrs["mean"] == pytest.approx(0.6)
     assert rrs["error"] == pytest.approx(0.1 / math.sqrt(3))
-    assert rrs["error_positions"] == pytest.approx(
-        torch.tensor([0.4, 0.6, 0.7, 0.6]).std().item() / 2
-    )
-    assert (rrs["optimum"], rrs["share"]) == (pytest.approx(0.8), pytest.approx(0.75))
+    assert rrs["optimum"] == pytest.approx(0.8)
     assert (rrs["prompts"], rrs["positions"]) == (3, 4)
-    # kseq is 0, 0.01, -0.02 away: kseq leads by 0.01 / 3 with an error as large
-    assert frame.loc["code", "kseq"]["behind"] == 0
-    assert rrs["behind"] == pytest.approx(0.01 / 3)
-    assert rrs["behind_error"] == pytest.approx(
-        torch.tensor([0.0, -0.01, 0.02]).std().item() / math.sqrt(3)
-    )
-    # naive is 0.1 behind with an error of 0.058: a tie too, by the stated rule; coupling is a
-    # bound and never best
-    assert rrs["verdict"].split(" = ")[:2] == ["kseq", "rrs"]
-    assert not frame.loc["code", "coupling"]["best"]
+    # rrs is 0, 0.01, -0.02 ahead: kseq leads by 0.01 / 3, its error is as large; naive is 0.1
+    # behind with an error of 0.058, a tie too; coupling is a bound and never best
+    best = rrs["verdict"].split(" = ")
+    assert best[:2] == ["kseq", "rrs"]
+    assert "naive" in best
+    assert "coupling" not in best
     # one prompt has no error: what is behind is behind
     assert frame.loc["prose", "point"]["verdict"] == "point"
     assert frame.loc["all", "rrs"]["prompts"] == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import tape
 import tiny
@@ -68,55 +69,37 @@ def test_cosines_are_those_of_the_librarys_states(pair, windows):
             assert cosines[kind][2] == pytest.approx(cosine(*both), abs=1e-6)
 
 
-def test_calibration_removes_the_drift(pair):
+@pytest.mark.parametrize("spec", ["easyspec:gamma=3", "easyspec:gamma=2,width=3"])
+def test_calibration_removes_the_drift(pair, spec):
     target, draft = pair
-    for spec in ("easyspec:gamma=3", "easyspec:gamma=2,width=3"):
-        method = specwb.method(spec, target, draft=draft)
-        steps = fuzzy.drift(target, tiny.PROMPTS, method, rounds=4)
-        assert [step["round"] for step in steps] == [1, 2, 3, 4]
-        for step in steps:
-            assert max(*step["key_error"], *step["value_error"]) < 1e-5
-            assert min(*step["key_cosine"], *step["value_cosine"]) > 1 - 1e-9
-        uncalibrated = specwb.method(f"{spec},calibrate=false", target, draft=draft)
-        for step in fuzzy.drift(target, tiny.PROMPTS, uncalibrated, rounds=4):
-            before_fuzzy = max(*step["key_error"][:2], *step["value_error"][:2])
-            assert before_fuzzy < 1e-5, "layers before the first fuzzy input are exact"
-            assert min(*step["key_error"][2:], *step["value_error"][2:]) > 1e-2
-    plain = fuzzy.drift(target, [[5]], specwb.method("sps", target, draft=draft), 3)
-    assert max(x for step in plain for x in step["key_error"]) < 1e-5
+    ways = [
+        specwb.method(f"{spec},calibrate={on}", target, draft=draft) for on in ("true", "false")
+    ]
+    calibrated, not_ = (fuzzy.drift(target, tiny.PROMPTS, way, rounds=4) for way in ways)
+    for step in calibrated:
+        assert max(*step["key_error"], *step["value_error"]) < 1e-5
+    for step in not_:
+        for errors in (step["key_error"], step["value_error"]):
+            assert max(errors[:2]) < 1e-5, "layers before the first fuzzy input are exact"
+            assert min(errors[2:]) > 1e-2
+    lengths = specwb.decode(target, tiny.PROMPTS, ways[1], max_new_tokens=17).accepted_lengths
+    assert [step["accepted"] for step in not_] == np.mean([row[:4] for row in lengths], 0).tolist()
 
 
-def test_drift_is_of_the_steps_that_the_engine_decodes(pair):
-    target, draft = pair
-    method = specwb.method("easyspec:gamma=3,calibrate=false", target, draft=draft)
-    steps = fuzzy.drift(target, tiny.PROMPTS[:1], method, rounds=4)
-    out = specwb.decode(target, tiny.PROMPTS[:1], method, max_new_tokens=17)
-    accepted = out.accepted_lengths[0][:4]
-    assert [step["accepted"] for step in steps] == accepted
-    positions = [1 + sum(a + 1 for a in accepted[:i]) for i in range(4)]
-    assert [step["places"] for step in steps] == positions
-
-
-def test_times_of_all_parts():
-    draft = specwb.load(tiny.build("llama", num_hidden_layers=LAYERS))
+def test_times_of_all_parts(pair):
     for tokens in (1, 3):
-        times = fuzzy.layer_times(draft, tokens, extent=32, repeats=3)
+        times = fuzzy.layer_times(pair[1], tokens, extent=32, repeats=3)
         assert set(times) == {"attention", "mlp", "head", "plain", "fused", "simulation"}
-        assert min(times.values()) > 0
-        assert times["plain"] > times["mlp"]
+        assert times["plain"] > times["mlp"] > 0
 
 
-def test_times_of_drafting(monkeypatch):
-    target = specwb.load(tiny.build("llama", seed=2, num_hidden_layers=LAYERS))
-    draft = specwb.load(tiny.perturbed(target.model, 0.02))
-    methods = {
-        spec: specwb.method(spec, target, draft=draft)
-        for spec in ("easyspec:n=1,calibrate=false", "easyspec", "easyspec:width=3")
-    }
-    times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
-    assert set(times) == set(methods)
-    assert all(set(ms) == {"eager"} and ms["eager"] > 0 for ms in times.values())
-    monkeypatch.setattr("specwb.models.products.compiled_pass", lambda: None)
-    monkeypatch.setitem(fuzzy.RECORDERS, "cpu", tape.Tape)
-    times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
-    assert all(set(ms) == {"eager", "graph"} and ms["graph"] > 0 for ms in times.values())
+def test_times_of_drafting(pair, monkeypatch):
+    target, draft = pair
+    specs = ("easyspec:n=1,calibrate=false", "easyspec", "easyspec:width=3")
+    methods = {spec: specwb.method(spec, target, draft=draft) for spec in specs}
+    for ways in ({"eager"}, {"eager", "graph"}):
+        times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
+        assert set(times) == set(specs)
+        assert all(set(ms) == ways and min(ms.values()) > 0 for ms in times.values())
+        monkeypatch.setattr("specwb.models.products.compiled_pass", lambda: None)
+        monkeypatch.setitem(fuzzy.RECORDERS, "cpu", tape.Tape)

@@ -291,7 +291,7 @@ def test_the_lattice_shown_is_the_one_searched(text, reached, lam, mass, top, be
     wanted += [f"{-best.mean:.3f}"]
     if reached >= whole.depth:
         three = [part.row, paths[0].tokens, best.tokens]
-        hot = lattices.expected_length(tiny.target(), at.text, three)
+        hot = [lattices.expected_length(tiny.target(), at.text, path) for path in three]
         wanted += ["0", *(str(at.kept(path)) for path in three), "1", *(f"{x:.2f}" for x in hot)]
     assert numbers(view) == wanted
 

@@ -17,7 +17,7 @@ from specwb.lab.papers import paper as papers
 from specwb.lab.papers import run
 from specwb.lab.papers.grid import record
 from specwb.lab.papers.paper import read_paper
-from specwb.lab.papers.run import Models, Settings, reproduce
+from specwb.lab.papers.run import Models, RunSettings, reproduce
 from specwb.models.questions import Question, load_prompts
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
@@ -36,8 +36,8 @@ def models():
     return Models(target, tiny.draft("llama", 0.05))
 
 
-def settings(path, **changes) -> Settings:
-    return Settings(path / "results.json", "words", command="specwb reproduce mcsd", **changes)
+def settings(path, **changes) -> RunSettings:
+    return RunSettings(path / "results.json", "words", command="specwb reproduce mcsd", **changes)
 
 
 def test_a_run_is_interrupted_and_continued(models, tmp_path, monkeypatch):

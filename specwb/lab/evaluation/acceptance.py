@@ -94,13 +94,9 @@ def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
         - drawn: how the candidates are drawn, as ``analysis.optimum`` names it.
         - mean: the mean rate; every prompt counts the same.
         - error: its standard error over prompts.
-        - error_positions: the standard error if positions were independent.
         - optimum: alpha* of that sampling scheme.
-        - share: mean / optimum.
-        - behind, behind_error: the paired difference from the rule with the largest mean, and the
-          standard error of that difference.
-        - best: whether the rule has the largest mean or is within two errors of it.
-        - verdict: the rules that are best, the largest first.
+        - verdict: the rules that are best, the largest first: that with the largest mean, and
+          those whose paired difference from it is within two of its standard errors.
         - prompts, positions: how many there are.
     """
     if not records or any(
@@ -136,24 +132,17 @@ def _compared(cell: pd.DataFrame, labels: dict[str, Any]) -> list[dict[str, Any]
     prompts = cell.groupby("prompt")[list(COLUMNS)].mean()
     rules = [name for name in RATES if name not in BOUNDS]
     winner = max(rules, key=lambda name: prompts[name].mean())
-    behind = {
-        name: mean_and_error(prompts[winner] - prompts[name])  # type: ignore[arg-type]
-        for name in RATES
-    }
-
-    def ties(name: str) -> bool:
+    best = []
+    for name in rules:
         # Two rules that are the same differ by rounding alone: hence 1e-9. A single prompt has the
         # error NaN, so that it ties with none.
-        difference, error = behind[name]
-        return difference <= 1e-9 or difference <= TIE * error
-
-    best = [name for name in rules if ties(name)]
-    best.sort(key=lambda name: behind[name][0])
+        behind, error = mean_and_error(prompts[winner] - prompts[name])  # type: ignore[arg-type]
+        if behind <= 1e-9 or behind <= TIE * error:
+            best.append((behind, name))
+    verdict = " = ".join(name for _, name in sorted(best, key=lambda one: one[0]))
     rows = []
     for name in RATES:
         mean, error = mean_and_error(prompts[name])  # type: ignore[arg-type]
-        _, error_positions = mean_and_error(cell[name])  # type: ignore[arg-type]
-        alpha = float(prompts[f"optimum {DRAWN[name]}"].mean())
         rows.append(
             {
                 **labels,
@@ -161,13 +150,8 @@ def _compared(cell: pd.DataFrame, labels: dict[str, Any]) -> list[dict[str, Any]
                 "drawn": DRAWN[name],
                 "mean": mean,
                 "error": error,
-                "error_positions": error_positions,
-                "optimum": alpha,
-                "share": mean / alpha,
-                "behind": behind[name][0],
-                "behind_error": behind[name][1],
-                "best": name in best,
-                "verdict": " = ".join(best),
+                "optimum": float(prompts[f"optimum {DRAWN[name]}"].mean()),
+                "verdict": verdict,
                 "prompts": len(prompts),
                 "positions": len(cell),
             }

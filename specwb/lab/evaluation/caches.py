@@ -1,8 +1,7 @@
-"""What lies in the caches of a drafter inside the target, before, during and after one step."""
+"""What lies in the caches of a drafter inside the target, before, in and after the first step."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +9,15 @@ import torch
 from torch import Tensor
 
 from specwb.core.errors import ArgumentError
+from specwb.core.noise import row_seeds
 from specwb.core.probability import Sampling
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.engine.decoding import decode
-from specwb.engine.loop import trim
+from specwb.engine.loop import Decoding
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
 from specwb.models.place import Place
 from specwb.models.target import Target
-from specwb.rules import Greedy
 
 BEFORE = 4
 """Places of the known text that are shown."""
@@ -27,15 +26,14 @@ Table = list[list[int]]
 
 @torch.inference_mode()
 def cache_moments(
-    target: Target, text: Sequence[int], spec: str | Method, step: int = 0
+    target: Target, text: Sequence[int], spec: str | Method
 ) -> tuple[dict[str, Table], list[int], int]:
-    """Compare every cache entry of one greedy decoding step with the final text's.
+    """Compare every cache entry of the first greedy decoding step with the final text's.
 
     Args:
         target: the target model; its caches are the first rows.
         text: token ids.
         spec: a chain of ``kangaroo``, such as "kangaroo:gamma=4,eta=0", or as it was built.
-        step: which step of the decoding, from 0.
     Returns:
         ``(moments, tokens, first)``. Moments are name -> ``[layers + 1][places]``, the adapter's
         cache last: 0 nothing, 1 what a forward over the text that the target writes puts there,
@@ -43,34 +41,29 @@ def cache_moments(
         first place.
     """
     method = spec if isinstance(spec, Method) else make_method(spec, target)
-    drafter = copy.copy(method.drafter)
-    if not isinstance(drafter, KangarooDrafter) or drafter.stack is None:
+    if not isinstance(method.drafter, KangarooDrafter) or method.drafter.stack is None:
         raise ArgumentError(f"caches are followed in a chain of kangaroo's, got {spec!r}")
-    noise: Any = None  # greedy drafts draw nothing
-    depth = drafter.limits.depth
-    done = decode(target, list(text), method, max_new_tokens=(step + 2) * (depth + 1), eos=())
-    begun = sum(kept + 1 for kept in done.accepted_lengths[0][:step])
-    if step >= len(done.accepted_lengths[0]):
-        raise ArgumentError(f"the decoding has {len(done.accepted_lengths[0])} steps, got {step}")
-    known = [*text, *done.tokens[0][:begun]]
-    final = known + done.tokens[0][begun : begun + depth + 2]
+    depth = method.drafter.limits.depth
+    written = decode(target, list(text), method, max_new_tokens=depth + 2, eos=()).tokens[0]
+    final, first = [*text, *written], max(0, len(text) - BEFORE)
+    seeds = row_seeds(0, 1, target.device)
+    run = Decoding(target, method, Sampling(), [list(text)], [3 * depth], seeds).open()
+    moments: dict[str, Table] = {}
 
-    state = target.open([known], [3 * depth], 2 * depth, Sampling(), (), drafter.features)
-    drafter.open(state, target)
-    moments = {"before the step": _held(target, drafter, state.cache.data, final)}
-    draft = drafter.propose(state, noise)
-    moments["drafted"] = _held(target, drafter, state.cache.data, final)
-    scores = target.score(state, draft, drafter.features)
-    verdict, over = trim(Greedy().verify(draft, scores, None), draft, state)
-    target.commit(state, draft, verdict, scores)
-    state.advance(verdict, over)
-    state.read()
-    moments["verified"] = _held(target, drafter, state.cache.data, final)
-    drafter.propose(state, noise)
-    moments["the next draft"] = _held(target, drafter, state.cache.data, final)
-    first = max(0, len(known) - BEFORE)
-    shown = {name: table[:, first:].tolist() for name, table in moments.items()}
-    return shown, final[first:], first
+    def look(name: str) -> None:
+        drafter: Any = run.drafter
+        held = _held(target, drafter, run.state.cache.data, final)
+        moments[name] = held[:, first:].tolist()
+
+    look("before the step")
+    draft = run.draft()
+    look("drafted")
+    run.settle(draft)
+    run.state.read()
+    look("verified")
+    run.draft()
+    look("the next draft")
+    return moments, final[first:], first
 
 
 def _held(target: Target, drafter: KangarooDrafter, cache: Tensor, text: Sequence[int]) -> Tensor:

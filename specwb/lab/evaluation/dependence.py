@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.special import entr, xlogy
+from torch.special import entr
 
 from specwb.core.flow import Draft, InvalidDistribution, Scheme, State
 from specwb.core.probability import Sampling, inverse_cdf
@@ -26,65 +25,8 @@ from specwb.models.falcon import FalconHead
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 
-CHUNK = 64
-"""Distributions that are held in float64 at once."""
 
-
-def dependence(
-    target: Target,
-    contexts: Sequence[Prompt],
-    k: int = 3,
-    paths: int = 64,
-    temperature: float = 1.0,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Measure how much each of the next k tokens after a text depends on those before it.
-
-    The dependence is bounded from either side by two estimates. From n paths x^1, .., x^n that the
-    target draws, and its distributions ``p_i = p(X_j | C, x^i_<j)`` over the whole vocabulary::
-
-        information = H(mean_i p_i) - mean_i H(p_i)
-        upper       = mean_i KL(p_i || mean of the others' p)
-
-    The expectation of ``information`` is at most I(X_j; X_<j | C), and it is at most log n; the
-    expectation of ``upper`` is at least I.
-
-    The first is biased towards 0: the entropy of a mean of n distributions is, in expectation, at
-    most that of the distribution of X_j. Its bias falls as n grows; where I is near log n it says
-    little. ``upper >= n / (n - 1) information`` on any paths; it is infinite where only one path
-    allows a token (in float64). Both are noisy at a single text, most where a rare X_<j matters
-    that no path took.
-
-    Args:
-        target: the target model.
-        contexts: texts or token ids; tokens 1..k are those that follow.
-        k: number of tokens, >= 1.
-        paths: n, the paths a context, >= 2.
-        temperature: 0 is greedy. Then all paths are the same and everything is 0, which 2 paths
-            show as well as more.
-        seed: context i draws from (seed, i).
-    Returns:
-        One row a context and position j = 1..k, with the columns
-
-        - context: its number.
-        - place: j.
-        - entropy: H(mean_i p_i).
-        - conditional: mean_i H(p_i), which is unbiased.
-        - information, upper: as above.
-        - total_correlation: of the first j tokens, the sum of the information up to j.
-    Raises:
-        ValueError: there are no contexts, the temperature is < 0, a context and k tokens more are
-            longer than the target's context, or it has tokens that the target does not have.
-        InvalidDistribution: probabilities are NaN.
-
-    Source: both bounds are those for known conditional distributions of Poole et al., "On
-    Variational Bounds of Mutual Information" (2019), arXiv 1905.06922, with the sum over the last
-    token done exactly. Falcon (Gao et al. 2024, arXiv 2412.12639, 3.3) has I of two tokens,
-    unmeasured.
-    """
-    return _measured(target, contexts, k, paths, temperature, seed)
-
-
+@torch.inference_mode()
 def acceptance_by_dependence(
     target: Target,
     head: FalconHead,
@@ -95,21 +37,24 @@ def acceptance_by_dependence(
 ) -> pd.DataFrame:
     """Measure dependence and acceptance at the k positions of a head's block.
 
-    Beside the columns of :func:`dependence` there are two means over the paths that the target
-    drew, of what is accepted of the first pass over each text::
+    From n paths x^1, .., x^n that the target draws, and its distributions
+    ``p_i = p(X_j | C, x^i_<j)`` over the whole vocabulary, and with q_j the head's distribution of
+    position j, from the text only, at this temperature::
 
+        information = H(mean_i p_i) - mean_i H(p_i)
         acceptance = mean_i sum_x min(p_i(x), q_j(x))
         marginal   = mean_i sum_x min(p_i(x), (mean_l p_l)(x))
 
-    q_j is the head's distribution of position j, from the text only, at this temperature.
-    ``marginal`` is the acceptance of a draft whose distribution is that of X_j given C.
+    The expectation of ``information`` is at most I(X_j; X_<j | C): the entropy of a mean of n
+    distributions is, in expectation, at most that of the distribution of X_j. It is at most log n,
+    and its bias towards 0 falls as n grows; where I is near log n it says little.
 
-    A head has the acceptance ``marginal`` whose positions know nothing of each other and whose
-    block loss is the least there is. By Pinsker's inequality
-    ``1 - marginal <= sqrt(information / 2)``, on the paths themselves. ``marginal`` is a little too
-    large, since each p_i is part of the mean (1/n where the distributions have nothing in common).
-    The distribution with the least loss is not the one that is accepted most, so a head may have
-    more; mostly it has less, and that is the head's own fault.
+    ``marginal`` is the acceptance of a draft whose distribution is that of X_j given C. A head has
+    it whose positions know nothing of each other and whose block loss is the least there is. By
+    Pinsker's inequality ``1 - marginal <= sqrt(information / 2)``, on the paths themselves.
+    ``marginal`` is a little too large, since each p_i is part of the mean (1/n where the
+    distributions have nothing in common). The distribution with the least loss is not the one that
+    is accepted most, so a head may have more; mostly it has less, and that is the head's own fault.
 
     At T = 0 the distributions are one-hot: ``acceptance`` is 1 where the head's best token is the
     target's after its greedy tokens before it, else 0; ``marginal`` is 1. The tokens before
@@ -118,47 +63,46 @@ def acceptance_by_dependence(
     Args:
         target: the target model.
         head: its k is the number of tokens.
-        contexts: texts or token ids of at least k + 1 tokens. The others are those of
-            :func:`dependence`.
+        contexts: texts or token ids of at least k + 1 tokens; tokens 1..k are those that follow.
+        paths: n, the paths a context, >= 2.
+        temperature: 0 is greedy. Then all paths are the same and the information is 0.
+        seed: context i draws from (seed, i).
+    Returns:
+        One row a context and position j = 1..k, with the columns context and place (their numbers),
+        information, acceptance and marginal.
+    Raises:
+        ValueError: there are no contexts, the temperature is < 0, a context and k tokens more are
+            longer than the target's context, or it has tokens that the target does not have.
+        InvalidDistribution: probabilities are NaN.
+
+    Source: the bound is that for known conditional distributions of Poole et al., "On Variational
+    Bounds of Mutual Information" (2019), arXiv 1905.06922, with the sum over the last token done
+    exactly. Falcon (Gao et al. 2024, arXiv 2412.12639, 3.3) has I of two tokens, unmeasured.
     """
-    return _measured(target, contexts, head.k, paths, temperature, seed, head)
-
-
-@torch.inference_mode()
-def _measured(
-    target: Target,
-    contexts: Sequence[Prompt],
-    k: int,
-    paths: int,
-    temperature: float,
-    seed: int,
-    head: FalconHead | None = None,
-) -> pd.DataFrame:
-    """The frame of :func:`dependence`; with a head that of :func:`acceptance_by_dependence`."""
-    rows = token_rows(target, contexts)
+    rows, k = token_rows(target, contexts), head.k
     check_room(rows, k, target.name, target.context)
     sampling = Sampling(temperature)
     # for j = 1..k the tree of all paths up to the token before token j
     trees = [Tree.branching(*[paths, *[1] * k][:d], device=target.device) for d in range(k)]
-    features = () if head is None else head.features
     records: list[dict[str, Any]] = []
     for i, ids in enumerate(rows):
-        state = target.open([ids], [k], trees[-1].n, sampling, (), features)
-        if head is not None:
-            drafter = FalconDrafter(head, Tree.chain(k, target.device))
-            drafter.open(state, target)
-            q = sampling.probabilities(drafter.logits(drafter.begin(state))[0].double())
-        for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i), 1):
-            record = {"context": i, "place": j, **_estimates(p)}
-            if head is not None:
-                record["acceptance"] = float(torch.minimum(p, q[j - 1]).sum(-1).mean())
-                record["marginal"] = float(torch.minimum(p, p.mean(0)).sum(-1).mean())
-            records.append(record)
-    table = pd.DataFrame(records)
-    after_upper = table.columns.get_loc("upper") + 1  # type: ignore[operator]
-    total = table.groupby("context").information.cumsum()
-    table.insert(after_upper, "total_correlation", total)
-    return table
+        state = target.open([ids], [k], trees[-1].n, sampling, (), head.features)
+        drafter = FalconDrafter(head, Tree.chain(k, target.device))
+        drafter.open(state, target)
+        q = sampling.probabilities(drafter.logits(drafter.begin(state))[0].double())
+        for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i)):
+            mean = p.mean(0)
+            information = float(entr(mean).sum() - entr(p).sum(-1).mean())
+            records.append(
+                {
+                    "context": i,
+                    "place": j + 1,
+                    "information": max(information, 0.0),
+                    "acceptance": float(torch.minimum(p, q[j]).sum(-1).mean()),
+                    "marginal": float(torch.minimum(p, mean).sum(-1).mean()),
+                }
+            )
+    return pd.DataFrame(records)
 
 
 def _path_distributions(
@@ -179,21 +123,3 @@ def _path_distributions(
         p = p.expand(paths, -1)
         tokens = torch.cat([tokens, inverse_cdf(p, torch.from_numpy(row).to(p.device))])
         yield p
-
-
-def _estimates(p: Tensor) -> dict[str, float]:
-    """The columns of :func:`dependence` from ``p [n,V]``, the distributions of n equal paths."""
-    n = len(p)
-    mean, conditional = p.mean(0), entr(p).sum(-1).mean()
-    # The sum of the others is the sum before a path and the sum after it. A total less the path's
-    # own would leave rounding where the others have next to nothing.
-    before = F.pad(p.cumsum(0), (0, 0, 1, 0))[:-1]
-    after = F.pad(p.flip(0).cumsum(0), (0, 0, 1, 0))[:-1].flip(0)
-    upper = -xlogy(p, (before + after) / (n - 1)).sum(-1).mean() - conditional
-    entropy = entr(mean).sum()
-    return {
-        "entropy": float(entropy),
-        "conditional": float(conditional),
-        "information": max(float(entropy - conditional), 0.0),
-        "upper": max(float(upper), 0.0),
-    }

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Draft, Scheme
+from specwb.core.flow import chain
 from specwb.core.probability import Sampling
-from specwb.core.tree import Tree
 from specwb.models.target import Target
 
 
@@ -37,17 +36,14 @@ def distributions_after(
     sampling = Sampling(temperature)
     with torch.inference_mode():
         state = model.open([list(text)], [max_prefix], 1, sampling, ())
-    trees = [Tree.chain(n, model.device) for n in range(max_prefix + 1)]
 
     @cache
     def distribution(prefix: tuple[int, ...]) -> np.ndarray:
         if len(prefix) > max_prefix:
             raise ArgumentError(f"a prefix may have {max_prefix} tokens here, got {len(prefix)}")
         tokens = torch.tensor([[text[-1], *prefix]], device=model.device)
-        valid = torch.ones_like(tokens, dtype=torch.bool)
         last = torch.tensor([len(prefix)], device=model.device)
         with torch.inference_mode():
-            draft = Draft(trees[len(prefix)], tokens, valid, Scheme.POINT)
-            return model.score(state, draft).p(last)[0].cpu().numpy()
+            return model.score(state, chain(tokens)).p(last)[0].cpu().numpy()
 
     return distribution

@@ -5,13 +5,12 @@ Compared are states, queries, keys and values, a drafter's cache over decoding s
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import cycle, islice, pairwise
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,7 +19,6 @@ from specwb.core.mask import causal_mask
 from specwb.core.noise import row_seeds
 from specwb.core.probability import Sampling
 from specwb.drafters.level import LevelDrafter
-from specwb.engine.decoding import rounds as decoding
 from specwb.engine.graphs import RECORDERS
 from specwb.engine.loop import Clock, Decoding
 from specwb.engine.methods import Method
@@ -42,10 +40,8 @@ class _RecordingGroups(Groups):
     def __init__(self, layers: Layers, whole: bool = False) -> None:
         super().__init__(layers, whole)
         self.records: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-        self.last_pass: Pass | None = None
 
     def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
-        self.last_pass = at
         outputs = super().attend(stack, group, x, at)
         for i, output in zip(group, outputs, strict=True):
             tensors = (output, *_query_key_value(stack, i, x))
@@ -140,100 +136,52 @@ def consecutive(draft: Target, windows: Tensor) -> list[float]:
 
 
 def drift(
-    target: Target,
-    prompts: Sequence[Sequence[int]],
-    method: str | Method,
-    rounds: int = 12,
-    *,
-    temperature: float = 0.0,
-    seed: int = 0,
+    target: Target, prompts: Sequence[Sequence[int]], method: str | Method, rounds: int = 12
 ) -> list[dict[str, Any]]:
     """Measure how far a draft model's cache is from a fresh exact forward, by decoding step.
 
     The cache is the one that the model drafts with; the forward is over the same text. Compared are
     the positions from the prompt's last token, the first that the prompt's exact forward leaves
-    out, to the step's pending one. All heads of a position are one vector.
+    out, to the step's pending one, at T = 0. All heads of a position are one vector.
 
     Args:
         target: the target model.
         prompts: token ids.
         method: of one draft model with a cache, such as ``easyspec:calibrate=false``.
         rounds: how many decoding steps, >= 1.
-        temperature: 0 is greedy.
-        seed: of the sampling; prompt i has ``seed + i``.
     Returns:
         One dict a step, means over prompts, with
 
-        - round: its number, from 1.
         - accepted: accepted draft tokens.
-        - places: positions compared, a prompt.
         - key_error, value_error: by layer the mean of ``|a - b| / |b|``.
-        - key_cosine, value_cosine: by layer.
     """
     method = make_method(method, target) if isinstance(method, str) else method
     assert isinstance(method.drafter, LevelDrafter)
-    steps: list[list[dict[str, Any]]] = [[] for _ in range(rounds)]
-    for i, prompt in enumerate(prompts):
-        caches, accepted, text = _step_caches(
-            target, method, list(prompt), rounds, temperature, seed + i
-        )
-        first = len(prompt) - 1
-        fresh = _exact_cache(method.drafter.draft, text)[:, first:]
-        for records, cache, count in zip(steps, caches, accepted, strict=True):
-            compared = cache[:, first:]
-            positions = compared.shape[1]
-            differences = _differences(compared, fresh[:, :positions])
-            records.append({"accepted": count, "places": positions, **differences})
-    return [{"round": number, **_means(records)} for number, records in enumerate(steps, 1)]
+    steps: list[list[tuple[int, np.ndarray]]] = [[] for _ in range(rounds)]
+    for prompt in prompts:
+        run, caches = _greedy(target, method, prompt, rounds), []
+        for step in islice(run, rounds):
+            length = int(step.length)
+            cache = run.drafter.cache.data[:, 0, :length]  # type: ignore[attr-defined]
+            caches.append((int(step.verdict.accepted), cache.clone()))
+            text = run.state.tokens[0, :length].clone()
+        fresh, first = _exact_cache(method.drafter.draft, text), len(prompt) - 1
+        for records, (accepted, cache) in zip(steps, caches, strict=True):
+            end = cache.shape[1]
+            records.append((accepted, _errors(cache[:, first:], fresh[:, first:end])))
+    means = [(fmean(a for a, _ in rows), np.mean([e for _, e in rows], 0)) for rows in steps]
+    return [
+        {"accepted": accepted, "key_error": keys.tolist(), "value_error": values.tolist()}
+        for accepted, (keys, values) in means
+    ]
 
 
-def _step_caches(
-    target: Target,
-    method: Method,
-    prompt: list[int],
-    count: int,
-    temperature: float,
-    seed: int,
-) -> tuple[list[Tensor], list[int], Tensor]:
-    """Decode ``count`` steps of a prompt; return the draft model's cache at the beginning of every
-    step, cut to the text, the draft tokens each accepted, and the text before the last one."""
-    drafters: list[LevelDrafter] = []
-    steps = decoding(
-        target,
-        [prompt],
-        _collecting(method, drafters),
-        max_new_tokens=count * (method.drafter.limits.depth + 1),
-        temperature=temperature,
-        seed=[seed],
-        eos=(),
-        graphs=False,
-    )
-    caches, accepted, text = [], [], torch.empty(0)
-    for step in islice(steps, count):
-        length = int(step.length)
-        assert step.state is not None
-        caches.append(drafters[-1].cache.data[:, 0, :length].clone())
-        accepted.append(int(step.verdict.accepted))
-        text = step.state.tokens[0, :length].clone()
-    steps.close()  # type: ignore[attr-defined]
-    return caches, accepted, text
-
-
-def _collecting(method: Method, drafters: list[LevelDrafter]) -> Method:
-    """The same method, which adds the drafter of every decoding to ``drafters``.
-
-    The engine copies a method's drafter for every decoding, so its class gets an ``open`` that adds
-    the copy.
-    """
-    drafter = copy.copy(method.drafter)
-    kind: Any = type(drafter)
-
-    def open(self, state, target):
-        kind.open(self, state, target)
-        drafters.append(self)
-
-    drafter.__class__ = type(kind.__name__, (kind,), {"open": open})
-    return replace(method, drafter=drafter)
+def _greedy(
+    target: Target, method: Method, prompt: Sequence[int], steps: int, **how: Any
+) -> Decoding:
+    """A decoding of a prompt at T = 0 with room for so many steps, which no end of text ends."""
+    room, seeds = steps * (method.drafter.limits.depth + 1), row_seeds(0, 1, target.device)
+    return Decoding(target, method, Sampling(), [list(prompt)], [room], seeds, **how)
 
 
 @torch.inference_mode()
@@ -245,28 +193,11 @@ def _exact_cache(draft: Target, text: Tensor) -> Tensor:
     return cache.data[:, 0]
 
 
-def _differences(cache: Tensor, fresh: Tensor) -> dict[str, list[float]]:
-    """Errors and cosines by layer, of cache entries ``[layers, m, 2 * kv_heads, head_dim]``."""
-    results = {}
+def _errors(cache: Tensor, fresh: Tensor) -> np.ndarray:
+    """``[2,layers]``: of the keys and the values ``[layers, m, 2 * kv_heads, head_dim]``."""
     halves = zip(cache.double().chunk(2, 2), fresh.double().chunk(2, 2), strict=True)
-    for name, (a, b) in zip(("key", "value"), halves, strict=True):
-        a, b = a.flatten(2), b.flatten(2)
-        error = (a - b).norm(dim=-1) / b.norm(dim=-1)
-        results[f"{name}_error"] = error.mean(1).tolist()
-        results[f"{name}_cosine"] = F.cosine_similarity(a, b, dim=-1).mean(1).tolist()
-    return results
-
-
-def _means(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of every entry over the records; of a list, the mean of each of its items."""
-    means: dict[str, Any] = {}
-    for name, example in records[0].items():
-        values = [record[name] for record in records]
-        if isinstance(example, list):
-            means[name] = [fmean(items) for items in zip(*values, strict=True)]
-        else:
-            means[name] = fmean(values)
-    return means
+    errors = [((a - b).flatten(2).norm(dim=-1) / b.flatten(2).norm(dim=-1)) for a, b in halves]
+    return torch.stack(errors).mean(2).cpu().numpy()
 
 
 @torch.inference_mode()
@@ -307,10 +238,7 @@ def layer_times(
         forward = stack.run if groups is None else groups.on(stack)
         return forward(x, place, cache)
 
-    recording = _RecordingGroups(_single_layers(draft))
-    run(recording)
-    at = recording.last_pass
-    assert at is not None
+    at = stack.shared(place, cache)
     numbers = {name: cycle(range(count)) for name in ("attention", "mlp")}
 
     def attention() -> object:
@@ -341,26 +269,18 @@ def draft_times(
         and the drafter may be recorded ``graph``, one replay of a step's drafting.
     """
     eager: dict[str, list[float]] = {name: [] for name in methods}
-    clocks = {name: Clock(target.device) for name in methods}
     decodings = {
-        name: decoding(
-            target,
-            [list(prompt)],
-            method,
-            max_new_tokens=(repeats + 3) * (method.drafter.limits.depth + 1),
-            eos=(),
-            clock=clocks[name],
-        )
+        name: _greedy(target, method, prompt, repeats + 3, clock=Clock(target.device))
         for name, method in methods.items()
     }
+    steps = {name: iter(decoding) for name, decoding in decodings.items()}
     for turn in range(-2, repeats):
-        for name, steps in decodings.items():
-            before = clocks[name].seconds["draft"]
-            next(iter(steps))
+        for name, decoding in decodings.items():
+            assert decoding.clock is not None
+            before = decoding.clock.seconds["draft"]
+            next(steps[name])
             if turn >= 0:
-                eager[name].append(1000 * (clocks[name].seconds["draft"] - before))
-    for steps in decodings.values():
-        steps.close()  # type: ignore[attr-defined]
+                eager[name].append(1000 * (decoding.clock.seconds["draft"] - before))
     times = {name: {"eager": median(values)} for name, values in eager.items()}
     if target.device.type in RECORDERS:
         recorded = [name for name, method in methods.items() if method.drafter.captured]
@@ -379,15 +299,7 @@ def _recording(target: Target, method: Method, prompt: Sequence[int]) -> tuple[D
     It is returned with the decoding that owns the tensors it reads and writes: they must live as
     long as the graph.
     """
-    decoding = Decoding(
-        target,
-        method,
-        Sampling(0.0),
-        [list(prompt)],
-        [method.drafter.limits.depth + 1],
-        row_seeds(0, 1, target.device),
-        static=True,
-    ).open()
+    decoding = _greedy(target, method, prompt, 1, static=True).open()
     state, drafter, noise = decoding.state, decoding.drafter, decoding.noise
     noise.renew(state.length)
 

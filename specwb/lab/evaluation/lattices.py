@@ -7,20 +7,20 @@ many tokens are kept as it has in common with that path from the first on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate
+from operator import and_, eq
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Draft, Scheme
+from specwb.core.flow import chain
 from specwb.core.probability import Sampling
-from specwb.core.tree import Tree
-from specwb.drafters.diffusion import trie
-from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, candidates, viterbi
+from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, candidates
 from specwb.drafters.diffuspec_parts.proxy import Context, Proxy, read_along
 from specwb.engine.decoding import decode
 from specwb.models.diffusion import DiffusionModel, check_ids
@@ -32,16 +32,14 @@ from specwb.theory.analysis.diffusion import AdlRound, adl_trace
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """A place in a text: the candidates of the k tokens behind it, and the target's greedy path."""
+class BlockCandidates:
+    """The candidates of the k tokens behind a text, and the target's greedy path."""
 
-    text: list[int]  # token ids before the place
+    text: list[int]  # token ids
     ids: np.ndarray  # ``[k,M]``, the best tokens of every position, best first
     # ``[k,M]``, their log-probabilities; where fewer than M may be drafted the rest has -inf
     logq: np.ndarray
-    greedy: np.ndarray  # ``[n]``, what the target writes, up to an end of text, n <= k
-    ranks: np.ndarray  # ``[n]``, of the greedy tokens among all that may be drafted there, from 0
-    q: np.ndarray  # ``[n]``, the diffusion model's probabilities of the greedy tokens
+    greedy: list[int]  # what the target writes, up to an end of text, at most k tokens
     states: np.ndarray  # ``[k,H]``, the diffusion model's, which path scorers read
     ends: frozenset[int]  # ids that end a text
 
@@ -51,18 +49,16 @@ class Place:
         ids, logq = self.ids[:, :top].tolist(), self.logq[:, :top].tolist()
         return Lattice.prune(ids, logq, mass, self.ends)
 
-    def in_lattice(self, lattice: Lattice) -> np.ndarray:
-        """Tell for every token of the greedy path whether the lattice has it at its position.
-
-        Returns:
-            ``[n]``, False below the lattice's last position.
-        """
-        rows = [*lattice.ids, *[[]] * len(self.greedy)]
-        return np.array([x in row for x, row in zip(self.greedy.tolist(), rows)], dtype=bool)
+    @property
+    def ranks(self) -> list[int]:
+        """The rank of each greedy token among its position's candidates, from 0; M where it is
+        none of them."""
+        rows = zip(self.ids.tolist(), self.greedy, strict=False)
+        return [row.index(x) if x in row else len(row) for row, x in rows]
 
     def kept(self, path: Sequence[int]) -> int:
         """Count the tokens that a draft has in common with the greedy path from the first on."""
-        return _common(path, self.greedy.tolist())
+        return _first(map(eq, path, self.greedy))
 
     @torch.inference_mode()
     def walk(self, scorer: PathScorer, top: int | None = None) -> list[int]:
@@ -83,7 +79,7 @@ class Place:
         ids, logq = ([r[:m][ok].tolist() for r, ok in zip(x, may)] for x in (self.ids, self.logq))
         return Lattice(ids, logq, self.ends), _Walker(len(self.text), self.ids.tolist(), steps)
 
-    def _scores(self, scorer: PathScorer, top: int | None) -> torch.Tensor:
+    def _scores(self, scorer: PathScorer, top: int | None) -> Tensor:
         m = min(top or self.ids.shape[1], scorer.top)
         ids, logq, states = (
             torch.from_numpy(x)[None].to(scorer.weight.device)
@@ -98,12 +94,12 @@ class Place:
 
         No path of the lattice keeps more.
         """
-        return int(np.cumprod(self.in_lattice(lattice)).sum())
+        return _first(x in row for x, row in zip(self.greedy, lattice.ids, strict=False))
 
 
 @dataclass(frozen=True)
 class _Walker:
-    """The steps of walks behind a text: ``steps [k][M][M]`` of :meth:`Place.learned`."""
+    """The steps of walks behind a text: ``steps [k][M][M]`` of :meth:`BlockCandidates.learned`."""
 
     start: int  # tokens of the text, so that the length of a context tells the place
     ids: list[list[int]]
@@ -125,7 +121,7 @@ def places(
     texts: Sequence[Prompt],
     k: int = 8,
     top: int = 15,
-) -> list[Place]:
+) -> list[BlockCandidates]:
     """Run one forward of the diffusion model behind each text, and k tokens of the target.
 
     Args:
@@ -139,72 +135,31 @@ def places(
     paths = decode(target, rows, "ar", max_new_tokens=k).tokens
     sample = []
     for text, path in zip(rows, paths, strict=True):
-        (logits, states), known = block_states(model, text, k), target.vocabulary
-        best = candidates(logits[None], top, known, model.banned, model.words)
-        ids, logq = best[:, 0].cpu().numpy()
-        logits = logits.double().index_fill(-1, model.banned, -torch.inf)
-        ranks, q = _ranks(model.spread(logits, known), path)
-        sample.append(
-            Place(
-                text=text,
-                ids=ids.astype(np.int64),
-                logq=logq,
-                greedy=np.array(path),
-                ranks=ranks,
-                q=q,
-                states=states.to(torch.promote_types(states.dtype, torch.float32)).cpu().numpy(),
-                ends=_ends(target, model),
-            )
-        )
+        logits, states = block_states(model, text, k)
+        ids, logq = _best(target, model, logits, top).cpu().numpy()
+        states = states.to(torch.promote_types(states.dtype, torch.float32)).cpu().numpy()
+        ends = _ends(target, model)
+        sample.append(BlockCandidates(text, ids.astype(np.int64), logq, path, states, ends))
     return sample
 
 
-def _ranks(logits: torch.Tensor, path: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The ranks of a path's tokens, of equal ones by id, and their probabilities."""
-    x = logits[: len(path)].cpu().numpy()
-    tokens = np.array(path)[:, None]
-    own = np.take_along_axis(x, tokens, 1)
-    before = (x > own) | ((x == own) & (np.arange(x.shape[1]) < tokens))
-    return before.sum(1), np.exp(own[:, 0] - np.logaddexp.reduce(x, 1))
-
-
-def coverage(sample: Sequence[Place], tops: Sequence[int] = (1, 3, 15)) -> pd.DataFrame:
+def coverage(sample: Sequence[BlockCandidates], tops: Sequence[int] = (1, 3, 15)) -> pd.DataFrame:
     """Measure how often the target's token is among the M best, by how far ahead it is.
 
     Returns:
-        One row for each position ahead, from 1, with
-
-        - top M, for each of ``tops``: the share of texts whose greedy token has a rank below M.
-        - rank: the median rank, from 1.
-        - probability: the mean of what the diffusion model gives the greedy token.
-        - texts: how many there are (fewer behind an end of text).
+        One row for each position ahead, from 1, with the columns ``top M``, for each of ``tops``:
+        the share of texts whose greedy token has a rank below M.
     """
-    rows = []
-    for i in range(max(len(place.greedy) for place in sample)):
-        long_enough = [place for place in sample if len(place.greedy) > i]
-        ranks = np.array([place.ranks[i] for place in long_enough])
-        shares = {f"top {top}": float((ranks < top).mean()) for top in tops}
-        rows.append(
-            {
-                "place": i + 1,
-                **shares,
-                "rank": float(np.median(ranks)) + 1,
-                "probability": float(np.mean([place.q[i] for place in long_enough])),
-                "texts": len(ranks),
-            }
-        )
-    return pd.DataFrame(rows).set_index("place")
+    ranks = pd.DataFrame(dict(enumerate(one.ranks)) for one in sample)  # NaN behind an end of text
+    shares = {f"top {top}": (ranks < top).sum() / ranks.count() for top in tops}
+    return pd.DataFrame(shares).rename(lambda i: i + 1).rename_axis("place")
 
 
 def lengths(
-    sample: Sequence[Place],
+    sample: Sequence[BlockCandidates],
     proxy: Proxy,
     *,
-    lam: float = 0.5,
-    mass: float = 0.8,
     top: int | None = None,
-    beams: int = 3,
-    exact: bool = True,
     scorer: PathScorer | None = None,
 ) -> pd.DataFrame:
     """Count the tokens that are kept of the path that each way of choosing takes from one lattice.
@@ -212,56 +167,42 @@ def lengths(
     Args:
         sample: what :func:`places` returned.
         proxy: of the search.
-        lam: of the search.
-        mass: of the lattice.
         top: of the lattice.
-        beams: of the search.
-        exact: also find the path of the best score. Its time grows with M to the proxy's order.
         scorer: a learned score.
     Returns:
-        One row for each place, with tokens kept of
+        One row for each text, with tokens kept of
 
         - row: the first choices.
         - beam: the path of :func:`specwb.drafters.diffuspec_parts.lattice.beam`.
-        - viterbi: the path of the best score, with ``exact``.
         - walk: the greedy walk of the learned score, through the lattice unpruned.
         - lattice: the most that any path of the lattice keeps.
         - top: the same of the lattice that was not pruned.
-
-        and ``candidates``, of the lattice over all its positions.
     """
     rows = []
-    for place in sample:
-        lattice = place.lattice(mass, top)
-        paths = {"row": lattice.row, "beam": beam(lattice, proxy, place.text, lam, beams)[0].tokens}
-        if exact:
-            paths["viterbi"] = viterbi(lattice, proxy, place.text, lam).tokens
+    for one in sample:
+        lattice = one.lattice(top=top)
+        paths = {"row": lattice.row, "beam": beam(lattice, proxy, one.text)[0].tokens}
         if scorer is not None:
-            paths["walk"] = place.walk(scorer, top)
-        rows.append(
-            {
-                **{name: place.kept(path) for name, path in paths.items()},
-                "lattice": place.reach(lattice),
-                "top": place.reach(place.lattice(1.0, top)),
-                "candidates": sum(map(len, lattice.ids)),
-            }
-        )
+            paths["walk"] = one.walk(scorer, top)
+        kept = {name: one.kept(path) for name, path in paths.items()}
+        most = {"lattice": one.reach(lattice), "top": one.reach(one.lattice(1.0, top))}
+        rows.append(kept | most)
     return pd.DataFrame(rows)
 
 
 @torch.inference_mode()
 def expected_length(
-    target: Target, text: Prompt, paths: Sequence[Sequence[int]], temperature: float = 1.0
-) -> list[float]:
-    """Compute how many tokens of each path the point-mass rule accepts behind a text, on average.
+    target: Target, text: Prompt, path: Sequence[int], temperature: float = 1.0
+) -> float:
+    """Compute how many tokens of a path the point-mass rule accepts behind a text, on average.
 
-    ``E(x) = sum_j prod_{i<=j} p(x_i | text, x_<i)``, from one forward of the target over all paths.
+    ``E(x) = sum_j prod_{i<=j} p(x_i | text, x_<i)``, from one forward of the target over the path.
     At temperature 0 it is how many are accepted.
 
     Args:
         target: the target model.
         text: the text before.
-        paths: tokens of each path.
+        path: tokens.
         temperature: of the target.
     Raises:
         ValueError: the text is too long, or the temperature is < 0.
@@ -269,28 +210,12 @@ def expected_length(
     Source: theorem 11.2, part 1 (theory/11_diffuspec.md).
     """
     (ids,) = token_rows(target, [text])
-    depth, sampling = max(map(len, paths)), Sampling(temperature)
-    check_room([ids], depth, target.name, target.context)
-    parents, _, words = trie(paths)
-    tree = Tree.parents(parents, device=target.device)
-    state = target.open([ids], [depth], tree.n, sampling, ())
-    tokens = torch.tensor([[ids[-1], *words[1:]]], device=target.device)
-    draft = Draft(tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.POINT)
-    p = sampling.probabilities(target.score(state, draft).logits[0].double())
-    reach = [1.0]  # the probability that the target's text goes through the node
-    for node in range(1, tree.n):
-        reach.append(reach[parents[node]] * float(p[parents[node], words[node]]))
-    children = {
-        (parent, word): node for node, (parent, word) in enumerate(zip(parents, words, strict=True))
-    }
-    expectations = []
-    for path in paths:
-        node, total = 0, 0.0
-        for x in path:
-            node = children[node, x]
-            total += reach[node]
-        expectations.append(total)
-    return expectations
+    sampling, n = Sampling(temperature), len(path)
+    check_room([ids], n, target.name, target.context)
+    state = target.open([ids], [n], n, sampling, ())
+    tokens = torch.tensor([[ids[-1], *path]], device=target.device)
+    p = sampling.probabilities(target.score(state, chain(tokens[:, :-1])).logits[0].double())
+    return float(p.gather(1, tokens[0, 1:, None]).cumprod(0).sum())
 
 
 class Replay:
@@ -351,23 +276,16 @@ class Replay:
                 f"k can be at most {self.most}, the context has no more room; got {k}"
             )
         if (place, k) not in self._lengths:
-            self._lengths[place, k] = self._draft(place, k)
+            prefix, rest = [*self.prompt, *self.text[:place]], self.text[place:]
+            best = _best(self.target, self.model, block(self.model, prefix, k), self.top).tolist()
+            lattice = Lattice.prune(*best, self.mass, _ends(self.target, self.model))
+            proxy = self.proxy()
+            read_along(proxy, prefix)
+            path = beam(lattice, proxy, prefix, self.lam, self.beams)[0].tokens
+            # the text's last token is the bonus token of its step
+            accepted = min(_first(map(eq, path, rest)), len(rest) - 1)
+            self._lengths[place, k] = lattice.generated, accepted
         return self._lengths[place, k]
-
-    def _draft(self, place: int, k: int) -> tuple[int, int]:
-        """``L_gen`` and ``L_acc`` of a step."""
-        prefix, rest = [*self.prompt, *self.text[:place]], self.text[place:]
-        model = self.model
-        logits = block(model, prefix, k)[None]
-        best = candidates(logits, self.top, self.target.vocabulary, model.banned, model.words)
-        ids, logq = best[:, 0].tolist()
-        lattice = Lattice.prune(ids, logq, self.mass, _ends(self.target, self.model))
-        proxy = self.proxy()
-        read_along(proxy, prefix)
-        path = beam(lattice, proxy, prefix, self.lam, self.beams)[0].tokens
-        # the text's last token is the bonus token of its step
-        accepted = min(_common(path, rest), len(rest) - 1)
-        return lattice.generated, accepted
 
     def rounds(
         self, least: int = 20, most: int = 30, delta: int = 10, rho: float = 0.5, share: float = 1.0
@@ -407,6 +325,13 @@ def _ends(target: Target, model: DiffusionModel) -> frozenset[int]:
     return frozenset({*model.ends, *target.eos})
 
 
-def _common(path: Sequence[int], other: Sequence[int]) -> int:
-    """Count the tokens from the first on in which two paths agree."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other)))
+def _best(target: Target, model: DiffusionModel, logits: Tensor, top: int) -> Tensor:
+    """``[2,k,M]``: the best ids of every position of ``logits [k,V]`` and their
+    log-probabilities."""
+    known = target.vocabulary
+    return candidates(logits[None], top, known, model.banned, model.words)[:, 0]
+
+
+def _first(flags: Iterable[bool]) -> int:
+    """Count the true flags before the first false one."""
+    return sum(accumulate(flags, and_))

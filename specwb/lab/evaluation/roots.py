@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from specwb.core.tree import Tree
 from specwb.drafters.level import Drafted
 from specwb.drafters.mcsd_ti import SeveralRoots
 from specwb.engine.decoding import decode
-from specwb.engine.methods import Method
-from specwb.engine.methods import method as make_method
 from specwb.lab.bench.statistics import mean_and_error
 from specwb.models.load import check_pair, draft_model
 from specwb.models.prompts import Prompt, check_room, token_rows
@@ -46,11 +44,6 @@ class RootDistributions:
     # the mean distribution of the M
     lengths: np.ndarray
     seed: int = 0  # of the draws of roots
-
-    @cached_property
-    def mean_length(self) -> np.ndarray:
-        """``[M+1]``: accepted tokens below each root, on average."""
-        return self.lengths @ np.arange(self.lengths.shape[1])
 
     def kept_root(self, roots: int) -> np.ndarray:
         """Compute the distribution of the root that stays, of several drawn without replacement.
@@ -201,8 +194,6 @@ class OutputShift:
     """The texts that a method with several roots writes, judged by the target."""
 
     roots: int
-    temperature: float  # of the decoding
-    tokens: int  # written in all
     mean_tokens_per_round: float  # tau
     # share of tokens that are not the target's first choice after their own text; with one root at
     # T = 0 it is 0
@@ -224,8 +215,6 @@ def output_shifts(
     *,
     depth: int = 5,
     max_new_tokens: int = 32,
-    candidates: int = 24,
-    drafts: int = 8,
     seed: int = 0,
 ) -> Iterator[OutputShift]:
     """Measure how far several roots move the output, one entry of ``roots`` at a time.
@@ -241,74 +230,49 @@ def output_shifts(
         temperature: 0 is greedy.
         depth: draft tokens below a root.
         max_new_tokens: for every prompt.
-        candidates: of :func:`root_distributions`, at T > 0.
-        drafts: of :func:`root_distributions`, at T > 0.
         seed: of the sampling.
     Raises:
-        ValueError: there is no prompt, or a text does not fit the context. It is raised before
-            anything is decoded.
+        ValueError: there is no prompt, or a text does not fit the context.
     """
     sampling = Sampling(temperature)
     rows = token_rows(target, prompts)
     check_room(rows, max(max_new_tokens, depth + 2), target.name, target.context)
-    methods = {n: _method(target, draft, n, depth) for n in roots}
-
-    def distributions() -> list[RootDistributions]:
-        if sampling.greedy:
-            return []
-        return [
-            root_distributions(
-                target,
-                draft,
-                row,
-                temperature=temperature,
-                depth=depth,
-                candidates=candidates,
-                drafts=drafts,
-                seed=seed + i,
-            )
-            for i, row in enumerate(rows)
-        ]
-
-    def shifts() -> Iterator[OutputShift]:
-        first_token = distributions()
-        for n, method in methods.items():
-            out = decode(
-                target,
-                rows,
-                method,
-                temperature=temperature,
-                max_new_tokens=max_new_tokens,
-                seed=seed,
-                eos=(),
-            )
-            judgements = [
+    below: dict[str, Any] = {"temperature": sampling.temperature, "depth": depth}
+    first_token = [
+        root_distributions(target, draft, row, seed=seed + i, **below)
+        for i, row in enumerate(() if sampling.greedy else rows)
+    ]
+    for n in roots:
+        out = decode(
+            target,
+            rows,
+            "mcsd_ti",
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            eos=(),
+            draft=draft,
+            roots=n,
+            lossy=True,
+            stop="none",
+            tree=(1,) * depth,
+        )
+        first_choice, log_ps = zip(
+            *(
                 _judgement(target, row, text, sampling)
                 for row, text in zip(rows, out.tokens, strict=True)
-            ]
-            first_choice = torch.cat([is_first for is_first, _ in judgements])
-            log_p, error = mean_and_error([float(log_p.mean()) for _, log_p in judgements])
-            tv = float(np.mean([one.tv(n) for one in first_token])) if first_token else None
-            yield OutputShift(
-                roots=n,
-                temperature=sampling.temperature,
-                tokens=sum(map(len, out.tokens)),
-                mean_tokens_per_round=out.mean_tokens_per_step,
-                other=1 - float(first_choice.double().mean()),
-                log_p=log_p,
-                error=error,
-                tv=tv,
-            )
-
-    return shifts()
-
-
-def _method(target: Target, draft: Target | None, roots: int, depth: int) -> Method:
-    """The method with so many roots and chains of ``depth`` tokens below them."""
-    tree = (1,) * depth
-    return make_method(
-        "mcsd_ti", target, draft=draft, roots=roots, lossy=True, stop="none", tree=tree
-    )
+            ),
+            strict=True,
+        )
+        log_p, error = mean_and_error([float(x.mean()) for x in log_ps])
+        yield OutputShift(
+            roots=n,
+            mean_tokens_per_round=out.mean_tokens_per_step,
+            other=1 - float(torch.cat(first_choice).double().mean()),
+            log_p=log_p,
+            error=error,
+            tv=float(np.mean([one.tv(n) for one in first_token])) if first_token else None,
+        )
 
 
 @torch.inference_mode()

@@ -25,7 +25,7 @@ DEPTH, TEXTS, PLACES, DRIFT = 5, 12, 64, 12
 
 
 def probe(
-    models: Models, questions: Sequence[Question], document: Document, seed: int
+    models: Models, questions: Sequence[Question], document: Document, _: int
 ) -> Iterator[tuple[float, str]]:
     """Measure cosines by N, the drift of the cache, and the times of the parts of a step.
 
@@ -41,7 +41,7 @@ def probe(
 
     def drift() -> dict[str, Any]:
         every = {on: method(f"easyspec:n=4,calibrate={on}", target, draft=draft) for on in ON}
-        return {on: fuzzy.drift(target, texts, one, DRIFT, seed=seed) for on, one in every.items()}
+        return {on: fuzzy.drift(target, texts, one, DRIFT) for on, one in every.items()}
 
     def stages() -> dict[str, Any]:
         methods = {spec: method(spec, target, draft=draft) for spec in specs}

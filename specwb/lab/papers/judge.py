@@ -40,7 +40,7 @@ WORDS = ("agrees", "more than claimed", "undecided", "differs", "other hardware"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """A claim and what is known of it here.
 
     Attributes:
@@ -125,7 +125,7 @@ def judge(
     claim: Claim,
     documents: Sequence[Mapping[str, Any]],
     drafters: Sequence[Mapping[str, Any]] = (),
-) -> Verdict:
+) -> Judgement:
     """Hold a claim against measurements.
 
     Args:
@@ -144,11 +144,11 @@ def judge(
     n = min(len(values) for sides in data for values in sides)
     notes = [claim.note, claim.excluded_by or claim.implied_by]
     notes += weaknesses(claim, cells, drafters)
-    verdict = Verdict(claim, "not measured", "not measured")
+    verdict = Judgement(claim, "not measured", "not measured")
     if n > 1:
         every = np.array([[values[:n] for values in sides] for sides in data])
         ratio, low, high = bootstrap(every)
-        verdict = Verdict(claim, "undecided", "measured here", ratio, low, high, n, len(runs))
+        verdict = Judgement(claim, "undecided", "measured here", ratio, low, high, n, len(runs))
         if len(runs) == 1 and _compares_heads(claim):
             notes.append("one training run of each head")
         elif n >= PROMPTS:
@@ -179,7 +179,7 @@ def _head(cell: str) -> str:
     return cell.partition("[")[2].partition("]")[0]
 
 
-def _word(verdict: Verdict) -> str:
+def _word(verdict: Judgement) -> str:
     """The word for an interval, see the head of this file."""
     claim, low, high = verdict.claim, verdict.low, verdict.high
     if claim.even:
@@ -205,7 +205,7 @@ def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Mapping[str, Any]]
             yield f"our {one['drafter']} accepts {fmean(here):.2f} {of}, not {one['paper']:.2f}"
 
 
-def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+def counts(verdicts: Iterable[Judgement]) -> dict[str, int]:
     """Count verdicts by word, each theorem and each measurement once.
 
     Of several claims about one measurement the least favourable word counts.

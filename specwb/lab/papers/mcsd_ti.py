@@ -11,9 +11,8 @@ from specwb.lab.papers.results import Document
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question
 
-DEPTH, TEMPERATURES, ROOTS, NEW = 5, (0.0, 1.0), (1, 2, 3, 4), 32
-"""Depth of the chains, temperatures, numbers of roots, and tokens of the texts that several roots
-are judged by."""
+TEMPERATURES, ROOTS, NEW = (0.0, 1.0), (1, 2, 3, 4), 32
+"""Temperatures, numbers of roots, and tokens of the texts that several roots are judged by."""
 
 
 def probe(
@@ -27,19 +26,12 @@ def probe(
         if not missing:
             continue
         shifts = roots.output_shifts(
-            models.target,
-            models.draft,
-            texts,
-            missing,
-            t,
-            depth=DEPTH,
-            max_new_tokens=NEW,
-            seed=seed,
+            models.target, models.draft, texts, missing, t, max_new_tokens=NEW, seed=seed
         )
         for shift in shifts:
-            numbers = asdict(shift)
             moved[f"T={t:g} roots={shift.roots}"] = {
-                name: round(x, 5) if isinstance(x, float) else x for name, x in numbers.items()
+                name: round(x, 5) if isinstance(x, float) else x
+                for name, x in asdict(shift).items()
             }
             done = len(moved) / len(TEMPERATURES) / len(ROOTS)
             yield done, f"how far {shift.roots} roots move the output"

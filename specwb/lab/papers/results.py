@@ -9,7 +9,7 @@ from typing import Any
 from specwb.core.errors import ArgumentError
 from specwb.core.files import OBJECT, data_dir, document
 from specwb.lab.papers import FAMILIES
-from specwb.lab.papers.judge import Verdict, judge
+from specwb.lab.papers.judge import Judgement, judge
 from specwb.lab.papers.paper import Paper, read_paper
 
 Document = dict[str, Any]
@@ -47,12 +47,12 @@ def trained_results(paper: Paper, sha256: str) -> list[Document]:
     return [d for of in found for d in of if d["arguments"].get("sha256") == sha256]
 
 
-def verdicts(paper: Paper, documents: Sequence[Document]) -> list[Verdict]:
+def verdicts(paper: Paper, documents: Sequence[Document]) -> list[Judgement]:
     """Judge every claim of a paper."""
     return [judge(claim, documents, paper.drafters) for claim in paper.claims]
 
 
-def shipped_verdicts(name: str, family: str = "lab") -> list[Verdict]:
+def shipped_verdicts(name: str, family: str = "lab") -> list[Judgement]:
     """Judge every claim of a paper on a family's shipped results.
 
     Raises:

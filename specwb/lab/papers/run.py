@@ -65,7 +65,7 @@ is not there yet, and yields (fraction done, what was added)."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """How a paper is measured, and where its results are kept."""
 
     out: Path  # the file of the results; those of trained heads lie next to it
@@ -81,7 +81,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Training:
+class HeadTraining:
     """The training of heads to be compared: of which target, into which folder, how many runs."""
 
     target: str
@@ -133,8 +133,8 @@ def reproduce(
     paper: Paper,
     models: Models,
     questions: Sequence[Question],
-    settings: Settings,
-    trained: Training | None = None,
+    settings: RunSettings,
+    trained: HeadTraining | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Document], bool]:
     """Measure a paper into its file, or go on with it.
@@ -183,7 +183,7 @@ def reproduce(
     return documents, interrupted
 
 
-def identity(paper: Paper, models: Models, settings: Settings) -> tuple[dict, dict]:
+def identity(paper: Paper, models: Models, settings: RunSettings) -> tuple[dict, dict]:
     """What the results of a paper depend on, and the versions of the packages they are made by."""
     target, draft = models.target, models.draft
     on = conditions(target, draft=draft)
@@ -213,7 +213,7 @@ def measure(
     models: Models,
     questions: Sequence[Question],
     store: Store,
-    settings: Settings,
+    settings: RunSettings,
     progress: Progress | None = None,
     runs: int = 0,
 ) -> bool:

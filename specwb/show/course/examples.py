@@ -10,7 +10,7 @@ from specwb.core.errors import SpecwbError
 if TYPE_CHECKING:
     from specwb.drafters.diffuspec_parts.ngram import NGram
     from specwb.lab.cost.calibrate import CostModel
-    from specwb.lab.evaluation.lattices import Place
+    from specwb.lab.evaluation.lattices import BlockCandidates
     from specwb.models.target import Target
 
 TEXTS = 12  # prompts behind which lesson 10 looks at lattices
@@ -59,7 +59,7 @@ def calibration() -> CostModel:
 
 
 @cache
-def lattices(texts: int = TEXTS) -> tuple[Target, list[Place], NGram]:
+def lattices(texts: int = TEXTS) -> tuple[Target, list[BlockCandidates], NGram]:
     """Return the lab's target, the lattices of its diffusion model behind some texts, and the
     trigrams: the arguments of :class:`specwb.show.widgets.LatticeExplorer`.
 

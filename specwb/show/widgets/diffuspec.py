@@ -15,7 +15,7 @@ from specwb.core.errors import ArgumentError
 from specwb.core.inputs import integer
 from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, viterbi
 from specwb.drafters.diffuspec_parts.proxy import Proxy
-from specwb.lab.evaluation.lattices import Place, Replay, expected_length
+from specwb.lab.evaluation.lattices import BlockCandidates, Replay, expected_length
 from specwb.models.path import KIND, PathScorer
 from specwb.models.target import Target
 from specwb.show import figures
@@ -43,7 +43,7 @@ class LatticeExplorer(Explorer):
     """
 
     target: Target
-    found: Sequence[Place]
+    found: Sequence[BlockCandidates]
     proxy: Proxy
     scorer: PathScorer | None = None
     temperature: float = 1.0
@@ -66,7 +66,7 @@ class LatticeExplorer(Explorer):
     def _kept(self, text: int, path: tuple[int, ...]) -> float:
         """What the point-mass rule keeps of a path behind a text, on average."""
         ids = self.found[text - 1].text
-        return expected_length(self.target, ids, [path], self.temperature)[0]
+        return expected_length(self.target, ids, path, self.temperature)
 
     def draw(
         self, text: int, reached: int, score: str, lam: float, beams: int, mass: float, top: int
@@ -90,7 +90,7 @@ class LatticeExplorer(Explorer):
         if best.mean - found[0].mean > 1e-12:
             self.paths["best score"] = best
         done = reached >= whole.depth
-        ranks = [rank if rank < top else None for rank in at.ranks.tolist()]
+        ranks = [rank if rank < top else None for rank in at.ranks]
         costs = {}
         for kind, path in self.paths.items():
             drafter = -lam * sum(path.logq) / len(path.tokens)
@@ -98,7 +98,7 @@ class LatticeExplorer(Explorer):
         drawn = figures.lattice(
             [[name(x) for x in column] for column in at.ids[:, :top].tolist()],
             np.exp(at.logq[:, :top]).round(4).tolist(),
-            list(zip(ranks, map(name, at.greedy.tolist()))),
+            list(zip(ranks, map(name, at.greedy))),
             [path.ranks for path in found],
             costs,
             stay=[*map(len, whole.ids), *[0] * (len(at.ids) - whole.depth)],

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from IPython.display import display
 
 from specwb.lab.papers.grid import rows as rows_of
-from specwb.lab.papers.judge import Verdict
+from specwb.lab.papers.judge import Judgement
 from specwb.lab.papers.paper import read_paper
 from specwb.lab.papers.results import shipped, shipped_verdicts
 from specwb.show import ledger
@@ -40,7 +40,7 @@ def rows(name: str, family: str = "lab") -> list[dict[str, Any]]:
     return [row for document in results(name, family) for row in rows_of(document)]
 
 
-def verdicts(name: str, family: str = "lab") -> list[Verdict]:
+def verdicts(name: str, family: str = "lab") -> list[Judgement]:
     """Return what became of every claim of a paper on the shipped results."""
     return shipped_verdicts(name, family)
 
