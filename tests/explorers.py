@@ -32,8 +32,8 @@ TIMES = {
     4: {"attention": 1.0, "mlp": 0.5, "head": 0.25, "verify": 6.0},
 }
 EXITS = {
-    "own": ExitCost(1.0, 0.2, 0.1, {1: 1.5, 2: 1.8, 5: 3.0}),
-    "other": ExitCost(1.0, 0.1, 0.1, {1: 1.25, 5: 2.0}),
+    "own": ExitCost(1.0, {1: 1.5, 2: 1.8, 5: 3.0}),
+    "other": ExitCost(1.0, {1: 1.25, 5: 2.0}),
 }
 TOKENS = 30
 

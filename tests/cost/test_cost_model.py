@@ -134,7 +134,9 @@ def test_after_its_time_no_prompt_is_begun(monkeypatch):
     monkeypatch.setattr(
         measuring, "decoding_rounds", lambda *a, **k: begun.append(a[1]) or decode(*a, **k)
     )
-    accepted_by_rank(tiny.target(), PROMPTS, "pld", max_new_tokens=4, seconds=1e-9)
+    accepted_by_rank(
+        tiny.target(), PROMPTS, specwb.method("pld", tiny.target()), max_new_tokens=4, seconds=1e-9
+    )
     assert begun == [[PROMPTS[0]]]
 
 

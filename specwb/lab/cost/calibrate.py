@@ -25,7 +25,6 @@ from specwb.drafters.base import Drafter
 from specwb.drafters.level import LevelDrafter
 from specwb.engine.decoding import rounds as decoding_rounds
 from specwb.engine.methods import Method
-from specwb.engine.methods import method as make_method
 from specwb.lab.bench.measure import Job, measure
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
@@ -126,13 +125,12 @@ def step_seconds(
     method: Method,
     count: int,
     temperature: float = 0.0,
-    graphs: bool | None = None,
 ) -> float:
     """The median seconds of ``count`` decoding steps of one prompt, after the first, which
     processes the prompt."""
     room = target.context - len(prompt)
     most = max(1, min(room, (count + 1) * (method.drafter.limits.depth + 1)))
-    job = Job(method.key, method, [list(prompt)], most, Sampling(temperature), 0, graphs=graphs)
+    job = Job(method.key, method, [list(prompt)], most, Sampling(temperature))
     ((_, run),) = measure(target, [job], steps=count + 1, clock=False, warm=False)
     first, *later = run.step_seconds
     return median(later or [first])
@@ -192,13 +190,12 @@ def step_times(
 def accepted_by_rank(
     target: Target,
     prompts: Sequence[Prompt],
-    method: str | Method,
+    method: Method,
     *,
     max_new_tokens: int = 64,
     temperature: float = 0.0,
     seed: int = 0,
     seconds: float | None = None,
-    **options: Any,
 ) -> list[list[float]]:
     """Measure how often the r-th child is the accepted one, by depth.
 
@@ -207,15 +204,14 @@ def accepted_by_rank(
     0. After ``seconds`` no further prompt is begun. Returns ``rates[d - 1][r]``, the form that
     :func:`specwb.theory.analysis.tree_reach` takes.
     """
-    chosen = method if isinstance(method, Method) else make_method(method, target, **options)
-    limits, began = chosen.drafter.limits, time.monotonic()
+    limits, began = method.drafter.limits, time.monotonic()
     counts = torch.zeros(limits.depth, max(limits.children, 1), dtype=torch.long)
     tested = torch.zeros(limits.depth, dtype=torch.long)
     how: dict[str, Any] = {"temperature": temperature, "seed": seed}
     for i, row in enumerate(token_rows(target, prompts)):
         if i and seconds is not None and time.monotonic() - began > seconds:
             break
-        for step in decoding_rounds(target, [row], chosen, max_new_tokens=max_new_tokens, **how):
+        for step in decoding_rounds(target, [row], method, max_new_tokens=max_new_tokens, **how):
             assert step.state is not None
             if bool(step.state.done[0]):
                 continue

@@ -3,8 +3,7 @@
 A line of a file is a question: question_id, category, answer_id, model_id, tstamp and choices; a
 choice has index, turns (texts), decoding_steps, new_tokens and wall_time (a number per turn) and
 accept_lengths (one list over all turns, the bonus token counted). Ours have more keys: of a line
-``subtask``, of a choice ``tokens``, ``drafted``, ``prompt_tokens``, ``cut`` and ``disturbed``,
-lists by turn. Files without them are read too.
+``subtask``, of a choice ``tokens``, ``drafted``, ``cut`` and ``disturbed``, lists by turn.
 
 The field has several figures of one name: whether the bonus token counts, whether a mean is over
 steps or over requests. :data:`CONVENTIONS` has each by a name of its own, with its formula and who
@@ -20,19 +19,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from specwb.core.errors import ArgumentError, SpecwbError
-from specwb.core.files import OBJECT, document, foreign, from_json
+import numpy as np
+
+from specwb.core.errors import ArgumentError
+from specwb.core.files import OBJECT, document
 from specwb.models.load import data_dir
 from specwb.models.questions import Question
-
-
-class AnswersError(SpecwbError, ValueError):
-    """A file that is not in Spec-Bench's form."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,8 @@ class Turn:
     tokens: tuple[int, ...]  # new token ids, the end of text included
     seconds: float  # of the decoding, the prompt's processing included
     accepted: tuple[int, ...]  # by step, the draft tokens kept
-    # by step, the drafted tokens: a chain's length, a tree's nodes without its root; None where a
-    # file does not have them
-    drafted: tuple[int, ...] | None
-    prompt_tokens: int = 0  # of the conversation so far
+    # by step, the drafted tokens: a chain's length, a tree's nodes without its root
+    drafted: tuple[int, ...]
     cut: bool = False  # whether the prompt was shortened to fit
     # whether the machine was slow beside it, also when it was measured again
     disturbed: bool = False
@@ -81,17 +76,8 @@ def _per_request(turns: Sequence[Turn]) -> float:
 
 def _drafts(turns: Sequence[Turn]) -> list[tuple[int, int]]:
     """Accepted and drafted tokens of every step in which something was drafted."""
-    steps = [zip(turn.accepted, turn.drafted or (), strict=False) for turn in turns]
-    return [(accepted, drafted) for some in steps for accepted, drafted in some if drafted]
-
-
-def _per_draft(turns: Sequence[Turn]) -> float:
-    return _mean(accepted for accepted, _ in _drafts(turns))
-
-
-def _per_drafted(turns: Sequence[Turn]) -> float:
-    drafts = _drafts(turns)
-    return _per_draft(turns) / _mean(drafted for _, drafted in drafts)
+    steps = (step for t in turns for step in zip(t.accepted, t.drafted, strict=True))
+    return [(accepted, drafted) for accepted, drafted in steps if drafted]
 
 
 CONVENTIONS = {
@@ -118,34 +104,16 @@ CONVENTIONS = {
     "mean_acceptance_length": Convention(
         "1 + accepted / drafts, where steps in which nothing was drafted are no drafts",
         "vLLM, llama.cpp",
-        lambda turns: 1 + _per_draft(turns),
+        lambda turns: 1 + _mean(accepted for accepted, _ in _drafts(turns)),
     ),
     "draft_acceptance_rate": Convention(
         "accepted / draft tokens; for trees these are all of its branches', so that rates of "
         "different shapes cannot be compared",
         "vLLM",
-        _per_drafted,
+        lambda turns: _mean(a for a, _ in _drafts(turns)) / _mean(n for _, n in _drafts(turns)),
     ),
 }
-"""The figures in use, by name. The last two are NaN where nothing was drafted, or that is not
-known."""
-
-
-def speeds(turns: Sequence[Turn], counts: Sequence[int] | None = None) -> dict[int, float]:
-    """Return tokens per second by question, over all its turns.
-
-    Args:
-        turns: of one method.
-        counts: tokens of every turn, default those that it has.
-    """
-    if counts is None:
-        counts = [len(turn.tokens) for turn in turns]
-    tokens: dict[int, int] = {}
-    seconds: dict[int, float] = {}
-    for turn, count in zip(turns, counts, strict=True):
-        tokens[turn.question_id] = tokens.get(turn.question_id, 0) + count
-        seconds[turn.question_id] = seconds.get(turn.question_id, 0.0) + turn.seconds
-    return {question: tokens[question] / seconds[question] for question in tokens}
+"""The figures in use, by name. The last two are NaN where nothing was drafted."""
 
 
 def spec_bench_speedup(turns: Sequence[Turn], plain: Sequence[Turn], tokenizer: Any) -> float:
@@ -162,9 +130,16 @@ def spec_bench_speedup(turns: Sequence[Turn], plain: Sequence[Turn], tokenizer: 
         plain: of plain decoding, of the same questions.
         tokenizer: the target's.
     """
-    again = [len(tokenizer(turn.text).input_ids) - 1 for turn in plain]
-    base = _mean(speeds(plain, again).values())
-    return _mean(speeds(turns).values()) / base if base else float("nan")
+    again = _speed(plain, [len(tokenizer(turn.text).input_ids) - 1 for turn in plain])
+    return _speed(turns, [len(t.tokens) for t in turns]) / again if again else float("nan")
+
+
+def _speed(turns: Sequence[Turn], counts: Sequence[int]) -> float:
+    """The mean over questions of tokens per second, over all of its turns."""
+    sums: dict[int, np.ndarray] = {}
+    for turn, count in zip(turns, counts, strict=True):
+        sums[turn.question_id] = sums.get(turn.question_id, 0) + np.array([count, turn.seconds])
+    return _mean(tokens / seconds for tokens, seconds in sums.values())
 
 
 def answers_path(out: Path, method: str) -> Path:
@@ -182,8 +157,7 @@ def line(turns: Sequence[Turn], model_id: str, question: Question) -> dict[str, 
         "wall_time": [turn.seconds for turn in turns],
         "accept_lengths": [a + 1 for turn in turns for a in turn.accepted],
         "tokens": [list(turn.tokens) for turn in turns],
-        "drafted": [list(turn.drafted or ()) for turn in turns],
-        "prompt_tokens": [turn.prompt_tokens for turn in turns],
+        "drafted": [list(turn.drafted) for turn in turns],
         "cut": [turn.cut for turn in turns],
         "disturbed": [turn.disturbed for turn in turns],
     }
@@ -198,58 +172,26 @@ def line(turns: Sequence[Turn], model_id: str, question: Question) -> dict[str, 
     }
 
 
-def read(path: Path) -> list[Turn]:
-    """Read an answers' file, ours or Spec-Bench's own.
-
-    Of a question that was answered twice, the last answer counts. The tokens of a file without them
-    are not known: they are as many zeros.
-
-    Raises:
-        AnswersError: the file cannot be read, or is not in Spec-Bench's form.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise AnswersError(f"cannot read {path}: {error.strerror}") from error
-    answers: dict[int, list[Turn]] = {}
-    for number, row in enumerate(content.split(b"\n"), 1):
-        if row.strip():
-            with foreign(f"{path}, line {number} is not in Spec-Bench's form", AnswersError):
-                turns = turns_of(from_json(row))
-                answers[turns[0].question_id] = turns
-    return [turn for turns in answers.values() for turn in turns]
-
-
 def turns_of(line: Mapping[str, Any]) -> list[Turn]:
-    """Return the turns of one line, by its first choice, as Spec-Bench's own metrics take it."""
+    """Return the turns of a line, see :func:`line`."""
     choice = line["choices"][0]
-    steps = choice.get("decoding_steps", choice.get("idxs"))  # Kangaroo's copy has the older name
-    accepted = [int(x) - 1 for x in choice["accept_lengths"]]
-    if sum(steps) > len(accepted):
-        raise ArgumentError(f"{len(accepted)} accept_lengths for {sum(steps)} decoding_steps")
-    count = len(choice["turns"])
-    *ends, _ = accumulate(steps)
-    # what is more than the steps are is of the last turn: some methods list the prompt's token
-    bounds = [0, *ends, len(accepted)]
-    tokens = choice.get("tokens", [[0] * n for n in choice["new_tokens"]])
-    drafted = choice.get("drafted")
-    return [
-        Turn(
-            line["question_id"],
-            line["category"],
-            line.get("subtask", line["category"]),
-            i,
-            choice["turns"][i],
-            tuple(tokens[i]),
-            choice["wall_time"][i],
-            tuple(accepted[bounds[i] : bounds[i + 1]]),
-            None if drafted is None else tuple(drafted[i]),
-            choice.get("prompt_tokens", [0] * count)[i],
-            choice.get("cut", [False] * count)[i],
-            choice.get("disturbed", [False] * count)[i],
-        )
-        for i in range(count)
-    ]
+    accepted = iter(choice["accept_lengths"])
+    rows = zip(
+        choice["turns"],
+        choice["tokens"],
+        choice["wall_time"],
+        choice["decoding_steps"],
+        choice["drafted"],
+        choice["cut"],
+        choice["disturbed"],
+        strict=True,
+    )
+    which = line["question_id"], line["category"], line["subtask"]
+    turns = []
+    for i, (text, tokens, seconds, steps, drafted, *flags) in enumerate(rows):
+        kept = tuple(length - 1 for length in islice(accepted, steps))
+        turns.append(Turn(*which, i, text, tuple(tokens), seconds, kept, tuple(drafted), *flags))
+    return turns
 
 
 def shipped_turns(paper: str, cell: str, tokens: int = 10**9) -> list[Turn]:

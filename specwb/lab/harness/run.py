@@ -206,14 +206,12 @@ def _conversation(
         seed = turn_seed(settings["seed"], question.question_id, number)
         yield Job(key, decoder, [ids], tokens, sampling, seed)
         (run,) = latest
-        turns.append(_turn(question, number, run, len(ids), cut, watch.slow(run.probe)))
+        turns.append(_turn(question, number, run, cut, watch.slow(run.probe)))
         messages.append({"role": "assistant", "content": turns[-1].text})
     return turns
 
 
-def _turn(
-    question: Question, number: int, run: Run, prompt: int, cut: bool, disturbed: bool
-) -> Turn:
+def _turn(question: Question, number: int, run: Run, cut: bool, disturbed: bool) -> Turn:
     assert run.texts is not None  # questions are text, so there is a tokenizer
     (text,) = run.texts
     # of the library's steps only their number is known
@@ -229,7 +227,6 @@ def _turn(
         run.seconds,
         tuple(accepted),
         tuple(drafted),
-        prompt,
         cut,
         disturbed,
     )

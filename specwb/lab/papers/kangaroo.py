@@ -54,16 +54,14 @@ def probe(
 
 def costs_to_json(costs: ExitCost) -> dict[str, Any]:
     """Write costs in milliseconds."""
-    parts = {
-        name: round(1000 * getattr(costs, name), 4) for name in ("plain", "shallow", "adapter")
-    }
-    return {**parts, "round": {str(d): round(1000 * s, 4) for d, s in costs.round.items()}}
+    rounds = {str(d): round(1000 * s, 4) for d, s in costs.round.items()}
+    return {"plain": round(1000 * costs.plain, 4), "round": rounds}
 
 
 def costs_of(saved: Mapping[str, Any]) -> ExitCost:
     """Read what :func:`costs_to_json` wrote."""
-    parts = {name: saved[name] / 1000 for name in ("plain", "shallow", "adapter")}
-    return ExitCost(**parts, round={int(d): ms / 1000 for d, ms in saved["round"].items()})
+    rounds = {int(d): ms / 1000 for d, ms in saved["round"].items()}
+    return ExitCost(saved["plain"] / 1000, rounds)
 
 
 def trace_to_json(trace: exits.Rounds) -> dict[str, Any]:
