@@ -27,10 +27,12 @@ SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
 def test_intervals_by_hand():
     assert results.interval([1.0, 2.0, 3.0], np.median) == (1, 3)
     assert np.isnan(results.interval([1.0])).all()
-    low, high = results.interval(np.arange(100.0), confidence=0.5)
+    low, high = results.interval(np.arange(100.0))
     # 28.9 / 10 is the standard error of the mean
-    assert low == pytest.approx(49.5 - 0.674 * 2.89, abs=0.2)
-    assert high == pytest.approx(49.5 + 0.674 * 2.89, abs=0.2)
+    assert low == pytest.approx(49.5 - 1.96 * 2.89, abs=0.2)
+    assert high == pytest.approx(49.5 + 1.96 * 2.89, abs=0.2)
+    # of three prompts one has 4, drawn three times in 27 of them: more than 2.5 %
+    assert results.interval([4.0, 1.0, 1.0]) == (1, 4)
 
 
 def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):

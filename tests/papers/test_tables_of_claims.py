@@ -58,7 +58,7 @@ def test_claims_and_cells_are_written_out(tmp_path):
         ("{ar|pld}", "{ar|p l d}", "'T=0 p l d' is no cell"),
         ("a = \"T=1 sps:gamma={2|4}\"", "a = \"T=1 sps:gamma={2|4|4}\"", "3 alternatives"),
         ("source", "sauce", "sauce"),
-        ("claims = [", "claims = [[", "not TOML"),
+        ("claims = [", "claims = [[", "no TOML"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named(tmp_path, old, new, words):

@@ -282,15 +282,6 @@ def test_a_summary_is_a_mean_over_prompts_with_an_interval(runs):
         filtered(runs, ["colour=red"])
 
 
-def test_the_intervals_quantiles_by_hand():
-    """Of three prompts one has the value 4: drawn k times in three it makes the mean 1 + k, and
-    k = 3 has the probability 1/27, more than 2.5 % and less than 5 %."""
-    table = pd.DataFrame({"method": "x", "prompt": range(3), "seed": 0, "tau": [4.0, 1.0, 1.0]})
-    for confidence, ends in ((0.95, [1, 4]), (0.9, [1, 3])):
-        row = summary(table, ["method"], "tau", confidence=confidence)
-        assert row[["low", "high"]].iloc[0].tolist() == ends
-
-
 def test_the_front_of_a_sweep_by_hand():
     """Of three settings one drafts more than another for fewer tokens."""
     rows = [

@@ -108,20 +108,17 @@ def resampled(n: int) -> np.ndarray:
 def interval(
     values: Sequence[float] | np.ndarray,
     statistic: Callable[..., Any] = np.mean,
-    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return the bootstrap interval of a statistic of values over prompts.
+    """Return the 95 % bootstrap interval of a statistic of values over prompts.
 
     The percentiles over :func:`resampled` prompts; NaN for a single value.
 
     Args:
         values: one a prompt, the unit that was sampled.
         statistic: ``numpy.mean``, ``numpy.median``: what takes an axis.
-        confidence: of the interval.
     """
     x = np.asarray(values, dtype=float)
     if len(x) < 2:
         return float("nan"), float("nan")
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(statistic(x[resampled(len(x))], axis=1), [tail, 1 - tail])
+    low, high = np.quantile(statistic(x[resampled(len(x))], axis=1), [0.025, 0.975])
     return float(low), float(high)

@@ -10,7 +10,6 @@ prompts stand before the prompt). In all texts of a paper's file ``{a|b}`` stand
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specwb.core.errors import SpecwbError
-from specwb.core.files import data_dir
+from specwb.core.files import data_dir, toml
 from specwb.lab.papers.figures import FIGURE
 
 CELL = re.compile(r"T=(\d[\d.]*) ([\w:=,.+-]+)(?: \[([\w@-]+)\])?( batch)?( long)?")
@@ -191,12 +190,7 @@ def read_paper(name: str, folder: Path | None = None) -> Paper:
 
 @lru_cache(maxsize=32)
 def _read(path: Path) -> Paper:
-    try:
-        data = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise PaperError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise PaperError(f"{path} is not TOML: {error}") from error
+    data, _ = toml(path, PaperError)
     names = data.pop("cells", {})
     for unread in ("conventions", "statements"):  # for people
         data.pop(unread, None)

@@ -124,7 +124,6 @@ def summary(
     by: Sequence[str],
     value: str = "tau",
     over: dict[str, Any] | None = None,
-    confidence: float = 0.95,
 ) -> pd.DataFrame:
     """Return the middle of a column for every combination of parameters, with its interval.
 
@@ -139,7 +138,6 @@ def summary(
         over: a combination, such as ``{"eta": 0.6}``: middle and interval are then those of the
             difference to it, paired by prompt and seed (and whatever else of ``by`` is not named);
             the median of differences is not the difference of medians.
-        confidence: of the intervals.
 
     Returns:
         Columns ``by``, ``mean`` (of ``speedup``: ``median``), ``low``, ``high``, ``prompts``,
@@ -169,7 +167,7 @@ def summary(
     rows = []
     for key, group in runs.groupby(list(by), dropna=False):
         by_prompt = group.groupby("prompt")[value].mean().to_numpy()
-        low, high = interval(by_prompt, statistic, confidence)
+        low, high = interval(by_prompt, statistic)
         rows.append([*key, float(statistic(by_prompt)), low, high, len(by_prompt), len(group)])
     return pd.DataFrame(rows, columns=[*by, middle, "low", "high", "prompts", "runs"])
 
@@ -222,10 +220,9 @@ def front(
         names = {middle_of(name): name, "low": f"{name}_low", "high": f"{name}_high"}
         parts.append(means.rename(columns=names))
     both = parts[0].merge(parts[1].drop(columns="prompts"), on=list(by), how="inner")
-    gain, less = both[value].to_numpy(), -both[cost].to_numpy()
-    is_worse = (gain[:, None] <= gain) & (less[:, None] <= less)
-    is_worse &= (gain[:, None] < gain) | (less[:, None] < less)
-    both["front"] = ~is_worse.any(1)
+    points = both[[value, cost]].to_numpy() * [1, -1]
+    others = points[:, None]
+    both["front"] = ~((points >= others).all(2) & (points > others).any(2)).any(1)
     return both.sort_values(cost).reset_index(drop=True)
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from joblib import Parallel, delayed
 
-from specwb.core.inputs import integer, is_many
+from specwb.core.inputs import integer
 from specwb.core.probability import Sampling
 from specwb.core.progress import progress as bar
 from specwb.engine.machine import Watch, one_step
@@ -104,13 +104,7 @@ def sweep(
     """
     if (method is None) == (blocks is None) or (blocks is not None and axes):
         raise SweepError("a sweep needs a method with its axes, or blocks of them")
-    if method is not None and not isinstance(method, str) and not is_many(method):
-        raise SweepError(f"method must be a method's name or several, got {method!r}")
-    if blocks is None:
-        names = [method] if isinstance(method, str) else list(method or ())
-        blocks = [{"method": names, **axes}]
-    if progress is not None and not callable(progress):
-        raise SweepError(f"progress must be a function, got {progress!r}")
+    blocks = [{"method": method, **axes}] if blocks is None else blocks
     integer("jobs", jobs, 1, kind=SweepError)
     if jobs > 1 and isinstance(target, Target):
         raise SweepError("several processes load the target by its name; give that, not a model")
@@ -124,11 +118,11 @@ def sweep(
         stack.enter_context(opened.measuring())
         model = target if isinstance(target, Target) else load(target)
         work, methods = _planned(model, prompts, settings, opened, jobs)
-        done = opened.done(timed=jobs == 1 if timed is None else timed)
+        timed = jobs == 1 if timed is None else timed
+        done = opened.done(timed)
         missing = [one for one in work if (one.id, one.key) not in done]
         if missing:
             progress(0.0, _estimate(model, missing, jobs))
-        timed = jobs == 1 if timed is None else timed
         if jobs == 1:
             runs = _decoded(model, missing, methods, timed)
         else:
@@ -163,15 +157,14 @@ def _planned(
     # tells machines apart without naming them
     shared["machine"] = digest([platform.node(), platform.machine()])[:8]
     built: dict[str, tuple[Method, dict[str, Any]]] = {}
+    ids, methods = [], {}
     for one in settings:
         key = digest([one["method"], one.get("rule"), options_of(one)])
         if key not in built:
             method = _built(target, one)
             built[key] = method, weights(target, [method])
-        built[key][0].rule_for(_sampling(one))
-    ids, methods = [], {}
-    for one in settings:
-        method, hashes = built[digest([one["method"], one.get("rule"), options_of(one)])]
+        method, hashes = built[key]
+        method.rule_for(_sampling(one))
         ids.append(store.add_settings(one, {**shared, **hashes}))
         methods[ids[-1]] = method
     tasks = list(zip(ids, settings, strict=True))
@@ -250,14 +243,12 @@ def _in_process(
 ) -> list[StoredRun]:
     """The runs of one configuration, decoded by a process of its own on one thread."""
     torch.set_num_threads(1)
-    target = _loaded(name, dtype)
+    target = _loaded(name, dtype=dtype)
     if target.fingerprint != fingerprint:
         raise SweepError(f"a worker finds another model under {name!r} than this machine")
     methods = {work[0].id: _built(target, work[0].configuration)}
     return list(_decoded(target, work, methods, timed))
 
 
-@lru_cache(1)
-def _loaded(name: str, dtype: str) -> Target:
-    """The model of a worker, which lives longer than one part of the work."""
-    return load(name, dtype=dtype)
+_loaded = lru_cache(1)(load)
+"""The model of a worker, which lives longer than one part of the work."""
