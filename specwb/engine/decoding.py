@@ -82,10 +82,11 @@ def rounds(
         options: the method's own, where it is named by its key.
     Raises:
         PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done.
-        UnsupportedModel: a hook or a patched forward on one of the target's modules.
+        UnsupportedModel: a hook or a patched forward on one of the target's modules, or another
+            module or weight than when it was loaded.
     """
     check_target(target)
-    target.check_hooks()  # after loading hooks may have been put on it
+    target.check_hooks()  # after loading hooks may have been put on it, or weights replaced
     sampling = Sampling(temperature, top_k, top_p)
     if not isinstance(method, Method):
         method = make_method(method, target, **options)

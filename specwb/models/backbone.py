@@ -150,10 +150,16 @@ class Stack:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all layers are of one kind without a window, and as Llama's."""
+        """Whether all layers are of one kind without a window, and as Llama's, with the same
+        scale of attention and the same epsilons."""
         kinds = set(self.kinds)
         plain = kinds == {(None, None)} and self.partners is None
-        return plain and all(layer.is_plain for layer in self.layers)
+        if not plain or not all(layer.is_plain for layer in self.layers):
+            return False
+        numbers = {
+            (layer.scale, layer.norm1.variance_epsilon, layer.qk_eps) for layer in self.layers
+        }
+        return len(numbers) == 1
 
     @classmethod
     def of(cls, head: Any) -> Stack:
@@ -163,21 +169,10 @@ class Stack:
         return head.stack
 
     def holds(self, layers: Sequence[Any]) -> bool:
-        """Whether the weights of these layers still lie in this stack's memory.
-
-        They do not after they were moved, cast or copied, nor after another stack was made of the
-        same layers. This one must then be made anew.
-        """
-
-        def memory(weight: Tensor) -> int:
-            return weight.untyped_storage().data_ptr()
-
-        def projection(attention: Any) -> Any:
-            return attention.qkv_proj if hasattr(attention, "qkv_proj") else attention.q_proj
-
-        return all(
-            memory(layer.qkv) == memory(projection(module.self_attn).weight)
-            for layer, module in zip(self.layers, layers, strict=True)
+        """Whether this stack is still that of these layers (:meth:`Layer.holds`); where it is not
+        it must be made anew."""
+        return len(layers) == len(self.layers) and all(
+            layer.holds(module) for layer, module in zip(self.layers, layers, strict=True)
         )
 
     @property
@@ -191,6 +186,8 @@ class Stack:
     def cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache of ``capacity`` slots for ``rows`` texts."""
         self._compiled = None  # norms and biases may have changed since
+        for layer in self.layers:
+            layer.refresh()
         sizes = (len(self.layers), rows, capacity, self.kv_heads, self.head_dim)
         return KVCache(*sizes, self.dtype, self.device)
 
@@ -396,10 +393,11 @@ class Stack:
         kernels = of_decoding(x, self.layers[0].qkv)
         if kernels is None or type(cache) is not KVCache or cache.data.dtype != self.dtype:
             return None
-        if self._compiled is None:
-            self._compiled = kernels.Layers(self) if kernels.fits(self) else False
+        layers = self._compiled
+        if layers is None:  # also where another thread has opened a cache meanwhile
+            layers = self._compiled = kernels.Layers(self) if kernels.fits(self) else False
         reads_x = self.layers[first].qkv.shape[1] == x.shape[-1]
-        return self._compiled if self._compiled and (reads_x or attended is not None) else None
+        return layers if layers and (reads_x or attended is not None) else None
 
     def selected(
         self, states: dict[int, Tensor], x: Tensor, features: Sequence[int]
@@ -449,6 +447,13 @@ class Backbone(Stack):
         self._divisor = getattr(config, self.kind.logits) if self.kind.logits else 1.0
         self._cap = getattr(config, self.kind.logit_cap) if self.kind.logit_cap else None
         self.captured = not any(layer.routes for layer in self.layers)
+        self._outer = inner.embed_tokens, inner.norm, model.lm_head
+
+    def is_of(self, model: Any) -> bool:
+        """Whether a model's modules, and the weights of fused products, are those that were read
+        when this was made."""
+        outer = self.inner.embed_tokens, self.inner.norm, model.lm_head
+        return outer == self._outer and self.holds(self.inner.layers)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., H]`` before the final norm."""

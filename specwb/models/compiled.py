@@ -525,7 +525,9 @@ class Layers:
         self.stack = stack
         layers, width = stack.layers, len(stack.layers[0].o.weight)
         self.inner = layers[0].down.weight.shape[1] if layers[0].feeds_forward else 0
-        table = [[weight.data_ptr() for weight in _weights(layer)] for layer in layers]
+        # kept, since a module may be given another weight while a pass reads this one's memory
+        self.held = [[weight.data for weight in _weights(layer)] for layer in layers]
+        table = [[weight.data_ptr() for weight in weights] for weights in self.held]
         self.weights = np.array([(row * 2)[:4] for row in table], np.int64)
 
         def gain(norm: Any) -> Tensor:

@@ -30,8 +30,8 @@ class Layer:
     Attributes:
         norm1, norm2: the norms before attention and MLP, or None where these read ``x`` itself.
         behind: the norms of what they put out, or None each.
-        qk_norm: gains ``[heads + kv_heads, head_dim]`` of norms of each head, or None.
-        qk_eps: their epsilon.
+        qk_norm: gains ``[heads + kv_heads, head_dim]`` of norms of each head, or None: a copy, see
+            :meth:`refresh`. qk_eps: their epsilon.
         all_norm: norms of all queries and of all keys as one vector each, or None.
         called: the library's module in the place of a gated MLP, or None.
         routes: tokens go to experts there, of which the library asks the device which are hit.
@@ -47,14 +47,16 @@ class Layer:
             module = None if name is None else getattr(layer, name)
             return None if isinstance(module, nn.Identity) else module
 
+        self._modules = list(layer.modules())
+        self._fused: list[tuple[Any, Tensor, Tensor | None]] = []  # modules, and what they lie in
         self.norm1, self.o = norm(kind.before_attention), attention.o_proj
         self.scale: float = attention.scaling
         check_plain(self.o)
         if hasattr(attention, "qkv_proj"):
-            check_plain(attention.qkv_proj)
-            self.qkv, self.qkv_bias = attention.qkv_proj.weight.data, attention.qkv_proj.bias
+            self.qkv, self.qkv_bias = self._fuse([attention.qkv_proj])
         else:
-            self.qkv, self.qkv_bias = _fuse([attention.q_proj, attention.k_proj, attention.v_proj])
+            parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+            self.qkv, self.qkv_bias = self._fuse(parts)
         self.behind = norm(kind.after_attention), norm(kind.after_mlp)
         self.residual = getattr(config, kind.residual) if kind.residual else 1.0
         self.cap = getattr(config, kind.attention_cap) if kind.attention_cap else None
@@ -68,6 +70,7 @@ class Layer:
         self.rotated_first = kind.rotated_first
         self.qk_norm: Tensor | None = None
         self.qk_eps: float | None = None
+        self._head_norms: list[tuple[Any, int]] = []  # and how many heads each is of
         self.all_norm: tuple[Any, Any] | None = None
         if getattr(attention, kind.q_norm, None) is not None:
             self._read_norms(attention, getattr(attention, kind.q_norm), kind)
@@ -80,12 +83,46 @@ class Layer:
         )
         self.is_plain = self.is_bare and is_rms(self.norm1)
 
+    def _fuse(self, parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+        """One weight (and bias, of zeros where a part has none) for several products of the same
+        input; the parts' parameters become views of it."""
+        check_plain(*parts)
+        weight, bias = _joined([local(p.weight) for p in parts]), None
+        if any(p.bias is not None for p in parts):
+            zeros = [weight.new_zeros(len(local(p.weight))) for p in parts]
+            biases = zip(parts, zeros, strict=True)
+            bias = _joined([zero if p.bias is None else local(p.bias) for p, zero in biases])
+        start = 0
+        for p in parts:
+            stop = start + len(local(p.weight))
+            _view(p, "weight", weight[start:stop])
+            if bias is not None and p.bias is not None:
+                _view(p, "bias", bias[start:stop])
+            self._fused.append((p, weight, None if p.bias is None else bias))
+            start = stop
+        return weight, bias
+
+    def holds(self, layer: Any) -> bool:
+        """Whether a module of the library is the one that was read: with the same modules in it,
+        and the weights of fused products where they lay then.
+
+        They do not after they were replaced, moved, cast or copied."""
+
+        def lies(part: Tensor | None, whole: Tensor | None) -> bool:
+            if part is None or whole is None:
+                return part is whole
+            memory = local(part).untyped_storage().data_ptr()
+            return memory == whole.untyped_storage().data_ptr()
+
+        if list(layer.modules()) != self._modules:
+            return False
+        return all(lies(p.weight, weight) and lies(p.bias, bias) for p, weight, bias in self._fused)
+
     def _read_mlp(self, mlp: Any) -> None:
         if isinstance(getattr(mlp, "gate_up_proj", None), nn.Module):
-            check_plain(mlp.gate_up_proj)
-            self.gate_up, self.gate_up_bias = mlp.gate_up_proj.weight.data, mlp.gate_up_proj.bias
+            self.gate_up, self.gate_up_bias = self._fuse([mlp.gate_up_proj])
         elif isinstance(getattr(mlp, "gate_proj", None), nn.Module):
-            self.gate_up, self.gate_up_bias = _fuse([mlp.gate_proj, mlp.up_proj])
+            self.gate_up, self.gate_up_bias = self._fuse([mlp.gate_proj, mlp.up_proj])
         else:
             self.called = mlp
             return
@@ -99,11 +136,28 @@ class Layer:
         if len(q_norm.weight) != dim:
             self.all_norm = q_norm, k_norm
             return
-        gains = []
+        for norm in (q_norm, k_norm):
+            name = type(norm).__name__
+            if not (is_rms(norm) or name.startswith("Gemma")):
+                raise UnsupportedModel(f"norms of heads of type {name} have no fast path here")
+        self.qk_eps = epsilon(q_norm)
+        if epsilon(k_norm) != self.qk_eps:
+            raise UnsupportedModel(
+                "norms of queries and keys with two epsilons have no fast path here"
+            )
         for norm, projection in ((q_norm, attention.q_proj), (k_norm, attention.k_proj)):
-            heads = len(local(projection.weight)) // dim
-            gains.append(gain(norm).expand(heads, -1))
-        self.qk_norm, self.qk_eps = torch.cat(gains), epsilon(q_norm)
+            self._head_norms.append((norm, len(local(projection.weight)) // dim))
+        self.qk_norm = self._gains()
+
+    def _gains(self) -> Tensor:
+        return torch.cat([gain(norm).expand(heads, -1) for norm, heads in self._head_norms])
+
+    def refresh(self) -> None:
+        """Copies the gains of queries' and keys' norms again, which may have been edited since; in
+        place, since recorded graphs read them."""
+        if self.qk_norm is not None:
+            with torch.inference_mode():
+                self.qk_norm.copy_(self._gains())
 
     def output(self, x: Tensor, part: int) -> Tensor:
         """What the attention (part 0) or the MLP (1) adds to the residual stream."""
@@ -123,20 +177,17 @@ class Layer:
         return qk
 
 
-def _fuse(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """One weight (and bias) for several products of the same input; the parts' parameters become
-    views of it."""
-    check_plain(*parts)
-    weight = torch.cat([local(p.weight) for p in parts])
-    bias = None if parts[0].bias is None else torch.cat([local(p.bias) for p in parts])
-    start = 0
-    for p in parts:
-        stop = start + len(local(p.weight))
-        _view(p, "weight", weight[start:stop])
-        if bias is not None:
-            _view(p, "bias", bias[start:stop])
-        start = stop
-    return weight, bias
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Weights one behind the other, as one: where they lie so already, since another stack fused
+    them, in that memory, which both then share."""
+    first, width = parts[0], parts[0][0].numel()
+    place, begin = first.untyped_storage().data_ptr(), first.storage_offset()
+    for part in parts:
+        lies_behind = part.untyped_storage().data_ptr() == place and part.storage_offset() == begin
+        if not (lies_behind and part.is_contiguous() and part.dtype == first.dtype):
+            return torch.cat(list(parts))
+        begin += len(part) * width
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
 def _view(module: nn.Module, name: str, data: Tensor) -> None:

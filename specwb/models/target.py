@@ -174,8 +174,18 @@ class Target:
         return self._loaded[key][1]
 
     def check_hooks(self) -> None:
-        """Checks that nothing was put on the model's modules that its way to run would ignore."""
-        (check_whole if self.backbone.whole else check_unhooked)(self.model, self.name)
+        """Checks that nothing was put on the model's modules, or in the place of a module or
+        weight, that its way to run would ignore."""
+        if self.backbone.whole:
+            check_whole(self.model, self.name)
+            return
+        check_unhooked(self.model, self.name)
+        # a draft model of some words has another output layer than its backbone
+        if self.words is None and not self.backbone.is_of(self.model):
+            raise HookedModel(
+                f"{self.name}: modules or weights of the model were replaced, moved or cast after "
+                "it was loaded, which would be ignored; edit weights in place, or load it again"
+            )
 
     @cached_property
     def sha256(self) -> str | None:

@@ -24,6 +24,7 @@ import specwb
 from specwb.models import compiled, kernels, products
 from specwb.models.backbone import Backbone, Stack
 from specwb.models.eagle import EagleHead, eagle_config
+from specwb.models.fuzzy import FusedGroups, GroupError
 from specwb.models.place import Place
 
 CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
@@ -211,14 +212,21 @@ def test_kernels_compared_with_float64():
     np.testing.assert_allclose(silu, gate / (1 + np.exp(-gate.astype(float))) * up, atol=1e-5)
 
 
-def test_weights_edited_between_decodings_are_seen():
-    target = specwb.load(model("qwen2", torch.float32))
-    for edit in ("model.layers.1.input_layernorm.weight", "model.layers.0.self_attn.k_proj.bias"):
-        for name in (edit, "model.layers.2.mlp.down_proj.weight", "lm_head.weight"):
-            before = logits(target)
-            target.model.get_parameter(name).mul_(1.5)
-            assert not torch.equal(before, logits(target))
-            torch.testing.assert_close(logits(target), librarys(target), atol=2e-5, rtol=0)
+@pytest.mark.parametrize("way", ["compiled", "torch"])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_weights_edited_between_decodings_are_seen(name, way, monkeypatch):
+    target = specwb.load(model(name, torch.float32))
+    if way == "torch":
+        monkeypatch.setattr(products, "compiled_pass", lambda: None)
+    edits = ["layers.1.input_layernorm.weight", "layers.2.mlp.down_proj.weight"]
+    edits += ["layers.2.post_attention_layernorm.weight", "norm.weight"]
+    own = {"qwen2": ["k_proj.bias"], "qwen3": ["q_norm.weight", "k_norm.weight"]}[name]
+    edits += [f"layers.0.self_attn.{part}" for part in own]
+    for edit in ("lm_head.weight", *(f"model.{edit}" for edit in edits)):
+        before = logits(target)
+        target.model.get_parameter(edit).mul_(1.5)
+        assert not torch.equal(before, logits(target))
+        torch.testing.assert_close(logits(target), librarys(target), atol=2e-5, rtol=0)
 
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 5, 6]])
@@ -262,6 +270,37 @@ def test_several_callers_and_a_fork(runs):
         same = torch.equal(run(run.text, place, run.cache(), threads=2), wanted)
         os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_weight_replaced_during_a_decoding_is_seen_from_the_next_on(runs):
+    """Until then the pass reads the memory of the old one, which it keeps."""
+    run = Run("llama", torch.float32)
+    cache, place = run.cache(), Place.text(1, TEXT)
+    before = run(run.text, place, cache)
+    projection = run.model.model.layers[1].self_attn.o_proj
+    new, shape = projection.weight * 2, projection.weight.shape
+    projection.weight = nn.Parameter(new, requires_grad=False)
+    others = [torch.full(shape, torch.nan) for _ in range(64)]  # where it lay, if it was freed
+    assert torch.equal(run(run.text, place, cache), before)
+    after = run(run.text, place, run.cache())
+    torch.testing.assert_close(after, run.model(run.text).logits, atol=2e-5, rtol=0)
+    assert not torch.equal(after, before)
+    del others
+
+
+def test_a_cache_that_another_thread_opens_does_not_change_the_way():
+    backbone = Backbone(model("llama", torch.float32))
+
+    class Interrupted(list):
+        def __getitem__(self, i):
+            if backbone._compiled:
+                backbone._compiled = None  # as the other thread's cache does
+            return super().__getitem__(i)
+
+    backbone.layers = Interrupted(backbone.layers)
+    with torch.inference_mode():
+        x, cache = backbone.embed(IDS), backbone.cache(1, 8)
+        assert isinstance(backbone.compiled_layers(x, cache, 0, None), compiled.Layers)
 
 
 # ------------------------------------------------------------------------ which layers are compiled
@@ -366,6 +405,8 @@ EDITS = {
     "a weight in bfloat16": lambda x: x.self_attn.o_proj.bfloat16(),
     "down in bfloat16": lambda x: x.mlp.down_proj.bfloat16(),
     "a narrower MLP": narrowed,
+    "a bias of q": lambda x: biased(x.self_attn.q_proj),
+    "a bias of v": lambda x: biased(x.self_attn.v_proj),
     "a bias of o": lambda x: biased(x.self_attn.o_proj),
     "a bias of down": lambda x: biased(x.mlp.down_proj),
     "another activation": lambda x: setattr(x.mlp, "act_fn", nn.GELU()),
@@ -375,6 +416,10 @@ QWEN3 = {
     "heads' epsilon": lambda x: [
         setattr(x.self_attn, norm, rms_norm(32, 0.5)) for norm in ("q_norm", "k_norm")
     ],
+    "queries' epsilon": lambda x: setattr(x.self_attn, "q_norm", rms_norm(32, 0.5)),
+    "keys' LayerNorm": lambda x: setattr(x.self_attn, "k_norm", nn.LayerNorm(32)),
+    "queries' RMSNorm": lambda x: setattr(x.self_attn, "q_norm", nn.RMSNorm(32, 0.1)),
+    "a norm of heads of its own": lambda x: setattr(x.self_attn, "q_norm", Norm(32)),
 }
 
 
@@ -387,7 +432,9 @@ def test_a_layer_unlike_the_others_stays_with_torch(edit, place):
     with torch.no_grad():  # which the library does not compute in two number types
         wanted = copy.deepcopy(made).float()(IDS).logits
     target = specwb.load(made)
-    assert compiled.fits(target.backbone) == (edit == "no input norm" and place == 0)
+    fits = not target.backbone.whole and compiled.fits(target.backbone)
+    assert fits == (edit == "no input norm" and place == 0)
+    assert target.backbone.whole == (edit in QWEN3 and edit != "heads' epsilon")
     torch.testing.assert_close(logits(target), wanted, atol=5e-5, rtol=0)
 
 
@@ -398,6 +445,17 @@ def test_final_norms(norm):
     target = specwb.load(made)
     assert compiled.fits(target.backbone)
     torch.testing.assert_close(logits(target), librarys(target), atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("edit", ["input epsilon", "another scale", "heads' epsilon"])
+def test_layers_with_other_numbers_are_not_fused(edit):
+    made = model("qwen3", torch.float32)
+    target = specwb.load(made)
+    groups = FusedGroups(((0,), (1, 2)))
+    groups.check(target.backbone, 3)
+    (EDITS | QWEN3)[edit](made.model.layers[2])
+    with pytest.raises(GroupError, match="use execution=simulation"):
+        groups.check(Backbone(made), 3)
 
 
 def test_the_first_layer_of_eagle_is_compiled(monkeypatch):

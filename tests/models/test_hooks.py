@@ -3,9 +3,12 @@ one is refused; by the generic one it is computed."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import tiny
 import torch
+from torch import nn
 from torch.nn.utils import parametrize
 
 import specwb
@@ -57,6 +60,66 @@ def test_a_patched_forward_and_a_parametrised_weight(target):
         specwb.rounds(target, [1])
     parametrize.remove_parametrizations(layer.mlp.down_proj, "weight")
     specwb.rounds(target, [1])
+
+
+def weight(path: str):
+    def replace(model):
+        module = model.get_submodule(f"model.layers.1.{path}")
+        module.weight = nn.Parameter(module.weight * 2)
+
+    return replace
+
+
+REPLACED = {
+    **{path: weight(f"self_attn.{path}") for path in ("q_proj", "k_proj", "v_proj")},
+    **{path: weight(f"mlp.{path}") for path in ("gate_proj", "up_proj")},
+    "data": lambda model: setattr(
+        model.model.layers[2].self_attn.v_proj.weight, "data", torch.ones(16, 32)
+    ),
+    "a bias": lambda model: setattr(
+        model.model.layers[0].self_attn.v_proj, "bias", nn.Parameter(torch.ones(16))
+    ),
+    "a norm": lambda model: setattr(model.model.layers[1], "input_layernorm", nn.LayerNorm(32)),
+    "an activation": lambda model: setattr(model.model.layers[1].mlp, "act_fn", nn.GELU()),
+    "a projection": lambda model: setattr(
+        model.model.layers[1].mlp, "down_proj", nn.Linear(64, 32)
+    ),
+    "the final norm": lambda model: setattr(model.model, "norm", nn.LayerNorm(32)),
+    "the output layer": lambda model: setattr(model, "lm_head", nn.Linear(32, 64)),
+    "the layers": lambda model: setattr(model.model, "layers", model.model.layers[:2]),
+    "the number type": lambda model: model.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_what_is_replaced_after_loading_is_refused(what):
+    """Of the weights, those of products that were fused; a generic target computes them."""
+    target = specwb.load(tiny.build("llama"))
+    generic = specwb.load(copy.deepcopy(target.model), generic=True)
+    specwb.rounds(target, [1])
+    REPLACED[what](target.model)
+    with pytest.raises(
+        specwb.UnsupportedModel, match="replaced, moved or cast after it was loaded"
+    ):
+        specwb.rounds(target, [1])
+    again = specwb.load(target.model)
+    specwb.rounds(again, [1])
+    specwb.rounds(generic, [1])
+
+
+def test_targets_of_one_model_share_its_fused_weights():
+    model = tiny.build("llama", attention_bias=True, dtype=tiny.EXACT)
+    first, second = specwb.load(model), specwb.load(model)
+    for one, other in zip(first.backbone.layers, second.backbone.layers, strict=True):
+        for name in ("qkv", "qkv_bias", "gate_up"):
+            assert getattr(one, name).data_ptr() == getattr(other, name).data_ptr()
+    for name in ("model.layers.1.self_attn.k_proj.bias", "model.layers.0.mlp.up_proj.weight"):
+        model.get_parameter(name).data.mul_(3)
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(ids, **settings)[0, 5:].tolist()
+    for target in (first, second, copy.deepcopy(first)):
+        assert specwb.decode(target, ids[0].tolist(), max_new_tokens=12).tokens == [wanted]
 
 
 def test_by_the_generic_way_hooks_are_computed():

@@ -369,6 +369,12 @@ def second_norms_with_an_epsilon_of_their_own(patch):
     patch.edit(compiled._epsilons, "(layer.norm1, layer.norm2)", "(layer.norm1,)")
 
 
+@killed_by("models/test_compiled.py: edited_between qwen3")
+def heads_norms_of_the_decoding_before(patch):
+    """The gains of queries' and keys' norms are kept when they are edited."""
+    patch.edit(Stack.cache, "layer.refresh()", "pass")
+
+
 @killed_by("models/test_compiled.py: edited_between")
 def norms_of_the_decoding_before(patch):
     """What the compiled pass keeps of norms and biases is kept when they are edited."""
