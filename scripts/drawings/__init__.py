@@ -1,1 +1,1 @@
-"""Draws the pictures of the notebooks, ``notebooks/pictures``: ``python -m scripts.drawings``."""
+"""Draws pictures of ``notebooks/pictures`` from numbers: ``python -m scripts.drawings``."""

@@ -1,13 +1,12 @@
-"""Draw all pictures of the notebooks, or those that are named: ``python -m scripts.drawings``."""
+"""Draw the pictures that show numbers, or those that are named: ``python -m scripts.drawings``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from scripts.drawings import lessons, papers
+from scripts.drawings.lessons import DRAWINGS
 
-DRAWINGS = {**lessons.DRAWINGS, **papers.DRAWINGS}
 FOLDER = Path(__file__).parents[2] / "notebooks" / "pictures"
 
 if __name__ == "__main__":

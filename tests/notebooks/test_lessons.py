@@ -7,16 +7,19 @@ import re
 from fractions import Fraction
 
 import pytest
-from books import LESSONS, PAPERS, ROOT, cells, code
+from books import LESSONS, PAPERS, ROOT, cells, code, prose
 
 import specwb
-from scripts.drawings.__main__ import DRAWINGS
+from scripts.drawings.drawing import DARK, INK
+from scripts.drawings.lessons import DRAWINGS
 from specwb.show import course
 from specwb.show.course.exercises import pairs
+from specwb.show.palette import VOCABULARY
 from specwb.theory import exact, wrong_rules
 from specwb.theory.analysis import best_gamma, speedup
 
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+PICTURES = sorted((ROOT / "notebooks" / "pictures").glob("*.svg"))
 ASKED = re.compile(r'course\.ask\("([^"]+)"')
 
 
@@ -47,9 +50,19 @@ def test_folded_answers_are_right_and_what_cells_start_from_is_not(path):
         assert f"{name}: not yet" in outputs
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_a_picture_is_what_the_program_draws(name):
-    assert (ROOT / "notebooks" / "pictures" / f"{name}.svg").read_text() == DRAWINGS[name]().svg
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_has_words_and_the_palettes_colours(path):
+    """One that shows numbers is what the program draws of them."""
+    svg = path.read_text("utf-8")
+    assert re.search(r'<title id="title">[^<]+</title><desc id="desc">[^<]{30,}</desc>', svg)
+    assert {*re.findall(r"#[0-9A-F]{6}", svg)} <= {*VOCABULARY.values(), INK, DARK, "#FFFFFF"}
+    assert path.stem not in DRAWINGS or svg == DRAWINGS[path.stem]().svg
+
+
+def test_every_picture_is_shown():
+    shown = "".join(map(prose, LESSONS + PAPERS))
+    names = {path.stem for path in PICTURES}
+    assert {*re.findall(r"\(\.\./pictures/(\w+)\.svg", shown)} == names > {*DRAWINGS}
 
 
 def test_what_two_orders_of_runs_yield():
