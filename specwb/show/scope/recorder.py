@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from specwb.core.flow import Step
 from specwb.core.probability import Sampling
-from specwb.core.stops import PART, Text
+from specwb.core.stops import Text
 from specwb.engine.decoding import rounds
 from specwb.engine.methods import METHODS, Method
 from specwb.engine.methods import method as make_method
@@ -62,14 +63,15 @@ def record(
     seen = replace(method, drafter=drafter, arenas={})
     steps = list(rounds(target, [ids], seen, trace=True, **settings, **options))
     tokens = [token for step in steps for token in _written(step)]
-    pieces = iter(_pieces(target, ids, tokens))
+    words = target.tokenizer
+    text = Text(words, ids).feed(tokens) if words else None
+    pieces = iter(_pieces(text) if text else [f"{token} " for token in tokens])
     entries = []
     for step, lens in zip(steps, lenses, strict=True):
-        text = [[token, next(pieces)] for token in _written(step)]
-        entries.append(as_round(step) | {"text": text, "lens": lens})
+        written = [[token, next(pieces)] for token in _written(step)]
+        entries.append(as_round(step) | {"text": written, "lens": lens})
     key = method.key.partition(":")[0]
     entry = METHODS.get(key)
-    words = target.tokenizer
     shown = ids[-SHOWN:]
     trace = Trace(
         format=FORMAT,
@@ -90,7 +92,7 @@ def record(
             "left_out": len(ids) - len(shown),
         },
         tokens=tokens,
-        text=Text(words, ids).feed(tokens).printed if words else None,
+        text=text.printed if text else None,
         rounds=entries,
     )
     trace["words"] = _labels(target, trace)
@@ -103,21 +105,11 @@ def _written(step: Step) -> list[int]:
     return step.verdict.emitted[0, : int(step.verdict.count[0])].tolist()
 
 
-def _pieces(target: Target, prompt: list[int], ids: list[int]) -> list[str]:
+def _pieces(text: Text) -> list[str]:
     """The part of the text that each token adds; joined they are the text. The bytes of a letter
     that is not whole yet come with its last one."""
-    if target.tokenizer is None:
-        return [f"{token} " for token in ids]
-    pieces, shown, decoded = [], "", Text(target.tokenizer, prompt)
-    for i, token in enumerate(ids, 1):
-        text = decoded.feed([token]).printed
-        held = i < len(ids) and text.endswith(PART)
-        if held or not text.startswith(shown):
-            pieces.append("")
-            continue
-        pieces.append(text[len(shown) :])
-        shown = text
-    return pieces
+    *ends, _ = accumulate((size for _, size in text.sizes), max)
+    return [text.printed[a:b] for a, b in pairwise([*ends, len(text.printed)])]
 
 
 def _labels(target: Target, trace: dict[str, Any]) -> dict[str, str]:

@@ -23,7 +23,7 @@ STRETCHES = ("point", "naive")
 """Rules that accept the candidate in whose stretch of cumulative p their one uniform falls."""
 
 
-class Nodes:
+class DraftNodes:
     """The valid nodes of a draft, numbered anew from the root, which is 0. Where a walk treats
     nodes with equal paths as one, they are one here.
 
@@ -34,13 +34,13 @@ class Nodes:
         kids: the children of each node, in drawing order.
     """
 
-    def __init__(self, step: Step, row: int) -> None:
+    def __init__(self, step: Step) -> None:
         draft = step.draft
         tree = draft.tree
         merged = isinstance(step.rule, Greedy) or isinstance(tree, Trie)
         merged = merged or draft.scheme is Scheme.IID_PATHS
-        parents = tree.parent[row if tree.R > 1 else 0].tolist()
-        valid, tokens = draft.valid[row].tolist(), draft.tokens[row].tolist()
+        parents = tree.parent[0].tolist()
+        valid, tokens = draft.valid[0].tolist(), draft.tokens[0].tolist()
         self.number, self.old, self.parent, self.token = {0: 0}, [0], [-1], [tokens[0]]
         known: dict[tuple[int, int], int] = {}
         for node in range(1, tree.v):
@@ -69,35 +69,34 @@ class Nodes:
         return places
 
 
-def as_round(step: Step, row: int = 0) -> dict[str, Any]:
-    """One row of a decoding step, as the schema of docs/trace.md says, without words and lens.
+def as_round(step: Step) -> dict[str, Any]:
+    """A decoding step of one row, as the schema of docs/trace.md says, without words and lens.
 
     Args:
         step: a step that was traced.
-        row: the row.
     Raises:
         ArgumentError: as :func:`specwb.explain` does.
     """
-    explained = explain(step, row)
-    nodes = Nodes(step, row)
-    accepted = int(step.verdict.accepted[row])
-    path = step.verdict.path[row, : accepted + 1].tolist()
-    bonus, left = _bonus(step, row, explained, nodes, path[-1])
+    explained = explain(step)
+    nodes = DraftNodes(step)
+    accepted = int(step.verdict.accepted[0])
+    path = step.verdict.path[0, : accepted + 1].tolist()
+    bonus, left = _bonus(step, explained, nodes, path[-1])
     on_path = [nodes.number[node] for node in path if node in nodes.number]
     tested = [nodes.number.get(level.node, 0) for level in explained.levels]
     inner = [node for node, kids in enumerate(nodes.kids) if kids]
     rows = {}
     for node in list(dict.fromkeys([*tested, *on_path, *inner]))[:ROWS]:
         drawn_from = left if node == bonus["node"] else None
-        rows[str(node)] = _row(step, row, nodes, node, drawn_from, bonus["token"])
+        rows[str(node)] = _row(step, nodes, node, drawn_from, bonus["token"])
     return {
         "index": step.index,
-        "length": int(step.length[row]),
+        "length": int(step.length[0]),
         "parents": nodes.parent,
         "tokens": nodes.token,
         "beside": step.draft.tree.n - step.draft.tree.v,
         "rows": rows,
-        "levels": [_level(step, row, level, nodes, rows) for level in explained.levels],
+        "levels": [_level(step, level, nodes, rows) for level in explained.levels],
         "path": on_path,
         "accepted": accepted,
         "bonus": bonus,
@@ -105,26 +104,22 @@ def as_round(step: Step, row: int = 0) -> dict[str, Any]:
     }
 
 
-def _distributions(
-    step: Step, row: int, node: int, inner: bool = True
-) -> tuple[Tensor, Tensor | None]:
+def _distributions(step: Step, node: int, inner: bool = True) -> tuple[Tensor, Tensor | None]:
     """p ``[V]`` at a node of the draft, at temperature 0 that at temperature 1; q ``[V]`` of its
     children, None where they are fixed and at nodes that are not ``inner``."""
     assert step.scores is not None
     at = torch.full_like(step.length, node)
     greedy = step.scores.sampling.greedy
-    logits = step.scores.logits[row, node].double()
-    p = logits.softmax(-1) if greedy else step.scores.p(at)[row].double()
+    logits = step.scores.logits[0, node].double()
+    p = logits.softmax(-1) if greedy else step.scores.p(at)[0].double()
     draft, q = step.draft, None
     if inner and draft.q is not None and draft.q_row is not None:
-        place = int(draft.q_row[row if len(draft.q_row) > 1 else 0, node])
-        q = draft.q[row, place].double() if place >= 0 else None
+        place = int(draft.q_row[0, node])
+        q = draft.q[0, place].double() if place >= 0 else None
     return p / p.sum(), q
 
 
-def _level(
-    step: Step, row: int, level: Level, nodes: Nodes, rows: dict[str, Any]
-) -> dict[str, Any]:
+def _level(step: Step, level: Level, nodes: DraftNodes, rows: dict[str, Any]) -> dict[str, Any]:
     """The tests at one visited node, each with its threshold and what it compared at the tokens
     of the node's row."""
     node = nodes.number.get(level.node, 0)
@@ -143,7 +138,7 @@ def _level(
         }
         for test, child in zip(tests, kids, strict=True)
     ]
-    p, q = _distributions(step, row, level.node)
+    p, q = _distributions(step, level.node)
     darts = []
     if name in RATIO and q is not None:
         compared = thresholds(tests, p, q, without=name == "rrsw")
@@ -209,10 +204,10 @@ def stretches(tests: Sequence[Test], p: Tensor) -> list[list[float]]:
 
 
 def _row(
-    step: Step, row: int, nodes: Nodes, node: int, left: Tensor | None, bonus: int
+    step: Step, nodes: DraftNodes, node: int, left: Tensor | None, bonus: int
 ) -> dict[str, Any]:
     """p, q and, where the path ends, the distribution of the bonus token, at one node."""
-    p, q = _distributions(step, row, nodes.old[node], inner=bool(nodes.kids[node]))
+    p, q = _distributions(step, nodes.old[node], inner=bool(nodes.kids[node]))
     listed = [nodes.token[kid] for kid in nodes.kids[node][:CANDIDATES]]
     for values, count in ((p, TOP), (q, 3), (left, 3)):
         if values is not None:
@@ -227,10 +222,10 @@ def _row(
 
 
 def _bonus(
-    step: Step, row: int, explained: Explanation, nodes: Nodes, last: int
+    step: Step, explained: Explanation, nodes: DraftNodes, last: int
 ) -> tuple[dict[str, Any], Tensor | None]:
     """The origin of the bonus token, and the distribution ``[V]`` that it was drawn from."""
-    token, verdict = int(step.verdict.bonus[row]), step.verdict
+    token, verdict = int(step.verdict.bonus[0]), step.verdict
     bonus: dict[str, Any] = {"token": token, "node": nodes.number.get(last, 0), "how": "argmax"}
     if explained.trimmed:
         return bonus | {"how": "cut"}, None
@@ -238,14 +233,14 @@ def _bonus(
         if verdict.next_distribution is not None:
             bonus["how"] = "root"
         return bonus, None
-    left = verdict.distribution[row].double()
+    left = verdict.distribution[0].double()
     left = left / left.sum()
     ended_at = next((level for level in explained.levels if level.node == last), None)
     bonus["how"] = "p" if ended_at is None else "residual"
     if step.bonus_uniform is not None:
         ends = left.cumsum(0)
         shown = sorted({*left.topk(min(TOP, len(left))).indices.tolist(), token})
-        bonus["u"] = short(float(step.bonus_uniform[row]))
+        bonus["u"] = short(float(step.bonus_uniform[0]))
         bonus["stretches"] = [
             [short(float(ends[x] - left[x])), short(float(ends[x])), x] for x in shown
         ]
