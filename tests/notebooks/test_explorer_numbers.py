@@ -375,8 +375,6 @@ def test_a_round_on_devices_takes_what_the_closed_form_says(n, width, devices, e
             lambda: widgets.StopExplorer({**traces(), "x": traces()["own"]}, EXITS, {}, {}),
             "x has none",
         ),
-        (lambda: widgets.MaskExplorer(["0.1.0"]), "level order"),
-        (lambda: widgets.RootsExplorer([Fraction(1, 2)] * 3), "sum to 1"),
         (lambda: widgets.RootsExplorer(rates=[0.5]), "rates must be 4 values"),
     ],
 )

@@ -123,5 +123,3 @@ def test_what_is_declared_is_there():
     for wrong in ({"k": 3}, {"rates": [1.0]}, {"rates": [1.0, 0.0, 0.0]}):
         with pytest.raises(specwb.ArgumentError):
             Doubled(4, **wrong)
-    with pytest.raises(specwb.ArgumentError, match="nothing to choose tree from"):
-        widgets.MaskExplorer([])

@@ -227,7 +227,6 @@ def test_titles_say_what_was_computed():
 REFUSED = [
     ("value_tree", ([-1, 0, 0], [1, 0.5]), "a tree of 3 nodes needs as many"),
     ("value_tree", ([0, 0], [1, 1]), "node 0 must be the root"),
-    ("block_tree", (BlockTree(Tree.chain(9), 1), ""), "this tree has 9"),
     ("densities", ([1.5], [0.1]), r"in \[0, 1\]"),
     ("calibration", ({"a": ([-0.05], [1])},), r"in \[0, 1\]"),
     ("acceptance", (P, [1.0]), "same tokens"),

@@ -47,15 +47,14 @@ def by_layer(
     return draw(panel, 400)
 
 
-def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = "ms") -> go.Figure:
+def round_on_devices(spans: Sequence[Span], depth: int, title: str) -> go.Figure:
     """One step as a timeline, a bar for each device: what it does and when; a gap is waiting.
     Dotted lines part the draft's steps. Of a verification that takes long the beginning is shown.
 
     Args:
-        spans: what each device does.
+        spans: what each device does, in ms.
         depth: draft tokens; the step after them verifies.
         title: of the figure.
-        unit: of the times.
     """
     names = [f"device {d}" for d in range(1 + max(s.device for s in spans))]
     starts: dict[int, float] = {}
@@ -64,7 +63,7 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
     end = max(s.stop for s in spans)
     drafted = starts.get(depth, end)
     shown = min(1.01 * end, 1.4 * drafted)
-    panel = Panel(title, axis(unit, 0, shown, **BARE), {**BY_NAME, "showgrid": False})
+    panel = Panel(title, axis("ms", 0, shown, **BARE), {**BY_NAME, "showgrid": False})
     panel.y |= {"categoryorder": "array", "categoryarray": names}
     for kind, (colour, hatch) in KINDS.items():
         mine = [s for s in spans if s.kind == kind]
@@ -78,11 +77,11 @@ def round_on_devices(spans: Sequence[Span], depth: int, title: str, unit: str = 
             orientation="h",
             width=0.7,
             customdata=["" if s.layer is None else f", layer {s.layer}" for s in mine],
-            hover=f"%{{y}}%{{customdata}}, from %{{base:.3f}} for %{{x:.3f}} {unit}",
+            hover="%{y}%{customdata}, from %{base:.3f} for %{x:.3f} ms",
         )
     for step, x in sorted(starts.items()):
         panel.rule(x=x, look=(INK, "dot", 1))
-        words = f"verify, {end - drafted:.1f} {unit}" if step == depth else f"step {step + 1}"
+        words = f"verify, {end - drafted:.1f} ms" if step == depth else f"step {step + 1}"
         above = {"yref": "y domain", "yanchor": "bottom", "xanchor": "left"}
         panel.note(x, 1, words, **above, font={"size": 11})
     return draw(panel, 205 + 30 * len(names), barmode="overlay", margin_t=62)

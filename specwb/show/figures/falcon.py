@@ -10,7 +10,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.core.blocks import BlockTree
-from specwb.core.errors import ArgumentError
 from specwb.show.figures.kit import BARE, Panel, axis, draw, steps
 from specwb.show.figures.tree import NODES, leaves_of, tree_panel
 from specwb.show.palette import ACCEPTED, DRAFT, FIRST, INK, OTHER, PALETTE, REJECTED, looks
@@ -86,11 +85,8 @@ def dependence(
 
 
 def block_tree(tree: BlockTree, title: str) -> go.Figure:
-    """A tree of at most eight passes as they make it: colour and marker say which pass a node comes
-    of; a ring says that the next pass begins a block there.
-
-    Raises:
-        ArgumentError: more than eight passes.
+    """A tree by the passes that make it: colour and marker say which pass a node comes of; a ring
+    says that the next pass begins a block there.
     """
     panel = _by_pass(title, tree)
     panel.x |= axis("depth")
@@ -125,10 +121,6 @@ def block_designer(
 
 def _by_pass(title: str, tree: BlockTree) -> Panel:
     """Edges, rings, and a trace of nodes for each pass."""
-    if len(tree.passes) > len(PALETTE):
-        raise ArgumentError(
-            f"at most {len(PALETTE)} passes can be told apart, this tree has {len(tree.passes)}"
-        )
     parents = tree.tree.host[0]
     panel, place = tree_panel(title, parents, 1)
     size = 9 if len(parents) <= 40 else 6
@@ -136,9 +128,10 @@ def _by_pass(title: str, tree: BlockTree) -> Panel:
     x, y, look = [x for x, _ in begins], [y for _, y in begins], (INK, "", "circle-open")
     panel.points("a block begins below", x, y, look, size=size + 8, marker_line_width=1.5)
     of = [-1, *(b for b, _, _, _ in tree.places)]
-    for b, look in enumerate(PALETTE[: len(tree.passes)]):
+    passes = looks(f"pass {b}" for b, _ in enumerate(tree.passes, 1))
+    for b, (name, look) in enumerate(passes.items()):
         nodes = [i for i, made_by in enumerate(of) if made_by == b]
         x, y = [place[i][0] for i in nodes], [place[i][1] for i in nodes]
         hover = "node %{customdata}, depth %{x}"
-        panel.points(f"pass {b + 1}", x, y, look, size=size, customdata=nodes, hover=hover)
+        panel.points(name, x, y, look, size=size, customdata=nodes, hover=hover)
     return panel

@@ -36,7 +36,6 @@ class LatticeExplorer(Explorer):
     Args:
         target, found, proxy: of :func:`specwb.lab.evaluation.lattices.places`.
         scorer: a learned score that can take the proxy's place.
-        temperature: of what is expected.
     Attributes:
         paths: name -> path up to the place that was reached: "first choices", the beam's from
             "beam 1" on, best first, and "best score" where no path of the beam has it.
@@ -46,7 +45,6 @@ class LatticeExplorer(Explorer):
     found: Sequence[BlockCandidates]
     proxy: Proxy
     scorer: PathScorer | None = None
-    temperature: float = 1.0
     text: Any = Control(1, low=1, high=lambda self: len(self.found))
     reached: Any = Control(8, low=1, high=lambda self: self._longest, label="places")
     score: Any = Control(of=lambda self: self._scores, label="path by", row=1)
@@ -66,7 +64,7 @@ class LatticeExplorer(Explorer):
     def _kept(self, text: int, path: tuple[int, ...]) -> float:
         """What the point-mass rule keeps of a path behind a text, on average."""
         ids = self.found[text - 1].text
-        return expected_length(self.target, ids, path, self.temperature)
+        return expected_length(self.target, ids, path)
 
     def draw(
         self, text: int, reached: int, score: str, lam: float, beams: int, mass: float, top: int
@@ -119,7 +117,7 @@ class LatticeExplorer(Explorer):
             named |= {"best": best} if scorer is None else {}
             cold = ", ".join(f"{at.kept(x.tokens)} of the {kind}" for kind, x in named.items())
             hot = ", ".join(f"{self._expected(text, x.tokens):.2f}" for x in named.values())
-            line += f"; T = 0 keeps {cold}; T = {self.temperature:g} is expected to keep {hot}"
+            line += f"; T = 0 keeps {cold}; T = 1 is expected to keep {hot}"
         return line, drawn
 
 

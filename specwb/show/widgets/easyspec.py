@@ -15,6 +15,8 @@ from specwb.show.figures import easyspec as figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.analysis import layer_parallel as parallel
 
+DEPTH = 5
+"""Draft tokens of a step, or levels of its tree."""
 EXCHANGES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -68,12 +70,10 @@ class DevicesExplorer(Explorer):
         times: width of the tree -> milliseconds of ``attention``, ``mlp``, ``head`` for as many
             tokens, and of ``verify``.
         layers: of the draft model.
-        depth: drafted tokens, or levels.
     """
 
     times: Mapping[int, Mapping[str, float]]
     layers: int
-    depth: int = 5
     n: Any = Control(4, low=1, high=lambda self: self.layers - 1)
     width: Any = Control(of=lambda self: list(self.times), label="tree width", slide=True)
     devices: Any = Control(4, low=1, high=8, row=1)
@@ -81,7 +81,7 @@ class DevicesExplorer(Explorer):
     calibrate: Any = Control(True, label="calibration", row=2)
 
     def draw(self, n: int, width: int, devices: int, exchange: float, calibrate: bool) -> Drawn:
-        groups, at, depth = grouping(self.layers, n), self.times[width], self.depth
+        groups, at, depth = grouping(self.layers, n), self.times[width], DEPTH
         attention, mlp, head, verify = (at[name] for name in ("attention", "mlp", "head", "verify"))
         self.spans = parallel.timeline(
             groups, attention, mlp, exchange, devices, depth, head, verify, calibrate

@@ -23,14 +23,10 @@ class BlockExplorer(Explorer):
     each pair sees and which pairs predict the next tokens.
 
     The blocks are those of the drafter (:func:`specwb.core.mask.block_ends`).
-
-    Args:
-        most: the longest text.
     """
 
-    most: int = 12
     k: Any = Control(2, low=1, high=LARGEST)
-    pairs: Any = Control(7, low=LARGEST, high=lambda self: self.most)
+    pairs: Any = Control(7, low=LARGEST, high=12)
     align: Any = Control("right", of=ALIGNS, label="blocks end")
 
     def draw(self, k: int, n: int, align: str) -> Drawn:

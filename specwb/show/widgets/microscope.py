@@ -16,9 +16,8 @@ from specwb.show.scope import in_words, module, record
 from specwb.show.scope.trace import several
 
 MOST_TOKENS = 200  # of one recording from the page
-# where the page's controls stand if nothing else is said
-SETTINGS: dict[str, Any] = {"prompt": "", "method": "mcsd", "options": ""}
-SETTINGS |= {"temperature": 0.0, "seed": 0, "max_new_tokens": 24}
+SETTINGS: dict[str, Any] = {"options": "", "temperature": 0.0, "seed": 0, "max_new_tokens": 24}
+"""Settings of the page's controls besides the prompt and the method."""
 
 
 class Microscope(anywidget.AnyWidget):
@@ -29,8 +28,8 @@ class Microscope(anywidget.AnyWidget):
 
     Args:
         traces: what :func:`specwb.record` returned, one or several.
-        target: with it the page has a prompt box and a menu of all methods, and records anew.
-        settings: initial values of the page's controls, as in :data:`SETTINGS`.
+        target: with it the page has a prompt box and a menu of all methods, and :meth:`record` has
+            to be called once.
         stage: where it stands at first: at this stage of the first step (draft, score, test,
             bonus), and after another trace at the step and stage before.
     Attributes:
@@ -52,13 +51,10 @@ class Microscope(anywidget.AnyWidget):
         traces: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
         *,
         target: Target | None = None,
-        settings: Mapping[str, Any] | None = None,
         stage: str = "",
     ) -> None:
         super().__init__(traces=several(traces), stage=stage)
         self._target = target
-        if target is not None:
-            self.live = {"methods": list(METHODS), "settings": {**SETTINGS, **(settings or {})}}
         self.on_msg(self._asked)
 
     def __repr__(self) -> str:
@@ -79,18 +75,18 @@ class Microscope(anywidget.AnyWidget):
         self.traces, self.note = several(trace), ""
         self.serial += 1
 
-    def record(self, prompt: str, **settings: Any) -> None:
+    def record(self, prompt: str, method: str, **settings: Any) -> None:
         """What the page's Record button does, with other :data:`SETTINGS`. An error becomes the
         ``note``, and what was played stays.
         """
         assert self._target is not None
-        chosen = {**SETTINGS, "prompt": prompt, **settings}
+        chosen = {"prompt": prompt, "method": method, **SETTINGS, **settings}
         self.live = {"methods": list(METHODS), "settings": dict(chosen)}
-        method, options = chosen.pop("method"), chosen.pop("options")
+        if options := chosen.pop("options"):
+            chosen["method"] = f"{method}:{options}"
         try:
             integer("tokens", chosen["max_new_tokens"], 1, MOST_TOKENS)
-            spec = f"{method}:{options}" if options else method
-            self.play(record(self._target, method=spec, **chosen))
+            self.play(record(self._target, **chosen))
         except ValueError as error:  # every error of ours about an argument is one
             self.note = f"Not recorded: {error}"
             self.serial += 1
@@ -99,7 +95,8 @@ class Microscope(anywidget.AnyWidget):
         """A message from the page: its settings, of which an empty box is None."""
         given = content.get("settings") if isinstance(content, dict) else None
         if self._target is not None and isinstance(given, dict):
-            self.record(**{name: given.get(name, at) for name, at in SETTINGS.items()})
+            defaults = {"prompt": "", "method": "mcsd", **SETTINGS}
+            self.record(**{name: given.get(name, at) for name, at in defaults.items()})
 
 
 def microscope(
@@ -131,13 +128,12 @@ def microscope(
         return Microscope(what)
     if not isinstance(prompt, str):
         raise ArgumentError(f"with a target, prompt must be a text (of its box), got {prompt!r}")
-    known = [name for name in SETTINGS if name not in ("prompt", "method")]
-    if unknown := [name for name in settings if name not in known]:
-        raise ArgumentError(f"settings are {', '.join(known)}; got {', '.join(unknown)}")
+    if unknown := settings.keys() - SETTINGS.keys():
+        raise ArgumentError(f"settings are {', '.join(SETTINGS)}; got {', '.join(unknown)}")
     if method is None:
         method = "pld" if what.draft is None else "mcsd"
     widget = Microscope(target=what)
-    widget.record(prompt, method=method, **settings)
+    widget.record(prompt, method, **settings)
     if widget.note:
         raise ArgumentError(widget.note)
     return widget
