@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from functools import partial
 from typing import Annotated
 
 import typer
 
-from specwb.cli.shared import own_rule, table, whole, wide
+from specwb.cli.shared import from_working_folder, own_rule, table, whole, wide
 
 
 def certify(
@@ -83,8 +80,7 @@ def certify(
         return
     if verifier is None:
         raise ValueError("a verifier is needed, package.module:function or a rule; or --known")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # an installed command has its own folder there instead
+    from_working_folder()
     own = ":" in verifier and forked(partial(_is_rule, verifier), seconds) is True
     given = own_rule(verifier) if own else verifier
     result = certified(given, draw, logits=logits, like=like, seconds=seconds)
@@ -104,11 +100,8 @@ def certify(
 def _is_rule(name: str) -> bool:
     """Whether ``package.module:name`` is a rule. It is called in a process of its own: a function
     is certified by an interpreter that has not imported its module before."""
-    from specwb.rules.rule import Rule
-
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception:  # certify says what is wrong with it
+        own_rule(name)
+    except ValueError:  # certify says what is wrong with it
         return False
-    return isinstance(found, Rule) or (isinstance(found, type) and issubclass(found, Rule))
+    return True

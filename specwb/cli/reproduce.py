@@ -242,7 +242,7 @@ def _ledger(every: Sequence[Judged], left_out: dict[str, str], out: Path) -> Non
 def _sections(page: Sequence[Section]) -> None:
     """Print tables of the page with their texts."""
     for title, text, header, rows in page:
-        print_tables([(title, [dict(zip(header, row, strict=True)) for row in rows])])
+        print_table(title, [dict(zip(header, row, strict=True)) for row in rows])
         if text:
             tell(wide(), text)
 
@@ -264,28 +264,27 @@ def _print(judged: Judged, paper: Paper, documents: Sequence[dict[str, Any]]) ->
             for curve in curves(paper, key, documents)
             for point in curve.points
         ]
-        print_tables([(f"{key}: {drawing['title']}", points)])
+        print_table(f"{key}: {drawing['title']}", points)
     if paper.name in TABLES:
         module = import_module(f"specwb.lab.papers.{paper.name}")
-        print_tables(module.tables(documents[0]))
+        for title, rows in module.tables(documents[0]):
+            print_table(title, rows)
     if not paper.rounds:
         return
     for document in documents:
-        print_tables([("Every cell", ledger.cell_rows(document))])
-    title, text, header, rows = next(s for s in ledger.sections([judged]) if s[0] == judged.title)
-    _sections([(title, text, header, rows)])
+        print_table("Every cell", ledger.cell_rows(document))
+    _sections([ledger.claims(judged)])
     for line in (*paper.contradictions, ledger.chance(judged.verdicts), ledger.RULE):
         tell(wide(), line)
 
 
-def print_tables(tables: Sequence[tuple[str, Sequence[dict[str, str]]]]) -> None:
-    """Print tables of text below their titles; those without rows are left out."""
+def print_table(title: str, rows: list[dict[str, str]]) -> None:
+    """Print a table of text below its title; nothing where it has no rows."""
     screen = wide()
-    for title, rows in tables:
-        if rows:
-            screen.print(title, highlight=False, markup=False)
-            screen.print(table(list(rows), TEXTS, screen))
-            screen.print()
+    if rows:
+        screen.print(title, highlight=False, markup=False)
+        screen.print(table(rows, TEXTS, screen))
+        screen.print()
 
 
 def _draw(paper: Paper, figure: str, out: Path, target: str, shipped: bool) -> None:

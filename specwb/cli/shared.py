@@ -24,7 +24,6 @@ from specwb.core.files import FILE, STUDY, Output, claim, from_json, home
 from specwb.core.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
-    from specwb.core.options import Option
     from specwb.models.target import Target
 
 NO_LOAD = ("source", "device", "dtype", "template", "tokenizer", "ranks", "token")
@@ -223,38 +222,6 @@ def refuse(ctx: typer.Context, command: str, *names: str) -> None:
         raise ValueError(f"{command} takes no {' and no '.join(surplus)}")
 
 
-def settings_of(text: str, known: Mapping[str, Option], whose: str) -> dict[str, Any]:
-    """Read ``--set``: name=value with commas, each name once.
-
-    A part without a name belongs to the value before it, as in ``temperatures=0,0.7``.
-
-    Args:
-        text: the option's value.
-        known: what each name may be; the value of one that may be anything stays text.
-        whose: settings these are, for the message.
-    """
-    from specwb.core.options import parse_value
-
-    words: dict[str, str] = {}
-    name = ""
-    for part in text.split(",") if text else ():
-        before, equals, value = part.partition("=")
-        if equals and before in known and before not in words:
-            name = before
-            words[name] = value
-        elif not equals and name:
-            words[name] += f",{part}"
-        else:
-            raise ValueError(
-                f"--set {part}: it is name=value with commas, each name once, of those that "
-                f"{whose} takes: {', '.join(known) or 'none'}"
-            )
-    return {
-        name: value if Any in known[name].types else known[name].check("--set", parse_value(value))
-        for name, value in words.items()
-    }
-
-
 def loaded(
     target: str | Path,
     device: str,
@@ -305,13 +272,18 @@ def _use_threads(device: str, stored: bool) -> None:
     tell(errors, f"computing with one thread: {why}; OMP_NUM_THREADS={threads} takes {threads}")
 
 
+def from_working_folder() -> None:
+    """Let modules be imported from the folder that the command is called in."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # an installed command has its own folder there instead
+
+
 def own_rule(name: str) -> Any:
     """Import the rule that ``package.module:Rule`` names, also from the folder of the command."""
     from specwb.rules.rule import Rule
 
     module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # an installed command has its own folder there instead
+    from_working_folder()
     try:
         rule = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's module does

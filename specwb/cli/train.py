@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import Places, refuse, settings_of
+from specwb.cli.shared import Places, refuse
 from specwb.core.files import FOLDER, HEAD, TALKS
-
-if TYPE_CHECKING:
-    from specwb.core.options import Option
 
 USES = {
     "medusa": "medusa:head",
@@ -155,23 +153,21 @@ def train(
         )
         say(f"trained into {out}; use it with {USES[kind]}={out}")
         return
-    own = settings_of(settings, _settings(kind), f"train {kind}")
     from specwb.training.fit import say
 
+    own = _settings(kind, settings)
     if kind == "talks":
         from specwb.training import talks
 
-        kinds = own.get("kinds")
         talks.write(
             target or "smol",
             out,
-            own.get("tokens", 1_500_000),
-            given=own.get("requests"),
-            kinds=None if kinds is None else Path(kinds),
+            own.pop("tokens", 1_500_000),
+            given=own.pop("requests", None),
             rows=rows or talks.ROWS,
             device=device,
-            dtype=own.get("dtype", "auto"),
             seed=seed,
+            **own,
         )
         say(f"the conversations are in {out}; train on them with --corpus {out} --text read")
     else:
@@ -190,21 +186,15 @@ def train(
         say(f"the n-grams are in {folder}")
 
 
-def _settings(kind: str) -> dict[str, Option]:
-    """What ``--set`` can say about a training that is not one head's, by name."""
+def _settings(kind: str, text: str) -> dict[str, Any]:
+    """Read ``--set`` of a training that is not one head's."""
     from specwb.core.options import Option
+    from specwb.training.settings import count, parse
 
-    tokens = Option(name="tokens", low=1, types=(int,))
-    return {
-        "talks": {
-            "tokens": tokens,
-            "requests": Option(name="requests"),
-            "kinds": Option(name="kinds"),
-            "dtype": Option(name="dtype"),
-        },
-        "ngram": {
-            "order": Option(name="order", low=1, types=(int,)),
-            "least": Option(name="least", low=1, types=(int,)),
-            "tokens": tokens,
-        },
+    word = Option(types=(str,), kind="a text")
+    known = {
+        "talks": {"tokens": count(1), "requests": word, "kinds": word, "dtype": word},
+        "ngram": {"order": count(1), "least": count(1), "tokens": count(1)},
     }[kind]
+    given = parse(kind, text, known, {})
+    return {name: replace(known[name], name=name).check(kind, x) for name, x in given.items()}

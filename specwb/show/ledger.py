@@ -117,6 +117,12 @@ def claim_row(verdict: Judgement) -> tuple[str, ...]:
     return (f"{claim.text}: {what}{place}", paper, here(verdict), word, verdict.note)
 
 
+def claims(one: Judged) -> Section:
+    """Make the section of a paper, with all its claims."""
+    text = f"{one.paper.source}; {one.paper.setting}. {one.measured}"
+    return one.title, text, HEADER, [claim_row(verdict) for verdict in one.verdicts]
+
+
 def chance(every: Iterable[Judgement]) -> str:
     """Say how many of the intervals may miss the true ratio by chance."""
     words = ("agrees", "more than claimed", "differs", "undecided")
@@ -152,9 +158,7 @@ def sections(every: Sequence[Judged], left_out: dict[str, str] | None = None) ->
         ("Headline claims", "What the abstracts say.", HEADER, headlines),
         ("How a verdict is given", RULE, (), []),
     ]
-    for one in every:
-        text = f"{one.paper.source}; {one.paper.setting}. {one.measured}"
-        page.append((one.title, text, HEADER, [claim_row(v) for v in one.verdicts]))
+    page += map(claims, every)
     papers = {one.paper.name: one.paper for one in every}
     rows: list[tuple[str, ...]] = [
         (name, text) for name, paper in papers.items() for text in paper.contradictions

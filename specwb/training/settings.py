@@ -119,19 +119,24 @@ def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Option]) -> 
     return Settings(head, Plan(**plan), Batch(**batch), Objective(**objective))
 
 
-def names(own: Mapping[str, Any]) -> str:
-    head = f"its settings: {', '.join(own)}; " if own else ""
-    return f"{head}of every training: {', '.join(n for n in TRAINING if n not in own)}"
+def names(own: Mapping[str, Any], training: Mapping[str, Option] = TRAINING) -> str:
+    parts = [f"its settings: {', '.join(own)}"] if own else []
+    if training:
+        parts.append(f"of every training: {', '.join(n for n in training if n not in own)}")
+    return "; ".join(parts)
 
 
-def parse(kind: str, text: str, own: Mapping[str, Any]) -> dict[str, Any]:
+def parse(
+    kind: str, text: str, own: Mapping[str, Any], training: Mapping[str, Option] = TRAINING
+) -> dict[str, Any]:
+    """Reads ``--set``: the settings of a ``kind``, its ``own`` and those of its ``training``."""
     settings = {}
     for item in text.split(",") if text else ():
         name, equals, value = item.partition("=")
         if not equals:
             raise TrainingError(f"{kind}: settings are written name=value; got {item!r}")
-        if name not in own and name not in TRAINING:
-            raise TrainingError(f"{kind} has no setting {name!r}; {names(own)}")
+        if name not in own and name not in training:
+            raise TrainingError(f"{kind} has no setting {name!r}; {names(own, training)}")
         settings[name] = parse_value(value)
     return settings
 

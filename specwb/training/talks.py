@@ -199,7 +199,7 @@ def write(
     tokens: int,
     *,
     given: str | Path | None = None,
-    kinds: Path | None = None,
+    kinds: str | Path | None = None,
     rows: int = ROWS,
     device: str = "auto",
     dtype: str = "auto",

@@ -172,9 +172,6 @@ class Explorer(w.VBox):
         """The controls' values by name."""
         return {name: control.read(widgets) for name, (control, widgets) in self._controls.items()}
 
-    def settle(self) -> None:
-        """Do now what a kernel does when it has nothing else to do."""
-
     def _redraw(self) -> None:
         try:
             self.summary, *new = self.draw(*self.settings().values())
@@ -219,7 +216,6 @@ class Explorer(w.VBox):
         before = {name: self.settings()[name] for name in values}
         try:
             self._set(values)
-            self.settle()
             yield self
         finally:
             self._set(before)
