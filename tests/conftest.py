@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,22 @@ def pytest_xdist_make_scheduler(config, log):
 def in_float32(monkeypatch):
     """Heads are trained in float32, whatever the processor is fast at."""
     monkeypatch.setattr("specwb.training.fit.fast_bfloat16", lambda device: False)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Calls the command line: :func:`terminal.call`."""
+    from terminal import call
+
+    return partial(call, monkeypatch, capsys)
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """Calls the command line, which refuses: :func:`terminal.refused`."""
+    from terminal import refused
+
+    return partial(refused, monkeypatch, capsys)
 
 
 @pytest.fixture

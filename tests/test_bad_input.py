@@ -16,7 +16,6 @@ from unittest.mock import Mock
 import pytest
 import tiny
 import torch
-from terminal import refused
 from tokenizers import Regex, normalizers
 
 import specwb
@@ -249,11 +248,11 @@ LINES = {
 
 
 @pytest.mark.parametrize(("make", "arguments", "words"), LINES.values(), ids=LINES)
-def test_a_command(make, arguments, words, tmp_path, monkeypatch, capsys):
+def test_a_command(refused, make, arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     make(tmp_path)
-    err = refused(monkeypatch, capsys, *arguments)
+    err = refused(*arguments)
     assert err.startswith("error: ")
     assert words in err
     assert not Path("o.sqlite").exists() or not Path("o.sqlite").read_bytes().startswith(b"SQLite")
@@ -276,13 +275,13 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize(("content", "words"), DOCUMENTS.values(), ids=DOCUMENTS)
-def test_damaged_results_are_not_drawn(content, words, tmp_path, monkeypatch, capsys):
+def test_damaged_results_are_not_drawn(refused, content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "csgd.json"
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     path.write_bytes(raw)
     arguments = ["reproduce", "csgd", "--figure", "budget", "--out", "csgd.json"]
-    err = refused(monkeypatch, capsys, *arguments)
+    err = refused(*arguments)
     assert words in err
     assert "csgd.json" in err
     assert [path] == [*tmp_path.iterdir()]
@@ -299,17 +298,17 @@ def test_damaged_results_are_not_drawn(content, words, tmp_path, monkeypatch, ca
     ],
     ids=str,
 )
-def test_what_the_machine_has_no_room_for(error, words, monkeypatch, capsys):
+def test_what_the_machine_has_no_room_for(refused, error, words, monkeypatch):
     monkeypatch.setattr("specwb.training.talks.write", Mock(side_effect=error))
-    line = refused(monkeypatch, capsys, "train", "talks", "--rows", "9", "--out", "build/no.jsonl")
+    line = refused("train", "talks", "--rows", "9", "--out", "build/no.jsonl")
     assert words in line
 
 
-def test_a_prompt_without_an_end(monkeypatch, capsys):
+def test_a_prompt_without_an_end(refused, monkeypatch):
     class Zeros(io.StringIO):
         def read(self, size=-1):
             assert 0 < size < 10**9, "it reads for ever"
             return "0" * size
 
     monkeypatch.setattr("terminal.io.StringIO", lambda _: Zeros())
-    assert "more than 67108864 characters" in refused(monkeypatch, capsys, "generate", "-")
+    assert "more than 67108864 characters" in refused("generate", "-")

@@ -13,9 +13,7 @@ import sys
 
 import pytest
 import tiny
-import torch
 import typer
-from terminal import call, refused
 
 import specwb
 from specwb import METHODS
@@ -73,13 +71,13 @@ def test_the_help_of_every_option_can_be_read_alone():
     assert {name: text for name, text in wrong.items() if "completion" not in name} == {}
 
 
-def test_completion_knows_the_commands(monkeypatch, capsys):
+def test_completion_knows_the_commands(call, monkeypatch):
     # under python -m pytest the program would be called so
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
     monkeypatch.setenv("_SPECWB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "specwb gen")
     monkeypatch.setenv("COMP_CWORD", "1")
-    code, out, _ = call(monkeypatch, capsys)
+    code, out, _ = call()
     assert (code, out.split()) == (0, ["generate"])
 
 
@@ -90,10 +88,10 @@ def test_standard_output_that_is_closed():
 
 
 @pytest.mark.parametrize("columns", [80, 140])
-def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
+def test_methods_is_readable_at_any_width(call, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    _, out, _ = call(monkeypatch, capsys, "methods")
+    _, out, _ = call("methods")
     plain = re.sub(r"\x1b\[[\d;]*m", "", out)
     assert max(map(len, plain.splitlines())) <= columns
     assert "…" not in plain  # nothing is cut off
@@ -102,21 +100,24 @@ def test_methods_is_readable_at_any_width(monkeypatch, capsys, columns):
     assert set(METHODS) <= set(first)
 
 
-def test_methods_says_all_about_one(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "methods", "mcsd")
+def test_methods_says_all_about_one(call):
+    spec = "mcsd:draw=with,rule=rrs,tree=3-2"
+    code, out, _ = call("methods", spec)
     assert code == 0
     assert "needs: a draft model; exactness: lossless; source: Yang et al. 2024" in out
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line[:1].strip()}
     assert set(METHODS["mcsd"].options) | {"rule"} <= set(rows)
     assert (rows["tree"][1], rows["draw"][1]) == ("4-2-2", "without")
+    assert f"{spec} sets: draw=with,tree=3-2,rule=rrs" in out
     assert out.rstrip().endswith("year={2024}}")
+    assert " sets: " not in call("methods", "eagle")[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "methods", ["ar sps mcsd falcon kangaroo hf_greedy", pytest.param("", marks=pytest.mark.rare)]
 )
-def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
+def test_compare_on_the_shipped_family(call, tmp_path, methods):
     """Some of the methods, and all, which is the default."""
     path = tmp_path / "out.json"
     # one prompt of every category, and no limit of time that a slow machine would keep
@@ -126,7 +127,7 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
     options = ["--seconds", "0", "--max-new-tokens", "12", "--prompts", str(few)]
     options += ["--json", str(path)]
     options += ["--methods", methods] if methods else []
-    code, out, err = call(monkeypatch, capsys, "compare", *options)
+    code, out, err = call("compare", *options)
     assert code == 0, err
     assert {p.name for p in tmp_path.iterdir()} == {"few.jsonl", "out.json"}
     assert "speedup" in out
@@ -152,6 +153,8 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
         (["compare", "--target", "/does/not/exist"], "/does/not/exist"),
         (["compare", "--json", "/does/not/exist/out.json"], "does not exist"),
         (["trace", "ar", "--html", "."], "--html: . is a folder"),
+        (["trace", "mcsd"], "name a file to write: --html OUT.html or --json OUT.json"),
+        (["trace", "ar", "nonsense", "--html", "page.html"], "unknown method 'nonsense'"),
         (["compare", "--methods", "hf_nope"], "unknown library row 'hf_nope'; known: hf_greedy"),
         (["train", "eagle", "--budget", "huge"], "unknown budget 'huge'"),
         (["train", "nope"], "KIND is one of medusa, eagle, eagle3, "),
@@ -166,16 +169,10 @@ def test_compare_on_the_shipped_family(monkeypatch, capsys, tmp_path, methods):
         (["nonsense"], "nonsense"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, tmp_path, arguments, message):
+def test_bad_input_is_one_line_and_exit_2(refused, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert message in refused(monkeypatch, capsys, *arguments)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("command", [["compare"], ["generate", "x"]])
-def test_cuda_without_cuda(monkeypatch, capsys, command):
-    err = refused(monkeypatch, capsys, *command, "--device", "cuda")
-    assert "sees no CUDA device" in err
+    assert message in refused(*arguments)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
@@ -187,15 +184,7 @@ def test_a_reader_that_goes_away_is_no_error():
     assert run.returncode == 1
 
 
-def test_what_a_spec_sets_is_said(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "methods", "mcsd:draw=with,rule=rrs,tree=3-2")
-    assert code == 0
-    assert "mcsd:draw=with,rule=rrs,tree=3-2 sets: draw=with,tree=3-2,rule=rrs" in out
-    assert " sets: " in call(monkeypatch, capsys, "methods", "eagle:preset=published")[1]
-    assert " sets: " not in call(monkeypatch, capsys, "methods", "eagle")[1]
-
-
-def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
+def test_an_interruption_is_reported_and_exits_130(call, monkeypatch):
     """SIGTERM's, which Python would die of."""
     from specwb.lab.bench import measure as module
 
@@ -206,43 +195,20 @@ def test_an_interruption_is_reported_and_exits_130(monkeypatch, capsys):
 
     monkeypatch.setattr(module, "_decode", stop)
     try:
-        code, _, err = call(monkeypatch, capsys, "compare")
+        code, _, err = call("compare")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert code == 130
     assert "interrupted" in err
 
 
-def test_damaged_weights(monkeypatch, capsys, tmp_path):
-    import shutil
-
-    shutil.copytree(data_dir() / "lab" / "draft", tmp_path / "draft")
-    weights = tmp_path / "draft" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-    err = refused(monkeypatch, capsys, "compare", "--draft", str(tmp_path / "draft"))
-    assert "damaged, cut off" in err
-
-
-def test_a_trace_needs_a_file_and_a_method_that_there_is(monkeypatch, capsys, tmp_path):
-    err = refused(monkeypatch, capsys, "trace", "mcsd")
-    assert err == "error: name a file to write: --html OUT.html or --json OUT.json\n"
-    page = tmp_path / "page.html"
-    err = refused(monkeypatch, capsys, "trace", "ar", "--html", str(tmp_path / "no" / "x"))
-    assert "does not exist" in err
-    target = tiny.target()
-    monkeypatch.setattr(specwb, "load", lambda *_, **__: target)
-    err = refused(monkeypatch, capsys, "trace", "ar", "nonsense", "--html", str(page))
-    assert "unknown method 'nonsense'" in err
-    assert not page.exists()
-
-
-def test_traces_are_written(monkeypatch, capsys, tmp_path):
+def test_traces_are_written(call, monkeypatch, tmp_path):
     words = [f"w{i}" for i in range(tiny.VOCABULARY)]
     model = specwb.Target(tiny.build("llama", seed=2), tiny.tokenizer(words))
     monkeypatch.setattr(specwb, "load", lambda *_, **__: model)
     page, one, two = (tmp_path / name for name in ("page.html", "one.json", "two.json"))
     short = ["--prompt", "w1 w2", "--max-new-tokens", "4", "--json"]
-    code, out, _ = call(monkeypatch, capsys, "trace", "pld", *short, str(one), "--html", str(page))
+    code, out, _ = call("trace", "pld", *short, str(one), "--html", str(page))
     assert (code, out.startswith("pld: 4 tokens in ")) == (0, True)
     trace = json.loads(one.read_text("utf-8"))
     assert trace["sampling"]["temperature"] == 1
@@ -250,6 +216,6 @@ def test_traces_are_written(monkeypatch, capsys, tmp_path):
         model, "w1 w2", "pld", max_new_tokens=4, temperature=1.0
     ).tokens[0]  # fmt: skip
     assert page.read_text("utf-8").startswith("<!doctype html>")
-    assert call(monkeypatch, capsys, "trace", "ar", "pld", *short, str(two))[0] == 0
+    assert call("trace", "ar", "pld", *short, str(two))[0] == 0
     both = json.loads(two.read_text("utf-8"))
     assert [trace["method"]["key"] for trace in both] == ["ar", "pld"]

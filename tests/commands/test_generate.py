@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import random
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from terminal import call as terminal_call
-from terminal import refused
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -116,8 +115,9 @@ def test_a_character_that_is_never_complete_is_shown_at_the_end(bytelevel):
     assert pieces[-1][0].strip("\ufffd") == ""
 
 
-def call(monkeypatch, capsys, *arguments: str, **settings) -> tuple[int, str, str]:
-    return terminal_call(monkeypatch, capsys, "generate", *arguments, **settings)
+@pytest.fixture
+def generate(call):
+    return partial(call, "generate")
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +129,10 @@ PROMPT = "def fib(n):"
 
 
 @pytest.mark.parametrize("temperature", ["0", "1e-9", "1"])
-def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, temperature):
+def test_a_pipe_gets_the_text_and_nothing_else(generate, lab, temperature):
     spec = "mcsd:tree=4-2-2"
     options = ("--method", spec, "--max-new-tokens", "24", "--temperature", temperature)
-    code, out, err = call(monkeypatch, capsys, PROMPT, *options)
+    code, out, err = generate(PROMPT, *options)
     wanted = specwb.decode(lab, PROMPT, spec, max_new_tokens=24, temperature=float(temperature))
     assert code == 0
     assert out == wanted.text + "\n"
@@ -144,17 +144,17 @@ def test_a_pipe_gets_the_text_and_nothing_else(monkeypatch, capsys, lab, tempera
     assert "speedup" not in err  # nothing was measured against
 
 
-def test_a_lossy_rule_is_labelled(monkeypatch, capsys):
+def test_a_lossy_rule_is_labelled(generate):
     for rule, label in (("typical", "mcsd:rule=typical (LOSSY): "), ("naive", "mcsd:rule=naive: ")):
         options = ("--max-new-tokens", "4", "--temperature", "1")
         method = f"mcsd:rule={rule}"
-        code, _, err = call(monkeypatch, capsys, PROMPT, "--method", method, *options)
+        code, _, err = generate(PROMPT, "--method", method, *options)
         assert (code, err.splitlines()[-1].startswith(label)) == (0, True)
 
 
-def test_a_terminal_tells_draft_tokens_from_bonus_tokens(monkeypatch, capsys, lab):
+def test_a_terminal_tells_draft_tokens_from_bonus_tokens(generate, monkeypatch, lab):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    _, out, err = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", terminal=True)
+    _, out, err = generate(PROMPT, "--max-new-tokens", "24", terminal=True)
     wanted = specwb.decode(lab, PROMPT, "sps", max_new_tokens=24)
     assert "bonus tokens" in err
     pieces = re.findall(r"\x1b\[38;5;(\d+)m(\x1b\[4m)?(.*?)\x1b\[0m", out, re.DOTALL)
@@ -170,27 +170,27 @@ def test_a_terminal_tells_draft_tokens_from_bonus_tokens(monkeypatch, capsys, la
     assert all(bool(line) is (colour == "32") for colour, line, _ in pieces)
 
 
-def test_a_prompt_from_standard_input(monkeypatch, capsys):
-    wanted = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "8")[1]
-    assert call(monkeypatch, capsys, "-", "--max-new-tokens", "8", stdin=PROMPT)[1] == wanted
+def test_a_prompt_from_standard_input(generate):
+    wanted = generate(PROMPT, "--max-new-tokens", "8")[1]
+    assert generate("-", "--max-new-tokens", "8", stdin=PROMPT)[1] == wanted
 
 
-def test_chat_applies_the_template(monkeypatch, capsys, lab):
-    _, out, _ = call(monkeypatch, capsys, "What is 2 + 2?", "--chat", "--max-new-tokens", "8")
+def test_chat_applies_the_template(generate, lab):
+    _, out, _ = generate("What is 2 + 2?", "--chat", "--max-new-tokens", "8")
     ids = lab.tokenizer("<|user|>What is 2 + 2?<|assistant|>")["input_ids"]
     wanted = specwb.decode(lab, ids, "sps", max_new_tokens=8).text
     assert out.rstrip("\n") == wanted.rstrip("\n")
-    assert out != call(monkeypatch, capsys, "What is 2 + 2?", "--max-new-tokens", "8")[1]
+    assert out != generate("What is 2 + 2?", "--max-new-tokens", "8")[1]
 
 
-def test_a_stop_text_is_not_printed(monkeypatch, capsys):
-    free = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24")[1]
+def test_a_stop_text_is_not_printed(generate):
+    free = generate(PROMPT, "--max-new-tokens", "24")[1]
     stop = free.strip()[8:11]
-    out = call(monkeypatch, capsys, PROMPT, "--max-new-tokens", "24", "--stop", stop)[1]
+    out = generate(PROMPT, "--max-new-tokens", "24", "--stop", stop)[1]
     assert out.rstrip("\n") == free[: free.index(stop)].rstrip("\n")
 
 
-def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
+def test_an_interrupt_leaves_the_text_and_a_summary(generate, monkeypatch):
     steps = 0
     stream_step = Stream.__call__
 
@@ -202,7 +202,7 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Stream, "__call__", interrupt)
-    code, out, err = call(monkeypatch, capsys, PROMPT)
+    code, out, err = generate(PROMPT)
     assert code == 130
     assert out.strip()
     assert "tokens in 3 steps" in err
@@ -228,17 +228,17 @@ def test_an_interrupt_leaves_the_text_and_a_summary(monkeypatch, capsys):
         (["a\udcffb"], "the prompt is not valid Unicode text (UTF-8)"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(monkeypatch, capsys, arguments, message):
-    assert message in refused(monkeypatch, capsys, "generate", *arguments)
+def test_bad_input_is_one_line_and_exit_2(refused, arguments, message):
+    assert message in refused("generate", *arguments)
 
 
-def test_chat_without_a_template(monkeypatch, capsys, lab):
+def test_chat_without_a_template(refused, monkeypatch, lab):
     monkeypatch.setattr(lab.tokenizer, "chat_template", None)
     monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
-    assert "has no chat template" in refused(monkeypatch, capsys, "generate", PROMPT, "--chat")
+    assert "has no chat template" in refused("generate", PROMPT, "--chat")
 
 
-def test_a_template_that_fails_and_a_draft_that_is_missing(monkeypatch, capsys, lab):
+def test_a_template_that_fails_and_a_draft_that_is_missing(refused, monkeypatch, lab):
     monkeypatch.setattr(lab.tokenizer, "chat_template", "{{ raise_exception('no such role') }}")
     monkeypatch.setattr(lab, "draft", None)
     monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
@@ -246,4 +246,4 @@ def test_a_template_that_fails_and_a_draft_that_is_missing(monkeypatch, capsys, 
         (["--chat", "--method", "ar"], "the chat template cannot be applied: no such role"),
         ([], "name one with draft= (--draft on the command line)"),
     ):
-        assert message in refused(monkeypatch, capsys, "generate", PROMPT, *arguments)
+        assert message in refused("generate", PROMPT, *arguments)

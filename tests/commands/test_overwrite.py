@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from terminal import refused
 
 from specwb.cli import main as cli
 from specwb.cli.shared import Places, careful, file_parameters
@@ -96,7 +95,7 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words, choi
     ids=" ".join,
 )
 def test_on_the_command_line_the_file_stays_and_one_line_says_why(
-    monkeypatch, capsys, tmp_path, arguments
+    refused, monkeypatch, tmp_path, arguments
 ):
     monkeypatch.chdir(tmp_path)
     with RunStore("o"):
@@ -104,7 +103,7 @@ def test_on_the_command_line_the_file_stays_and_one_line_says_why(
     before = Path("o").read_bytes()
     assert re.match(
         "error: .* (would write to it; name another file|name one file, o; name two)",
-        refused(monkeypatch, capsys, *arguments),
+        refused(*arguments),
     )
     assert Path("o").read_bytes() == before
 
@@ -126,12 +125,12 @@ def test_on_the_command_line_the_file_stays_and_one_line_says_why(
         ),
     ],
 )
-def test_a_file_of_a_model_that_is_read(monkeypatch, capsys, tmp_path, arguments, named):
+def test_a_file_of_a_model_that_is_read(refused, monkeypatch, tmp_path, arguments, named):
     monkeypatch.chdir(tmp_path)
     Path("m").mkdir()
     for name in ("config.json", "card.json"):
         Path("m", name).write_text("{}")
-    assert named in refused(monkeypatch, capsys, *arguments)
+    assert named in refused(*arguments)
     assert {path.read_text() for path in Path("m").iterdir()} == {"{}"}
 
 
@@ -215,7 +214,7 @@ LOST = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), LOST.values(), ids=LOST)
-def test_no_file_of_a_users_is_lost(monkeypatch, capsys, tmp_path, arguments, words):
+def test_no_file_of_a_users_is_lost(refused, monkeypatch, tmp_path, arguments, words):
     monkeypatch.chdir(tmp_path)
     for folder in ("ev/answers", "proj"):
         Path(folder).mkdir(parents=True)
@@ -229,5 +228,5 @@ def test_no_file_of_a_users_is_lost(monkeypatch, capsys, tmp_path, arguments, wo
     Path("p.jsonl").write_text(PROMPTS)
     Path("s.toml").write_text('prompts = "p.jsonl"\n[[methods]]\nmethod = "ar"\n')
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert words in refused(monkeypatch, capsys, *arguments)
+    assert words in refused(*arguments)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import tiny
-from terminal import call, refused
 
 import specwb
 from specwb.engine.methods import that_run
@@ -171,7 +170,7 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
 
 
 @pytest.mark.slow
-def test_command_line(pair, monkeypatch, capsys, tmp_path):
+def test_command_line(call, pair, monkeypatch, tmp_path):
     """The command with everything, calibration included, on tiny models."""
     target, draft = pair
     file, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
@@ -184,7 +183,7 @@ def test_command_line(pair, monkeypatch, capsys, tmp_path):
         tuning, "compare", lambda *a, **k: frames.append(compare(*a, **k)) or frames[-1]
     )
     options = f"--prompts {file} --temperature 1 --nodes 6 --max-new-tokens 8 --out {out}".split()
-    code, text, err = call(monkeypatch, capsys, "tune", *options)
+    code, text, err = call("tune", *options)
     assert code == 0, err
     words = "sps:gamma=5|mcsd:tree=2-1,draw=top|pld|calibrated on 1 prompts|left out: "
     assert all(word in text for word in words.split("|"))
@@ -209,7 +208,7 @@ def test_command_line(pair, monkeypatch, capsys, tmp_path):
         (["--temperature", "-1"], "temperature must be >= 0"),
     ],
 )
-def test_command_line_refuses(monkeypatch, capsys, arguments, message):
+def test_command_line_refuses(refused, monkeypatch, arguments, message):
     some = SimpleNamespace(name="x", device=SimpleNamespace(type="cpu"), context=512)
     monkeypatch.setattr(specwb, "load", lambda name, **options: some)
-    assert message in refused(monkeypatch, capsys, "tune", *arguments)
+    assert message in refused("tune", *arguments)

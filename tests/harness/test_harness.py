@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from terminal import call, refused
 
 import specwb
 from specwb.core.errors import ArgumentError
@@ -319,7 +318,7 @@ def test_templates_write_fastchats_forms():
         use_template(None, next(iter(TEMPLATES)))
 
 
-def test_the_command_prints_and_keeps_everything(target, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_and_keeps_everything(call, refused, target, tmp_path, monkeypatch):
     file = tmp_path / "q.jsonl"
     rows = [{"question_id": i, "category": "qa", "turns": [f"w{i} w2"]} for i in (1, 2)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -327,11 +326,11 @@ def test_the_command_prints_and_keeps_everything(target, tmp_path, monkeypatch, 
     csv = tmp_path / "f.csv"
     arguments = ["evaluate", "--bench", str(file), "--methods", "pld", "--max-new-tokens", "6"]
     arguments += ["--out", str(tmp_path / "out"), "--csv", str(csv)]
-    code, printed, said = call(monkeypatch, capsys, *arguments)
+    code, printed, said = call(*arguments)
     assert code == 0, said
     assert "overall" in printed
     assert "the faster plain decoding" in printed
     assert len(csv.read_text().splitlines()) == 1 + 3 * 2
     assert len((tmp_path / "out/answers/pld.jsonl").read_text().splitlines()) == 2
-    said = refused(monkeypatch, capsys, "evaluate", "--template", "chatml")
+    said = refused("evaluate", "--template", "chatml")
     assert "unknown chat template 'chatml'" in said

@@ -13,11 +13,6 @@ from explorers import deep
 import specwb
 from specwb.core.options import Option, options_of
 from specwb.engine.methods import METHODS
-
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget")
-
 from specwb.show.widgets import Dials
 from specwb.show.widgets import dials as module
 from specwb.show.widgets.dials import dial
@@ -63,10 +58,8 @@ def test_every_method_has_its_options_as_controls(key):
     out = specwb.decode(tiny.target(), TEXTS, key, max_new_tokens=TOKENS, eos=(), **models(key))
     assert view.tau[1] <= view.tau[0] <= view.tau[2]
     assert f"tau {out.mean_tokens_per_step:.2f} (" in view.summary
-    assert (
-        view.scope.traces[0]["method"]["spec"]
-        == specwb.method(key, tiny.target(), **models(key)).key
-    )
+    played = view.scope.traces[0]["method"]["spec"]
+    assert played == specwb.method(key, tiny.target(), **models(key)).key
     for name in view.settings():
         before = view[name].value
         view[name].value = somewhere_else(view[name])
@@ -78,12 +71,11 @@ def test_every_method_has_its_options_as_controls(key):
 def test_a_moved_slider_moves_the_tree_and_tau():
     view = room("eagle2:nodes=4,depth=2,top=2")
     before = shown(view)
-    view["nodes"].value = 8
-    view["depth"].value, view["top"].value = 3, 3
-    assert len(view.scope.traces[0]["rounds"][0]["parents"]) == 8
-    assert view.summary.startswith(f"eagle2:nodes=8,depth=3,top=3, T = 0: tau {view.tau[0]:.2f} ")
-    assert shown(view) != before
-    assert 0 < view.speedup[1] <= view.speedup[0] <= view.speedup[2]
+    with view.at(nodes=8, depth=3, top=3):
+        assert len(view.scope.traces[0]["rounds"][0]["parents"]) == 8
+        assert view.summary.startswith("eagle2:nodes=8,depth=3,top=3, T = 0: tau ")
+        assert shown(view) != before
+        assert 0 < view.speedup[1] <= view.speedup[0] <= view.speedup[2]
 
 
 def test_what_cannot_be_built_says_why():
@@ -112,12 +104,10 @@ def test_settings_seen_before_are_not_decoded_again(monkeypatch):
 
 OPTIONS = {  # annotation and default -> low, high and step of the control, or its choices
     "many": (Annotated[int, Option("a", low=0)], 3, (0, 12, None)),
-    "few": (Annotated[int, Option("b", low=1, high=4)], 2, (1, 4, None)),
     "share": (Annotated[float, Option("c", within="(0, 1]")], 0.5, (0.01, 1.0, 0.01)),
     "below": (Annotated[float, Option("d", within="[0, 1)")], 0.0, (0.0, 0.99, 0.01)),
     "flag": (Annotated[bool, Option("g")], False, (0, 1, None)),
     "open": (Annotated[int | None, Option("e", low=2)], None, ["default", *range(2, 9)]),
-    "word": (Annotated[str, Option("f", choices=("x", "y"))], "x", ["x", "y"]),
     "model": (Annotated[Any, Option("h")], None, None),
 }
 

@@ -34,7 +34,6 @@ from specwb.drafters.diffuspec_parts.lattice import beam, viterbi
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.lab.evaluation import lattices
 from specwb.lab.evaluation.fuzzy import similarity
-from specwb.lab.papers import kangaroo as reproduced
 from specwb.models.fuzzy import grouping
 from specwb.show import figures, widgets
 from specwb.show.widgets import designer
@@ -251,22 +250,6 @@ def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
     best = max((s, -e) for e, (_, s) in zip(ETAS, view.curve("own", gamma)))
     measured = [1.25] if (eta, gamma) == (0.6, 4) else []
     assert said(view) == pytest.approx([*wanted, *measured, -best[1], best[0]], abs=0.0051)
-
-
-def test_what_reproduce_has_stored():
-    cells = {0.6: reproduced.chain(0.6, 4), 0.3: reproduced.chain(0.3, 4)}
-    rows = [{"cell": c, "tau": 2 + eta, "speedup": 1 + eta} for eta, c in cells.items()]
-    document = {
-        "rows": [*rows, {"cell": "ar", "tau": 1.0, "speedup": None}],
-        "traces": {"": reproduced.trace_to_json(traces()["own"])},
-        "costs": {"": reproduced.costs_to_json(EXITS["own"])},
-    }
-    view = widgets.StopExplorer.of(document, gamma=4, eta=0.3)
-    assert view.exit.options == ("own",)
-    points = [(t["x"], t["y"]) for t in shown(view)["data"] if t.get("name") == "measured"]
-    assert points == [([0.3, 0.6], [2.3, 2.6]), ([0.3, 0.6], [1.3, 1.6])]
-    assert view.rounds == traces()["own"].simulate("top", 0.3, 4)
-    assert view.predicted == view.rounds.speedup(EXITS["own"].seconds, EXITS["own"].plain)
 
 
 # ---------------------------------------------------------------------- lattices and their lengths

@@ -6,21 +6,18 @@ import json
 
 import numpy as np
 import pytest
+from drawn import numbers, picture, shown
 
 import specwb
 
-pytest.importorskip("plotly")
-pytest.importorskip("ipywidgets")
-pytest.importorskip("anywidget")
+pytest.importorskip("anywidget")  # of one extra with plotly and ipywidgets
 
 import ipywidgets
 import plotly.graph_objects as go
-from drawn import numbers, picture, shown
 
-from specwb.show import figures, widgets
+from specwb.show import figures
 from specwb.show.figures import kit, style
-from specwb.show.widgets import RootsExplorer, RulesExplorer, SpeedExplorer, display, show
-from specwb.show.widgets.controls import Explorer
+from specwb.show.widgets import RootsExplorer, SpeedExplorer, display, show
 from specwb.show.widgets.figure import LiveFigure
 
 FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]})
@@ -38,17 +35,6 @@ def test_a_figure_is_what_the_page_gets():
     assert live.figure is second
     assert json.loads(live.source.value) == {**picture(second), "config": style.CONFIG}
     assert live.get_state()["source"] == f"IPY_MODEL_{live.source.model_id}"
-
-
-def test_explorers_are_as_wide_as_their_cell():
-    for name in set(widgets.__all__) - {"show", "Microscope"}:  # which looks at its width itself
-        assert issubclass(getattr(widgets, name), Explorer), name
-    for one in (SpeedExplorer(), RulesExplorer()):
-        assert one.layout.width == "100%"
-        drawn = [child for child in one.children if isinstance(child, LiveFigure)]
-        assert drawn
-        assert all(child.layout.width == "100%" for child in drawn)
-        assert all(child.figure.layout.width is None for child in drawn)
 
 
 def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
@@ -76,48 +62,45 @@ def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
 # ------------------------------------------------------------------------------------------- show
 
 
-def published(monkeypatch, thing, summary) -> dict:
+@pytest.fixture
+def published(monkeypatch):
+    """Shows a thing, and returns the mime bundle that a notebook gets."""
     sent = []
-    monkeypatch.setattr(widgets.display, "display", lambda data, raw: sent.append((data, raw)))
-    show(thing, summary)
-    ((data, raw),) = sent
-    assert raw
-    return data
+    monkeypatch.setattr(display, "display", lambda data, raw: sent.append(data))
+    return lambda *arguments: show(*arguments) or sent.pop()
 
 
-def test_show_publishes_picture_and_line(monkeypatch):
-    data = published(monkeypatch, FIGURE, "tau = 2")
+def test_show_publishes_picture_and_line(published):
+    data = published(FIGURE, "tau = 2")
     assert data["text/plain"] == "tau = 2"
     drawn = json.loads(json.dumps(data["application/vnd.plotly.v1+json"]))
     assert drawn["data"][0]["y"] == list(FIGURE.data[0].y)
     for widget in (ipywidgets.IntSlider(), LiveFigure(FIGURE)):
-        data = published(monkeypatch, widget, "a slider")
+        data = published(widget, "a slider")
         assert data["text/plain"] == "a slider"
         assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
 
 
-def test_what_a_png_is_drawn_from_goes_along_where_it_is_asked_for(monkeypatch):
+def test_what_a_png_is_drawn_from_goes_along_where_it_is_asked_for(published, monkeypatch):
     one = SpeedExplorer(v=lambda gamma: 1.0)
-    assert display.STILL not in published(monkeypatch, one, "a line")
+    assert display.STILL not in published(one, "a line")
     monkeypatch.setenv("SPECWB_STILLS", "1")
-    data = published(monkeypatch, one, "a line")
+    data = published(one, "a line")
     controls, line, drawn = json.loads(json.dumps(data[display.STILL]))
     settings = [["alpha", "0.70"], ["c", "0.10"], ["gamma", "4"], ["scoring costs", "as measured"]]
     assert controls == {"controls": settings}
     assert line == {"html": one.children[1].value}
     assert drawn == {"figure": shown(one)}
-    (part,) = published(monkeypatch, FIGURE, "a figure")[display.STILL]
+    (part,) = published(FIGURE, "a figure")[display.STILL]
     assert part == {"figure": json.loads(FIGURE.to_json())}
 
 
-def test_a_figure_says_what_can_be_read_off_it(monkeypatch):
-    shown = []
-    monkeypatch.setattr(display, "display", lambda data, **_: shown.append(data["text/plain"]))
+def test_a_figure_says_what_can_be_read_off_it(published):
     panels = [[kit.Panel("left"), kit.Panel("right")]]
     panels[0][0].line("a", [1, 2, 3], [0.5, 2.25, 1], ("#000000", "solid", "circle"))
     panels[0][1].bars("b", ["x", "y"], [3, 1.0001], "#000000").bars("c", ["x"], [7], "#000000")
-    show(kit.draw(panels, 300, title="t"))
-    assert shown == ["t | left | a: 0.5 to 1, most 2.25 | right | b: 3 to 1; c: 7"]
+    line = published(kit.draw(panels, 300, title="t"))["text/plain"]
+    assert line == "t | left | a: 0.5 to 1, most 2.25 | right | b: 3 to 1; c: 7"
 
 
 def test_show_refuses_what_it_cannot_show():
@@ -128,16 +111,16 @@ def test_show_refuses_what_it_cannot_show():
             show(ipywidgets.IntSlider(), line)
 
 
-def test_a_stored_png_stays_with_its_line(monkeypatch, tmp_path):
+def test_a_stored_png_stays_with_its_line(published, monkeypatch, tmp_path):
     page = tmp_path / "n.ipynb"
     output = {"data": {"image/png": "abc", "text/plain": ["the ", "line"]}}
     page.write_text(json.dumps({"cells": [{"outputs": [{"text": "x"}, output]}, {"source": ""}]}))
-    assert "image/png" not in published(monkeypatch, FIGURE, "the line")
+    assert "image/png" not in published(FIGURE, "the line")
     monkeypatch.setenv("JPY_SESSION_NAME", str(page))
-    assert published(monkeypatch, FIGURE, "the line")["image/png"] == "abc"
-    assert "image/png" not in published(monkeypatch, FIGURE, "another line")
+    assert published(FIGURE, "the line")["image/png"] == "abc"
+    assert "image/png" not in published(FIGURE, "another line")
     for content in ("{", "[]", '{"cells": [1]}'):
         page.write_text(content)
-        assert "image/png" not in published(monkeypatch, FIGURE, "the line")
+        assert "image/png" not in published(FIGURE, "the line")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none.ipynb"))
-    assert "image/png" not in published(monkeypatch, FIGURE, "the line")
+    assert "image/png" not in published(FIGURE, "the line")

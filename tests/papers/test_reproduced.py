@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import tiny
-from terminal import call
 
 import specwb
 from specwb.core.options import MethodError
@@ -122,7 +121,7 @@ def test_what_cannot_be_built_is_refused_or_named_before_anything_is_measured(mo
     ],
 )
 def test_the_command_measures_cells_and_what_is_beside_them(
-    name, cells, keys, monkeypatch, capsys, tmp_path
+    call, name, cells, keys, monkeypatch, tmp_path
 ):
     few = replace(read_paper(name), measure=cells, claims=(), figures={}, trained=None)
     if few.settings:
@@ -132,14 +131,14 @@ def test_the_command_measures_cells_and_what_is_beside_them(
     monkeypatch.setattr(papers, "read_paper", lambda _: few)
     monkeypatch.setattr("specwb.models.questions.load_prompts", lambda _: load_prompts("lab")[:2])
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(monkeypatch, capsys, "reproduce", name, "--out", "r.json")
+    code, out, err = call("reproduce", name, "--out", "r.json")
     assert code == 0, err
     document = json.loads((tmp_path / "r.json").read_text())
     assert keys <= set(document)
     assert document["command"].startswith(f"specwb reproduce {name}")
     assert "kept in r.json" in out
     before = document["cells"]
-    assert call(monkeypatch, capsys, "reproduce", name, "--out", "r.json")[0] == 0
+    assert call("reproduce", name, "--out", "r.json")[0] == 0
     assert json.loads((tmp_path / "r.json").read_text())["cells"] == before
 
 

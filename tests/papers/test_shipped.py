@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from terminal import call, refused
 
 import specwb
 from specwb.core.files import data_dir, home, weights_hash
@@ -149,9 +148,9 @@ def test_the_ledger_needs_no_torch():
     assert (int(length) > 10_000, has_torch) == (True, "False"), done.stderr
 
 
-def test_the_ledger_is_written(monkeypatch, capsys, tmp_path):
+def test_the_ledger_is_written(call, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = call(monkeypatch, capsys, "reproduce", "all", "--shipped", "--out", "l")
+    code, out, _ = call("reproduce", "all", "--shipped", "--out", "l")
     assert code == 0
     assert "Claims by verdict" in out
     page = Path("l/ledger.md").read_text("utf-8")
@@ -162,9 +161,9 @@ def test_the_ledger_is_written(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OTHERS])
-def test_the_command_shows_them(monkeypatch, capsys, tmp_path, name):
+def test_the_command_shows_them(call, monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(monkeypatch, capsys, "reproduce", name, "--shipped")
+    code, out, err = call("reproduce", name, "--shipped")
     assert (code, err) == (0, "")
     paper = read_paper(name)
     assert all(drawing["title"] in out for drawing in paper.figures.values())
@@ -172,10 +171,10 @@ def test_the_command_shows_them(monkeypatch, capsys, tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_figures_are_drawn(monkeypatch, capsys, tmp_path):
+def test_figures_are_drawn(call, refused, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     options = ("--figure", "eta", "--shipped", "--out", "eta.html")
-    code, out, _ = call(monkeypatch, capsys, "reproduce", "kangaroo", *options)
+    code, out, _ = call("reproduce", "kangaroo", *options)
     assert code == 0
     assert "the shipped results of lab" in out
     assert "threshold and steps" in Path("eta.html").read_text("utf-8")
@@ -190,4 +189,4 @@ def test_figures_are_drawn(monkeypatch, capsys, tmp_path):
         (("--runs", "2"), "give that too"),
     ]
     for wrong, words in refusals:
-        assert words in refused(monkeypatch, capsys, "reproduce", "kangaroo", *wrong)
+        assert words in refused("reproduce", "kangaroo", *wrong)

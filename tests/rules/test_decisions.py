@@ -9,7 +9,6 @@ from fractions import Fraction as F
 import biased
 import pytest
 import torch
-from terminal import call, refused
 
 import specwb
 from specwb.rules import RRS, Block, NodeRule, Rejection
@@ -198,7 +197,7 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
         assert check_rule(key).unchecked
 
 
-def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
+def test_a_rule_of_ones_own_by_name(call, refused, monkeypatch, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "import specwb, torch\nfrom specwb.rules import Rejection\n"
         "class Own(Rejection):\n    name = 'own'\n"
@@ -210,20 +209,20 @@ def test_a_rule_of_ones_own_by_name(monkeypatch, capsys, tmp_path) -> None:
         "        return super().node(p, q, tokens, ok, u / 2)\n"
     )
     monkeypatch.chdir(tmp_path)
-    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Right")
+    code, out, _ = call("certify", "mine:Right")
     assert code == 0
     assert re.search(r"lossless in these \d\d instances", out)
     assert "narrower than 0.00061 may have been missed (confidence 1 - 2e-09" in out
-    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Wrong")
+    code, out, _ = call("certify", "mine:Wrong")
     assert code == 1
     assert re.search(r"biased: TV 0\.\d+; the text \[.*\] comes out with probability", out)
-    code, out, _ = call(monkeypatch, capsys, "certify", "mine:Own")
+    code, out, _ = call("certify", "mine:Own")
     assert code == 1
     assert "no certificate: " in out
     assert "random numbers of its own" in out
     for bad, word in (("mine:Nothing", "'Nothing'"), ("none:Rule", "'none'")):
-        assert word in refused(monkeypatch, capsys, "certify", bad)
-    assert "give no draw" in refused(monkeypatch, capsys, "certify", "mine:Right", "--draw", "top")
+        assert word in refused("certify", bad)
+    assert "give no draw" in refused("certify", "mine:Right", "--draw", "top")
 
 
 @pytest.mark.slow

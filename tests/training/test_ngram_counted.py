@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from terminal import call
 
 import specwb
 from specwb.drafters.diffuspec_parts.ngram import NGram
@@ -82,10 +81,10 @@ def test_what_is_counted(home, count, source):
     assert {p.name for p in out.iterdir()} == {"ngram.npz", "card.json"}
 
 
-def test_the_command(home, monkeypatch, capsys, tmp_path):
+def test_the_command(call, home, monkeypatch, tmp_path):
     monkeypatch.chdir(home)
     given = [*HERE, "--out", str(tmp_path / "out"), "--set", "least=1"]
-    code, _, err = call(monkeypatch, capsys, "train", "ngram", *given)
+    code, _, err = call("train", "ngram", *given)
     assert code == 0
     assert "held-out nats a token, text backoff" in err
     made = NGram.load(tmp_path / "out" / "ngram.npz")

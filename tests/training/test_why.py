@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from terminal import call, refused
 
 import specwb
 from specwb.models.load import data_dir
@@ -120,10 +119,10 @@ def test_kinds_of_tokens(target, text, kind):
     assert why.token_kind(target, before, last) == kind
 
 
-def test_the_command_prints_and_writes(monkeypatch, capsys, tmp_path):
+def test_the_command_prints_and_writes(call, tmp_path):
     path = tmp_path / "why.json"
     options = ["--limit", "2", "--tokens", "8", "--json", str(path)]
-    code, out, err = call(monkeypatch, capsys, "measure", "medusa", *options)
+    code, out, err = call("measure", "medusa", *options)
     assert code == 0, err
     written = json.loads(path.read_text())
     rows = {line.split("  ")[0]: line.split() for line in out.splitlines()}
@@ -150,8 +149,8 @@ def test_the_command_prints_and_writes(monkeypatch, capsys, tmp_path):
     ],
     ids=str,
 )
-def test_bad_input_is_refused(monkeypatch, capsys, arguments, message):
-    assert message in refused(monkeypatch, capsys, "measure", *arguments)
+def test_bad_input_is_refused(refused, arguments, message):
+    assert message in refused("measure", *arguments)
 
 
 def test_prompts_without_answers_are_refused(monkeypatch, target):
