@@ -48,12 +48,12 @@ class QuestionError(SpecwbError, ValueError):
     """There is no such question, its file contradicts itself, or the guess is no choice of it."""
 
 
-_ASKED: dict[str, Question] = {}  # key -> the first one asked, whose guess counts
+_ASKED: dict[str, MultipleChoice] = {}  # key -> the first one asked, whose guess counts
 
 
 @dataclass(eq=False, repr=False)
-class Question:
-    """A question and the guess at it; what :func:`ask` returns and a notebook shows.
+class MultipleChoice:
+    """A question with choices, and the guess at it; what :func:`ask` returns and a notebook shows.
 
     Attributes:
         key: lesson or paper and name, as in ``"2.keep"``.
@@ -176,7 +176,7 @@ def questions() -> list[str]:
     ]
 
 
-def ask(key: str, **given: Any) -> Question:
+def ask(key: str, **given: Any) -> MultipleChoice:
     """Ask before showing: the only line of a cell.
 
     In a notebook the choices are buttons, and the answer opens on the first click, which counts
@@ -207,7 +207,7 @@ def ask(key: str, **given: Any) -> Question:
         raise QuestionError(f"{key}: the answer {right} is none, or all, of {list(choices)}")
     if set(wrong) not in (set(choices), set(choices) - set(right)):
         raise QuestionError(f"{key}: the answer is {right}, `wrong` has {list(wrong)}")
-    asked = Question(
+    asked = MultipleChoice(
         key,
         row["question"].format_map(facts),
         {choice: "" if choice in right else wrong[choice].format_map(facts) for choice in choices},
