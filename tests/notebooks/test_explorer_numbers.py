@@ -128,7 +128,7 @@ def test_a_tree_made_by_hand(ks):
     assert view.parents == parents
     wanted = [*ks, len(parents), len(ks), tau - 1, 1, tau, dear(parents), tau / dear(parents)]
     assert said(view)[: len(wanted)] == pytest.approx(wanted, abs=0.0051)
-    with view.at(levels=[4, 4, 2, 0]):
+    with view.at(level_1=4, level_2=4, level_3=2, level_4=0):
         assert "4-4-2 has 53 nodes, more than 32" in view.summary
 
 
@@ -162,7 +162,7 @@ def test_the_block_shown_is_the_cut_trees_mask(name, cut):
     ("W", "D", "rates"), [(1, 1, (0.2, 0.2, 0.9, 0.9)), (4, 3, (0.5, 0.05, 1.0, 0.0))]
 )
 def test_the_root_that_stays(W, D, rates):
-    view = widgets.RootsExplorer(roots=W, depth=D, rates=rates)
+    view = widgets.RootsExplorer(roots=W, depth=D, **dict(zip("abcd", rates, strict=True)))
     P = [Fraction(n, 10) for n in (4, 3, 2, 1)]
     exactly = [Fraction(round(100 * rate), 100) for rate in rates]
     lengths = [[*(a**n - a ** (n + 1) for n in range(D)), a**D] for a in exactly]
@@ -358,7 +358,6 @@ def test_a_round_on_devices_takes_what_the_closed_form_says(n, width, devices, e
             lambda: widgets.StopExplorer({**traces(), "x": traces()["own"]}, EXITS, {}, {}),
             "x has none",
         ),
-        (lambda: widgets.RootsExplorer(rates=[0.5]), "rates must be 4 values"),
     ],
 )
 def test_data_that_cannot_be_shown(call, message):

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 
 from specwb.show import figures
 from specwb.show.figures import kit, style
-from specwb.show.widgets import RootsExplorer, SpeedExplorer, display, show
+from specwb.show.widgets import SpeedExplorer, display, show
 from specwb.show.widgets.figure import LiveFigure
 
 FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]})
@@ -49,13 +49,6 @@ def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
         raise RuntimeError("stop")
     assert one.summary == first
     with pytest.raises(AttributeError), one.at(beta=1):
-        pass
-    several = RootsExplorer()
-    first = several.summary
-    with several.at(roots=3, rates=[0.5] * 4):
-        assert numbers(several)[2:6] == ["0.50"] * 4
-    assert several.summary == first
-    with pytest.raises(ValueError, match="shorter"), several.at(rates=[0.5]):
         pass
 
 

@@ -33,7 +33,6 @@ class Control:
         low, high: limits of a number, both included.
         step: of a real number.
         of: choices, values or pairs (label, value).
-        each: labels of several controls, which are one attribute, a list.
         label: in front of the control, default its name.
         row: the row of the explorer that it stands in.
         slide: whether choices are on a slider.
@@ -46,24 +45,15 @@ class Control:
     high: Any = 1
     step: float | None = None
     of: Any = None
-    each: Any = None
     label: str = ""
     row: int = 0
     slide: bool = False
     wide: bool = False
     help: str | None = None
 
-    def widgets(self, name: str, given: Any, live: bool) -> list[Any]:
-        """The widgets, one for each label; an initial value ``given`` as None is the default."""
-        values, labels = self.value if given is None else given, self.each
-        if labels is None:
-            values, labels = [values], [self.label or name]
-        if len(values) != len(labels):
-            raise ArgumentError(f"{name} must be {len(labels)} values, got {given!r}")
-        pairs = zip(values, labels, strict=True)
-        return [self._widget(name, value, label, given, live) for value, label in pairs]
-
-    def _widget(self, name: str, value: Any, label: str, given: Any, live: bool) -> Any:
+    def widget(self, name: str, given: Any, live: bool) -> Any:
+        """The widget; an initial value ``given`` as None is the default."""
+        value = self.value if given is None else given
         kind: Any = w.IntSlider if self.step is None else w.FloatSlider
         wanted = f"a number in {self.low}..{self.high}"
         traits = {"min": self.low, "max": self.high, "continuous_update": live}
@@ -82,6 +72,7 @@ class Control:
             traits["value"] = value
         layout = WIDE if self.wide else {}
         try:
+            label = self.label or name
             widget = kind(
                 description=label, style=STYLE, layout=layout, tooltip=self.help, **traits
             )
@@ -100,10 +91,9 @@ class Control:
         """Digits of the step after the point."""
         return len(f"{self.step:g}".partition(".")[2])
 
-    def read(self, widgets: list[Any]) -> Any:
-        """The value, or with ``each`` the values, real numbers rounded as the step is."""
-        values = [x.value if self.step is None else round(x.value, self._digits) for x in widgets]
-        return values[0] if self.each is None else values
+    def read(self, widget: Any) -> Any:
+        """The value, a real number rounded as the step is."""
+        return widget.value if self.step is None else round(widget.value, self._digits)
 
 
 @dataclass_transform(eq_default=False)
@@ -129,18 +119,17 @@ class Explorer(w.VBox):
 
     def __post_init__(self) -> None:
         self.prepare()
-        self._controls: dict[str, tuple[Control, list[Any]]] = {}
+        self._controls: dict[str, tuple[Control, Any]] = {}
         rows: dict[int, list[Any]] = {}
         for name, (declared, given) in self.declared().items():
             of_data = {key: x(self) for key, x in vars(declared).items() if callable(x)}
             control = replace(declared, **of_data)
-            widgets = control.widgets(name, given, self.continuous)
-            self._controls[name] = control, widgets
-            rows.setdefault(control.row, []).extend(widgets)
-            for widget in widgets:
-                widget.observe(lambda _: self._redraw(), "value")
+            widget = control.widget(name, given, self.continuous)
+            self._controls[name] = control, widget
+            rows.setdefault(control.row, []).append(widget)
+            widget.observe(lambda _: self._redraw(), "value")
             if declared is getattr(type(self), name, None):
-                setattr(self, name, self[name])
+                setattr(self, name, widget)
         self._line = w.HTML()
         self._figures: list[Any] = []
         self._redraw()
@@ -160,9 +149,8 @@ class Explorer(w.VBox):
         return controls
 
     def __getitem__(self, name: str) -> Any:
-        """A control, or a list of several, by its name."""
-        control, widgets = self._controls[name]
-        return widgets[0] if control.each is None else widgets
+        """A control by its name."""
+        return self._controls[name][1]
 
     def draw(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The line and the figures for the controls' values, given in their order."""
@@ -170,7 +158,7 @@ class Explorer(w.VBox):
 
     def settings(self) -> dict[str, Any]:
         """The controls' values by name."""
-        return {name: control.read(widgets) for name, (control, widgets) in self._controls.items()}
+        return {name: control.read(widget) for name, (control, widget) in self._controls.items()}
 
     def _redraw(self) -> None:
         try:
@@ -205,7 +193,7 @@ class Explorer(w.VBox):
         """Set controls, and set them back afterwards.
 
         Args:
-            values: control -> its value meanwhile; for a list of controls a list.
+            values: control -> its value meanwhile.
         Raises:
             AttributeError: no such control.
         """
@@ -222,7 +210,4 @@ class Explorer(w.VBox):
 
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            control, widgets = self._controls[name]
-            values_of = [value] if control.each is None else value
-            for widget, part in zip(widgets, values_of, strict=True):
-                widget.value = part
+            self[name].value = value

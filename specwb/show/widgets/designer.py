@@ -16,7 +16,13 @@ from specwb.theory.exact import depths
 
 HAND, TOKENS, SPEED = "children by level", "most tokens per step", "most tokens a second"
 MEASURED, ROOFLINE = "as measured", "free up to n* nodes"
-LEVELS, DEEPEST = [f"level {d}" for d in range(1, 5)], 8
+DEEPEST = 8
+
+
+def _level(d: int) -> Control:
+    """The number of children of a node of level d - 1."""
+    few = {"high": lambda self: min(6, self._ranks), "label": f"level {d}"}
+    return Control(lambda self: [*self.tree, 0, 0, 0, 0][d - 1], **few)
 
 
 class TreeDesigner(Explorer):
@@ -42,20 +48,20 @@ class TreeDesigner(Explorer):
     tree: Sequence[int] = (4, 2, 2)
     most: int = 40
     shape: Any = Control(HAND, of=[HAND, TOKENS, SPEED], label="tree")
-    levels: Any = Control(
-        lambda self: self._tree, high=lambda self: min(6, self._ranks), each=LEVELS
-    )
     nodes: Any = Control(16, low=1, high=lambda self: self.most, row=1)
     depth: Any = Control(6, high=DEEPEST, row=1)
     costs: Any = Control(of=lambda self: self._prices, label="a step costs", row=1)
     balance: Any = Control(128, of=[2**i for i in range(10)], label="n*", slide=True, row=1)
     c: Any = Control(0.1, high=0.5, step=0.01, row=1)
+    level_1: Any = _level(1)
+    level_2: Any = _level(2)
+    level_3: Any = _level(3)
+    level_4: Any = _level(4)
 
     def prepare(self) -> None:
         self._values = cache(lambda tree: [float(v) for v in path_values(self.rates, tree)])
         self._measured = cache(lambda tree: self.cost(list(tree)) if self.cost else 1.0)
         self._prices = [MEASURED, ROOFLINE] if self.cost else [ROOFLINE]
-        self._tree = [*self.tree, 0, 0, 0, 0][: len(LEVELS)]
         by_depth = hasattr(self.rates[0], "__len__")
         self._ranks = min(map(len, self.rates)) if by_depth else len(self.rates)
         self._known: list[tuple[int, ...]] = []  # the best tree of every budget and depth
@@ -86,9 +92,9 @@ class TreeDesigner(Explorer):
         return tuple(tree.host[0]), name
 
     def draw(
-        self, shape: str, levels: Sequence[int], nodes: int, depth: int, costs: str, *_: float
+        self, shape: str, nodes: int, depth: int, costs: str, n: int, c: float, *levels: int
     ) -> Drawn:
-        for level in self.levels:
+        for level in (self.level_1, self.level_2, self.level_3, self.level_4):
             level.disabled = shape != HAND
         self.balance.disabled = self.c.disabled = costs != ROOFLINE
         # best trees within the sliders' depth, smallest first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -49,15 +48,18 @@ class RootsExplorer(Explorer):
     to be gone on from, and see the exact distribution of the root that stays beside the target's
     (:data:`P`).
 
-    Args:
-        rates: of every token, with which the draft tokens below it are accepted one after another.
+    ``a`` to ``d`` are the rates with which the draft tokens below a token are accepted one after
+    another.
     """
 
-    rates: Any = Control((0.2, 0.2, 0.9, 0.9), step=0.05, each=[f"below {x}" for x in P], row=1)
     roots: Any = Control(2, low=1, high=len(P))
     depth: Any = Control(1, low=1, high=5, label="levels below")
+    a: Any = Control(0.2, step=0.05, label="below a", row=1)
+    b: Any = Control(0.2, step=0.05, label="below b", row=1)
+    c: Any = Control(0.9, step=0.05, label="below c", row=1)
+    d: Any = Control(0.9, step=0.05, label="below d", row=1)
 
-    def draw(self, sliders: Sequence[float], W: int, D: int) -> Drawn:
+    def draw(self, W: int, D: int, *sliders: float) -> Drawn:
         rates = [Fraction(round(20 * rate), 20) for rate in sliders]
         lengths = [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates]
         target = list(P.values())
