@@ -12,7 +12,6 @@ import torch
 from drawn import every_figure, numbers, picture, shown
 from explorers import (
     BLOCKS,
-    EXITS,
     EXPLORERS,
     PAIRS,
     RATES,
@@ -23,7 +22,6 @@ from explorers import (
     proxy,
     replay,
     stop,
-    traces,
     windows,
 )
 
@@ -354,10 +352,6 @@ def test_a_round_on_devices_takes_what_the_closed_form_says(n, width, devices, e
         (lambda: widgets.LengthExplorer(replay(6), top=600), "got 600"),
         (lambda: widgets.DevicesExplorer({}, 8), "nothing to choose width from"),
         (lambda: widgets.BlockDesigner({"falcon": (2, {})}), "the card has none"),
-        (
-            lambda: widgets.StopExplorer({**traces(), "x": traces()["own"]}, EXITS, {}, {}),
-            "x has none",
-        ),
     ],
 )
 def test_data_that_cannot_be_shown(call, message):

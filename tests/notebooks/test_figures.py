@@ -78,6 +78,7 @@ EVERY: dict[str, tuple] = {
     "estimates": ({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"),
     "lattice": (
         *(["ab", "cd"], [P[:2], Q[:2]], [(0, "a"), (None, "e")], [[0, 1]], {"s": (1, 2, "ad")}),
+        *([2, 2], None, "after: x", ("first", "second")),
     ),
     "mask_slices": (Tree.branching(2, 1), 1),
     "output": (P, Q, "it"),
@@ -229,7 +230,7 @@ REFUSED = [
     ("value_tree", ([0, 0], [1, 1]), "node 0 must be the root"),
     ("densities", ([1.5], [0.1]), r"in \[0, 1\]"),
     ("calibration", ({"a": ([-0.05], [1])},), r"in \[0, 1\]"),
-    ("acceptance", (P, [1.0]), "same tokens"),
+    ("acceptance", (P, [1.0], [1]), "same tokens"),
 ]
 
 
@@ -263,7 +264,10 @@ def test_information_and_acceptance_are_areas():
 
 def test_a_lattice_marks_paths_and_what_is_kept():
     target, costs = [(0, "a"), (None, "g")], {"x": (1, 2, "ae"), "y": (2, 2, "bd")}
-    figure = figures.lattice(*LATTICE, target, [[0, 1], [1, 0]], costs, stay=[2, 3], kept=1)
+    figure = figures.lattice(
+        *(*LATTICE, target, [[0, 1], [1, 0]], costs),
+        **{"stay": [2, 3], "kept": 1, "title": "", "parts": ("first", "second")},
+    )
     best, others, inside, outside, of_target, kept, lost, drafter, reader = figure.data
     assert [list(line.y) for line in (best, others)] == [[1, 2, None], [2, 1, None]]
     assert (sorted(inside.text), list(outside.text)) == (["a", "b", "d", "e", "f"], ["c"])

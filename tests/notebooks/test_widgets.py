@@ -20,7 +20,7 @@ from specwb.show.figures import kit, style
 from specwb.show.widgets import SpeedExplorer, display, show
 from specwb.show.widgets.figure import LiveFigure
 
-FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]})
+FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]}, {}, 1)
 
 # --------------------------------------------------------------------------- figures that change
 

@@ -24,11 +24,10 @@ def lattice(
     target: Sequence[tuple[int | None, str]],
     paths: Sequence[Sequence[int]],
     costs: Mapping[str, tuple[float, float, str]],
-    *,
-    stay: Sequence[int] | None = None,
-    kept: int | None = None,
-    title: str = "",
-    parts: Sequence[str] = ("first", "second"),
+    stay: Sequence[int],
+    kept: int | None,
+    title: str,
+    parts: Sequence[str],
 ) -> go.Figure:
     """A lattice as columns of candidates, the likeliest on top; the paths that a search has so far;
     and what they cost, less being better.
@@ -38,13 +37,12 @@ def lattice(
         target: of the target's own tokens the rank (from 0; None: not among the M) and the word.
         paths: ranks, the best path first.
         costs: name -> the two parts of a token's cost in nats, and the path's words.
-        stay: candidates of each column that are left after pruning (default all).
+        stay: candidates of each column that are left after pruning.
         kept: tokens of the best path that the target keeps, None as long as the search goes on.
         title: of the lattice.
         parts: names of the two parts of a cost; the first may be empty.
     """
-    k, m = len(words), len(words[0])
-    stay, best = stay or [m] * k, paths[0] if paths else ()
+    k, m, best = len(words), len(words[0]), paths[0]
     panel = Panel(title, axis("place ahead", 0.5, k + 0.5, tickvals=list(range(1, k + 1)), **BARE))
     rows = [*range(1, m + 1), m + 1.4, m + 2.4]
     panel.y = axis("rank", m + 3, 0.4, tickvals=rows, **BARE)

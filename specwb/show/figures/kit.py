@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import Any, Self
 
 import plotly.graph_objects as go
@@ -142,13 +141,6 @@ class Panel:
             marker["line"] = {"color": colour, "width": 1}
         given = {"marker": marker, **_labels(name, hover), **more}
         self.traces.append(go.Bar(x=short(x), y=short(y), **given))
-        return self
-
-    def groups(self, series: Mapping[str, tuple[Values, Values]], **more: Any) -> Self:
-        """Bars for each name of x and y, all of them different."""
-        rows = zip(series.items(), looks(series).values(), cycle(HATCHES[:4]))
-        for (name, (x, y)), (colour, _, _), hatch in rows:
-            self.bars(name, x, y, colour, hatch, **more)
         return self
 
     def cells(

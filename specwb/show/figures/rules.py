@@ -39,7 +39,7 @@ TOKENS = axis("token", type="category", dtick=1)
 HOVER = "token %{x}: %{y:.4f}"
 
 
-def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = None) -> go.Figure:
+def acceptance(p: Distribution, q: Distribution, counts: Sequence[int]) -> go.Figure:
     """Two distributions laid over each other: the mass both have is accepted, what p has beyond q
     is the residual, what q has beyond p is rejected.
 
@@ -70,11 +70,10 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int] | None = 
     out, ring = output_distribution(target, draft), {"width": 1, "color": "white"}
     look = ("black", "", "diamond-wide")
     panel.points("output", names, out, look, size=13, hover=HOVER, marker_line=ring)
-    if counts is not None:
-        drawn, look = [c / sum(counts) for c in counts], ("white", "", "circle")
-        ring = {"width": 2, "color": DARK}
-        name = f"{sum(counts)} draws"
-        panel.points(name, names, drawn, look, size=7, hover=HOVER, marker_line=ring)
+    drawn, look = [c / sum(counts) for c in counts], ("white", "", "circle")
+    ring = {"width": 2, "color": DARK}
+    name = f"{sum(counts)} draws"
+    panel.points(name, names, drawn, look, size=7, hover=HOVER, marker_line=ring)
     return draw(panel, 440, barmode="stack")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
 
-from specwb.show.figures.kit import Panel, axis, draw
+from specwb.show.figures.kit import HATCHES, Panel, axis, draw
 from specwb.show.palette import FIRST, INK, looks
 
 LABEL = 14  # letters in a line below a group of bars
@@ -62,9 +63,11 @@ def bars(
     labels = ["<br>".join(wrap(group.replace("_", " "), LABEL)) for group in groups]
     panel = Panel(title, axis(tickvals=groups, ticktext=labels, tickangle=0, type="category"))
     panel.y = axis(yaxis, rangemode="tozero")
-    series = {name: (groups, [row.get(g) for g in groups]) for name, row in values.items()}
     above = {"texttemplate": "%{y:.2f}", "textposition": "outside", "cliponaxis": False}
-    panel.groups(series, hover="%{x}: %{y:.3f}", **above)
+    rows = zip(values.items(), looks(values).values(), cycle(HATCHES[:4]))
+    for (name, row), (colour, _, _), hatch in rows:
+        heights = [row.get(group) for group in groups]
+        panel.bars(name, groups, heights, colour, hatch, hover="%{x}: %{y:.3f}", **above)
     if line is not None:
         panel.rule(y=line, layer="below")
     return draw(panel, 340, bargap=0.2 if len(groups) > 1 else 0.6)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from specwb.core.errors import ArgumentError
 from specwb.lab.cost.passes import ExitCost
 from specwb.lab.evaluation.exits import Rounds, Simulation
 from specwb.lab.papers import kangaroo as reproduced
@@ -45,8 +44,6 @@ class StopExplorer(Explorer):
     gamma: Any = Control(6, low=1, high=lambda self: min(x.depth for x in self.traces.values()))
 
     def prepare(self) -> None:
-        if unpriced := ", ".join(set(self.traces) - set(self.costs)):
-            raise ArgumentError(f"every adapter needs costs, {unpriced} has none")
         self._curve = cache(self.curve)
 
     @classmethod
