@@ -68,16 +68,14 @@ class Drawing:
         *,
         colour: str = "other",
         hollow: bool = False,
-        dashed: bool = False,
         size: float = 14,
     ) -> Self:
         """Draw a box with words in its middle, as small as they need be to fit."""
         fill = _role(colour)
         look = 'fill="none"' if hollow else f'fill="{fill}"'
-        dash = ' stroke-dasharray="6 4"' if dashed else ""
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" {look}'
-            f' stroke="{fill}" stroke-width="2"{dash}/>'
+            f' stroke="{fill}" stroke-width="2"/>'
         )
         lines = words.split("\n") if words else []
         ink = INK if hollow else "#FFFFFF" if fill == TARGET else DARK
@@ -107,27 +105,15 @@ class Drawing:
         )
         return self
 
-    def arrow(
-        self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
-        words: str = "",
-        *,
-        colour: str = INK,
-        dashed: bool = False,
-    ) -> Self:
-        """Draw an arrow, with words above its middle."""
+    def arrow(self, x1: float, y1: float, x2: float, y2: float) -> Self:
+        """Draw an arrow."""
         length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 1e-9)
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
-        self.line(x1, y1, x2 - 5 * dx, y2 - 5 * dy, colour=colour, dashed=dashed)
+        self.line(x1, y1, x2 - 5 * dx, y2 - 5 * dy)
         points = [(x2, y2)]
         points += [(x2 - 9 * dx + s * 4 * dy, y2 - 9 * dy - s * 4 * dx) for s in (1, -1)]
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self._parts.append(f'<polygon points="{corners}" fill="{_role(colour)}"/>')
-        if words:
-            self.text((x1 + x2) / 2, (y1 + y2) / 2 - 7, words, size=12, anchor="middle")
+        self._parts.append(f'<polygon points="{corners}" fill="{INK}"/>')
         return self
 
     def bar(
