@@ -22,7 +22,7 @@ from specwb.cli.generate import generate
 from specwb.cli.measure import measure
 from specwb.cli.methods import list_methods
 from specwb.cli.reproduce import reproduce
-from specwb.cli.shared import Commands, errors, whole
+from specwb.cli.shared import careful, errors, whole
 from specwb.cli.sweep import sweep
 from specwb.cli.trace import trace
 from specwb.cli.train import train
@@ -30,7 +30,7 @@ from specwb.cli.tune import tune
 from specwb.core.errors import SpecwbError
 from specwb.core.files import first_line
 
-app = Commands(
+app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -53,19 +53,23 @@ def options(version: Annotated[bool, VERSION] = False) -> None:
     """Speculative decoding workbench."""
 
 
-# in the order of the help text
-app.command()(generate)
-app.command()(compare)
-app.command()(trace)
-app.command("methods")(list_methods)
-app.command()(tune)
-app.command()(certify)
-app.command()(check)
-app.command()(evaluate)
-app.command()(sweep)
-app.command()(train)
-app.command()(measure)
-app.command()(reproduce)
+COMMANDS = {
+    "generate": generate,
+    "compare": compare,
+    "trace": trace,
+    "methods": list_methods,
+    "tune": tune,
+    "certify": certify,
+    "check": check,
+    "evaluate": evaluate,
+    "sweep": sweep,
+    "train": train,
+    "measure": measure,
+    "reproduce": reproduce,
+}
+"""In the order of the help text."""
+for name, command in COMMANDS.items():
+    app.command(name)(careful(command))
 
 
 def main() -> None:

@@ -95,14 +95,6 @@ def command_line() -> str:
     return shlex.join(["specwb", *sys.argv[1:]])
 
 
-class Commands(typer.Typer):
-    """A group of commands that look at their files first, see :func:`careful`."""
-
-    def command(self, name: str | None = None, **settings: Any) -> Any:
-        add = super().command(name, **settings)
-        return lambda function: add(careful(function))
-
-
 @dataclass(frozen=True)
 class Places:
     """The output of a command and its default place, where both depend on one of its arguments."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specwb.cli import main as cli
+from specwb.cli.main import COMMANDS
 from specwb.cli.shared import Places, careful, file_parameters
 from specwb.lab.bench.store import RunStore
 
@@ -18,51 +18,39 @@ READ = {"FILE", "FOLDER", "--merge", "--corpus", "--recipe"}
 """The paths that are read and not written; all others must have an Output in their annotation."""
 
 
-def commands(group=cli.app, words: tuple[str, ...] = ()) -> dict:
-    """Every command, as the command line has it, by the words that call it."""
-    found = {
-        (*words, info.name or info.callback.__name__): info for info in group.registered_commands
-    }
-    for info in group.registered_groups:
-        found |= commands(info.typer_instance, (*words, info.name))
-    return found
+PARAMETERS = {name: file_parameters(command) for name, command in COMMANDS.items()}
 
 
-COMMANDS = commands()
-PARAMETERS = {words: file_parameters(info.callback) for words, info in COMMANDS.items()}
-
-
-def only_checked(words: tuple[str, ...], **given) -> None:
+def only_checked(command: str, /, **given) -> None:
     """Calls a command with these arguments; it ends where its check does."""
-    defaults = {name: parameter.default for name, parameter in PARAMETERS[words].items()}
-    function = functools.wraps(COMMANDS[words].callback.__wrapped__)(lambda **_: None)
+    defaults = {name: parameter.default for name, parameter in PARAMETERS[command].items()}
+    function = functools.wraps(COMMANDS[command])(lambda **_: None)
     careful(function)(**{**defaults, **given})
 
 
 def test_every_path_is_declared():
     outputs = set()
-    for words, parameters in PARAMETERS.items():
-        assert hasattr(COMMANDS[words].callback, "__wrapped__"), f"{words} is not careful"
+    for name, parameters in PARAMETERS.items():
         for parameter in parameters.values():
             if parameter.output:
-                outputs.add((*words, parameter.word))
+                outputs.add((name, parameter.word))
             elif parameter.is_path:
-                assert parameter.word in READ, f"{words} {parameter.word}: an Output, or READ?"
+                assert parameter.word in READ, f"{name} {parameter.word}: an Output, or READ?"
     assert {("sweep", "--out"), ("reproduce", "--out"), ("tune", "--out")} <= outputs
     assert len(outputs) >= 12
 
 
-def choices() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
+def choices() -> Iterator[tuple[str, dict[str, str]]]:
     """Every command, and with each value of an argument on which its outputs depend."""
-    for words, parameters in PARAMETERS.items():
+    for name, parameters in PARAMETERS.items():
         places = [p.output for p in parameters.values() if isinstance(p.output, Places)]
-        yield from ((words, {place.argument: x}) for place in places for x in place.outputs)
+        yield from ((name, {place.argument: x}) for place in places for x in place.outputs)
         if not places:
-            yield words, {}
+            yield name, {}
 
 
-@pytest.mark.parametrize(("words", "choice"), [*choices()])
-def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words, choice):
+@pytest.mark.parametrize(("command", "choice"), [*choices()])
+def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, command, choice):
     """Every output with every other parameter: the same file by its name, by a link and by another
     name of it."""
     monkeypatch.chdir(tmp_path)
@@ -70,14 +58,14 @@ def test_nothing_is_written_over_what_is_read(monkeypatch, tmp_path, words, choi
     path.write_bytes(b"precious")
     (tmp_path / "link").symlink_to(path)
     os.link(path, tmp_path / "second")
-    parameters = PARAMETERS[words]
+    parameters = PARAMETERS[command]
     for (a, output), (b, other) in itertools.permutations(parameters.items(), 2):
         if not output.output or choice.keys() & {a, b}:
             continue
         for name in ("one.jsonl", "link", *([] if other.output else ["second"])):
             given = {a: Path(name), b: path if other.is_path else str(path)}
             with pytest.raises(ValueError, match=r"name (another|two)") as caught:
-                only_checked(words, **choice | given)
+                only_checked(command, **choice | given)
             assert output.word in str(caught.value)
             assert other.word in str(caught.value)
 
@@ -106,7 +94,7 @@ def test_what_harms_nothing_is_allowed(monkeypatch, tmp_path, command, given):
     Path("m", "config.json").write_text("{}")
     Path("ev").mkdir()
     Path("lab").write_text("results of an earlier run")
-    only_checked((command,), **given)
+    only_checked(command, **given)
 
 
 TALKS = "".join(f'{{"messages": [{{"role": "user", "content": "{n}"}}]}}\n' for n in range(200))
