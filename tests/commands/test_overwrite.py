@@ -99,29 +99,18 @@ def test_what_harms_nothing_is_allowed(monkeypatch, tmp_path, command, given):
 
 TALKS = "".join(f'{{"messages": [{{"role": "user", "content": "{n}"}}]}}\n' for n in range(200))
 PROMPTS = '{"question_id": 1, "category": "a", "turns": ["one"]}\n'
-EVALUATE = ["evaluate", "--bench", "p.jsonl", "--methods", "pld", "--out", "ev"]
-OVER = "and {} would write to it; name another file"
 LOST = {
-    "sweep: a table over its store": (["sweep", "o", "--csv", "./o"], OVER.format("--csv")),
-    "sweep: a page over its store": (["sweep", "o", "--plot", "o"], OVER.format("--plot")),
-    "sweep: a store of its own": (["sweep", "o", "--out", "o"], OVER.format("--out")),
-    "compare: its prompts": (["compare", "--prompts", "o", "--json", "o"], OVER.format("--json")),
-    "evaluate: its bench": (["evaluate", "--bench", "o", "--csv", "o"], OVER.format("--csv")),
+    "compare: its prompts": (
+        ["compare", "--prompts", "o", "--json", "o"],
+        "and --json would write to it; name another file",
+    ),
     "compare: a file of the target": (
         ["compare", "--target", "m", "--json", "m/config.json"],
         "--json: m/config.json is there and not a file that may be replaced",
     ),
-    "compare: a file of a head": (
-        ["compare", "--methods", "medusa:head=m", "--json", "m/card.json"],
-        "a store of runs or a file of a model",
-    ),
     "trace: a file of the draft model": (
         ["trace", "ar", "--draft", "./m", "--html", "m/card.json"],
         "m/card.json is there and not a file",
-    ),
-    "evaluate: a table over the store": (
-        [*EVALUATE, "--csv", "ev/store.sqlite"],
-        "--out and --csv name one file, ev/store.sqlite; name two",
     ),
     "evaluate: a bench that is among its answers": (
         ["evaluate", "--bench", "ev/answers/ar.jsonl", "--out", "ev"],
