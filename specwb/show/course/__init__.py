@@ -19,27 +19,3 @@ from specwb.show.course.answers import best, nearest, per_prompt, ratio, with_in
 from specwb.show.course.examples import MissingResult, calibration, lattices, recording, stored
 from specwb.show.course.exercises import ExerciseError, Grade, exercises, grade, task
 from specwb.show.course.question import MultipleChoice, QuestionError, ask, questions, score
-
-__all__ = [
-    "ExerciseError",
-    "Grade",
-    "MissingResult",
-    "MultipleChoice",
-    "QuestionError",
-    "ask",
-    "best",
-    "calibration",
-    "exercises",
-    "grade",
-    "lattices",
-    "nearest",
-    "per_prompt",
-    "questions",
-    "ratio",
-    "recording",
-    "score",
-    "stored",
-    "task",
-    "with_intervals",
-    "within",
-]

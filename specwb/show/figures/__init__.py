@@ -14,30 +14,3 @@ from specwb.show.figures.methods import comparison, speedup, tried
 from specwb.show.figures.rules import acceptance, output, rule_rates, slices
 from specwb.show.figures.series import bars, by_setting, estimates
 from specwb.show.figures.tree import designer, tree_mask, value_tree
-
-__all__ = [
-    "acceptance",
-    "adaptive",
-    "bars",
-    "block_designer",
-    "block_sight",
-    "block_tree",
-    "by_setting",
-    "cache_slots",
-    "calibration",
-    "comparison",
-    "densities",
-    "dependence",
-    "designer",
-    "estimates",
-    "lattice",
-    "mask_slices",
-    "output",
-    "rule_rates",
-    "slices",
-    "speedup",
-    "stopping",
-    "tree_mask",
-    "tried",
-    "value_tree",
-]

@@ -4,16 +4,3 @@ plays it in notebooks, in reports and on pages of its own (docs/trace.md)."""
 from specwb.show.scope.pages import module, page, section
 from specwb.show.scope.recorder import record
 from specwb.show.scope.trace import FORMAT, VERSION, TraceError, checked, in_words, schema
-
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "TraceError",
-    "checked",
-    "in_words",
-    "module",
-    "page",
-    "record",
-    "schema",
-    "section",
-]

@@ -15,23 +15,3 @@ from specwb.show.widgets.kangaroo import StopExplorer
 from specwb.show.widgets.mcsd_ti import MaskExplorer, RootsExplorer
 from specwb.show.widgets.microscope import Microscope
 from specwb.show.widgets.rules import RulesExplorer
-
-__all__ = [
-    "AcceptanceExplorer",
-    "BlockDesigner",
-    "BlockExplorer",
-    "DependenceExplorer",
-    "DevicesExplorer",
-    "Dials",
-    "FuzzyExplorer",
-    "LatticeExplorer",
-    "LengthExplorer",
-    "MaskExplorer",
-    "Microscope",
-    "RootsExplorer",
-    "RulesExplorer",
-    "SpeedExplorer",
-    "StopExplorer",
-    "TreeDesigner",
-    "show",
-]
