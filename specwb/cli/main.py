@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -53,7 +54,7 @@ def options(version: Annotated[bool, VERSION] = False) -> None:
     """Speculative decoding workbench."""
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate,
     "compare": compare,
     "trace": trace,

@@ -21,8 +21,11 @@ DEEPEST = 8
 
 def _level(d: int) -> Control:
     """The number of children of a node of level d - 1."""
-    few = {"high": lambda self: min(6, self._ranks), "label": f"level {d}"}
-    return Control(lambda self: [*self.tree, 0, 0, 0, 0][d - 1], **few)
+    return Control(
+        lambda self: [*self.tree, 0, 0, 0, 0][d - 1],
+        high=lambda self: min(6, self._ranks),
+        label=f"level {d}",
+    )
 
 
 class TreeDesigner(Explorer):
