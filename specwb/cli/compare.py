@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.live import Live
 
 from specwb.cli import options as opt
 from specwb.cli.shared import command_line, errors, loaded, table, tell, wide
 from specwb.core.files import FILE
 from specwb.core.progress import progress
+
+WORDS = ("method", "same text")
+"""Columns of words."""
 
 
 def compare(
@@ -75,8 +83,11 @@ def compare(
     if chosen == []:
         raise ValueError("--methods is empty; leave it out for every method")
     questions = load_prompts(prompts)
+    random.Random(seed).shuffle(questions)  # kinds of prompts come in another order by each seed
     model = loaded(target, device, dtype, loading)
-    with progress("comparing") as moved:
+    out = errors if stdout in (json_file, markdown_file) else wide()
+    live = Live(console=out, auto_refresh=False, transient=True)
+    with live if out.is_terminal else progress("comparing") as view:
         frame = run(
             model,
             questions,
@@ -89,17 +100,13 @@ def compare(
             batch=batch,
             seconds=seconds or None,
             seed=seed,
-            progress=moved,
+            progress=partial(draw, view) if isinstance(view, Live) else view,
         )
-    out = errors if stdout in (json_file, markdown_file) else wide()
-    speeds, columns, times = report.captions(frame.attrs)
-    tell(out, speeds)
-    out.print(table(report.cells(frame), ("method", "same text"), out))
-    tell(out, columns)
-    if shares := report.times(frame):
-        tell(out, f"\n{times}")
-        out.print(table(shares, ("method",), out))
-    out.print()
+    for library, caption in report.CAPTIONS.items():
+        if rows := report.cells(frame, library):
+            tell(out, caption)
+            out.print(table(rows, WORDS, out))
+            out.print()
     for note in report.notes(frame.attrs):
         tell(out, note)
     tell(out, "next: specwb tune, specwb trace; docs/cli.md#compare explains the columns")
@@ -112,3 +119,11 @@ def compare(
         typer.echo(texts[stdout], nl=False)
     if frame.attrs["interrupted"]:
         raise typer.Exit(130)
+
+
+def draw(view: Live, done: float, text: str, frame: Callable[[], Any] | None) -> None:
+    """Draw how far a comparison is, with its table so far, in the place of the last drawing."""
+    from specwb.lab.bench.report import cells
+
+    parts: list[Any] = [table(cells(frame()), WORDS, view.console), ""] if frame else []
+    view.update(Group(*parts, f"{done:.0%}: {text}"), refresh=True)

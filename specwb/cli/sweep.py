@@ -48,8 +48,8 @@ def sweep(
     value: Annotated[
         str,
         typer.Option(
-            help="Figure to show: tau, accepted, drafted (per step), tokens_per_second, "
-            "speedup, cost (of a step, in plain ones) or identical."
+            help="Figure to show: tau, drafted (per step), tokens_per_second, speedup, "
+            "cost (of a step, in plain ones) or identical."
         ),
     ] = "tau",
     where: Annotated[

@@ -14,12 +14,13 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from specwb.models.place import Place
 from specwb.models.target import Target
 
 STEPS = 3
@@ -42,22 +43,18 @@ CRAWL = 1.2
 def one_step(target: Target, rows: int = 1, length: int = 1) -> Callable[[], float]:
     """Make the function that runs the fixed step once and returns its seconds.
 
-    The step is the transformers model's forward over one token, or over ``rows x length``, without
-    a cache.
+    The step is this engine's forward pass over one token, or over ``rows x length``, with nothing
+    before them.
     """
-    device = target.device
+    device, backbone = target.device, target.backbone
     tokens = torch.zeros(rows, length, dtype=torch.long, device=device)
-
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    place, cache = Place.text(rows, length, device), backbone.cache(rows, length)
 
     def step() -> float:
-        wait()
         began = time.perf_counter()
         with torch.inference_mode():
-            target.model(input_ids=tokens, use_cache=False)
-        wait()
+            logits = backbone.head(backbone.run(backbone.embed(tokens), place, cache)[0])
+            logits.flatten()[0].item()  # waits for the device
         return time.perf_counter() - began
 
     return step
@@ -163,10 +160,8 @@ class Watch:
             A dict with the keys
 
             - step_seconds: of the fast probes.
-            - spread: the quartiles of all probes, divided by step_seconds.
             - runs, disturbed, measured_again: counts of runs.
-            - load: the load average before and after, None where the system has none.
-            - others: see :func:`others_load`.
+            - others: see :func:`others_load`; None where the system has no load average.
             - cpus: of the machine.
             - threads: how many this process computes with.
             - busy: whether one of the limits ``SHARE`` and ``SPARE`` is passed.
@@ -176,22 +171,16 @@ class Watch:
         own = (time.process_time() - cpu_began) / max(wall, 1e-9)
         after = load_average()
         threads, cpus = torch.get_num_threads(), os.cpu_count() or 1
-        load, others = None, None
+        others = None
         if before is not None and after is not None:
-            load = [round(before, 2), round(after, 2)]
             others = others_load(before, after, wall, own)
         disturbed = sum(map(self.slow, steps))
         crowded = others is not None and others + own > cpus + SPARE
-        quartiles = self.probes * 3
-        if len(self.probes) > 1:
-            quartiles = quantiles(self.probes, n=4, method="inclusive")
         return {
             "step_seconds": self.fastest,
-            "spread": [round(q / self.fastest, 3) for q in quartiles],
             "runs": len(steps),
             "disturbed": disturbed,
             "measured_again": again,
-            "load": load,
             "others": None if others is None else round(others, 2),
             "cpus": cpus,
             "threads": threads,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 import tiny
 
@@ -26,38 +25,70 @@ def frame():
 def test_cells_and_notes(frame):
     over = frame.attrs["reference"]["method"]
     rows = {row["method"]: row for row in report.cells(frame)}
-    assert rows["ar"]["tau"] == "1.00"
-    assert rows[over]["(quartiles)"] == "1.00-1.00"
+    assert rows["ar"]["tau"] == rows["ar"]["cost"] == "1.00"
     assert rows["sps"]["same text"] == "yes"
-    speedups = frame["speedup"].sort_values(ascending=False)
+    by = frame.set_index("method")
+    speedups = by.speedup[list(rows)]
+    assert speedups.is_monotonic_decreasing
     assert [row[f"speedup over {over}"] for row in rows.values()] == [f"{x:.2f}x" for x in speedups]
-    assisted = frame.attrs["reference"]["library"]["hf_assisted"]
+    low, high = by.loc["sps", ["speedup_low", "speedup_high"]]
+    assert rows["sps"]["quartiles"] == f"{low:.2f}-{high:.2f}"
+    parts = by.loc["sps", list(PARTS)]
+    assert rows["sps"]["draft"] == f"{parts['draft'] / parts.sum():.0%}"
+    assert rows["sps"]["cost"] == f"{by.cost['sps']:.2f}"
     notes = report.notes(frame.attrs)
-    assert any(f"hf_assisted {assisted:.2f}x" in note for note in notes)
-    assert any(note.startswith(f"speedup is over {over} (") for note in notes)
-    shares = {row["method"]: row for row in report.times(frame)}
-    # in the same order, and nothing is known of the library's
-    assert list(shares) == [name for name in rows if not name.startswith("hf_")]
-    assert sum(int(shares["sps"][p].rstrip("%")) for p in PARTS) == pytest.approx(100, abs=2)
+    assert any(note.startswith(f"speedup is over {over}, ") for note in notes)
+    assert report.floor(frame.attrs["passes"]) in notes
 
 
-def test_the_caption_has_the_largest_margin_of_a_tie(frame):
+def test_the_library_has_a_table_over_its_own_plain_decoding(frame):
+    rows = {row["method"]: row for row in report.cells(frame, library=True)}
+    named = ["hf_assisted", "hf_assisted:gamma=3", "hf_greedy", "hf_prompt_lookup"]
+    assert sorted(rows) == named
+    assert not set(rows) & {row["method"] for row in report.cells(frame)}
+    speedups = frame.set_index("method").speedup
+    ratio = speedups["hf_assisted"] / speedups["hf_greedy"]
+    assert rows["hf_assisted"]["speedup over hf_greedy"] == f"{ratio:.2f}x"
+    # nothing is known of its steps
+    assert set(rows["hf_assisted"]) == set(report.cells(frame)[0]) - {
+        "cost",
+        "draft",
+        "quartiles",
+        "speedup over ar",
+        "speedup over hf_greedy",
+    } | {"speedup over hf_greedy"}
+    alone = frame[frame.method != "hf_greedy"]
+    over = f"speedup over {frame.attrs['reference']['method']}"
+    assert all(over in row for row in report.cells(alone, library=True))
+
+
+def test_what_can_be_expected_of_any_method():
+    """A pass over four tokens in 1.6 times the time of one: 2 / 1.6."""
+    assert report.floor({1: 0.05, 4: 0.08}) == (
+        "plain decoding writes 20.0 tokens/s; a step over 4 tokens takes 1.60 times as long, so "
+        "with it a tau of 2 gives at most 1.25x"
+    )
+
+
+def test_the_legend_has_the_largest_margin_of_a_tie(frame):
     """Those of the library's rows are larger than those of this engine's."""
     margins = {"ar": None, "sps": 0.0, "hf_greedy": 0.25, "hf_assisted": 0.125}
     same = {name: {"margin": margin} for name, margin in margins.items()}
-    assert "best up to 0.25, " in report.captions({**frame.attrs, "same_text": same})[1]
-    assert "at a tie" not in report.captions({**frame.attrs, "same_text": None})[1]
+    assert "differ by 0.25 at most" in report.legend({**frame.attrs, "same_text": same})
+    assert "differ by 0 at most" in report.legend({**frame.attrs, "same_text": None})
 
 
 def test_markdown_and_lossy_methods(frame):
     changed = frame.assign(lossless=frame["method"] != "sps")
     changed.attrs = frame.attrs
-    text = report.markdown(changed).splitlines()
-    names = [line.split(" | ")[0] for line in text[2 : 2 + len(frame)]]
-    assert names == [f"| {row['method']}" for row in report.cells(changed)]
-    assert "| sps (LOSSY)" in names
-    assert len({line.count("|") for line in text[: 2 + len(frame)]}) == 1
-    assert text[-1] == report.notes(frame.attrs)[-1]
+    both = report.markdown(changed).split("\n\n| ")[1:]
+    for library, text in zip((False, True), both, strict=True):
+        table = text.partition("\n\n")[0].splitlines()
+        rows = [row["method"] for row in report.cells(changed, library)]
+        assert [line.strip("| ").split(" | ")[0] for line in table[2:]] == rows
+        assert len({line.strip("| ").count("|") for line in table}) == 1
+        assert ("sps (LOSSY)" in rows) != library
+    assert report.markdown(changed).strip().endswith(report.notes(frame.attrs)[-1])
 
 
 def test_notes_of_a_busy_machine_loops_and_cuts(frame):
@@ -67,7 +98,7 @@ def test_notes_of_a_busy_machine_loops_and_cuts(frame):
     first, *rest = report.notes({**frame.attrs, **changes})
     assert first.startswith("BUSY MACHINE: other work disturbed 0 of ")
     text = "\n".join(rest)
-    assert "float32, top_k 7, top_p 0.5, 2 cut to the context" in text
+    assert "top_k 7, top_p 0.5, max_new_tokens 20, batch 1, seed 0, 2 cut" in text
     assert "repeats itself (8 tokens three times) after 1 of 4 prompts" in text
 
 
@@ -77,46 +108,42 @@ def facts_of(best: str, tied: list[str], speedup: float = 1.5, **changes) -> dic
     return {
         "fastest": {**fastest, "others": changes.pop("others", 4)},
         "reference": {"method": "ar", "plain": {"ar": 9.0, "hf_greedy": 8.0}},
-        "runs": changes.pop("runs", 20),
-        "settings": {"batch": 1},
+        "prompts": changes.pop("prompts", 20),
     }
 
 
 @pytest.mark.parametrize(
     ("facts", "line"),
     [
-        (facts_of("pld", []), "Fastest here is pld, 1.50x over plain decoding."),
+        (facts_of("pld", []), "The largest speedup is pld's, 1.50x over plain decoding."),
         (
             facts_of("medusa", ["sps", "eagle"]),
-            "Fastest here is medusa (LOSSY), 1.50x over plain decoding; 20 prompts cannot tell it "
-            "from sps, eagle.",
+            "The largest speedup is medusa (LOSSY)'s, 1.50x over plain decoding; 20 prompts cannot "
+            "tell it from sps, eagle.",
         ),
         (
             facts_of("pld", ["ar", "sps"]),
-            "The largest speedup is pld's, 1.50x; 20 prompts cannot tell it from ar, sps.",
+            "The largest speedup is pld's, 1.50x over plain decoding; 20 prompts cannot tell it "
+            "from ar, sps.",
         ),
         (facts_of("ar", [], 1.0), "No method is faster here than plain decoding, ar."),
         (
-            facts_of("pld", ["ar", "sps", "eagle", "hf_greedy"], runs=1),
-            "The largest speedup is pld's, 1.50x, but 1 prompt cannot rank the methods: measure "
-            "longer (--seconds).",
+            facts_of("pld", ["ar", "sps", "eagle", "mcsd"], prompts=1),
+            "The largest speedup is pld's, 1.50x over plain decoding, but 1 prompt cannot rank the "
+            "methods: measure longer (--seconds).",
         ),
-        (facts_of("ar", [], others=1), "Nothing but plain decoding was measured."),
+        (facts_of("ar", [], others=0), "Nothing but plain decoding was measured."),
     ],
 )
 def test_the_conclusion_says_what_the_pairs_tell(facts, line):
     assert report.conclusion(facts) == line
 
 
-def test_rates_that_are_ordered_otherwise_than_the_pairs_are_explained():
+def test_both_plain_decodings_and_what_is_left_out_are_named():
     plain = {"ar": 90.0, "hf_greedy": 100.0}
-    agree = report.over({"reference": {"method": "hf_greedy", "plain": plain}})
-    assert agree.endswith(" has 90.0 tokens/s")
-    differ = report.over({"reference": {"method": "ar", "plain": plain}})
-    assert differ.endswith("tokens/s, as all tokens over all seconds are ordered the other way")
-    # the table is ordered by the pairs
-    figures = {"speedup": [1.0, 1.2, 1.1], "tokens_per_second": [30.0, 10.0, 20.0]}
-    assert report.ranked(pd.DataFrame(figures)).index.tolist() == [1, 2, 0]
+    text = report.over({"reference": {"method": "hf_greedy", "plain": plain}})
+    assert text.startswith("speedup is over hf_greedy, the faster plain decoding")
+    assert text.endswith("has 90.0 tokens/s; hf_greedy (transformers' generate) has 100.0 tokens/s")
     reasons = {"medusa": "no heads", "sps": "no draft", "mcsd": "no draft"}
     lines = ["left out: medusa: no heads", "left out: sps mcsd: no draft"]
     assert report.left_out(reasons) == lines

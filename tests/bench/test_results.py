@@ -10,8 +10,10 @@ import pytest
 import tiny
 
 import specwb
-from specwb.lab.bench import compare, results
+from specwb.core.probability import Sampling
+from specwb.lab.bench import results
 from specwb.lab.bench.measure import Run
+from specwb.lab.bench.race import Race
 from specwb.lab.bench.store import RunStore
 from specwb.lab.cost import tune
 from specwb.lab.harness import summary as harness
@@ -37,8 +39,10 @@ def test_intervals_by_hand():
 
 def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
     runs = {name: [Run([[0] * 10], 10, s) for s in seconds] for name, seconds in SECONDS.items()}
-    groups = [("all", [[1]])] * 3
-    table, over = compare._paired(runs, groups, SimpleNamespace(slow=lambda probe: False))
+    watch = SimpleNamespace(slow=lambda probe: False)
+    race = Race(dict.fromkeys(runs), [("all", [[1]])] * 3, (10, Sampling(), 0), watch, np.inf, None)
+    race.runs = runs
+    table, over = race.table()
     compared = results.figures(table, ["method"])
     assert (over, compared.runs.tolist(), compared.tau.tolist()) == ("ar", [3, 3], [1, 1])
     assert compared.speedup_low["sps"] == pytest.approx(10 / 9)

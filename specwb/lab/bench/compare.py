@@ -9,44 +9,37 @@ up.
 
 from __future__ import annotations
 
+import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy.stats import ttest_1samp
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Exactness
-from specwb.core.inputs import integer, is_many
+from specwb.core.inputs import integer, is_many, real
 from specwb.core.options import MethodError
 from specwb.core.probability import Sampling
+from specwb.core.progress import line
 from specwb.core.stops import loops
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import METHODS, Method, built_with, that_run
 from specwb.lab.bench.conditions import conditions, draft_of
-from specwb.lab.bench.library import Library, plain_row, usual_rows
-from specwb.lab.bench.measure import Job, Run, measure, rotated
-from specwb.lab.bench.results import PARTS, figures, of_plain, reference
+from specwb.lab.bench.library import Library, usual_rows
+from specwb.lab.bench.measure import Run
+from specwb.lab.bench.race import Decoder, Groups, Race
+from specwb.lab.bench.report import floor
 from specwb.lab.bench.ties import agreements
+from specwb.lab.cost.calibrate import forward_seconds
 from specwb.models.load import draft_model
 from specwb.models.prompts import Prompt
 from specwb.models.questions import Question, fitted
 from specwb.models.target import Target
 
-LEVEL = 0.05
-"""How often some method that is as fast as the fastest is told apart from it, at most."""
-SCHEMA = 2
+SCHEMA = 3
 """Version of the JSON form. It is raised when a key changes its meaning or goes."""
-
-Groups = list[tuple[str, list[list[int]]]]
-"""Category and rows of token ids of every group of prompts, in running order."""
-Decoder = Method | Library
-"""A built method, or a decoding of the transformers library."""
 
 
 def compare(
@@ -63,7 +56,7 @@ def compare(
     seconds: float | None = None,
     seed: int = 0,
     library: bool = True,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[..., None] | None = None,
 ) -> pd.DataFrame:
     """Measure methods side by side; return a frame with one row a method.
 
@@ -74,6 +67,11 @@ def compare(
     / (the reference's tokens/s on the same group)``. The median and the quartiles of it are
     reported. No speedup is over the slower one.
 
+    With a time limit some rows have fewer groups than others, see :mod:`specwb.lab.bench.race`: the
+    library's have one, its plain decoding more unless it is clearly slower than ``ar``; methods
+    that are told apart from the fastest after 4, 8, 16, ... groups stop; and the last round may
+    reach only the fastest.
+
     A small fixed step is timed between all runs. A run beside a slow one was disturbed and is
     measured again where there is time for it; the attempt with the faster step beside it counts.
     See :mod:`specwb.engine.machine`.
@@ -83,9 +81,9 @@ def compare(
         prompts: questions of a prompt set, or texts or lists of token ids. Questions are run in the
             order of :func:`specwb.models.questions.interleave`, so that a short run has several
             categories.
-        methods: specs or built methods, measured in this order; default those registered that this
-            target can run, the others are left out by name. Both plain decodings are always run. A
-            spec that begins with ``hf_`` is a decoding by the transformers library, see
+        methods: specs or built methods; default those registered that this target can run, the
+            others are left out by name. Both plain decodings are added. A spec that begins with
+            ``hf_`` is a decoding by the transformers library, see
             :class:`specwb.lab.bench.library.Library`.
         draft: the draft model of methods that take one, default the target's own.
         temperature: 0 is greedy.
@@ -93,33 +91,36 @@ def compare(
         top_p: a filter; 1 switches it off.
         max_new_tokens: for every prompt.
         batch: prompts that are decoded together.
-        seconds: the time budget, warm-up included: no run is begun after it, except those of plain
-            decoding and of the first method on the first group. A method whose turn had not come is
-            left out by name. None takes all prompts.
+        seconds: the time limit, warm-up included: no run is begun that is likely to end after it,
+            except those of ``ar`` and of one method on the first group. A method whose turn had not
+            come is left out by name. None takes all prompts with every row.
         seed: of the sampling.
         library: also run the library's speculative decoding on the same models, at batch 1:
             ``hf_assisted`` with the library's default assistant settings and ``hf_prompt_lookup``.
-        progress: called with (fraction done, text).
+        progress: called with the share done, a text, and what makes a frame of the runs so far, or
+            None before the first run. :func:`specwb.lab.bench.report.floor` is printed first.
     Returns:
         A frame with the columns
 
         - method, lossless.
         - identical: whether the greedy output equals plain decoding's; None at T > 0.
-        - runs: groups that the method decoded. A last group that was interrupted counts for the
-          methods that had decoded it.
+        - runs: groups that the method decoded.
         - tau: tokens per target forward.
-        - accepted_per_round: accepted draft tokens per decoding step.
         - tokens_per_second.
         - speedup, speedup_low, speedup_high: the median and the quartiles.
         - disturbed: number of runs beside a slow step.
+        - cost: seconds of a decoding step over those of plain decoding, a median of the opening's
+          steps: about the tau from which the method is faster.
         - draft, score, verify, commit: seconds by part of the decoding steps; NaN on CUDA, where
           the clock would wait for the device five times per step.
 
         Its ``attrs`` have the settings and
 
-        - reference: ``method``, what speedup is over; ``plain``: tokens/s of both plain decodings;
-          ``library``: speedups of the library's other rows over its own plain decoding.
-        - fastest: the fastest method, and whether it is lossless, see :func:`fastest`.
+        - reference: ``method``, what speedup is over; ``plain``: tokens/s of both plain decodings.
+        - fastest: the fastest method, and whether it is lossless, see
+          :func:`specwb.lab.bench.race.fastest`.
+        - stopped: what had fewer runs on purpose, see :mod:`specwb.lab.bench.race`.
+        - passes: seconds of a decoding step of one prompt that scores 1 and 4 tokens.
         - same_text: method -> an :class:`specwb.lab.bench.ties.Agreement` of its greedy texts with
           plain decoding's; None at T > 0.
         - left_out: method -> why it has no row; categories_left_out: those without a prompt.
@@ -130,10 +131,8 @@ def compare(
           :func:`specwb.lab.bench.conditions.conditions` has them.
         - outputs: for every prompt its category, its text and ``texts``: method -> what it wrote.
           Without a tokenizer these are token ids, as text.
-        - accepted_lengths: method -> run -> row -> accepted draft tokens of every step.
         - acceptance_by_depth: method -> [accepted, tested] for depth 1, 2, ..., see
           :func:`acceptance_by_depth`.
-        - by_category: the figures by category (a question's ``subtask``) and method.
         - looping: groups in which plain greedy decoding repeats itself; None at T > 0.
     Raises:
         ArgumentError: batch, max_new_tokens or seconds is out of range, or there are no prompts.
@@ -142,104 +141,83 @@ def compare(
     sampling = Sampling(temperature, top_k, top_p)
     batch, seed = integer("batch", batch, 1), integer("seed", seed)
     max_new_tokens = integer("max_new_tokens", max_new_tokens, 1)
-    if seconds is not None and (isinstance(seconds, bool | str) or not 0 < seconds < math.inf):
-        raise ArgumentError(
-            f"seconds must be a number > 0, or None for all prompts, got {seconds!r}"
-        )
+    if seconds is not None and not 0 < real("seconds", seconds) < math.inf:
+        raise ArgumentError(f"seconds must be a number > 0, or None: all prompts, got {seconds!r}")
     left_out: dict[str, str] = {}
     if methods is None:
         those, left_out = that_run(usual(target), target, draft, usual=True)
         methods = list(those.values())
     decoders = build(target, methods, draft, sampling, batch)
-    assistant = _assistant(target, draft, decoders) if library and batch == 1 else None
-    rows = usual_rows(sampling, batch, assistant) if library else [plain_row(sampling)]
-    # what was asked for comes first: with little time, the library's usual rows are left out
-    for row in rows:
+    alone = library and batch == 1
+    assistant = _assistant(target, draft, decoders) if alone else None
+    for row in usual_rows(sampling, alone, assistant):
         decoders.setdefault(row, Library(row, target, assistant, sampling, batch))
-    plain = ("ar", plain_row(sampling))
     groups, cut = grouped(target, prompts, batch, max_new_tokens)
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    watch, interrupted = Watch(one_step(target)), False
-    runs: dict[str, list[Run]] = {name: [] for name in decoders}
-    settings = max_new_tokens, sampling, seed
+    passes = forward_seconds(target, (1, 4), groups[0][1][0][-16:], rounds=4)
+    if progress:
+        line(floor(passes))
+    # what is compiled when first needed is there by now: the time begins
+    watch, settings = Watch(one_step(target)), (max_new_tokens, sampling, seed)
+    race = Race(decoders, groups, settings, watch, seconds or math.inf, progress)
+    interrupted = False
     try:
-        jobs = _jobs(decoders, plain, groups, runs, settings, seconds, progress, watch)
-        for job, run in measure(target, jobs, watch=watch):
-            runs[job.key].append(run)
+        race.run(target)
     except KeyboardInterrupt:
         interrupted = True
-        if not all(runs[name] for name in plain):  # there is nothing to compare with
+        if not race.runs["ar"]:  # there is nothing to compare with
             raise
     if progress:
-        progress(1.0, "done")
+        progress(1.0, "done", None)
 
-    late = "interrupted before its first run"
-    if not interrupted:
-        late = f"no time was left for a first run (seconds = {seconds or 0:g})"
-    left_out |= {name: late for name, some in runs.items() if not some}
-    runs = {name: some for name, some in runs.items() if some}
+    left_out |= {
+        name: f"no time was left for a first run (seconds = {seconds or 0:g})"
+        for name, some in race.runs.items()
+        if not some
+    }
+    runs = {name: some for name, some in race.runs.items() if some}
     same = _agreements(target, groups, runs, decoders) if sampling.greedy else {}
-    table, over = _paired(runs, groups, watch)
-    frame = figures(table, ["method"])
     identical = {name: not one.ties + one.others for name, one in same.items()}
-    frame.insert(0, "lossless", [_is_lossless(decoders[name]) for name in frame.index])
-    frame.insert(1, "identical", [identical.get(name) for name in frame.index])
-    for part in PARTS:
-        frame[part] = [sum(run.parts.get(part, math.nan) for run in runs[x]) for x in frame.index]
+    frame = race.frame()
+    frame = frame[frame.runs > 0].astype({"disturbed": int})
+    frame["identical"] = [identical.get(name) for name in frame.method]
+    by = frame.set_index("method")
     used = groups[: len(runs["ar"])]
     every_run = [run for some in runs.values() for run in some]
-    ours = {name: some for name, some in runs.items() if isinstance(decoders[name], Method)}
-    best = fastest(table, over)
-    frame.attrs = {
+    best = race.fastest()
+    plain = by.tokens_per_second.reindex(race.plain).dropna().to_dict()
+    frame.attrs |= {
         **conditions(target, [decoders[name] for name in runs]),
         "began": began,
-        "reference": {
-            "method": over,
-            "plain": {name: float(frame.tokens_per_second[name]) for name in plain},
-            "library": _over_the_librarys(table, decoders, plain[1]),
-        },
-        "fastest": {**best, "lossless": bool(frame.lossless[best["method"]])},
+        "passes": passes,
+        "reference": {**frame.attrs["reference"], "plain": plain},
+        "fastest": {**best, "lossless": bool(by.lossless[best["method"]])},
         "same_text": {name: asdict(one) for name, one in same.items()} or None,
         "left_out": left_out,
-        "machine": watch.facts([run.probe for run in every_run], sum(r.again for r in every_run)),
+        "machine": watch.facts(
+            [run.probe for run in every_run], sum(run.again for run in every_run)
+        ),
         "settings": {
             **asdict(sampling),
             "max_new_tokens": max_new_tokens,
             "batch": batch,
-            "dtype": str(target.dtype).removeprefix("torch."),
             "seed": seed,
         },
-        "prompts": sum(len(rows) for _, rows in used),
-        "all_prompts": sum(len(rows) for _, rows in groups),
-        "runs": len(used),
+        "prompts": len(used) * len(groups[0][1]),
+        "all_prompts": len(groups) * len(groups[0][1]),
         "cut_prompts": cut,
         "categories_left_out": sorted({name for name, _ in groups} - {name for name, _ in used}),
         "interrupted": interrupted,
-        "accepted_lengths": {name: [run.accepted for run in some] for name, some in ours.items()},
-        "acceptance_by_depth": {name: acceptance_by_depth(some) for name, some in ours.items()},
-        "by_category": {
-            category: figures(part, ["method"]).to_dict("index")
-            for category, part in table.groupby("category", sort=False)
-        },
-        "looping": None,
+        "acceptance_by_depth": {name: acceptance_by_depth(some) for name, some in runs.items()},
+        "looping": sum(any(map(loops, x.tokens)) for x in runs["ar"]) if sampling.greedy else None,
         "outputs": _outputs(target, used, runs),
     }
-    if sampling.greedy:
-        frame.attrs["looping"] = sum(any(map(loops, run.tokens)) for run in runs["ar"])
-    return frame.reset_index()
+    return frame
 
 
 def to_json(frame: pd.DataFrame, command: str = "") -> dict[str, Any]:
-    """Make the ``--json`` form: all of ``frame.attrs``, and the rows with seconds by part."""
-
-    def cleaned(cells: dict[str, Any]) -> dict[str, Any]:
-        """NaN is no JSON; None is."""
-        return {k: None if isinstance(v, float) and pd.isna(v) else v for k, v in cells.items()}
-
-    rows = []
-    for record in frame.to_dict("records"):
-        parts = {part: record.pop(part) for part in PARTS}
-        rows.append({**cleaned(record), "seconds": cleaned(parts)})
+    """Make the ``--json`` form: all of ``frame.attrs``, and the rows; what is NaN is null."""
+    rows = json.loads(frame.to_json(orient="records"))
     return {"schema_version": SCHEMA, "command": command, **frame.attrs, "rows": rows}
 
 
@@ -269,24 +247,23 @@ def build(
     if not any((spec.key if isinstance(spec, Method) else spec) == "ar" for spec in specs):
         specs.insert(0, "ar")
     decoders: dict[str, Decoder] = {}
-
-    def add(decoder: Decoder) -> None:
+    for spec in sorted(specs, key=_is_row):
+        decoder: Decoder
+        if isinstance(spec, str) and _is_row(spec):
+            is_assisted = spec.startswith("hf_assisted")
+            assistant = _assistant(target, draft, decoders) if is_assisted else None
+            decoder = Library(spec, target, assistant, sampling, batch)
+        else:
+            decoder = spec if isinstance(spec, Method) else built_with(spec, target, draft)
+            decoder.rule_for(sampling)  # raises where rule and sampling do not fit
         if decoder.key in decoders:
             raise MethodError(f"method {decoder.key!r} is named twice")
         decoders[decoder.key] = decoder
-
-    rows = [spec for spec in specs if isinstance(spec, str) and spec.startswith("hf_")]
-    for spec in specs:
-        if spec not in rows:
-            method = spec if isinstance(spec, Method) else built_with(spec, target, draft)
-            method.rule_for(sampling)  # raises where rule and sampling do not fit
-            add(method)
-    assistant = None
-    if any(row.startswith("hf_assisted") for row in rows):
-        assistant = _assistant(target, draft, decoders)
-    for row in rows:
-        add(Library(row, target, assistant, sampling, batch))
     return decoders
+
+
+def _is_row(spec: str | Method) -> bool:
+    return isinstance(spec, str) and spec.startswith("hf_")
 
 
 def _assistant(
@@ -309,113 +286,11 @@ def grouped(
     cut = sum(was_cut for *_, was_cut in every)
     pieces = [every[i : i + batch] for i in range(0, len(every), batch)]
     pieces = [piece for piece in pieces if len(piece) == batch] or pieces
-    groups = []
-    for piece in pieces:
-        categories = {category for category, _, _ in piece}
-        name = "mixed" if len(categories) > 1 else piece[0][0]
-        groups.append((name, [ids for _, ids, _ in piece]))
+    groups = [
+        (" and ".join(dict.fromkeys(name for name, *_ in piece)), [ids for _, ids, _ in piece])
+        for piece in pieces
+    ]
     return groups, cut
-
-
-def _jobs(
-    decoders: Mapping[str, Decoder],
-    plain: Sequence[str],
-    groups: Groups,
-    runs: Mapping[str, list[Run]],
-    settings: tuple[int, Sampling, int],
-    seconds: float | None,
-    progress: Callable[[float, str], None] | None,
-    watch: Watch,
-) -> Iterator[Job]:
-    """Every method on every group, group by group, in rotating order.
-
-    With ``seconds``, no run is begun after that time except those of plain decoding and of the
-    first method on the first group, without which there is nothing to compare. A method that has
-    no run by then has none later. A group is started only where it is likely to end in time. A
-    job's run is in ``runs`` before the next job is taken.
-    """
-    asked = [name for name in decoders if name not in plain]
-    always = {*plain, *asked[:1]}
-    began = time.monotonic()
-    end = math.inf if seconds is None else began + seconds
-    for index, (_, rows) in enumerate(groups):
-        names = [name for name in decoders if not index or runs[name]]
-        if index:
-            wall = sum(run.wall for some in runs.values() for run in some) / index
-            if time.monotonic() + wall > end:
-                return
-        # with little time, a first run of every method is worth more than a second of one
-        watch.repeat_until = end if index or seconds is None else began
-        for turn, name in enumerate(rotated(names, index)):
-            now = time.monotonic()
-            if now >= end and (index or name not in always):
-                continue
-            if progress:
-                done = (index + turn / len(names)) / len(groups)
-                left = ""
-                if seconds:
-                    done = max(done, 1 - max(0.0, end - now) / seconds)
-                    left = f", {max(0.0, end - now):.0f} s left"
-                progress(done, f"group {index + 1} of {len(groups)}{left}, now {name}")
-            yield Job(name, decoders[name], rows, *settings)
-
-
-def _paired(
-    runs: Mapping[str, list[Run]], groups: Groups, watch: Watch
-) -> tuple[pd.DataFrame, str]:
-    """The runs as rows of :mod:`specwb.lab.bench.results`, with speedups; and the reference."""
-    table = pd.DataFrame(
-        [
-            {
-                "method": name,
-                "prompt": i,
-                "category": groups[i][0],
-                "tokens": run.written,
-                "forwards": run.forwards,
-                "seconds": run.seconds,
-                "tokens_per_second": run.tokens_per_second,
-                "disturbed": watch.slow(run.probe),
-            }
-            for name, some in runs.items()
-            for i, run in enumerate(some)
-        ]
-    )
-    over = reference(table)
-    plain = of_plain(table, "tokens_per_second", over, ["prompt"])
-    return table.assign(speedup=table.tokens_per_second / plain), over
-
-
-def fastest(table: pd.DataFrame, over: str) -> dict[str, Any]:
-    """Find the method with the largest median speedup, and those that may be as fast.
-
-    Another method is told apart from it by a t test of the logarithms of their paired runs' ratios,
-    whose mean is 0 if both are equally fast. The level of all tests together is :data:`LEVEL`
-    (Bonferroni).
-
-    Args:
-        table: one row a run, with the columns method, prompt, tokens_per_second and speedup.
-        over: the method that speedups are over.
-    Returns:
-        A dict with the keys
-
-        - method, speedup: the fastest, and its median speedup over ``over``.
-        - others: how many other methods there are.
-        - tied: those of them that are not told apart from it.
-    """
-    medians = table.groupby("method", sort=False).speedup.median()
-    best = str(medians.idxmax())
-    speeds = table.pivot(index="prompt", columns="method", values="tokens_per_second")
-    others = [name for name in medians.index if name != best]
-    tied = []
-    for name in others:
-        ratios = np.log(speeds[best] / speeds[name]).dropna().to_numpy()
-        if len(ratios) > 1 and np.ptp(ratios) < 1e-9:  # no spread to test against
-            is_apart = abs(ratios[0]) > 1e-9
-        else:
-            is_apart = len(ratios) > 1 and ttest_1samp(ratios, 0).pvalue < LEVEL / len(others)
-        if not is_apart:
-            tied.append(name)
-    return {"method": best, "speedup": float(medians[best]), "others": len(others), "tied": tied}
 
 
 def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
@@ -431,24 +306,6 @@ def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
         (sum(a >= d for a in accepted), sum(t >= d for t in tested))
         for d in range(1, max(tested, default=0) + 1)
     ]
-
-
-def _is_lossless(decoder: Decoder) -> bool:
-    return isinstance(decoder, Library) or decoder.exactness is Exactness.LOSSLESS
-
-
-def _over_the_librarys(
-    table: pd.DataFrame, decoders: Mapping[str, Decoder], plain: str
-) -> dict[str, float]:
-    """The median speedups of the library's speculative decodings over its own plain decoding."""
-    base = of_plain(table, "tokens_per_second", plain, ["prompt"])
-    medians = (table.tokens_per_second / base).groupby(table.method, sort=False).median()
-    rows = {name: decoders[name] for name in medians.index}
-    return {
-        name: float(medians[name])
-        for name, row in rows.items()
-        if isinstance(row, Library) and row.assisted
-    }
 
 
 def _agreements(
@@ -470,10 +327,12 @@ def _outputs(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -> l
     def text(ids: list[int]) -> str:
         return " ".join(map(str, ids)) if target.tokenizer is None else target.tokenizer.decode(ids)
 
-    outputs = []
-    for i, (category, rows) in enumerate(groups):
-        for row, ids in enumerate(rows):
-            written = {name: some[i].tokens[row] for name, some in runs.items() if i < len(some)}
-            texts = {name: text(tokens) for name, tokens in written.items()}
-            outputs.append({"category": category, "prompt": text(ids), "texts": texts})
-    return outputs
+    return [
+        {
+            "category": category,
+            "prompt": text(ids),
+            "texts": {x: text(some[i].tokens[row]) for x, some in runs.items() if i < len(some)},
+        }
+        for i, (category, rows) in enumerate(groups)
+        for row, ids in enumerate(rows)
+    ]

@@ -51,18 +51,14 @@ def plain_row(sampling: Sampling) -> str:
     return "hf_greedy" if sampling.greedy else "hf_sample"
 
 
-def usual_rows(sampling: Sampling, batch: int, draft: Target | None) -> list[str]:
+def usual_rows(sampling: Sampling, alone: bool, draft: Target | None) -> list[str]:
     """List the library's decodings that can run with these settings.
 
-    Its assisted decoding and its prompt lookup take one row at a time, and assisted decoding needs
+    Its assisted decoding and its prompt lookup take prompts ``alone``, and assisted decoding needs
     a draft model.
     """
-    rows = [plain_row(sampling)]
-    if batch == 1 and draft is not None:
-        rows.append("hf_assisted")
-    if batch == 1:
-        rows.append("hf_prompt_lookup")
-    return rows
+    speculative = ["hf_assisted"] * (draft is not None) + ["hf_prompt_lookup"]
+    return [plain_row(sampling), *speculative * alone]
 
 
 class Library:

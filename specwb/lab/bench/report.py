@@ -15,118 +15,94 @@ SPREAD = 4
 """Quartiles of fewer runs than this say nothing and are not shown."""
 
 
-def ranked(frame: pd.DataFrame) -> pd.DataFrame:
-    """Sort the rows by speedup, the fastest first."""
-    return frame.sort_values("speedup", ascending=False, kind="stable")
+CAPTIONS = {
+    False: "Speed of each method, fastest first",
+    True: "The transformers library, over its own plain decoding",
+}
+"""Of both tables, see :func:`cells`."""
 
 
-def cells(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Make the table as it is printed: one row a method, the fastest first, column -> text.
+def cells(frame: pd.DataFrame, library: bool = False) -> list[dict[str, str]]:
+    """Make a table as it is printed: one row a method, the fastest first, column -> text.
 
     A lossy method says so beside its name. The column of speedups is named after the decoding that
     they are over. Rates have no column: all tokens over all seconds and the median of paired runs
     are two figures, which can be ordered differently.
+
+    Args:
+        frame: of a comparison.
+        library: make the table of the transformers library's rows, over its own plain decoding;
+            otherwise that of the others.
     """
-    over = f"speedup over {frame.attrs['reference']['method']}"
-    same = frame.attrs["same_text"] or {}
-    rows = []
-    for row in ranked(frame).to_dict("records"):
-        name = row["method"] if row["lossless"] else f"{row['method']} (LOSSY)"
-        cells = {"method": name, over: f"{row['speedup']:.2f}x"}
-        if frame.attrs["runs"] >= SPREAD:
-            cells["(quartiles)"] = f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
-        cells["tau"] = f"{row['tau']:.2f}"
-        text = same.get(row["method"])
-        cells["same text"] = "-" if text is None else str(Agreement(**text))
-        rows.append(cells)
-    return rows
-
-
-def times(frame: pd.DataFrame) -> list[dict[str, str]]:
-    """Make the table of the parts' shares of the time of decoding steps: one row a method of this
-    engine whose parts were timed."""
-    timed = ranked(frame).dropna(subset=list(PARTS)).set_index("method")[list(PARTS)]
-    shares = timed.div(timed.sum(axis=1), axis=0)
-    return [
-        {"method": name, **{part: f"{share:.0%}" for part, share in row.items()}}
-        for name, row in shares.to_dict("index").items()
-    ]
-
-
-def captions(facts: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Write what stands over the table of speeds, below it, and over the table of times."""
-    over, unit = facts["reference"]["method"], _unit(facts)
-    every = [same["margin"] for same in (facts["same_text"] or {}).values()]
-    margins = [margin for margin in every if margin is not None]
-    parting = ""
-    if margins:
-        parting = (
-            "; at a tie: both tokens' logits are plain decoding's best up to "
-            f"{max(margins):.2g}, 1.5 times the most by which rounding moves two logits apart in "
-            "these texts (for rows of the library at least 1.5 roundings of a logit); NOT: "
-            "elsewhere, which is an error"
-        )
-    columns = (
-        f"speedup: tokens/s over {over}'s on the same {unit}, the median of these pairs; "
-        "(quartiles): half of the pairs lie between; tau: tokens per forward pass of the target; "
-        f"same text: greedy tokens equal to plain decoding's{parting}"
-    )
-    return (
-        f"Speed of each method, fastest first, on {_count(facts)}",
-        columns,
-        "Share of the time of decoding steps: drafting, scoring the draft by the target, verifying "
-        "it by the rule, committing what was accepted",
-    )
-
-
-def _unit(facts: Mapping[str, Any]) -> str:
-    """What is decoded in one run."""
-    return "prompt" if facts["settings"]["batch"] == 1 else "batch"
-
-
-def _count(facts: Mapping[str, Any]) -> str:
-    """How many groups plain decoding has run, in words."""
-    plural = {"prompt": "prompts", "batch": "batches"}[_unit(facts)]
-    return f"{facts['runs']} {_unit(facts) if facts['runs'] == 1 else plural}"
+    facts = frame.attrs
+    rows = frame[frame.method.str.startswith("hf_") == library]
+    over, same = facts["reference"]["method"], facts["same_text"] or {}
+    plain = rows[rows.method.isin(PLAIN)]
+    if library and len(plain):
+        over, base = plain.method.iloc[0], plain.speedup.iloc[0]
+        rows = rows.assign(speedup=rows.speedup / base)
+    rows = rows.sort_values("speedup", ascending=False, kind="stable")
+    figures = ["speedup", "speedup_low", "speedup_high", "tau", "cost"]
+    text = rows[figures].map("{:.2f}".format).astype(str)
+    ends = text.speedup_low + "-" + text.speedup_high
+    table = {
+        "method": rows.method.where(rows.lossless, rows.method + " (LOSSY)"),
+        f"speedup over {over}": text.speedup + "x",
+        "quartiles": ends.where((rows.runs >= SPREAD) & (not library), "-"),
+        "tau": text.tau,
+        "cost": text.cost,
+        "draft": (rows.draft / rows[list(PARTS)].sum(axis=1)).map("{:.0%}".format),
+        "runs": [f"{rows.runs[i]}{'*' * (x in facts['stopped'])}" for i, x in rows.method.items()],
+        "same text": [str(Agreement(**same[x])) if x in same else "-" for x in rows.method],
+    }
+    shown = pd.DataFrame(table).replace(["nan", "nanx", "nan%"], "-")
+    return shown.loc[:, (shown != "-").any()].to_dict("records")
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Write both tables as one, and the notes below it, as Markdown."""
-    shares = {row["method"]: row for row in times(frame)}
-    rows = [
-        {**dict.fromkeys(PARTS, "-"), **shares.get(name, {}), **row}
-        for name, row in zip(ranked(frame)["method"], cells(frame), strict=True)
-    ]
-    columns = [*cells(frame)[0], *PARTS]
-    lines = [
-        columns,
-        ["---" if name in ("method", "same text") else "---:" for name in columns],
-        *([row[name] for name in columns] for row in rows),
-    ]
-    table = [f"| {' | '.join(line)} |" for line in lines]
-    below = [captions(frame.attrs)[1], *notes(frame.attrs)]
-    return "\n".join([*table, "", *(f"{note}\n" for note in below)])
+    """Write the tables, and the notes below them, as Markdown."""
+    lines = []
+    for library, caption in CAPTIONS.items():
+        if rows := cells(frame, library):
+            rule = ["---" if name in ("method", "same text") else "---:" for name in rows[0]]
+            every = [list(rows[0]), rule, *(list(row.values()) for row in rows)]
+            lines += [f"{caption}:", "", *(f"| {' | '.join(line)} |" for line in every), ""]
+    return "\n".join([*lines, *(f"{note}\n" for note in notes(frame.attrs))])
+
+
+def floor(passes: Mapping[int, float]) -> str:
+    """Say from the seconds of a step over 1 and 4 tokens what can be expected of any method."""
+    return (
+        f"plain decoding writes {1 / passes[1]:.1f} tokens/s; a step over 4 tokens takes "
+        f"{passes[4] / passes[1]:.2f} times as long, so with it a tau of 2 gives at most "
+        f"{2 * passes[1] / passes[4]:.2f}x"
+    )
+
+
+def _count(facts: Mapping[str, Any]) -> str:
+    """How many prompts plain decoding has run, in words."""
+    return f"{facts['prompts']} prompt{'s' * (facts['prompts'] != 1)}"
+
+
+def legend(facts: Mapping[str, Any]) -> str:
+    """Explain the columns."""
+    margins = [same["margin"] or 0.0 for same in (facts["same_text"] or {}).values()]
+    return (
+        f"speedup: tokens/s over {facts['reference']['method']}'s in the same run, the median of "
+        "these pairs; quartiles: half of the pairs lie between; tau: tokens per forward pass of "
+        "the target; cost: time of a decoding step in those of plain decoding, about the tau from "
+        "which a method is faster; draft: drafting's share of it; runs: * stopped early; "
+        "same text: greedy tokens equal to plain decoding's, or where not: at a tie, of logits "
+        f"that differ by {max(margins, default=0):.2g} at most, as rounding moves them, or NOT "
+        "at one, which is an error"
+    )
 
 
 def over(facts: Mapping[str, Any]) -> str:
-    """Say what the speedups are over, and how fast the other plain decoding is.
-
-    The faster one is chosen by the median of paired runs; rates are all tokens over all seconds.
-    Where runs differ in length the two can disagree, and the sentence says so.
-    """
+    """Say what the speedups are over, and how fast both plain decodings are."""
     chosen, plain = facts["reference"]["method"], facts["reference"]["plain"]
-    others = "; ".join(
-        f"{name} ({PLAIN[name]}) has {speed:.1f} tokens/s"
-        for name, speed in plain.items()
-        if name != chosen
-    )
-    why = ""
-    if plain[chosen] < max(plain.values()):
-        why = ", as all tokens over all seconds are ordered the other way"
-    return (
-        f"speedup is over {chosen} ({PLAIN[chosen]}, {plain[chosen]:.1f} tokens/s), "
-        f"the fastest plain decoding by the median of paired runs; {others}{why}"
-    )
+    rates = "; ".join(f"{x} ({PLAIN[x]}) has {speed:.1f} tokens/s" for x, speed in plain.items())
+    return f"speedup is over {chosen}, the faster plain decoding in the median of pairs; {rates}"
 
 
 def conclusion(facts: Mapping[str, Any]) -> str:
@@ -134,14 +110,12 @@ def conclusion(facts: Mapping[str, Any]) -> str:
     best, tied, rest = (facts["fastest"][key] for key in ("method", "tied", "others"))
     over, speedup = facts["reference"]["method"], facts["fastest"]["speedup"]
     name = best if facts["fastest"]["lossless"] else f"{best} (LOSSY)"
-    if rest < len(facts["reference"]["plain"]):
+    if rest < 1 + (over != "ar"):
         return "Nothing but plain decoding was measured."
     if best == over:
         text = f"No method is faster here than plain decoding, {over}"
-    elif over in tied:
-        text = f"The largest speedup is {name}'s, {speedup:.2f}x"
     else:
-        text = f"Fastest here is {name}, {speedup:.2f}x over plain decoding"
+        text = f"The largest speedup is {name}'s, {speedup:.2f}x over plain decoding"
     if len(tied) == rest:
         return f"{text}, but {_count(facts)} cannot rank the methods: measure longer (--seconds)."
     if tied:
@@ -160,13 +134,14 @@ def left_out(reasons: Mapping[str, str]) -> list[str]:
 def notes(facts: Mapping[str, Any]) -> list[str]:
     """List what has to be known beside the table; a warning comes first."""
     *warning, quiet = machine.notes(facts["machine"])
-    lines = [*warning, conclusion(facts), over(facts)]
-    # the library's speculative decoding is slow where its plain decoding is
-    if library := facts["reference"]["library"]:
-        speedups = ", ".join(f"{name} {x:.2f}x" for name, x in library.items())
-        lines.append(f"over transformers' own plain decoding: {speedups}")
+    lines = [*warning, conclusion(facts), over(facts), floor(facts["passes"]), legend(facts)]
     models = "; ".join(f"{role} {name}" for role, name in facts["models"].items())
-    lines += [*left_out(facts["left_out"]), _settings(facts), f"{facts['device']}; {models}", quiet]
+    lines += [
+        *left_out(facts["left_out"]),
+        _settings(facts),
+        f"{facts['device']}, {facts['dtype']}; {models}",
+        quiet,
+    ]
     if facts["looping"]:
         lines.append(
             f"plain greedy text repeats itself (8 tokens three times) after {facts['looping']} of "
@@ -181,17 +156,7 @@ def _settings(facts: Mapping[str, Any]) -> str:
     prompts = f"{facts['prompts']} of {facts['all_prompts']} prompts"
     if facts["categories_left_out"]:
         prompts += f" (none of {', '.join(facts['categories_left_out'])})"
-    parts = [
-        prompts,
-        f"batch {settings['batch']}",
-        f"{settings['max_new_tokens']} new tokens",
-        f"temperature {settings['temperature']:g}",
-        settings["dtype"],
-    ]
-    if settings["top_k"]:
-        parts.append(f"top_k {settings['top_k']}")
-    if settings["top_p"] != 1:
-        parts.append(f"top_p {settings['top_p']:g}")
+    parts = [prompts, *(f"{name} {value}" for name, value in settings.items())]
     if facts["cut_prompts"]:
         parts.append(f"{facts['cut_prompts']} cut to the context")
     if facts["interrupted"]:

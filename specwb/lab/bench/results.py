@@ -16,7 +16,6 @@ import pandas as pd
 
 FIGURES = {
     "tau": "tokens per target forward, the bonus token included",
-    "accepted": "tau - 1: draft tokens kept per target forward",
     "speedup": "median over prompts of the method's speed / the reference's on the same prompt",
     "speedup.total": "(all tokens / all seconds) / the same of ar: what predictions are about",
     "speedup.mean_rate": "(mean over questions of the method's speed) / the reference's mean, as"
@@ -76,18 +75,16 @@ def figures(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             ``speedup`` and ``disturbed``.
         by: columns, such as ``["method", "subtask"]``.
     Returns:
-        a frame with ``by`` as its index and the columns runs, tau, accepted_per_round,
+        a frame with ``by`` as its index and the columns runs, tau,
         tokens_per_second (all tokens over all seconds), speedup (the median over rows),
         speedup_low and speedup_high (its quartiles), disturbed.
     """
     groups = rows.groupby(list(by), sort=False)
     sums = groups[["tokens", "forwards", "seconds", "disturbed"]].sum()
-    tau = sums.tokens / sums.forwards.clip(lower=1)
     return pd.DataFrame(
         {
             "runs": groups.size(),
-            "tau": tau,
-            "accepted_per_round": tau - 1,
+            "tau": sums.tokens / sums.forwards.clip(lower=1),
             "tokens_per_second": sums.tokens / sums.seconds,
             "speedup": groups.speedup.median(),
             "speedup_low": groups.speedup.quantile(0.25),

@@ -161,7 +161,7 @@ def tune(
             seconds=seconds,
             seed=seed,
             library=False,
-            progress=lambda done, text: progress((1 + 2 * done) / 3, f"measuring, {text}"),
+            progress=lambda done, text, _: progress((1 + 2 * done) / 3, f"measuring, {text}"),
         )
     except KeyboardInterrupt:
         result["interrupted"] = True

@@ -16,7 +16,7 @@ from specwb.lab.bench.store import RunStore
 
 SHARED = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")
 """The settings of every decoding."""
-METRICS = ("tau", "accepted", "drafted", "tokens_per_second", "speedup", "cost", "identical")
+METRICS = ("tau", "drafted", "tokens_per_second", "speedup", "cost", "identical")
 """The figures of a run, as :func:`frame` names them."""
 RUN = (
     *("id", "prompt", "domain", "tokens", "steps", "drafted", "seconds", "disturbed", "text"),
@@ -37,8 +37,8 @@ def frame(store: RunStore | Path | str) -> pd.DataFrame:
     Columns: ``id`` of the configuration; its settings by name (``method``, ``temperature``, ..,
     empty where a method has no such option; ``option.steps`` where a run has a column of that
     name); ``prompt`` and ``domain``; ``tokens``, ``steps``;
-    ``tau``, tokens per target forward; ``accepted``, tau - 1; ``drafted``, draft tokens verified
-    per step; ``seconds``, ``tokens_per_second`` (empty where times were not recorded); ``speedup``
+    ``tau``, tokens per target forward; ``drafted``, draft tokens verified per step;
+    ``seconds``, ``tokens_per_second`` (empty where times were not recorded); ``speedup``
     over plain decoding of the same prompt, sampling, seed and machine, ``cost`` = tau / speedup,
     the time of a step in plain ones, and ``identical``, whether its text is the same (empty where
     that was not measured); ``disturbed``; ``began``; and the facts: device, dtype, hashes and
@@ -61,7 +61,6 @@ def frame(store: RunStore | Path | str) -> pd.DataFrame:
             rows.append({**{name: values[name] for name in RUN}, **known[id]})
         runs = pd.DataFrame(rows, columns=None if rows else [*RUN, "method", *SHARED])
         runs["tau"] = runs.tokens / runs.steps
-        runs["accepted"] = runs.tau - 1
         runs["drafted"] = runs.drafted / runs.steps
         runs["seconds"] = runs.seconds.astype(float)
         runs["tokens_per_second"] = runs.tokens / runs.seconds
