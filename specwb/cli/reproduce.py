@@ -129,7 +129,6 @@ def reproduce(
     assert out is not None  # by Places
     if name == "all":
         refuse(ctx, "reproduce all", "figure", "train", "runs", "tokens")
-        claim({"--out": (out, LEDGER)})
         if shipped:
             alone(ctx, "--shipped", "name", "shipped", "out")
             _ledger(ledger.all_shipped(), {}, out)

@@ -51,7 +51,6 @@ def trace(
 
     if html_file is None and json_file is None:
         raise ValueError("name a file to write: --html OUT.html or --json OUT.json")
-    files = {"--html": html_file, "--json": json_file}
     model = loaded(target, device, dtype, loading)
     # all of them, before any work is done
     chosen = [built_with(spec, model, draft) for spec in methods]
@@ -69,10 +68,11 @@ def trace(
     screen = wide()
     for one in traces:
         whole(screen, in_words(one))
-    content = traces[0] if len(traces) == 1 else traces
-    command = command_line()
-    forms = {
-        "--json": lambda: json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n",
-        "--html": lambda: page(traces, command=command),
-    }
-    write_all({path: forms[option]() for option, path in files.items() if path})
+    contents: dict[Path, str] = {}
+    if json_file is not None:
+        content = traces[0] if len(traces) == 1 else traces
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        contents[json_file] = f"{text}\n"
+    if html_file is not None:
+        contents[html_file] = page(traces, command=command_line())
+    write_all(contents)

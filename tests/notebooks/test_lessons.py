@@ -65,12 +65,6 @@ def test_every_picture_is_shown():
     assert {*re.findall(r"\(\.\./pictures/(\w+)\.svg", shown)} == names > {*DRAWINGS}
 
 
-def test_what_two_orders_of_runs_yield():
-    desc = DRAWINGS["two_orders"]().desc
-    assert "One after the other, ratio of medians: 2.08x" in desc
-    assert "in turn, median of ratios: 1.30x" in desc
-
-
 def numbers(path, cell: str) -> list[float]:
     """The numbers of a folded answer."""
     (text,) = [c.source for c in cells(path, "markdown") if c.id == cell]

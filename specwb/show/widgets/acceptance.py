@@ -16,14 +16,12 @@ TOKENS = 13
 FREE, MEASURED = "as one token (v = 1)", "as measured"
 
 
-def shaped(
-    temperature: float, shift: float, sharpness: float, tokens: int = TOKENS
-) -> tuple[np.ndarray, np.ndarray]:
+def shaped(temperature: float, shift: float, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
     """A target with bell-shaped logits z around the middle token, and a draft whose bell stands
     ``shift`` tokens to the right and is ``sharpness`` times as steep; both at the same temperature:
     ``p = softmax(z / T)``, ``q = softmax(sharpness z(. - shift) / T)``.
     """
-    place = np.arange(tokens) - tokens // 2
+    place = np.arange(TOKENS) - TOKENS // 2
     return softmax(-(place**2) / 4 / temperature), softmax(
         -sharpness * (place - shift) ** 2 / 4 / temperature
     )
