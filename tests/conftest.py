@@ -38,7 +38,6 @@ LONGEST = (
     "ablations.ipynb",
     "test_hf.py",
     "test_heads.py",
-    "test_reprs.py",
     "heads.ipynb",
     "diffuspec.ipynb",
     "test_run.py",

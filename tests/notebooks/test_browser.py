@@ -34,14 +34,13 @@ MADE = {  # notebooks of a few cells
         "widgets.BlockExplorer()",
         "widgets.MaskExplorer()",
     ),
-    "dials": ("import specwb\nspecwb.dials('medusa')",),
 }
 TOKEN = "specwb"
 NO_NEWS = ("apputils-extension:announcements", "extensionmanager-extension")
 SECONDS = 240
 
 pytestmark = pytest.mark.slow
-for name in ("target", "draft", "medusa"):
+for name in ("target", "draft"):
     if not (data_dir() / "lab" / name / "config.json").exists():
         pytest.skip(f"the lab family's {name} is not here", allow_module_level=True)
 pytest.importorskip("jupyterlab")
@@ -255,21 +254,5 @@ def test_every_control_of_an_explorer_is_followed_in_the_page(browser, lab):
                 choices += 1
             playwright.expect(line).to_have_text(view.summary, timeout=30_000)
         assert sliders
-    assert uncaught(page) == []
-    page.close()
-
-
-def test_dials_follow_in_the_page(browser, lab):
-    """A slider moved: there are a new tree, tau and speedup, and what cannot be says why."""
-    page = opened(browser, lab, "dials")
-    run_all(page)
-    line = page.locator(".specwb-summary").first
-    room = line.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
-    nodes = room.locator(".sw [data-node]")
-    before = nodes.count()
-    assert moved(page, 0, "nodes", "ArrowRight").startswith("medusa:nodes=11, T = 0: tau ")
-    playwright.expect(nodes).to_have_count(before + 1)
-    room.get_by_label("rule", exact=True).select_option("block")
-    playwright.expect(line).to_contain_text("Not drawn: rule 'block'", timeout=30_000)
     assert uncaught(page) == []
     page.close()
