@@ -101,7 +101,7 @@ def measure(blocks: list[Block], mass: float, repeats: int) -> dict[str, float]:
     for lattice, context in few:
         best = viterbi(lattice, proxy, context, LAM)
         gaps.append(best.mean - beam(lattice, proxy, context, LAM, WIDTH)[0].mean)
-    proxy = proxy.with_smoothing(proxy.smoothing)  # one that remembers no context
+    proxy = proxy.forgetful()  # one that remembers no context
     proxy.scores((), [0])
 
     def beam_time(lattice: Lattice, context: list[int], repeats: int) -> float:

@@ -356,19 +356,8 @@ def test_numbers_of_other_libraries():
     assert specwb.method("pld", tiny.target(), gamma=np.int64(3)).key == "pld:gamma=3"
 
 
-def test_a_target_is_pickled_with_its_weights_once(target):
-    """Fused weights share memory: each of them, pickled by itself, would bring all of it."""
-    right = specwb.decode(target, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6).tokens
-    specwb.method("sps", target, draft=tiny.draft())
-    stored = pickle.dumps(target)
-    assert len(stored) < 1.5 * sum(p.nbytes for p in target.model.parameters()) + 20000
-    for other in (pickle.loads(stored), copy.deepcopy(target)):
-        assert other.model is not target.model
-        got = specwb.decode(other, [1, 2], "sps", draft=tiny.draft(), max_new_tokens=6)
-        assert got.tokens == right
-        # whoever moves or changes a weight of the model changes what is run
-        fused = other.backbone.layers[0].qkv.untyped_storage().data_ptr()
-        q = other.model.model.layers[0].self_attn.q_proj.weight
-        assert q.untyped_storage().data_ptr() == fused
-    assert repr(other) == "Target('LlamaForCausalLM': llama, 3 layers, 64 tokens, float32 on cpu)"
+def test_what_a_target_says_of_itself(target):
+    assert repr(target) == "Target('LlamaForCausalLM': llama, 3 layers, 64 tokens, float32 on cpu)"
     assert copy.copy(target).model is target.model
+    with pytest.raises(TypeError, match="load it again"):
+        pickle.dumps(target)

@@ -106,7 +106,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": (3, 1, 1), "draw": "coupled"},
     ],
     "pld": [{"gamma": 4}],
-    "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
+    "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2}],
     "medusa": [{"tree": (4, 2, 1)}],
     "eagle": [
         {"tree": tiny.LOPSIDED},
@@ -125,7 +125,6 @@ VARIANTS: dict[str, list[dict]] = {
         {"k": 4, "lam": 0.9},
         {"k_min": 2, "k_max": 6, "mass": 1.0, "ngram": "none"},
         {"k": 3, "tree": True, "lam": 0.9},
-        {"k": 6, "chunk": 2, "confidence": 0.2, "lam": 0.9},
         {"k": 4, "draw": "sample"},
         {"k": 3, "draw": "sample", "paths": 2},
         {"k": 4, "steps": 2, "lam": 1.0},

@@ -178,7 +178,7 @@ def decision_card(card: dict) -> list[str]:
 
 def ngram_card(card: dict) -> list[str]:
     """The lines about the counted n-grams: of what, how many, and how well they predict."""
-    nats = "; ".join(f"{domain} {loss['kn']:.2f}" for domain, loss in card["held_out"].items())
+    nats = "; ".join(f"{domain} {loss['backoff']:.2f}" for domain, loss in card["held_out"].items())
     sizes = " + ".join(f"{n:,}" for n in card["sizes"])
     read, generated = card["tokens"]["read"], card["tokens"]["generated"]
     return [
@@ -186,7 +186,7 @@ def ngram_card(card: dict) -> list[str]:
         f"`ngram/`: n-grams of 1 to {card['order']} tokens ({sizes}, those of two and more seen "
         f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {read:,} tokens read "
         f"and {generated:,} that the target wrote, by `specwb train ngram`. "
-        f"Interpolated Kneser-Ney, held-out nats a token: {nats}.",
+        f"Minus the mean score of held-out text, in nats a token: {nats}.",
     ]
 
 

@@ -1,9 +1,9 @@
 """Dynamic trees: levels of beams that follow the drafter's confidence, and the best of their nodes.
 
-A method expands a level (:meth:`Level.expand`), selects the continuations to go on with
-(:meth:`Level.best`), processes them at the places given by :class:`Beams`, and finally drafts all
-nodes or the best ones (:class:`Nodes`, :func:`reranked`). When to stop and what to leave out is
-specific to the method.
+A method expands a level (:meth:`BeamLevel.expand`), selects the continuations to go on with
+(:meth:`BeamLevel.best`), processes them at the places given by :class:`Beams`, and finally drafts
+all nodes or the best ones (:class:`TreeNodes`, :func:`reranked`). When to stop and what to leave
+out is specific to the method.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def repeated(x: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Level:
+class BeamLevel:
     """Nodes of one depth, ``m`` in every row. Tensors are ``[B,m]``.
 
     ``score`` is the sum of log q along a node's path, never above its parent's; ``above`` is the
     index of its parent in the expanded level, ``parent`` the parent's number; ``number`` is the
-    node's own, once it is among :class:`Nodes`.
+    node's own, once it is among :class:`TreeNodes`.
     """
 
     score: Tensor
@@ -60,12 +60,12 @@ class Level:
     depth: int
 
     @staticmethod
-    def root(rows: int, device: torch.device) -> Level:
+    def root(rows: int, device: torch.device) -> BeamLevel:
         """The root alone, with number 0: the level before anything is drafted."""
         zero = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        return Level(zero.float(), zero, zero, zero - 1, zero, 0)
+        return BeamLevel(zero.float(), zero, zero, zero - 1, zero, 0)
 
-    def expand(self, score: Tensor, token: Tensor) -> Level:
+    def expand(self, score: Tensor, token: Tensor) -> BeamLevel:
         """All continuations by the drafter's best tokens, ``m * top`` nodes per row, those of one
         node next to each other. ``score`` and ``token`` are ``[B,m,top]``: log-probabilities and
         tokens."""
@@ -73,15 +73,15 @@ class Level:
         rows, m, top = score.shape
         above = torch.arange(m * top, device=score.device).expand(rows, -1) // top
         total = (self.score[:, :, None] + score).flatten(1)
-        return Level(
+        return BeamLevel(
             total, token.flatten(1), above, self.number.gather(1, above), None, self.depth + 1
         )
 
-    def best(self, count: int) -> Level:
+    def best(self, count: int) -> BeamLevel:
         """The ``count`` nodes with the largest scores, best first; ties go to the first."""
         return self.at(best_first(self.score, count))
 
-    def at(self, index: Tensor) -> Level:
+    def at(self, index: Tensor) -> BeamLevel:
         """The nodes ``index [B,count]``."""
 
         def pick(x: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Level:
 
         number = None if self.number is None else pick(self.number)
         above, parent = pick(self.above), pick(self.parent)
-        return Level(pick(self.score), pick(self.token), above, parent, number, self.depth)
+        return BeamLevel(pick(self.score), pick(self.token), above, parent, number, self.depth)
 
 
 class Beams:
@@ -134,15 +134,15 @@ def beam_mask(sees: Tensor, base: Tensor, extent: int, dtype: torch.dtype) -> Te
     return mask.masked_fill_(~table, torch.finfo(dtype).min)
 
 
-class Nodes:
+class TreeNodes:
     """All nodes that a draft is chosen from, in the order in which they were made: entry ``i`` is
     node number ``i + 1``, number 0 is the root."""
 
     def __init__(self) -> None:
-        self.levels: list[Level] = []
+        self.levels: list[BeamLevel] = []
         self.count = 0
 
-    def add(self, level: Level) -> Level:
+    def add(self, level: BeamLevel) -> BeamLevel:
         """Returns the same nodes with their numbers."""
         first = 1 + self.count
         self.count += level.token.shape[1]
@@ -170,7 +170,7 @@ class Nodes:
         return drafter.candidates(state, tokens.gather(1, chosen), valid, tree)
 
 
-def reranked(drafter: Drafter, state: State, nodes: Nodes, top: int) -> Draft:
+def reranked(drafter: Drafter, state: State, nodes: TreeNodes, top: int) -> Draft:
     """The best of all nodes, as a draft of ``drafter.limits.nodes`` nodes with at most ``top``
     children each. A node's score is never above its parent's, and ties go to the node made first,
     which the parent is: so the chosen nodes form a tree."""

@@ -4,7 +4,6 @@ them, and the draft length adapts to the text."""
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
@@ -48,18 +47,15 @@ class DiffusionDrafter(Drafter):
     ``paths`` walks drawn from all tokens, each token from a known distribution given the one
     before. At T = 0 a drawn walk is the greedy one. All of this stays on the device.
 
-    The length of every row follows a :class:`~specwb.drafters.length.Length`. With ``chunk``, a
-    forward pass gives ``chunk`` tokens, and a row continues after them while the length allows it
-    and every token has the required confidence (``confidence``); the draft tokens are text to the
-    next pass.
+    The length of every row follows a :class:`~specwb.drafters.length.Length`.
 
     If the context is too short for prefix and masks, k shrinks, down to plain steps. Each forward
     pass needs one transfer of the lattice to the host, and one of sizes. A recorded step has no
     sizes to read: it predicts the full number of places, and a search has two stages, before and
     after the work on the host.
 
-    Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); the confidence-driven chunks after
-    FailFast (2512.20573), K sequences after SpecDiff-2 (2511.00606). Differs from the paper in: at
+    Source: Li et al. 2025, arXiv 2510.02358 (algorithm 1); K sequences after SpecDiff-2
+    (2511.00606). Differs from the paper in: at
     T > 0 its ratio test of a searched path is not lossless (theorem 11.5), here the path is a point
     mass; see also :mod:`specwb.drafters.diffuspec_parts.lattice` and
     :class:`~specwb.drafters.length.Adaptive`.
@@ -80,20 +76,18 @@ class DiffusionDrafter(Drafter):
         draw: str = "search",
         paths: int = 1,
         as_tree: bool = False,
-        chunk: int = 0,
         scorer: PathScorer | None = None,
     ) -> None:
         self.model, self.length, self.proxy, self.ends = model, length, proxy, frozenset(ends)
         self.steps, self.top, self.mass, self.beams, self.lam = steps, top, mass, beams, lam
         self.draw, self.paths, self.as_tree = draw, paths, as_tree
-        self.chunk, self.scorer = chunk, scorer
+        self.scorer = scorer
         most = length.most
         wide = beams if as_tree and draw == "search" else paths
         self.tree = sequences(wide, most)
-        # how many places a forward asks about, and every lattice
-        self.host_reads = 1 + (-(-most // chunk) if chunk else 1)
-        # what the host finds is the shape of a trie, and whether a chunk follows
-        self.captured = self.staged = not chunk and (draw == "sample" or not as_tree)
+        self.host_reads = 2  # how many places a forward asks about, and the lattice
+        # of the beam's paths the host finds the shape of a trie
+        self.captured = self.staged = draw == "sample" or not as_tree
         # of the last step: row, lattice, text before it, paths found
         self.searched: list[tuple[int, Lattice, tuple[int, ...], list[Path]]] = []
 
@@ -166,46 +160,21 @@ class DiffusionDrafter(Drafter):
         most, fresh = torch.stack([asked.max(), (state.length - self.fed).max()]).tolist()
         return asked, most, max(fresh, 1)
 
-    def _forward(
-        self, state: State, tokens: Tensor, drafted: int, k: Tensor, most: int, fresh: int
-    ) -> tuple[Tensor, Tensor]:
+    def _forward(self, state: State, asked: Tensor, most: int, fresh: int) -> tuple[Tensor, Tensor]:
         """The model's logits ``[B,most,V]`` (or of its words) for the places behind the text, and
-        the states ``[B,most,H]`` before the final norm that they are read from.
-
-        ``tokens [B,capacity]`` are the texts with ``drafted`` draft tokens behind them; a row asks
-        for ``k [B]`` places, at most ``most``. Up to ``fresh`` places before these are new to the
-        model.
-        """
-        fed = state.length + (drafted - self.chunk) if drafted else self.fed
-        said = self.blocks.say(
-            tokens,
-            state.length + drafted,
-            state.horizon + drafted,
-            fed,
-            fresh,
-            k,
-            most,
-            self.steps,
-            padded=state.static,
-        )
-        if not drafted:
-            self.fed.copy_(state.length)
+        the states ``[B,most,H]`` before the final norm that they are read from. A row asks for
+        ``asked [B]`` places; up to ``fresh`` places before these are new to the model."""
+        text = state.tokens, state.length, state.horizon, self.fed, fresh
+        said = self.blocks.say(*text, asked, most, self.steps, padded=state.static)
+        self.fed.copy_(state.length)
         return said
 
-    def _numbers(
-        self,
-        state: State,
-        tokens: Tensor,
-        drafted: int,
-        asked: Tensor | None,
-        most: int,
-        fresh: int,
-    ) -> Tensor:
+    def _numbers(self, state: State, asked: Tensor | None, most: int, fresh: int) -> Tensor:
         """All that the search needs, in one tensor for one transfer, ``[B,n]`` in float64: what
         each row asks for, the length of its text, its last ``fresh`` tokens, ids and
         log-probabilities of the candidates at ``most`` places."""
         asked = self._asked(state) if asked is None else asked
-        logits, _ = self._forward(state, tokens, drafted, asked.clamp_max(most), most, fresh)
+        logits, _ = self._forward(state, asked, most, fresh)
         banned, words = self.blocks.banned, self.model.words
         best = candidates(logits, self.top, self.vocabulary, banned, words)
         place = state.length[:, None] + torch.arange(-fresh, 0, device=asked.device)
@@ -215,21 +184,15 @@ class DiffusionDrafter(Drafter):
 
     def _search(self, state: State) -> Draft:
         """The paths that the beam finds, of as many tokens as each row asks for."""
-        self.searched, rows, tokens, drafted = [], state.rows, state.tokens, 0
-        beams: list[list[Path]] = [[] for _ in range(rows)]
-        paths: list[tuple[int, ...]] = [()] * rows
-        generated = [0] * rows
+        self.searched = []
+        beams: list[list[Path]] = [[] for _ in range(state.rows)]
+        generated = [0] * state.rows
         asked, most, fresh = self._sizes(state)
-        while most > 0:
-            most = min(self.chunk, most) if self.chunk else most
-            sizes = drafted, asked, most, fresh
-            say = partial(self._numbers, state, tokens, *sizes)
-            numbers = self._read(state.stage("say", say))
-            left = []
-            for row, (wish, length, *rest) in enumerate(numbers):
-                n, read = min(int(wish), most), rest[fresh:]
+        if most > 0:
+            say = partial(self._numbers, state, asked, most, fresh)
+            for row, (wish, length, *rest) in enumerate(self._read(state.stage("say", say))):
+                n, read = int(wish), rest[fresh:]
                 self._follow(row, int(length), rest[:fresh])
-                left.append(int(wish) - n)
                 if not n:
                     continue
                 wide = len(read) // (2 * most)
@@ -238,24 +201,13 @@ class DiffusionDrafter(Drafter):
                     for at in (0, most * wide)
                 )
                 lattice, proxy = Lattice.prune(ids, logq, self.mass, self.ends), self._proxy(row)
-                text = (*last(self.texts[row], proxy.order - 1), *paths[row])
+                text = last(self.texts[row], proxy.order - 1)
                 beams[row] = beam(lattice, proxy, text, self.lam, self.beams)
                 self.searched.append((row, lattice, text, beams[row]))
-                path = beams[row][0]
-                paths[row] += path.tokens
-                generated[row] += lattice.generated
-                sure = math.exp(min(path.logq)) >= self.length.confidence
-                left[row] = left[row] if sure and not path.ends_text else 0
-            drafted += most
-            if not self.chunk:
-                break
-            asked, most, fresh = torch.tensor(left, device=tokens.device), max(left), self.chunk
-            padded = [[*path, *[0] * drafted][:drafted] for path in paths]
-            place = state.length[:, None] + torch.arange(drafted, device=tokens.device)
-            tokens = tokens.scatter(1, place, torch.tensor(padded, device=tokens.device))
+                generated[row] = lattice.generated
         if self.as_tree:
             return self._tree(state, beams, generated)
-        return self._chain(state, paths, generated)
+        return self._chain(state, [row[0].tokens if row else () for row in beams], generated)
 
     def _read(self, numbers: Tensor) -> list[list[float]]:
         """Numbers on the host, first in a row what it asks for; the dry run replaces them all."""
@@ -337,7 +289,7 @@ class DiffusionDrafter(Drafter):
         tree: Tree,
     ) -> Draft:
         asked = self._asked(state) if asked is None else asked
-        logits, states = self._forward(state, state.tokens, 0, asked, most, fresh)
+        logits, states = self._forward(state, asked, most, fresh)
         scheme, q, row = self.scheme(state.sampling), None, tree.depth
         if scheme is Scheme.POINT:
             ids, scores = self._scored(state, logits, states)

@@ -13,13 +13,13 @@ from specwb.core.options import MethodError, Option, spell
 from specwb.core.tree import MOST
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.diffusion import DRAWS, DiffusionDrafter
-from specwb.drafters.diffuspec_parts.ngram import SMOOTHINGS, NGram
+from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.drafters.diffuspec_parts.proxy import (
     CacheProxy,
     NGramError,
     OnlineNGram,
     Proxy,
-    Uniform,
+    UniformProxy,
 )
 from specwb.drafters.heads import check_place, trained_head
 from specwb.drafters.length import Adaptive, Length
@@ -29,6 +29,8 @@ from specwb.models.target import Target
 
 GROWTH = f"[0, {MOST}]"
 """What ``delta`` may be."""
+ORDER = 3
+"""n of the n-grams of prompt and output, where none were counted beforehand; the paper's."""
 
 
 @dataclass(frozen=True)
@@ -79,44 +81,26 @@ class Options:
             kind="both, own, online, none or a file",
         ),
     ] = "both"
-    order: Annotated[
-        int, Option("n of the n-grams, if less than the file's; 0: the file's", low=0)
-    ] = 0
-    smoothing: Annotated[str, Option("smoothing of counted n-grams", choices=SMOOTHINGS)] = (
-        "backoff"
-    )
     draw: Annotated[
         str,
         Option("search, a searched path; sample, tokens drawn from the model", choices=DRAWS),
     ] = "search"
     paths: Annotated[int, Option("number of sequences drawn with draw=sample", low=1)] = 1
     tree: Annotated[bool, Option("verify all paths of the search as one tree")] = False
-    chunk: Annotated[
-        int, Option("tokens per forward pass, up to k or k_max; 0: all in one pass", low=0)
-    ] = 0
-    confidence: Annotated[
-        float,
-        Option(
-            "keep drafting chunks while every token has at least this probability", within="[0, 1]"
-        ),
-    ] = 0.0
 
 
 def diffuspec(target: Target, options: Options) -> Drafter:
     """DiffuSpec: all draft tokens from one forward pass of a diffusion model, a path through their
     lattice by beam search, and an adaptive draft length.
 
-    The length is ``k`` tokens in every step; or adaptive between ``k_min`` and ``k_max``
-    (``delta``, ``share``); or, with ``chunk``, the draft grows chunk by chunk up to ``k``
-    or ``k_max`` while the model is sure of each token.
+    The length is ``k`` tokens in every step, or adaptive between ``k_min`` and ``k_max``
+    (``delta``, ``share``).
     """
     key, o = "diffuspec", options
     _check_together(key, options)
     model = _diffusion(key, target, options.head)
     scorer, scored_by = _scorer(key, target, model, options)
-    length = Length(o.k or o.k_max, confidence=o.confidence)
-    if not (o.k or o.chunk):
-        length = Adaptive(o.k_min, o.k_max, o.delta, share=o.share)
+    length = Length(o.k) if o.k else Adaptive(o.k_min, o.k_max, o.delta, share=o.share)
     sampled = o.draw == "sample"
     wide = o.paths if sampled else o.beams if o.tree else 1
     if length.most * wide + 1 > MOST:
@@ -130,7 +114,7 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     drafter = DiffusionDrafter(
         model,
         length,
-        proxy_for(key, target, ngram, place, o.order, o.smoothing),
+        proxy_for(key, target, ngram, place),
         {*model.ends, *target.eos},
         steps=o.steps,
         top=o.top,
@@ -140,7 +124,6 @@ def diffuspec(target: Target, options: Options) -> Drafter:
         draw=o.draw,
         paths=o.paths,
         as_tree=o.tree,
-        chunk=o.chunk,
         scorer=scorer,
     )
     drafter.files = tuple(file for file in (place, scored_by) if file is not None)
@@ -150,7 +133,6 @@ def diffuspec(target: Target, options: Options) -> Drafter:
 def _check_together(key: str, o: Options) -> None:
     """Raises MethodError where options do not go together."""
     sampled, learned = o.draw == "sample", _learned(o)
-    example = "k=12,chunk=4,confidence=0.5 goes on while every token's probability is at least .5"
     wrong = [
         (o.k_min > o.k_max, f"k_min={o.k_min} is more than k_max={o.k_max}"),
         (
@@ -159,33 +141,24 @@ def _check_together(key: str, o: Options) -> None:
             f"{o.beams} of the beam",
         ),
         (
-            sampled and (o.tree or o.chunk or o.steps > 1),
-            "draw=sample is for one forward with steps=1 and without tree; leave out chunk, steps "
-            "or tree",
+            sampled and (o.tree or o.steps > 1),
+            "draw=sample is for one forward with steps=1 and without tree; leave out steps or tree",
         ),
-        (o.tree and o.chunk, "tree=true is for one forward; leave out chunk or tree"),
         (
-            learned and (o.tree or o.chunk or o.steps > 1),
-            "a learned score walks one path through what one forward says; leave out tree, chunk "
-            "or steps",
+            learned and (o.tree or o.steps > 1),
+            "a learned score walks one path through what one forward says; leave out tree or steps",
         ),
         (o.score == "none" and o.tree, "score=none has one path; leave out tree"),
-        (
-            bool(o.chunk) != bool(o.confidence),
-            f"chunk and confidence belong together: {example}",
-        ),
     ]
     for holds, problem in wrong:
         if holds:
             raise MethodError(f"{key}: {problem}")
-    search = ("mass", "lam", "ngram", "order", "smoothing")
+    search = ("mass", "lam", "ngram")
     without_effect = [
         ("a learned score", learned, (*search, "beams")),
         ("score=none", o.score == "none", (*search[1:], "beams")),
-        ("draw=sample", sampled and not learned, ("top", "beams", *search[:3])),
-        ("k or chunk", o.k or o.chunk, ("delta", "share", "k_min")),
-        ("k", o.k, ("k_max",)),
-        ("ngram=none", o.ngram == "none", ("order", "smoothing")),
+        ("draw=sample", sampled and not learned, ("top", "beams", *search)),
+        ("k", o.k, ("delta", "share", "k_min", "k_max")),
     ]
     for why, holds, names in without_effect:
         changed = [name for name in names if getattr(o, name) != getattr(Options, name)]
@@ -254,31 +227,21 @@ def _scorer(
 
 
 def proxy_for(
-    key: str, target: Target, ngram: str | Path, place: Path | None, order: int, smoothing: str
+    key: str, target: Target, ngram: str | Path, place: Path | None
 ) -> Callable[[], Proxy]:
     """A function that makes a row's proxy from the option ``ngram`` and its :func:`ngram_file`: one
-    for all rows, or one per row if it also counts the row's own text. ``order`` 0 is the file's, or
-    3."""
+    for all rows, or one per row if it also counts the row's own text."""
     if ngram == "none":
-        uniform = Uniform(target.vocabulary)
+        uniform = UniformProxy(target.vocabulary)
         return lambda: uniform
     if place is None:
-        return partial(OnlineNGram, order or 3, target.vocabulary)
-    try:
-        model = _counted(key, target, place, order, smoothing)
-    except NGramError as error:
-        raise MethodError(f"{key}: {error}") from error
-    if ngram == "both":
-        return partial(CacheProxy, model, model.order, target.vocabulary)
-    return lambda: model
-
-
-def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) -> NGram:
-    """The n-grams of a file: one table for a target, however many methods search with it; what it
-    remembers of contexts is a method's own."""
+        return partial(OnlineNGram, ORDER, target.vocabulary)
 
     def read() -> NGram:
-        counts = NGram.load(place)
+        try:
+            counts = NGram.load(place)
+        except NGramError as error:
+            raise MethodError(f"{key}: {error}") from error
         if counts.vocabulary != target.vocabulary:
             raise MethodError(
                 f"{key}: {place} counts {counts.vocabulary} tokens, {target.name!r} has "
@@ -286,13 +249,11 @@ def _counted(key: str, target: Target, place: Path, order: int, smoothing: str) 
             )
         return counts
 
-    def make() -> NGram:
-        counts = target.loaded("ngram", place, read)
-        model = counts.with_order(order or counts.order).with_smoothing(smoothing)
-        model.scores((), [0])  # its tables are made now, once
-        return model
-
-    return target.loaded(("ngram", order, smoothing), place, make).with_smoothing(smoothing)
+    # one table for a target; what it remembers of contexts is a method's own
+    model = target.loaded("ngram", place, read).forgetful()
+    if ngram == "both":
+        return partial(CacheProxy, model, model.order, target.vocabulary)
+    return lambda: model
 
 
 ENTRY = Entry(

@@ -9,7 +9,7 @@ from specwb.core.flow import Draft, State
 from specwb.core.noise import Noise
 from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked, taken
+from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import trained_head
 from specwb.models.eagle import EagleHead, load_eagle
@@ -39,8 +39,8 @@ class DynamicEagle(EagleDrafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         length, horizon = self.text(state)
-        level = Level.root(state.rows, length.device)
-        beams, nodes = Beams(length - 1, horizon, self.stack.dtype), Nodes()
+        level = BeamLevel.root(state.rows, length.device)
+        beams, nodes = Beams(length - 1, horizon, self.stack.dtype), TreeNodes()
         hidden = self.begin(state)
         for depth in range(1, self.limits.depth + 1):
             score, word = best(self.own_logits(hidden), self.top)

@@ -15,7 +15,7 @@ from specwb.core.noise import Noise
 from specwb.core.options import MethodError, Option, ranges
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.drafters.beam import Beams, Level, Nodes, best, grown_limits, reranked
+from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
 from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
@@ -124,9 +124,9 @@ class WideEasy(EasyDrafter):
         self.width = width
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        level = Level.root(state.rows, state.length.device)
+        level = BeamLevel.root(state.rows, state.length.device)
         beams = Beams(state.length - 1, state.horizon, self.backbone.dtype)
-        nodes, hidden = Nodes(), self.begin(state)
+        nodes, hidden = TreeNodes(), self.begin(state)
         for depth in range(1, self.limits.depth + 1):
             level = level.expand(*best(self.logits(hidden), self.width)).best(self.width)
             level = nodes.add(level)

@@ -14,9 +14,9 @@ from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
 from specwb.core.tree import MOST
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
+    BeamLevel,
     Beams,
-    Level,
-    Nodes,
+    TreeNodes,
     best,
     best_first,
     grown_limits,
@@ -65,8 +65,8 @@ class DynamicFalcon(FalconDrafter):
     def propose(self, state: State, noise: Noise) -> Draft:
         k, top = self.k, self.top
         length, horizon = self.text(state)
-        level = Level.root(state.rows, length.device)
-        beams, nodes = Beams(length - 1, horizon, self.stack.dtype, k), Nodes()
+        level = BeamLevel.root(state.rows, length.device)
+        beams, nodes = Beams(length - 1, horizon, self.stack.dtype, k), TreeNodes()
         hidden = self.begin(state)[:, None]  # [B,blocks,k,H]
         ends = beams.base[:, None]  # slots of the blocks' last pairs
         for block in range(self.passes):

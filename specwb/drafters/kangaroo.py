@@ -15,7 +15,7 @@ from specwb.core.noise import Noise
 from specwb.core.options import MethodError, Option
 from specwb.core.tree import MOST, Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.drafters.beam import Beams, Level, Nodes, best, best_nodes, grown_limits, taken
+from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, best_nodes, grown_limits, taken
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
 from specwb.drafters.level import Drafted, Levels, drawable
@@ -170,9 +170,9 @@ class DynamicKangaroo(KangarooDrafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         k, n, base = self.top, self.limits.nodes, state.length - 1
-        beams, nodes = Beams(base, state.horizon, self.target.dtype), Nodes()
+        beams, nodes = Beams(base, state.horizon, self.target.dtype), TreeNodes()
         self.kept = []
-        root = Level.root(state.rows, base.device)
+        root = BeamLevel.root(state.rows, base.device)
         level = nodes.add(root.expand(*self.best(self.begin(state))).best(k))
         going = torch.ones_like(base, dtype=torch.bool)  # rows that still draft
         in_tree = [torch.ones_like(level.token, dtype=torch.bool)]

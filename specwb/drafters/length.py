@@ -72,7 +72,6 @@ class Adaptive(Length):
         delta: growth of the length when enough was accepted.
         rho: weight of the last step in the averages.
         share: share of the generated tokens that must be accepted.
-        confidence: see :class:`Length`.
 
     Source: DiffuSpec (arXiv 2510.02358), eqs. 9-11, with its constants as defaults. ``share`` = 1
     is the paper's condition; its only published reproduction takes the floor where the paper has
@@ -86,9 +85,8 @@ class Adaptive(Length):
         delta: float = 10,
         rho: float = 0.5,
         share: float = 1.0,
-        confidence: float = 0.0,
     ) -> None:
-        super().__init__(k_max, confidence=confidence)
+        super().__init__(k_max)
         self.k_min, self.delta, self.rho, self.share = k_min, delta, rho, share
 
     def open(self, rows: int, device: torch.device | str) -> None:

@@ -10,7 +10,7 @@ from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.length import Heuristic, Length
 from specwb.drafters.level import LevelDrafter
-from specwb.drafters.stopping import Drafted
+from specwb.drafters.stopping import TokenProbability
 from specwb.models.load import draft_model
 from specwb.models.target import Target
 
@@ -47,7 +47,7 @@ class ScheduledChain(LevelDrafter):
         length = Length(gamma, confidence=confidence)
         if schedule == "heuristic":
             length = Heuristic(gamma, most, confidence)
-        super().__init__(draft, Tree.chain(length.most), length=length, sure=Drafted())
+        super().__init__(draft, Tree.chain(length.most), length=length, sure=TokenProbability())
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Top(Confidence):
         return (logits.amax(-1) - logits.logsumexp(-1)).exp().amax(1)
 
 
-class Drafted(Confidence):
+class TokenProbability(Confidence):
     """For a chain, q(x) of the draft token x itself, at the decoding's temperature and filters.
 
     This is the transformers library's criterion.

@@ -52,7 +52,7 @@ model has one rotation."""
 
 
 @dataclass
-class Pass:
+class ForwardPass:
     """What all layers of one forward share.
 
     Attributes:
@@ -79,7 +79,7 @@ class Pass:
     values: Tensor
     every: tuple[Tensor, Tensor] | None = None
     parts: int = 1
-    others: dict[Kind, Pass] = field(default_factory=dict)
+    others: dict[Kind, ForwardPass] = field(default_factory=dict)
 
 
 class Stack:
@@ -218,7 +218,7 @@ class Stack:
             tables.append((cos.unsqueeze(1), signed.unsqueeze(1)))
         return tables[-1]
 
-    def shared(self, place: Place, cache: KVCache) -> Pass:
+    def shared(self, place: Place, cache: KVCache) -> ForwardPass:
         """What all layers of one forward share, made once.
 
         Rotations are looked up at the positions; the mask is folded by groups of heads, narrowed by
@@ -246,7 +246,7 @@ class Stack:
         keys, values = visible[:, :, : self.kv_heads], visible[:, :, self.kv_heads :]
         index = cache.index(place.slots)
 
-        def of(kind: Kind) -> Pass:
+        def of(kind: Kind) -> ForwardPass:
             (window, rotation), seen, k, v = kind, mask, keys, values
             cos, sin = self._table(rotation, cache.capacity)
             cos, sin = cos[place.positions], sin[place.positions]
@@ -263,14 +263,16 @@ class Stack:
                     seen = seen.clamp_min(hidden / 2)
                 seen = (seen if per_key == 1 else seen.repeat(1, per_key, 1)).unsqueeze(1)
                 seen = aligned(seen) if seen.is_cuda else seen
-            return Pass(cos, sin, index, cache, extent, seen, causal, k, v, parts=parts)
+            return ForwardPass(cos, sin, index, cache, extent, seen, causal, k, v, parts=parts)
 
         at = of(self.kinds[0])
         for kind in self._other_kinds:
             at.others[kind] = of(kind)
         return at
 
-    def attention(self, i: int, inputs: Tensor, at: Pass, cache_layer: int | None = None) -> Tensor:
+    def attention(
+        self, i: int, inputs: Tensor, at: ForwardPass, cache_layer: int | None = None
+    ) -> Tensor:
         """What layer i's attention adds to the residual stream, of ``inputs [B,m,H]``
         (:meth:`inputs`); keys and values go to the cache's layer ``cache_layer``, default i."""
         layer, (rows, m, _) = self.layers[i], inputs.shape
@@ -300,7 +302,7 @@ class Stack:
                 out = out.view(rows, kv, per_key, m, dim).permute(0, 3, 1, 2, 4)
         return layer.output(through(out.reshape(rows, m, h * dim), layer.o), 0)
 
-    def rotated(self, qk: Tensor, at: Pass) -> Tensor:
+    def rotated(self, qk: Tensor, at: ForwardPass) -> Tensor:
         """Queries and keys ``[B,m,heads,dim]`` after the rotation of their positions."""
         return self._turn(qk, at.cos, at.sin)
 
@@ -309,8 +311,8 @@ class Stack:
             return torch.addcmul(heads * cos, heads.roll(self.head_dim // 2, -1), sin)
         return torch.addcmul(heads * cos, heads.index_select(-1, self.partners), sin)
 
-    def _every(self, at: Pass) -> tuple[Tensor, Tensor]:
-        """:attr:`Pass.every`. One rotation of all heads leaves nothing to be copied back."""
+    def _every(self, at: ForwardPass) -> tuple[Tensor, Tensor]:
+        """:attr:`ForwardPass.every`. One rotation of all heads leaves nothing to be copied back."""
         if at.every is None:
             turned, values = (-1, -1, self.heads + self.kv_heads, -1), (-1, -1, self.kv_heads, -1)
             at.every = (
@@ -319,8 +321,8 @@ class Stack:
             )
         return at.every
 
-    def share_rotation(self, at: Pass, dtype: torch.dtype) -> None:
-        """Makes :attr:`Pass.every`, for states of this type, before any layer needs it."""
+    def share_rotation(self, at: ForwardPass, dtype: torch.dtype) -> None:
+        """Makes :attr:`ForwardPass.every`, for states of this type, before any layer needs it."""
         for one in (at, *at.others.values()):
             if self._at_once and one.cos.dtype == dtype:
                 self._every(one)
@@ -342,7 +344,7 @@ class Stack:
         gate, up = both.view(*both.shape[:-1], 2, -1).unbind(-2)
         return layer.output(through(layer.act(gate) * up, layer.down), 1)
 
-    def layer(self, i: int, x: Tensor, at: Pass, attended: Tensor | None = None) -> Tensor:
+    def layer(self, i: int, x: Tensor, at: ForwardPass, attended: Tensor | None = None) -> Tensor:
         """Layer i: ``r = x + attention``, then ``r + mlp(r)`` where it has an MLP; ``attended`` is
         what the attention reads instead of the layer's norm of ``x [B,m,H]``."""
         x = x + self.attention(i, self.inputs(i, x) if attended is None else attended, at)

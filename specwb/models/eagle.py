@@ -39,7 +39,7 @@ from specwb.models.eagle_config import check_fields, feature_layers, layer_class
 from specwb.models.layers import rms
 from specwb.models.products import product
 from specwb.models.target import Target
-from specwb.models.words import Output
+from specwb.models.words import HeadOutput
 
 Past = list[tuple[list[Tensor], list[Tensor]]]
 """Keys and values of every layer, in the order of the steps that made them."""
@@ -65,7 +65,7 @@ LLAMA = (
 """What a head's config.json says of its layer."""
 
 
-class EagleHead(Output, nn.Module):
+class EagleHead(HeadOutput, nn.Module):
     """EAGLE-1 (and 2, whose heads are the same): ``h_i = layers(fc [embedding(t_{i+1}); f_i])``,
     law of t_{i+2} = the target's lm_head of h_i.
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from specwb.core.errors import SpecwbError
-from specwb.models.backbone import Pass, Run, Stack
+from specwb.models.backbone import ForwardPass, Run, Stack
 from specwb.models.cache import KVCache
 from specwb.models.place import Place
 from specwb.models.products import product
@@ -146,7 +146,9 @@ class Groups:
                     states[i + 1] = x
         return x, stack.selected(states, x, features)
 
-    def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
+    def attend(
+        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: ForwardPass
+    ) -> list[Tensor]:
         """The attentions of the group's layers, each ``[B,m,H]``; ``x`` is the group's input."""
         return [stack.attention(i, stack.inputs(i, x), at) for i in group]
 
@@ -223,14 +225,16 @@ class FusedGroups(Groups):
             self._stacked[stack, group] = weights
         return self._stacked[stack, group]
 
-    def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
+    def attend(
+        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: ForwardPass
+    ) -> list[Tensor]:
         # a whole text has no mask here and is not what drafting does; one layer has nothing to fuse
         if at.causal or len(group) == 1:
             return super().attend(stack, group, x, at)
         return self.together(stack, group, x, at, group[0])
 
     def together(
-        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass, cache_layer: int
+        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: ForwardPass, cache_layer: int
     ) -> list[Tensor]:
         """As :meth:`attend`; keys and values go to the cache's layers from ``cache_layer`` on."""
         weights, n, (rows, m, width) = self.weights(stack, group), len(group), x.shape
@@ -285,7 +289,9 @@ class StreamGroups(Groups):
                 "use fused or simulation"
             )
 
-    def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
+    def attend(
+        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: ForwardPass
+    ) -> list[Tensor]:
         if len(group) == 1:
             return super().attend(stack, group, x, at)
         here = torch.cuda.current_stream(x.device)

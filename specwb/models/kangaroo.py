@@ -23,7 +23,7 @@ from specwb.models.eagle import described, layer_config, move_to, with_sdpa
 from specwb.models.layers import gain, rms
 from specwb.models.products import product
 from specwb.models.target import Target
-from specwb.models.words import Output
+from specwb.models.words import HeadOutput
 
 ADAPTERS = ("attention", "layer", "mlp")
 
@@ -56,7 +56,7 @@ class TwoLinears(nn.Module):
         return x + product(F.silu(up), self.down_proj.weight, None)
 
 
-class KangarooAdapter(Output, nn.Module):
+class KangarooAdapter(HeadOutput, nn.Module):
     """``f' = f + Attention(norm_in(f))`` with f the target's state at layer ``exit``; law of the
     next token = the target's lm_head of ``norm_out(f')``.
 

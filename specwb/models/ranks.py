@@ -27,7 +27,7 @@ from torch import Tensor
 
 from specwb.core.errors import SpecwbError
 from specwb.models.architectures import UnsupportedModel
-from specwb.models.backbone import Pass, Run, Stack
+from specwb.models.backbone import ForwardPass, Run, Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
 
@@ -333,7 +333,9 @@ class RankGroups(Groups):
         assert self.ranks is not None
         return self.ranks.agreed(logits)
 
-    def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
+    def attend(
+        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: ForwardPass
+    ) -> list[Tensor]:
         assert self.ranks is not None
         size = self.ranks.size
         mine = tuple(i for i in group if i in self.held)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
@@ -127,37 +126,14 @@ class Target:
         way = ", by the library's forward" if self.backbone.whole else ""
         return f"Target({self.name!r}: {size}, {kind} on {self.device}{way})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without what is made again from the rest: the backbone, and what was loaded
-        beside the target.
-
-        The model's weights are views of the backbone's fused ones; ``torch.save`` writes memory
-        that several tensors share once, where ``pickle`` would write it for each of them.
-        """
-        if self.agreed is not None:
-            raise TypeError(f"{self.name!r} is parted among processes and cannot be pickled")
-        if self.words is not None:
-            raise TypeError(f"{self.name!r} borrows its target's weights and cannot be pickled")
-        if is_spread(self.model):
-            raise TypeError(f"{self.name!r} lies on several devices and cannot be pickled")
-        stored = io.BytesIO()
-        torch.save(self.model, stored)
-        anew = {"model", "backbone", "_loaded"}
-        state = {name: value for name, value in vars(self).items() if name not in anew}
-        return {**state, "_stored": stored.getvalue()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        stored = io.BytesIO(state.pop("_stored"))
-        vars(self).update(state)
-        # whoever unpickles this runs what the pickle says already
-        self.model = torch.load(stored, weights_only=False)
-        self.backbone, self._loaded = backbone_of(self.model, self.generic), {}
-
     def __copy__(self) -> Target:
         """Another target with the same weights, which loads for itself what is loaded beside it."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), _loaded={})
         return other
+
+    def __reduce__(self) -> str:
+        raise TypeError(f"{self.name!r} is not pickled or copied deeply: load it again")
 
     def loaded(self, kind: Hashable, place: str | Path, make: Callable[[], T]) -> T:
         """What was made for this target of the files at a place: heads, drafts, counted n-grams.

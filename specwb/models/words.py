@@ -65,7 +65,7 @@ class Worded:
         return target.vocabulary if self.words is None else len(self.words)
 
 
-class Output(Worded):
+class HeadOutput(Worded):
     """What heads say their words by: the target's output layer, its rows of the head's words, or a
     layer of its own (``lm_head``)."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from specwb.core.files import home, whole_folder
-from specwb.drafters.diffuspec_parts.ngram import SMOOTHINGS, NGram
+from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.drafters.diffuspec_parts.proxy import log_likelihood
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
@@ -56,9 +56,8 @@ def count_ngram(
     """Writes ``ngram.npz`` and ``card.json`` to the folder ``out`` and returns it; where the same
     run has finished, nothing is done.
 
-    The card has minus the mean log-likelihood of held-out text by domain, in nats a token, under
-    either smoothing. Backoff's scores are no probability: its number says what became better and is
-    not to be compared with the other.
+    The card has minus the mean score of held-out text by domain, in nats a token. Scores are no
+    probability: the number says what became better and is not to be compared with a cross-entropy.
 
     Args:
         text: reads the training text and the proportions of its domains, once all else is checked.
@@ -108,7 +107,10 @@ def count_ngram(
         streams += list(rows[first:, PROMPT:])
         held_out["own"] = rows[:first, PROMPT:].reshape(-1)
     ngram = NGram.count(streams, model.vocabulary, order, least)
-    nats = {domain: _nats(ngram, stream) for domain, stream in held_out.items()}
+    nats = {
+        domain: {"backoff": round(-log_likelihood(ngram, stream), 4)}
+        for domain, stream in held_out.items()
+    }
     card: dict[str, Any] = {
         "name": "ngram",
         "run": identity,
@@ -133,18 +135,7 @@ def count_ngram(
         card["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
         (part / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     sizes = " + ".join(f"{n:,}" for n in ngram.sizes)
-    losses = "; ".join(
-        f"{domain} {' '.join(f'{smoothing} {x:.3f}' for smoothing, x in by_smoothing.items())}"
-        for domain, by_smoothing in nats.items()
-    )
+    losses = "; ".join(f"{domain} {loss['backoff']:.3f}" for domain, loss in nats.items())
     size = f"{card['bytes'] / 1e6:.1f} MB"
     say(f"ngram: {sizes} n-grams, {size}; held-out nats a token, {losses}")
     return out
-
-
-def _nats(ngram: NGram, stream: np.ndarray) -> dict[str, float]:
-    """Returns minus the mean log-likelihood of a text, by smoothing."""
-    return {
-        smoothing: round(-log_likelihood(ngram.with_smoothing(smoothing), stream), 4)
-        for smoothing in SMOOTHINGS
-    }

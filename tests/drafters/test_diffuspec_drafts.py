@@ -21,14 +21,14 @@ import specwb.drafters.diffusion as module
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
 from specwb.drafters.diffuspec_parts.ngram import NGram
-from specwb.drafters.diffuspec_parts.proxy import CacheProxy, OnlineNGram, Uniform
+from specwb.drafters.diffuspec_parts.proxy import CacheProxy, OnlineNGram, UniformProxy
 from specwb.drafters.length import Adaptive, Length
 from specwb.models.diffusion import DiffusionModel, build, shared
 from specwb.models.eagle import eagle_config
 from specwb.models.masked import Blocks, block
 
 V, MASK, PROMPTS = tiny.VOCABULARY, tiny.MASK, tiny.PROMPTS
-UNIFORM = Uniform(V)
+UNIFORM = UniformProxy(V)
 LIMIT = 24
 
 
@@ -301,7 +301,6 @@ NEVER = unseen()[0]
         {"k": 5},
         {"k": 5, "tree": True},
         {"k": 5, "draw": "sample"},
-        {"k": 6, "chunk": 2, "confidence": 0.01},
     ],
     ids=str,
 )
@@ -328,7 +327,7 @@ def test_a_context_that_is_too_short_shrinks_drafts_and_ends_in_plain_steps(kind
                     continue
                 most = min(made.drafter.length.k, 16 - n + spared) if n <= 16 else 0
                 depth = int((step.draft.tree.depth * step.draft.valid)[row].max())
-                assert depth <= most if "chunk" in options else depth == most
+                assert depth == most
                 sizes.add(most)
             texts = step.state.tokens
         if not temperature:
@@ -373,56 +372,6 @@ def test_adaptive_lengths_in_a_decoding_are_those_replayed_by_hand(told):
             g, a = (1 - rho) * g + rho * generated, (1 - rho) * a + rho * accepted
             k = min(max(math.ceil(g + (delta if a >= share * g else 0)), k_min), k_max)
     assert len(seen) > 3
-
-
-# ----------------------------------------------------------------------- chunks, while it is sure
-
-
-@pytest.mark.parametrize("confidence", [0.5, 0.8])
-def test_chunks_go_on_while_every_token_is_sure(told, confidence):
-    """Up to k; what was drafted is the text of the next forward; a row that stopped is asked for
-    nothing."""
-
-    def p(row: int, place: int) -> float:
-        return (
-            (0.95, 0.6, 0.4, 0.9)[(place * 7 + row * 3) % 19 % 4]
-            if (place + row) % 4 == 0
-            else 0.95
-        )
-
-    calls = told(lambda row, place: (oracle(row, place), p(row, place)))
-    made = drafter(Length(8, confidence=confidence), chunk=3, lam=1.0, beams=1)
-    run, at, sizes = steps(made, limit=40), 0, set()
-    for step in run:
-        sequence_lengths = step.length.tolist()
-        wanted = [0 if n >= len(prompt) + 40 else 8 for n, prompt in zip(sequence_lengths, PROMPTS)]
-        drafted, left = [0] * 3, list(wanted)
-        while max(left) > 0:
-            now = [min(n, 3) for n in left]
-            lengths, k, texts = calls[at]
-            assert k == now
-            for row in range(3):
-                if now[row]:
-                    assert lengths[row] == sequence_lengths[row] + drafted[row]
-                    assert texts[row] == plain()[row][: lengths[row]]
-            sure = [
-                all(
-                    p(row, sequence_lengths[row] + drafted[row] + j) >= confidence
-                    for j in range(now[row])
-                )
-                for row in range(3)
-            ]
-            drafted = [d + n for d, n in zip(drafted, now)]
-            left = [n - m if on else 0 for n, m, on in zip(left, now, sure)]
-            at += 1
-        sizes.update(drafted)
-        assert [len(found) for found in drafts(step)] == drafted
-        assert all(
-            found == plain()[row][sequence_lengths[row] : sequence_lengths[row] + len(found)]
-            for row, found in enumerate(drafts(step))
-        )
-    assert at == len(calls)
-    assert {3, 6, 8} <= sizes
 
 
 # -------------------------------------------------------------------------------- sampled schemes
@@ -485,20 +434,17 @@ def test_the_distribution_of_the_text_is_the_autoregressive_distribution(vocabul
 
 
 def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
-    """The target's own file where it has one, otherwise what reads along; a file's order and
-    smoothing."""
+    """The target's own file where it has one, otherwise what reads along."""
     assert isinstance(method(ngram="own").drafter.proxy(), OnlineNGram)
     assert isinstance(method().drafter.proxy(), OnlineNGram)
     assert method().drafter.proxy().order == 3
-    assert method(ngram="online", order=2).drafter.proxy().order == 2
-    assert isinstance(method(ngram="none").drafter.proxy(), Uniform)
+    assert isinstance(method(ngram="none").drafter.proxy(), UniformProxy)
     counted = NGram.count([np.array(plain()[0] * 3)], V, 3)
     counted.save(tmp_path / "ngram.npz")
     for place in (tmp_path, tmp_path / "ngram.npz", str(tmp_path)):
         made = method(ngram=place).drafter
         assert made.proxy() is made.proxy()
         assert made.proxy().scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
-    assert method(ngram=tmp_path, order=2).drafter.proxy().order == 2
     beside = copy.copy(tiny.target())
     monkeypatch.setattr(
         specwb.Target,
@@ -514,5 +460,3 @@ def test_which_proxy_a_method_takes(tmp_path, monkeypatch):
     assert both() is not both()
     assert both().counted.scores((7, 8), [9, 1]) == counted.scores((7, 8), [9, 1])
     assert isinstance(method(ngram="both").drafter.proxy(), OnlineNGram)
-    smooth = method(ngram=tmp_path, smoothing="kn").drafter.proxy()
-    assert smooth.scores((7, 8), [9, 1]) == counted.with_smoothing("kn").scores((7, 8), [9, 1])

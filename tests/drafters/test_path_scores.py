@@ -130,8 +130,8 @@ def test_scorers_that_do_not_fit_are_refused_by_name(tmp_path):
         build(k=4, score="nowhere")
     with pytest.raises(MethodError, match=r"lam=0\.3 has no effect"):
         build(k=4, score=made, lam=0.3)
-    for other in ({"chunk": 2, "confidence": 0.5}, {"steps": 2}, {"tree": True}):
-        with pytest.raises(MethodError, match="leave out tree, chunk or steps"):
+    for other in ({"steps": 2}, {"tree": True}):
+        with pytest.raises(MethodError, match="leave out tree or steps"):
             build(k=4, score=made, **other)
     narrow = PathScorer(target, 16, places=8, top=15)
     with pytest.raises(MethodError, match="reads states of 16 numbers"):

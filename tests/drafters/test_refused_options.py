@@ -21,7 +21,6 @@ from specwb.models.medusa import MedusaHeads
 
 BY_DEPTH = specwb.Tree.parents([-1, 0, 1, 0])
 ROOT = specwb.Tree.chain(0)
-CHUNKS = {"chunk": 2, "confidence": 0.5}
 LOSSY = {"roots": 2, "lossy": True}
 DEEP = test_falcon_drafts.head(2, "lstm", 3)
 NAME = "'LlamaForCausalLM'"
@@ -31,22 +30,16 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
         ({"k_min": 9}, "k_min=9 is more than k_max=8"),
         ({"draw": "sample", "lam": 0.2}, "lam=0.2 has no effect with draw=sample"),
         ({"draw": "sample", "mass": 0.3}, "mass=0.3 has no effect with draw=sample"),
-        ({"k": 3, "k_min": 2}, "k_min=2 has no effect with k or chunk"),
+        ({"k": 3, "k_min": 2}, "k_min=2 has no effect with k"),
         ({"k": 3, "k_max": 9}, "k_max=9 has no effect with k"),
-        ({**CHUNKS, "share": 0.5}, "share=0.5 has no effect with k or chunk"),
-        ({"ngram": "none", "order": 2}, "order=2 has no effect with ngram=none"),
+        ({"k": 3, "share": 0.5}, "share=0.5 has no effect with k"),
         ({"ngram": "onlin"}, "both, own, online, none or a file, and there is no file onlin"),
-        ({"confidence": 0.5}, "chunk and confidence belong together"),
-        ({"chunk": 3}, "chunk and confidence belong together"),
         ({"paths": 2}, "paths are sampled ones, with draw=sample"),
         ({"draw": "sample", "steps": 2}, "draw=sample is for one forward"),
         ({"draw": "sample", "tree": True}, "draw=sample is for one forward"),
-        ({"draw": "sample", **CHUNKS}, "draw=sample is for one forward"),
-        ({"tree": True, **CHUNKS}, "tree=true is for one forward"),
         ({"k": 200, "tree": True, "beams": 60}, "60 paths of 200 tokens have more than"),
         ({"ngram": "nowhere.npz"}, "nowhere.npz"),
         ({"ngram": "small.npz"}, f"counts 10 tokens, {NAME} has 64"),
-        ({"ngram": "pairs.npz", "order": 3}, "order"),
         ({"ngram": "broken.npz"}, "broken.npz"),
         ({"rule": "rejection"}, "point"),
     ],
@@ -150,9 +143,7 @@ def models(key: str) -> dict:
 )
 def test_options_that_do_not_fit(key, options, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stream = np.arange(200) % 10
-    NGram.count([stream], 10, 3).save(tmp_path / "small.npz")
-    NGram.count([stream], tiny.VOCABULARY, 2).save(tmp_path / "pairs.npz")
+    NGram.count([np.arange(200) % 10], 10, 3).save(tmp_path / "small.npz")
     (tmp_path / "broken.npz").write_bytes(b"PK")
     with pytest.raises((specwb.MethodError, specwb.RuleMismatch)) as caught:
         specwb.method(key, tiny.target(), **{**models(key), **options})

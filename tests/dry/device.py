@@ -58,16 +58,10 @@ def endless() -> None:
         return known(drafter, state)[0], 0 if shortest else most, most + 1
 
     def lattice(drafter: DiffusionDrafter, numbers: torch.Tensor) -> list[list[float]]:
-        step = id(drafter.searched)  # a list that every search makes anew; walks have no chunks
-        chunks = chunks_read.get(step, 0)
-        chunks_read.clear()
-        chunks_read[step] = chunks + 1
-        left = drafter.length.most - chunks * drafter.chunk
         drafter.texts = [[0] * len(text) for text in drafter.texts]
-        length = 0 if shortest else left
+        length = 0 if shortest else drafter.length.most
         return [[length] + [0] * (len(row) - 1) for row in numbers.tolist()]
 
-    chunks_read: dict[int, int] = {}
     initialise, known = flow.State.__init__, DiffusionDrafter._sizes
 
     def init(state: flow.State, *args, **settings) -> None:

@@ -15,7 +15,7 @@ import torch
 
 import specwb
 from specwb.drafters.diffuspec_parts.ngram import NGram
-from specwb.drafters.diffuspec_parts.proxy import OnlineNGram, Uniform
+from specwb.drafters.diffuspec_parts.proxy import OnlineNGram, UniformProxy
 from specwb.lab.evaluation import lattices
 from specwb.models.masked import block
 
@@ -77,7 +77,7 @@ def test_by_hand():
     assert table["top 1"].tolist() == [0.5, 0.5, 1.0]  # ranks 0 and 1; 1 and 0; 0
     assert table["top 2"].tolist() == [1.0, 1.0, 1.0]
 
-    kept = lattices.lengths(HAND, Uniform(9))
+    kept = lattices.lengths(HAND, UniformProxy(9))
     assert kept.row.tolist() == kept.beam.tolist() == [1, 0]
     assert kept.lattice.tolist() == kept.top.tolist() == [3, 2]
 
@@ -165,7 +165,7 @@ def test_a_replay_goes_through_the_steps_of_a_decoding(constants, reads, tmp_pat
 def test_the_last_token_is_the_bonus_token_of_its_step():
     """It is so even where the draft has it right."""
     target, model, right = tiny.target(), head(), 0
-    uniform = lambda: Uniform(tiny.VOCABULARY)  # noqa: E731
+    uniform = lambda: UniformProxy(tiny.VOCABULARY)  # noqa: E731
     for tokens in range(4, 16):
         replay = lattices.Replay(target, model, TEXTS[0], tokens, uniform, lam=1.0, beams=1)
         (at,) = lattices.places(target, model, [[*TEXTS[0], *replay.text[:-1]]], 1)
@@ -175,7 +175,7 @@ def test_the_last_token_is_the_bonus_token_of_its_step():
 
 
 def test_bad_input():
-    replay = lattices.Replay(tiny.target(), head(), [1], 3, lambda: Uniform(9))
+    replay = lattices.Replay(tiny.target(), head(), [1], 3, lambda: UniformProxy(9))
     for call, message in (
         (lambda: lattices.places(tiny.target(), head(), [[1] * 510], 3), "with 3 more it exceeds"),
         (lambda: replay.at(0, 600), "k can be at most"),

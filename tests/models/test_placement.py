@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import re
 import shutil
 from collections import namedtuple
@@ -84,10 +83,8 @@ def test_heads_read_the_output_layer_where_it_is_at_hand(folder, offloaded, plai
 
 def test_where_layers_lie_is_said(folder, caplog):
     with caplog.at_level(logging.WARNING, "specwb"):
-        target = specwb.load(folder, device_map=DISK)
+        specwb.load(folder, device_map=DISK)
     assert "its layers are on cpu, disk" in caplog.text
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(target)
 
 
 def test_a_map_of_one_device_is_the_fast_way(folder, plain):

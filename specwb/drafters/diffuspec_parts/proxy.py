@@ -6,8 +6,8 @@ score of what follows what, too, and a :class:`Proxy` gives it: it scores candid
 finite. A proxy that goes along with the text has a method ``add(ids)`` too.
 
 :class:`~specwb.drafters.diffuspec_parts.ngram.NGram` counts text beforehand, :class:`OnlineNGram`
-counts the text at hand, :class:`CacheProxy` mixes the two, :class:`Uniform` knows nothing. Tokens
-are the words: nothing is turned into text.
+counts the text at hand, :class:`CacheProxy` mixes the two, :class:`UniformProxy` knows nothing.
+Tokens are the words: nothing is turned into text.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class CacheProxy:
         return [math.log(a * math.exp(x) + b * math.exp(y)) for x, y in zip(counted, online)]
 
 
-class Uniform:
+class UniformProxy:
     """The proxy that knows nothing: every token scores ``-log V`` after any context."""
 
     order = 1

@@ -24,7 +24,7 @@ from specwb.engine.loop import Clock, Decoding
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
 from specwb.lab.bench.measure import seconds_of
-from specwb.models.backbone import Pass, Stack
+from specwb.models.backbone import ForwardPass, Stack
 from specwb.models.fuzzy import FusedGroups, Groups, Layers, StreamGroups, grouping
 from specwb.models.place import Place
 from specwb.models.products import product
@@ -41,7 +41,9 @@ class _RecordingGroups(Groups):
         super().__init__(layers, whole)
         self.records: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
 
-    def attend(self, stack: Stack, group: tuple[int, ...], x: Tensor, at: Pass) -> list[Tensor]:
+    def attend(
+        self, stack: Stack, group: tuple[int, ...], x: Tensor, at: ForwardPass
+    ) -> list[Tensor]:
         outputs = super().attend(stack, group, x, at)
         for i, output in zip(group, outputs, strict=True):
             tensors = (output, *_query_key_value(stack, i, x))
