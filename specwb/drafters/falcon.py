@@ -48,8 +48,7 @@ class FalconDrafter(EagleDrafter):
     that processing it again gives the same keys, and a row drafts the same alone and in a batch.
     With at most two layers, the cache is then a function of pairs and ends; deeper heads draft
     aligned to the left. LSTM states are stored by slot, like keys, four times the hidden size per
-    slot; of a prompt, only those that a later step continues from are stored, and its other pairs
-    go through the LSTM in one call. A text of fewer than k + 1 tokens drafts nothing.
+    slot. A text of fewer than k + 1 tokens drafts nothing.
 
     Source: Gao et al. 2024, arXiv 2412.12639, 3.4 and appendix A. Differs from it in: the released
     code scores k - 1 tokens of the text again for their states, which are stored here; verification
@@ -131,7 +130,6 @@ class FalconDrafter(EagleDrafter):
         # where the block of every pair ended when it was last fed; of the text that is there,
         # aligned to its own end
         length = self.text(state)[0]
-        self.shortest = int(length.min()) if self.head.state_width else 0
         pairs = torch.arange(slots, device=device).expand(state.rows, -1)
         self.ends = self.aligned(pairs, length[:, None] - 1).contiguous()
         super().open(state, target)
@@ -151,11 +149,12 @@ class FalconDrafter(EagleDrafter):
         positions = torch.arange(m, device=state.length.device).expand(state.rows, m)
         mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
         place = Place(positions, positions, m, mask, causal=self.k == 1)
-        tokens, above = state.tokens[:, 1 : m + 1], state.features[:, :m]
-        # a step goes on from the state before its window, never from an earlier one
-        skipped = max(0, min(self.shortest - self.window - 2, m))
-        before = positions[:, :1] - 1
-        self.pass_over(tokens[:, None], above[:, None], before, place, skipped)
+        embedded = self.embed(state.tokens[:, 1 : m + 1]).to(state.features.dtype)
+        is_recurrent = self.head.state_width > 0
+        x, states = self.head.along(embedded, state.features[:, :m], is_recurrent)
+        if is_recurrent:
+            self.states[:, :m] = states
+        self.stack.run(x, place, self.cache, attended=x)
 
     def begin(self, state: State) -> Tensor:
         """Processes the last pairs again; returns the hidden states ``[B,k,H]`` of the last k."""
@@ -193,13 +192,11 @@ class FalconDrafter(EagleDrafter):
         above: Tensor,
         before: Tensor,
         place: Place,
-        skipped: int = 0,
     ) -> Tensor:
         """One forward pass of the head over r runs of n successive pairs, ``tokens [B,r,n]`` with
         the states ``above [B,r,n,H]``, at ``place``; returns ``[B,r,n,H]``.
 
-        ``before [B,r]`` are the slots whose LSTM states the runs continue (-1: none). Nothing
-        continues from the first ``skipped`` pairs of a run.
+        ``before [B,r]`` are the slots whose LSTM states the runs continue (-1: none).
         """
         rows, r, n = tokens.shape
         embedded = self.embed(tokens).to(above.dtype)
@@ -209,7 +206,7 @@ class FalconDrafter(EagleDrafter):
             slot = before.clamp_min(0)[:, :, None]
             start = self.states.gather(1, slot.expand(-1, -1, width))
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
-        x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start, skipped)
+        x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
         if states is not None:
             at = place.slots[:, :, None].expand(-1, -1, width)
             self.states.scatter_(1, at, states.view(rows, r * n, width))

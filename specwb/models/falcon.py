@@ -102,37 +102,26 @@ class FalconHead(EagleHead):
         return 4 * self.hidden if self.fusion == "lstm" else 0
 
     def mix(
-        self, embedded: Tensor, above: Tensor, state: Tensor | None = None, skipped: int = 0
+        self, embedded: Tensor, above: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """``[R,n,H]`` embeddings and hidden states of n successive pairs -> ``[R,n,H]`` what enters
         the layers, ``[R,n,4H]`` states after each.
 
         ``state [R,4H]`` is the one after the pair before (h, c of the first layer, h, c of the
-        second), None at the beginning of a text. Of the first ``skipped`` pairs, which go through
-        the LSTM in one call, the states are not wanted, and 0 here."""
+        second), None at the beginning of a text."""
         x = torch.cat([embedded, above], -1)
         if self.fusion == "linear":
             return product(x, self.fc.weight, self.fc.bias), None
         if self.fusion == "pointwise":
             return self._cells(x.flatten(0, 1)[:, None], None)[0].view_as(above), None
-        start = x.new_zeros(len(x), self.state_width) if state is None else state
-        if not skipped:
-            return self._cells(x, start)
-        h0, c0, h1, c1 = start.chunk(4, -1)
-        first = torch.stack([h0, h1]), torch.stack([c0, c1])
-        out, ((h0, h1), (c0, c1)) = self.lstm(x[:, :skipped], first)
-        states = x.new_zeros(len(x), skipped, self.state_width)
-        if skipped == x.shape[1]:
-            return out, states
-        more, later = self._cells(x[:, skipped:], torch.cat([h0, c0, h1, c1], -1))
-        return torch.cat([out, more], 1), torch.cat([states, later], 1)
+        return self._cells(x, x.new_zeros(len(x), self.state_width) if state is None else state)
 
     def along(
         self, embedded: Tensor, above: Tensor, needs_states: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """:meth:`mix` of texts from their beginning, with gradients, all places at once: torch's
-        LSTM has no loop in Python, but gives h alone. With h known, so are all gates, and ``c_t =
-        f_t c_{t-1} + i_t g_t`` is linear in c. Under autocast the results have its type."""
+        """:meth:`mix` of texts from their beginning, all places at once: torch's LSTM has no loop
+        in Python, but gives h alone. With h known, so are all gates, and ``c_t = f_t c_{t-1} + i_t
+        g_t`` is linear in c. Under autocast the results have its type."""
         if self.fusion != "lstm":
             return self.mix(embedded, above)
         x, kept = torch.cat([embedded, above], -1), []
