@@ -14,21 +14,17 @@ from specwb.models.falcon import FalconHead
 from specwb.models.target import Target
 from specwb.theory.analysis import grow_tree
 
-ALL = "all"  # domains of a card
 LOG = [(0.56, 0.78), (0.32, 0.56), (0.20, 0.42), (0.15, 0.34), (0.12, 0.30)]
 """Share of places where a Vicuna-7B Medusa head's best token, and one of its best five, is the
 target's, by position; from the published training log."""
 
 
-def accuracies(card: Mapping[str, Any], domain: str = ALL) -> list[list[float]]:
+def accuracies(card: Mapping[str, Any]) -> list[list[float]]:
     """``[positions][ranks]``: how often the right token is the head's r-th guess, according to its
-    card; for ``all`` domains their mean."""
-    held_out = card.get("held_out", {})
-    ranks = {name: entry["rank"] for name, entry in held_out.items() if "rank" in entry}
-    if not ranks or domain not in (ALL, *ranks):
-        measured = ", ".join([ALL, *ranks]) if ranks else "but the card has none"
-        raise ArgumentError(f"domain must be one that was measured, {measured}; got {domain!r}")
-    tables = [table for name, table in ranks.items() if domain in (ALL, name)]
+    card; the mean of the domains."""
+    tables = [entry["rank"] for entry in card.get("held_out", {}).values() if "rank" in entry]
+    if not tables:
+        raise ArgumentError("the card has no accuracies by rank")
     return [
         [sum(at) / len(tables) for at in zip(*rows, strict=True)]
         for rows in zip(*tables, strict=True)

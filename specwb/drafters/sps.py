@@ -1,4 +1,21 @@
-"""Speculative sampling: a chain of draft tokens of constant or adaptive length."""
+"""Speculative sampling: a chain of draft tokens of constant or adaptive length.
+
+The length (:mod:`specwb.drafters.length`) may be chosen anew in every step and for every row,
+from earlier steps and the draft model alone. Schedule "heuristic": gamma grows by 2 after a
+step in which every draft token was accepted and shrinks by 1 after any other, within 1..20, or
+gamma if that is more. Confidence: a row continues after a token x only while q(x) >=
+``confidence``; x itself stays a candidate. Leaving x out because its own probability is low
+would not be lossless: whether x is tested must not depend on x.
+
+A row's length depends on that row only, so a row decodes alike alone and in a batch; the rest
+of a shorter row's chain is invalid. Drafting stops with the longest row (one host read per
+level).
+
+Source: assisted generation of the transformers library (num_assistant_tokens_schedule
+"heuristic", assistant_confidence_threshold). Differs from it in: the heuristic's gamma has an
+upper bound, because memory is reserved for a draft; the threshold is constant, whereas the
+library adapts it if scikit-learn is installed.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +32,6 @@ from specwb.models.load import draft_model
 from specwb.models.target import Target
 
 LONGEST = 20  # draft tokens that schedule=heuristic goes up to, unless it begins with more
-
-
-class ScheduledChain(LevelDrafter):
-    """A chain whose length (:mod:`specwb.drafters.length`) is chosen anew in every step and for
-    every row, from earlier steps and the draft model alone.
-
-    Schedule "heuristic": gamma grows by 2 after a step in which every draft token was accepted and
-    shrinks by 1 after any other, within 1..``most``. Confidence: a row continues after a token x
-    only while q(x) >= ``confidence``; x itself stays a candidate. Leaving x out because its own
-    probability is low would not be lossless: whether x is tested must not depend on x.
-
-    A row's length depends on that row only, so a row decodes alike alone and in a batch; the rest
-    of a shorter row's chain is invalid. Drafting stops with the longest row (one host read per
-    level).
-
-    Source: assisted generation of the transformers library (num_assistant_tokens_schedule
-    "heuristic", assistant_confidence_threshold). Differs from it in: the heuristic's gamma has an
-    upper bound, because memory is reserved for a draft; the threshold is constant, whereas the
-    library adapts it if scikit-learn is installed.
-    """
-
-    def __init__(
-        self,
-        draft: Target,
-        gamma: int,
-        schedule: str = "heuristic",
-        confidence: float = 0.0,
-        most: int = LONGEST,
-    ) -> None:
-        length = Length(gamma, confidence=confidence)
-        if schedule == "heuristic":
-            length = Heuristic(gamma, most, confidence)
-        super().__init__(draft, Tree.chain(length.most), length=length, sure=TokenProbability())
 
 
 @dataclass(frozen=True)
@@ -76,10 +60,13 @@ class Options:
 def sps(target: Target, options: Options) -> Drafter:
     """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
     model = draft_model(target, options.draft)
-    gamma, schedule = options.gamma, options.schedule
-    if schedule == "constant" and not options.confidence:
+    gamma, schedule, confidence = options.gamma, options.schedule, options.confidence
+    if schedule == "constant" and not confidence:
         return LevelDrafter(model, Tree.chain(gamma))
-    return ScheduledChain(model, gamma, schedule, options.confidence, max(LONGEST, gamma))
+    length = Length(gamma, confidence=confidence)
+    if schedule == "heuristic":
+        length = Heuristic(gamma, max(LONGEST, gamma), confidence)
+    return LevelDrafter(model, Tree.chain(length.most), length=length, sure=TokenProbability())
 
 
 ENTRY = Entry(

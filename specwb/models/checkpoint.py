@@ -182,9 +182,9 @@ def round_to_int8(module: nn.Module) -> None:
 
 def _from_int8(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as numbers again, those that :func:`write` stored in int8."""
-    scales = {k.removesuffix(SCALE): w for k, w in weights.items() if k.endswith(SCALE)}
-    plain = {k: w for k, w in weights.items() if not k.endswith(SCALE)}
-    for key, scale in scales.items():
+    plain = dict(weights)
+    for name in [key for key in weights if key.endswith(SCALE)]:
+        scale, key = plain.pop(name), name.removesuffix(SCALE)
         integers = plain.get(key)
         if integers is None or integers.dtype != torch.int8 or scale.shape != (len(integers), 1):
             raise HeadError(f"the scale of {key} belongs to no integers")

@@ -8,6 +8,7 @@ makes of pair i stands for f_{i+1}, and so gives the law of t_{i+2}.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,19 +93,23 @@ class EagleHead(HeadOutput, nn.Module):
         bias: bool = True,
         words: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.card: dict = {}  # what was measured when it was trained, where that is known
-        self.config, self.features, self.target_hidden = with_sdpa(config), features, target_hidden
-        self.hidden = self.config.hidden_size
+        self.begin(config, target_hidden, features)
         self.make_fusion(bias)
         self.layers = nn.ModuleList(
             LlamaDecoderLayer(self.config, i) for i in range(self.config.num_hidden_layers)
         )
         self.layers[0].input_layernorm = nn.Identity()
-        self.rotary_emb = LlamaRotaryEmbedding(self.config)
-        self.embed_tokens: nn.Embedding | None = None
         self.register_buffer("words", words)
         self.lm_head = None
+
+    def begin(self, config: Any, target_hidden: int, features: tuple[int, ...]) -> None:
+        """What heads of all versions have."""
+        nn.Module.__init__(self)
+        self.card: dict = {}  # what was measured when it was trained, where that is known
+        self.config, self.features, self.target_hidden = with_sdpa(config), features, target_hidden
+        self.hidden = self.config.hidden_size
+        self.rotary_emb = LlamaRotaryEmbedding(self.config)
+        self.embed_tokens: nn.Embedding | None = None
 
     def make_fusion(self, bias: bool) -> None:
         """Makes what joins an embedding and a feature."""
@@ -242,16 +247,11 @@ class Eagle3Head(EagleHead):
         normed_output: bool = False,
         own_head: bool = True,
     ) -> None:
-        nn.Module.__init__(self)
-        self.card = {}
-        self.config, self.features = with_sdpa(config), tuple(features)
-        h = self.hidden = self.config.hidden_size
-        self.target_hidden, self.vocabulary = target_hidden, vocabulary
-        self.draft_vocabulary, self.normed_residual = draft_vocabulary, normed_residual
-        self.normed_output = normed_output
-        width = len(self.features) * target_hidden
+        self.begin(config, target_hidden, tuple(features))
+        self.vocabulary, self.draft_vocabulary = vocabulary, draft_vocabulary
+        self.normed_residual, self.normed_output = normed_residual, normed_output
+        h, width, eps = self.hidden, len(features) * target_hidden, self.config.rms_norm_eps
         self.fc = nn.Linear(width, h, bias=bias)
-        eps = self.config.rms_norm_eps
         if normed_features:
             self.input_norm = LlamaRMSNorm(width, eps)
         if normed_each:
@@ -271,8 +271,6 @@ class Eagle3Head(EagleHead):
         if draft_vocabulary != vocabulary:
             self.register_buffer("d2t", torch.zeros(draft_vocabulary, dtype=torch.long))
             self.register_buffer("t2d", torch.arange(vocabulary) < draft_vocabulary)
-        self.rotary_emb = LlamaRotaryEmbedding(self.config)
-        self.embed_tokens = None
 
     @property
     def blocks(self) -> list[Any]:
@@ -408,10 +406,7 @@ def load_eagle(
         embedding = weights.pop("embed_tokens.weight", None)
         if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
             check_fields(config)
-            weights = {
-                ("midlayer." + k.removeprefix("layers.0.") if k.startswith("layers.0.") else k): w
-                for k, w in weights.items()
-            }
+            weights = {re.sub(r"^layers\.0\.", "midlayer.", key): w for key, w in weights.items()}
             head: EagleHead = _eagle3(weights, config, llama, target, layers)
         else:
             check_sizes(target, llama.hidden_size)
@@ -468,9 +463,9 @@ def _eagle3(
     check_sizes(target, config.get("target_hidden_size"))
     numbers = feature_layers(config, depth, layers)
     own_head = bool(config.get("own_head", True))
-    for key in ("fc.weight", "lm_head.weight"):
-        if key not in weights and (own_head or key == "fc.weight"):
-            raise HeadError(f"the weights do not fit (missing {key})")
+    needed = ["fc.weight", "lm_head.weight"][: 1 + own_head]
+    if missing := [key for key in needed if key not in weights]:
+        raise HeadError(f"the weights do not fit (missing {missing[0]})")
     wide = weights["fc.weight"].shape[1]
     if wide != len(numbers) * hidden:
         have = f"{len(numbers)} layers of {target.name!r} have {len(numbers) * hidden}"

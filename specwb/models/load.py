@@ -305,20 +305,15 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return model
 
 
-def check_device(target: Target, draft: Target) -> None:
-    """Checks that both models live on one device."""
+def check_pair(target: Target, draft: Target) -> None:
+    """Checks that both models speak the same tokens and live on one device: verification compares
+    ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
+    number."""
     if draft.device != target.device:
         raise LoadError(
             f"target {target.name!r} is on {target.device}, draft {draft.name!r} on "
             f"{draft.device}; load both with the same device="
         )
-
-
-def check_pair(target: Target, draft: Target) -> None:
-    """Checks that both models speak the same tokens and live on one device: verification compares
-    ids, so a shifted vocabulary would be silently wrong. Rows that no token has may differ in
-    number."""
-    check_device(target, draft)
     if draft.vocabulary != target.vocabulary and not is_padding(target, draft):
         why = "and more than unused rows differ; use a draft with the target's tokenizer"
         if target.tokenizer is None and draft.tokenizer is None:

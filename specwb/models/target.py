@@ -103,12 +103,11 @@ class Target:
         folder: Path | None = None,
         heads: Path | None = None,
         generic: bool = False,
-        quiet: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.name = model, tokenizer, name
         self.draft, self.folder, self.heads, self.generic = draft, folder, heads, generic
         self.backbone = backbone_of(model, generic)
-        if self.backbone.whole and not quiet:
+        if self.backbone.whole:
             why = self.backbone.reason
             logger.warning("%s runs by the library's own forward, which is slower: %s", name, why)
         self.agreed: Callable[[Tensor], Tensor] | None = None

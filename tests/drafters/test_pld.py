@@ -66,21 +66,3 @@ def test_candidates_are_those_of_the_library(gamma, ngram):
             assert mine == library.get_candidates(ids)[0][0, len(text) :].tolist(), text
             seen.add(len(mine))
     assert seen == set(range(gamma + 1))
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3], [9, 7]),  # three tokens before two
-        (
-            [5, 3, 8, 4, 2, 3, 9, 4, 2, 3],
-            [9, 4],
-        ),  # the longest n-gram before the first occurrence of a shorter one
-        ([2, 3, 7, 6, 2, 3, 8, 5, 2, 3], [7, 6]),  # the first of equals
-        ([4, 4], [4]),  # the n-gram and its continuation may overlap
-        ([1, 2, 3], []),
-        ([6], []),
-    ],
-)
-def test_the_longest_n_gram_and_then_the_first(text, wanted):
-    assert proposed(PromptLookup(2, 3), state_of([text])) == [wanted]

@@ -121,15 +121,6 @@ def test_a_file_is_the_model_with_its_tokenizer_and_template(model, file):
     assert specwb.decode(named, chat, "pld", max_new_tokens=12).tokens == right
 
 
-def test_a_file_is_a_draft_model(file):
-    target = specwb.load(file)
-    out = specwb.decode(target, [5, 3, 8], "sps", draft=file, max_new_tokens=8)
-    assert out.tokens == specwb.decode(target, [5, 3, 8], "ar", max_new_tokens=8).tokens
-    assert out.mean_tokens_per_step > 2
-    again = specwb.decode(target, [5, 3, 8], "sps", draft=str(file), max_new_tokens=8)
-    assert again.tokens == out.tokens
-
-
 @pytest.mark.parametrize(
     ("kind", "coarse"),
     [("Q4_1", True), ("Q8_0", True), ("BF16", True), ("F16", False), ("F32", False)],

@@ -90,23 +90,6 @@ def test_angelslim(tmp_path, target, own):
     assert drafts(target, folder).features == (2, LAYERS // 2, LAYERS - 3)
 
 
-@pytest.mark.parametrize(
-    ("config", "features"),
-    [
-        # layers counted from 0
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}, (2, 4, 6)),
-        # AngelSlim's field counts them from 0 whatever it begins with
-        ({"aux_hidden_states_layer_ids": [1, 3, 4]}, (2, 4, 5)),
-        ({"aux_hidden_states_layer_ids": [2, 4, 6]}, (3, 5, 7)),
-    ],
-)
-def test_which_outputs_a_config_says_it_reads(tmp_path, target, config, features):
-    folder = stored(tmp_path / "h", {**SPECFORGE, **config})
-    assert load_eagle(folder, target).features == features
-    wrong = {**SPECFORGE, "aux_hidden_states_layer_ids": [1, 3, LAYERS]}
-    assert "feature layers" in refused(load_eagle, stored(folder, wrong), target)
-
-
 def test_a_head_with_windows(tmp_path, target):
     """What a config says of them is computed, and kept when the head is saved."""
     config = {**SPECFORGE, "layer_types": ["sliding_attention"], "sliding_window": 3}

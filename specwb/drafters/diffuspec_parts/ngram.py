@@ -224,7 +224,7 @@ class NGram:
                 if version != FORMAT:
                     versions = f"has format {version}, this version reads {FORMAT}"
                     raise NGramError(f"{path} {versions}; {again}")
-                grams = []
+                grams: list[Grams] = []
                 while f"keys{len(grams) + 1}" in file:
                     columns = (file[f"{name}{len(grams) + 1}"] for name in ("keys", "count"))
                     keys, count = map(_numbers, columns)
