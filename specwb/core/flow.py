@@ -130,6 +130,11 @@ class State:
         }
         return tensors if self.features is None else {**tensors, "features": self.features}
 
+    @property
+    def pending(self) -> Tensor:
+        """``[B,1]``, the last token of every row."""
+        return self.tokens.gather(1, (self.length - 1)[:, None])
+
     def window(self, w: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last w positions of the text: first position ``[B]``, positions ``[B,w]``, tokens
         ``[B,w]``.

@@ -166,7 +166,7 @@ class Drafter:
         if tokens.shape != (state.rows, tree.n - 1):
             wanted = f"[rows, nodes - 1] = {[state.rows, tree.n - 1]} tokens"
             raise ArgumentError(f"candidates must be {wanted}, got {list(tokens.shape)}")
-        pending = state.tokens.gather(1, (state.length - 1)[:, None])
+        pending = state.pending
         if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
             raise ArgumentError(f"candidates must be token ids, integers, got {tokens.dtype}")
         tokens = torch.cat([pending, tokens.long()], 1)

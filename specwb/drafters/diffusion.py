@@ -341,7 +341,7 @@ class DiffusionDrafter(Drafter):
         banned, words = self.blocks.banned, self.model.words
         best = candidates(logits, self.top, self.vocabulary, banned, words)
         ids, logq = best[0].long(), best[1]
-        anchor = state.tokens.gather(1, state.length[:, None] - 1)[:, 0]
+        anchor = state.pending[:, 0]
         follows = follows_in(state.tokens[:, : state.horizon], state.length, anchor, ids)
         scores = self.scorer(anchor, ids, logq, rms(states, self.backbone.norm), follows)
         return ids, scores

@@ -67,7 +67,6 @@ class EagleDrafter(Levels):
         self.words = self.head.words
         self.lay_out(target.device)
         self.cache = self.stack.cache(state.rows, state.capacity + self.extra_slots)
-        self.fed: int | None = None
         m = state.horizon - 2  # all pairs but the last, which is fed with the first window
         if m > 0:
             self.prefill(state, m)
@@ -86,23 +85,19 @@ class EagleDrafter(Levels):
 
     def begin(self, state: State) -> Tensor:
         length, horizon = self.text(state)
-        w = self.window
-        if state.rows == 1 and not state.static:
-            w = min(w, 1 if self.fed is None else state.horizon - self.fed)
-            self.fed = state.horizon
+        w = self.unseen(state)
         begin = (length - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
         # a text of one token stands for itself, with a state of zeros
         paired = state.length[:, None] > 1
         tokens = state.tokens.gather(1, torch.where(paired, positions + 1, positions))
         assert state.features is not None
-        width = state.features.shape[-1]
-        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, width))
+        states = state.features.take_along_dim(positions[:, :, None], 1)
         states = states.masked_fill(~paired[:, :, None], 0)
         place = Place.behind(positions, max(horizon, w), self.stack.dtype)
         hidden = self._run(tokens, self.head.fuse(states), place)
         root = (length - 1 - begin)[:, None, None]
-        return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
+        return hidden.take_along_dim(root, 1)
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
         return self._run(tokens, above, place)

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from specwb.core.flow import Draft, Scores, State, Verdict
-from specwb.core.mask import causal_mask
 from specwb.core.noise import Noise
 from specwb.core.options import MethodError, Option, ranges
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
-from specwb.models.backbone import Run
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import EXECUTIONS, GroupError, Groups, grouping, listed
 from specwb.models.load import draft_model
@@ -64,34 +62,16 @@ class EasyDrafter(LevelDrafter):
         self.window = self.limits.depth + 1 if calibrate else 2
         self.captured = groups.captured
 
-    def open(self, state: State, target: Target) -> None:
-        super().open(state, target)
-        self.fed: int | None = None
-
     def storage(self, state: State) -> KVCache:
         return self.groups.cache(self.backbone, state.rows, state.capacity)
 
     def begin(self, state: State) -> Tensor:
-        w = self.window
-        if self.calibrate and state.rows == 1 and not state.static:
-            w = min(w, 1 if self.fed is None else state.horizon - self.fed)
-            self.fed = state.horizon
-        begin, positions, recent = state.window(w)
-        extent = max(state.horizon, w)
-        mask = None
-        if w > 1 or state.rows > 1 or state.static:
-            mask = causal_mask(positions, extent, self.backbone.dtype)
-        run = self.exact if self.calibrate else self.fuzzy
-        hidden = self._forward(recent, Place(positions, positions, extent, mask), run)
-        root = (state.length - 1 - begin)[:, None, None]
-        return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
+        if self.calibrate:
+            return self.again(state, self.unseen(state), self.exact)
+        return self.again(state, self.window, self.fuzzy)
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
-        return self._forward(tokens, place, self.fuzzy)
-
-    def _forward(self, tokens: Tensor, place: Place, run: Run | None) -> Tensor:
-        forward = self.backbone.run if run is None else run
-        return forward(self.backbone.embed(tokens), place, self.cache)[0]
+        return self.forward(tokens, place, self.fuzzy)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         return self.groups.agreed(super().own_logits(hidden))

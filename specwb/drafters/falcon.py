@@ -163,11 +163,8 @@ class FalconDrafter(EagleDrafter):
         last = (length - 1)[:, None]
         fresh = length - self.upto
         cover = -(-fresh // k) * k if self.align == "right" else fresh + k - 1
-        w = self.window
-        if state.rows == 1 and not state.static:  # no more than is new, made whole blocks
-            new = 1 if self.fed is None else horizon - self.fed
-            self.fed = horizon
-            w = min(w, max(-(-new // k) * k if self.align == "right" else new + k - 1, k))
+        if (w := self.unseen(state)) < self.window:  # of what is new, made whole blocks
+            w = min(self.window, max(-(-w // k) * k if self.align == "right" else w + k - 1, k))
         self.upto.copy_(length)
         begin = (length - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
@@ -176,15 +173,13 @@ class FalconDrafter(EagleDrafter):
         self.ends.scatter_(1, positions, ends)
         tokens = state.tokens.gather(1, positions + 1)
         assert state.features is not None
-        width = state.features.shape[-1]
-        states = state.features.gather(1, positions[:, :, None].expand(-1, -1, width))
+        states = state.features.take_along_dim(positions[:, :, None], 1)
         extent = max(horizon, w)
         mask = sight_mask(ends.clamp_max(extent - 1), extent, self.stack.dtype)
         place = Place(positions, positions, extent, mask)
         hidden = self.pass_over(tokens[:, None], states[:, None], begin[:, None] - 1, place)[:, 0]
         recent = last - begin[:, None] - k + 1 + torch.arange(k, device=begin.device)
-        recent = recent.clamp_min(0)
-        return hidden.gather(1, recent[:, :, None].expand(-1, -1, hidden.shape[-1]))
+        return hidden.take_along_dim(recent.clamp_min(0)[:, :, None], 1)
 
     def pass_over(
         self,
@@ -203,8 +198,7 @@ class FalconDrafter(EagleDrafter):
         width = self.states.shape[-1]
         start = None
         if width:
-            slot = before.clamp_min(0)[:, :, None]
-            start = self.states.gather(1, slot.expand(-1, -1, width))
+            start = self.states.take_along_dim(before.clamp_min(0)[:, :, None], 1)
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
         x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
         if states is not None:
@@ -217,7 +211,7 @@ class FalconDrafter(EagleDrafter):
     def propose(self, state: State, noise: Noise) -> Draft:
         length, horizon = self.text(state)
         rows, base, scheme = state.rows, length - 1, self.scheme(state.sampling)
-        tokens = [state.tokens.gather(1, (state.length - 1)[:, None])]
+        tokens = [state.pending]
         valid = [torch.ones_like(tokens[0], dtype=torch.bool)]
         able = (state.length > self.k)[:, None]  # k pairs, each of a token and the one before it
         u = noise.u(DRAFT) if self.uniforms(state.sampling) else None

@@ -97,9 +97,9 @@ class KangarooDrafter(Levels):
         if self.stack is None:
             return self.adapted(f, place)
         begin, positions, _ = state.window(self.window)
-        root = (base - begin[:, None])[:, :, None].expand(-1, -1, f.shape[-1])
+        root = (base - begin[:, None])[:, :, None].expand_as(f)
         assert state.features is not None
-        recent = state.features.gather(1, positions[:, :, None].expand(-1, -1, f.shape[-1]))
+        recent = state.features.take_along_dim(positions[:, :, None], 1)
         recent = recent.to(f.dtype).scatter(1, root, f)
         extent = max(state.horizon, self.window)
         window = Place.behind(positions, extent, self.stack.dtype)

@@ -79,6 +79,7 @@ class Levels(Drafter):
     vocabulary: int
     words: Tensor | None = None  # the tokens that it drafts, ascending, where these are not all
     unasked = 0  # levels that are followed by another whatever they are
+    fed: int | None = None  # the length that :meth:`unseen` was last asked about
     kept: list[Tensor]  # see Drafted; an attribute while a level is fed
 
     def __init__(
@@ -114,6 +115,15 @@ class Levels(Drafter):
         """The length ``[B]`` of the text in the drafter's cache, and an upper bound on it that the
         host knows; the root is at the slot before."""
         return state.length, state.horizon
+
+    def unseen(self, state: State) -> int:
+        """How many of the last places of the text a step begins with: the window, or, in a single
+        row whose steps are not recorded, only what is new."""
+        if state.rows > 1 or state.static:
+            return self.window
+        new = 1 if self.fed is None else state.horizon - self.fed
+        self.fed = state.horizon
+        return min(self.window, new)
 
     def begin(self, state: State) -> Tensor:
         """Processes the last tokens of the text again; returns the hidden state ``[B,1,H]`` at the
@@ -208,7 +218,7 @@ class Levels(Drafter):
 
     def propose(self, state: State, noise: Noise) -> Draft:
         if self.tree.D == 0:
-            root = state.tokens.gather(1, (state.length - 1)[:, None])
+            root = state.pending
             valid = torch.ones_like(root, dtype=torch.bool)
             return Draft(
                 self.tree, root, valid, self.scheme(state.sampling), None, self.q_row[:, :1]
@@ -233,7 +243,7 @@ class Levels(Drafter):
     def _first(self, state: State, noise: Noise) -> Drafted:
         """What a step begins with, and the first level."""
         self.kept = []
-        root = state.tokens.gather(1, (state.length - 1)[:, None])
+        root = state.pending
         valid = torch.ones_like(root, dtype=torch.bool)
         hidden, u, race = self.begin(state), None, None
         if self.scheme(state.sampling) is Scheme.COUPLED:
@@ -438,14 +448,17 @@ class LevelDrafter(Levels):
         return self.backbone.cache(state.rows, state.capacity)
 
     def begin(self, state: State) -> Tensor:
-        begin, positions, recent = state.window(self.window)
-        extent = max(state.horizon, self.window)
-        hidden = self._run(recent, Place.behind(positions, extent, self.backbone.dtype))
-        root = (state.length - 1 - begin)[:, None, None]
-        return hidden.gather(1, root.expand(-1, -1, hidden.shape[-1]))
+        return self.again(state, self.window)
+
+    def again(self, state: State, w: int, run: Run | None = None) -> Tensor:
+        """Processes the last ``w`` tokens of the text again, as :meth:`begin`."""
+        begin, positions, recent = state.window(w)
+        place = Place.behind(positions, max(state.horizon, w), self.backbone.dtype)
+        hidden = self.forward(recent, place, run)
+        return hidden.take_along_dim((state.length - 1 - begin)[:, None, None], 1)
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
-        return self._run(tokens, place)
+        return self.forward(tokens, place)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
         return self.backbone.head(hidden)
@@ -453,8 +466,9 @@ class LevelDrafter(Levels):
     def tree_mask(self, state: State) -> Tensor:
         return state.tree_mask(self.tree, self.backbone.dtype)
 
-    def _run(self, tokens: Tensor, place: Place) -> Tensor:
-        return self.backbone.run(self.backbone.embed(tokens), place, self.cache)[0]
+    def forward(self, tokens: Tensor, place: Place, run: Run | None = None) -> Tensor:
+        """Hidden states ``[B,m,H]`` of ``tokens [B,m]``, by ``run`` (default the backbone's)."""
+        return (run or self.backbone.run)(self.backbone.embed(tokens), place, self.cache)[0]
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         super().observe(state, draft, verdict, scores)

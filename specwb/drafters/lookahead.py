@@ -125,7 +125,7 @@ class Lookahead(Drafter):
         return {**super().tensors(), **window, "pool": self.pool}
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        pending = state.tokens.gather(1, (state.length - 1)[:, None])
+        pending = state.pending
         grams = self.pool[self.row, pending[:, 0]]  # [B,G,N-1]
         filled = (grams[:, :, 0] >= 0) & ~state.done[:, None]
         guesses = self.largest(state, filled.sum(1), self.guesses)

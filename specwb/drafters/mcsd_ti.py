@@ -46,7 +46,7 @@ class SeveralRoots(LevelDrafter):
 
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)
-        pending = state.tokens.gather(1, (state.length - 1)[:, None])
+        pending = state.pending
         valid = torch.ones_like(pending, dtype=torch.bool)
         root = Draft(chain(0).to(target.device), pending, valid, Scheme.POINT)
         scores = target.score(state, root)

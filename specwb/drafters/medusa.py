@@ -78,8 +78,7 @@ class MedusaDrafter(Drafter):
         last = (state.length - 2).clamp_min(0)
         if not self.tree.D:
             return self.candidates(state, state.tokens[:, :0])
-        at = last[:, None, None].expand(-1, 1, state.features.shape[-1])
-        x = state.features.gather(1, at)[:, 0]
+        x = state.features.take_along_dim(last[:, None, None], 1)[:, 0]
         logits = self._logits(x)
         best = logits.topk(self.most, -1).indices.flatten(1)
         best = best if self.words is None else self.words[best]

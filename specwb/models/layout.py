@@ -61,7 +61,7 @@ def run_paths(
     if draft.hidden is None:
         x = backbone.embed(draft.tokens.gather(1, flat))
     else:
-        x = draft.hidden.gather(1, flat[:, :, None].expand(-1, -1, draft.hidden.shape[-1]))
+        x = draft.hidden.take_along_dim(flat[:, :, None], 1)
     x = x.view(rows * paths, width, -1)
     # along a path slot = position; what short paths repeat lies beyond every node's sight
     positions = base.repeat_interleave(paths, 0) + torch.arange(width, device=base.device)
@@ -77,8 +77,7 @@ def run_paths(
     hidden, states = backbone.run(x, place, cache, first=first, features=features)
 
     def of_nodes(x: Tensor) -> Tensor:
-        index = where[:, :, None].expand(-1, -1, x.shape[-1])
-        return x.view(rows, paths * width, -1).gather(1, index)
+        return x.view(rows, paths * width, -1).take_along_dim(where[:, :, None], 1)
 
     row = torch.arange(rows, device=base.device)[:, None] * paths + where // width
     source = (row * extent + base + where % width).flatten()

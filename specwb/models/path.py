@@ -174,5 +174,4 @@ def sampled_walk(
 
 def _behind(scores: Tensor, ranks: Tensor) -> Tensor:
     """The rows ``[B, M]`` of a place's scores ``[B, M, M]`` behind the ranks ``[B]`` before it."""
-    index = ranks[:, None, None].expand(-1, 1, scores.shape[-1])
-    return scores.gather(1, index)[:, 0]
+    return scores.take_along_dim(ranks[:, None, None], 1)[:, 0]

@@ -305,11 +305,9 @@ class Target:
         if not draft.tree.is_chain:
             state.cache.keep(base, verdict.path)
         if scores.features is not None and state.features is not None:
-            nodes = verdict.path[:, :, None].expand(-1, -1, scores.features.shape[-1])
-            width = verdict.path.shape[1]
-            slots = base[:, None] + torch.arange(width, device=base.device)
-            slots = slots[:, :, None].expand_as(nodes)
-            state.features.scatter_(1, slots, scores.features.gather(1, nodes))
+            kept = scores.features.take_along_dim(verdict.path[:, :, None], 1)
+            slots = base[:, None] + torch.arange(verdict.path.shape[1], device=base.device)
+            state.features.scatter_(1, slots[:, :, None].expand_as(kept), kept)
 
 
 def _parts(end: int, rows: int) -> Iterator[tuple[int, int]]:

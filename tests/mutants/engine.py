@@ -326,8 +326,8 @@ def draft_cache_not_moved(patch):
 @killed_by("test_protocol.py: features mcsd")
 def features_not_moved(patch):
     """Features stay in the slots of their nodes, while keys and values are moved."""
-    scored = "scores.features[:, :width] + 0 * scores.features.gather("
-    patch.edit(Target.commit, "scores.features.gather(", scored)
+    moved = "scores.features.take_along_dim(verdict.path[:, :, None], 1)"
+    patch.edit(Target.commit, moved, "scores.features[:, : verdict.path.shape[1]]")
 
 
 @killed_by("models/test_layout.py: any_tree")
@@ -384,8 +384,8 @@ def eagle_pairs_off_by_one(patch):
     """EAGLE pairs a token with its own hidden state, not with the one it was drawn from."""
     patch.edit(
         EagleDrafter.begin,
-        "state.features.gather(1, positions[:, :, None]",
-        "state.features.gather(1, (positions[:, :, None] + 1)",
+        "take_along_dim(positions[:, :, None]",
+        "take_along_dim((positions[:, :, None] + 1)",
     )
 
 
