@@ -232,7 +232,7 @@ def write(
     say(check_work(model, what, passes, rows, lower=lower, memory=memory))
     order = [temperatures(number) for number in range(12)]
     made_by = model.fingerprint, str(model.dtype), seed, *frame(model.tokenizer)
-    asked = questions or [begun, PARAGRAPH]
+    asked: list[Any] = list(questions) or [begun, PARAGRAPH]
     contents = [*made_by, rows, QUESTION, ANSWER, order, TOP_P, SHORT, asked]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:12]
     folder = out.with_name(out.name + ".blocks") / key

@@ -137,9 +137,9 @@ def places(
     for text, path in zip(rows, paths, strict=True):
         logits, states = block_states(model, text, k)
         ids, logq = _best(target, model, logits, top).cpu().numpy()
-        states = states.to(torch.promote_types(states.dtype, torch.float32)).cpu().numpy()
+        wide = states.to(torch.promote_types(states.dtype, torch.float32)).cpu().numpy()
         ends = _ends(target, model)
-        sample.append(BlockCandidates(text, ids.astype(np.int64), logq, path, states, ends))
+        sample.append(BlockCandidates(text, ids.astype(np.int64), logq, path, wide, ends))
     return sample
 
 
@@ -277,8 +277,9 @@ class Replay:
             )
         if (place, k) not in self._lengths:
             prefix, rest = [*self.prompt, *self.text[:place]], self.text[place:]
-            best = _best(self.target, self.model, block(self.model, prefix, k), self.top).tolist()
-            lattice = Lattice.prune(*best, self.mass, _ends(self.target, self.model))
+            logits = block(self.model, prefix, k)
+            ids, logq = _best(self.target, self.model, logits, self.top).tolist()
+            lattice = Lattice.prune(ids, logq, self.mass, _ends(self.target, self.model))
             proxy = self.proxy()
             read_along(proxy, prefix)
             path = beam(lattice, proxy, prefix, self.lam, self.beams)[0].tokens
