@@ -15,8 +15,8 @@ from rich.live import Live
 from terminal import call
 
 import specwb
-from specwb.cli.compare import draw
-from specwb.cli.shared import loaded
+from specwb.cli.compare import WORDS, draw
+from specwb.cli.shared import loaded, table
 from specwb.engine import machine
 from specwb.lab.bench import compare as module
 
@@ -53,6 +53,24 @@ def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monke
         (row,) = [line.split() for line in lines if line.split()[:1] == [name]]
         over = speedups["hf_greedy"] if name == "hf_greedy" else 1
         assert [row[1], row[-1]] == [f"{speedups[name] / over:.2f}x", "yes"]
+
+
+def test_the_longest_method_of_make_run_is_whole_on_80_columns():
+    name = "eagle3:nodes=5,depth=2,top=3"
+    figures = ["1.24x", "1.10-1.30", "1.88", "1.45", "19%", "12*", "yes"]
+    columns = [
+        "method",
+        "speedup over ar",
+        "quartiles",
+        "tau",
+        "cost",
+        "draft",
+        "runs",
+        "same text",
+    ]
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(table([dict(zip(columns, [name, *figures], strict=True))], WORDS, screen))
+    assert screen.file.getvalue().splitlines()[-1].split() == [name, *figures]
 
 
 def test_a_terminal_shows_the_table_so_far(frame):
