@@ -53,7 +53,6 @@ LONGEST = (
     "test_diffuspec_drafts.py",
     "test_path_scores.py",
     "test_preflight.py",
-    "test_markov.py",
     "kangaroo.ipynb",
     "test_lossless.py",
     "test_decisions.py",

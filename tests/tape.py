@@ -49,6 +49,13 @@ WAITING = {
 INDEXING = ("index", "index_put", "index_put_")
 
 
+def waits(func: Any, args: tuple) -> bool:
+    """Whether an operator waits for values: by its name, or as it indexes with a mask."""
+    name = func.overloadpacket.__name__
+    by_mask = name in INDEXING and any(i is not None and i.dtype == torch.bool for i in args[1])
+    return name in WAITING or by_mask
+
+
 class Waits(AssertionError):
     """The step asks for a value while it is recorded."""
 
@@ -96,10 +103,9 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        by_mask = name in INDEXING and any(i is not None and i.dtype == torch.bool for i in args[1])
         # torch.tensor(list): a copy from the host, which a capture refuses
         from_host = name == "lift_fresh" and args[0].numel() > 1
-        if name in WAITING or by_mask or from_host:
+        if waits(func, args) or from_host:
             raise Waits(f"{name} while the round is recorded")
         for argument, value in zip(func._schema.arguments, args, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write

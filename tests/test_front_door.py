@@ -68,14 +68,8 @@ def test_the_program_in_readme_runs(monkeypatch, capsys):
 def test_the_programs_of_the_python_page_run(monkeypatch, capsys):
     run(DOCS / "python.md", monkeypatch)
     out = capsys.readouterr().out
-    assert "hit: lossless" in out
+    assert "lossless in these" in out
     assert "repeat" in out
-
-
-def test_readme_is_short():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 160
-    assert max(map(len, lines)) <= 100
 
 
 def test_the_pages_of_the_methods_are_the_registrys():

@@ -83,10 +83,3 @@ def test_no_two_files_need_each_other() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
-
-
-def test_a_wrong_import_is_seen(tmp_path) -> None:
-    path = tmp_path / "flow.py"
-    path.write_text("def f():\n    from specwb.engine.decoding import decode\n", encoding="utf-8")
-    assert imports(path).modules == {"specwb.engine.decoding"}
-    assert FLOOR[room("specwb.engine.decoding")] > FLOOR[room("specwb.core.flow")]

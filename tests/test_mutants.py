@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, Patch, Stale
-
-import specwb
-from specwb.models.cache import KVCache
+from mutants import MUTANTS
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -19,16 +16,6 @@ def test_a_mutant_still_applies(name):
     """Code that was written anew takes its mutants along."""
     with MUTANTS[name].applied():
         pass
-
-
-def test_a_patch_without_a_place_is_stale():
-    patch = Patch()
-    with pytest.raises(Stale, match="'nowhere' 0 times"):
-        patch.edit(KVCache.keep, "nowhere", "somewhere")
-    with pytest.raises(Stale, match="has no forget"):
-        patch.method(KVCache, "forget")
-    with pytest.raises(Stale, match="already 1"):
-        patch.value(specwb.Drafter, "window", 1)
 
 
 @pytest.mark.slow

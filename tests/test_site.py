@@ -145,21 +145,6 @@ def test_the_site_is_whole(site):
         assert f"{speedup(0.9, 6, c):.2f}x" in tab.locator("#mountSpeed .said").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("docstring", "page"),
-    [
-        ("theorems 1.3 and 9.9", "theorems :ref:`1.3 <theorem-1.3>` and 9.9"),
-        ("Yin et al. 2024, theorem 1.3", "Yin et al. 2024, theorem 1.3"),
-        ("``theorem 1.3``", "``theorem 1.3``"),
-        ("in theory/03_speed.md", "in :doc:`theory/03_speed.md </theory/03_speed>`"),
-        ("```python\nx = 1\n```\nSo", "\n.. code-block:: python\n\n   x = 1\n\nSo"),
-    ],
-)
-def test_a_docstring_becomes_a_page_with_links(docstring, page):
-    rewritten = runpy.run_path(str(SITE / "docstrings.py"))["rewritten"]
-    assert rewritten(docstring.split("\n"), {"1.3"}, ["theory/03_speed"]) == page.split("\n")
-
-
 def test_architecture_s_floors_are_those_of_the_program():
     program = runpy.run_path(str(ROOT / "docs" / "diagrams.py"))
     assert program["floors"]().svg == (ROOT / "docs" / "floors.svg").read_text("utf-8")

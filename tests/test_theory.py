@@ -69,27 +69,6 @@ def test_the_list_of_machine_checked_statements_is_that_of_the_pages():
     assert len(listed) > 20
 
 
-def test_what_is_checked_in_part_is_said_on_both_pages():
-    """By a bracket behind "Coq" below the theorem, and "in part" in the list."""
-    readme = (ROOT / "theory" / "coq" / "README.md").read_text()
-    rows = re.findall(r"^\| \[([\d., ]+)\]\(.*?\) \| (\*in part:\*)?", readme, re.MULTILINE)
-    listed = {
-        ".".join(number.split(".")[:2]): bool(part)
-        for numbers, part in rows
-        for number in numbers.split(", ")
-    }
-    below = {
-        re.match(r"Theorem ([\d.]+)", theorem).group(1): "\nCoq (" in theorem
-        for page in PAGES
-        for theorem in re.split(r"^## (?=Theorem)", page.read_text(), flags=re.MULTILINE)[1:]
-        if "\nCoq" in theorem
-    }
-    assert listed == below
-    assert {number for number, part in below.items() if part} == {
-        "4.3", "4.6", "4.7", "5.1", "5.9", "7.1", "8.1",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_proofs_are_folded(page):
     text = page.read_text()

@@ -20,7 +20,7 @@ from specwb.models.falcon import FalconHead
 from specwb.theory.analysis import dependence
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import step_loss
-from specwb.training.recipe import Level, Moment, TargetOutputs
+from specwb.training.recipe import Moment, Predictions, TargetOutputs
 
 HIDDEN, SCALE = 32, 8.0
 LENGTH, ROWS, STEPS, HELD_OUT = 24, 64, 400, 4096
@@ -148,7 +148,7 @@ class BlockwiseRecipe(FalconRecipe):
 
     def training_levels(
         self, head: FalconHead, outputs: TargetOutputs, moment: Moment
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         for level in super().training_levels(head, outputs, moment):
             if level.weights is None:
                 level.weights = torch.ones_like(level.logits[..., 0], dtype=torch.bool)

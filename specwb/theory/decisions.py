@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Draft, Exactness, RuleMismatch, Scheme, Scores
+from specwb.core.flow import Draft, RuleMismatch, Scheme, Scores
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
 from specwb.rules.rule import ONE_A_NODE, Rule
@@ -508,7 +508,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class Comparison:
     """A decoding step with one pair of models, compared with the target's distribution.
 
     Attributes:
@@ -528,15 +528,6 @@ class Step:
     wanted: float
     boxes: int
 
-    def __str__(self) -> str:
-        tree, sampling = ".".join(map(str, self.task.parents[1:])), self.task.sampling
-        return (
-            f"{self.task.scheme.name}, nodes below {tree}, T = {sampling.temperature:g}, top_k = "
-            f"{sampling.top_k}, models({self.seed}, {self.task.vocabulary}, {self.task.kind!r}): "
-            f"the text {list(self.text)} comes out with probability {self.probability:.4f}, the "
-            f"target's is {self.wanted:.4f}"
-        )
-
 
 @dataclass
 class RuleCheck:
@@ -544,29 +535,27 @@ class RuleCheck:
 
     Attributes:
         rule: Its name.
-        lossy: Whether it does not claim to be lossless.
-        steps: The steps compared, one for each pair of models and tree.
+        comparisons: One for each pair of models and tree.
         failure: The exception that the rule raised.
         unchecked: Why there is no result: none of its sampling schemes could be run, or its
             decisions could not be recovered.
     """
 
     rule: str
-    lossy: bool = False
-    steps: list[Step] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
     failure: str = ""
     unchecked: str = ""
 
     @property
-    def counterexample(self) -> Step | None:
-        """The step with the largest total variation, if that is more than rounding."""
-        step = max(self.steps, key=lambda step: step.tv, default=None)
-        return step if step is not None and step.tv >= TOLERANCE else None
+    def counterexample(self) -> Comparison | None:
+        """The comparison with the largest total variation, if that is more than rounding."""
+        worst = max(self.comparisons, key=lambda one: one.tv, default=None)
+        return worst if worst is not None and worst.tv >= TOLERANCE else None
 
     @property
     def worst(self) -> float:
         """The largest total variation of any step."""
-        return max((step.tv for step in self.steps), default=0.0)
+        return max((one.tv for one in self.comparisons), default=0.0)
 
     @property
     def wrong(self) -> bool:
@@ -577,31 +566,7 @@ class RuleCheck:
     def lossless(self) -> bool:
         """Whether there were comparisons, all were made, and nothing differed from the target's
         distribution."""
-        return bool(self.steps) and not self.wrong and not self.unchecked
-
-    @property
-    def passed(self) -> bool:
-        """Whether the rule is lossless, or declared LOSSY and raises nothing."""
-        return self.lossless or (self.lossy and not self.failure)
-
-    @property
-    def bound(self) -> float:
-        """The largest total variation that a step may have, with decisions that may have been
-        missed; it is exceeded with probability ``LEVEL`` at most."""
-        return self.worst + UNSEEN
-
-    def __str__(self) -> str:
-        if self.lossy and self.passed:
-            verdict = "LOSSY, as it says"
-        elif self.wrong:
-            verdict = f"NOT lossless, largest TV {self.worst:.2g}"
-        elif self.lossless:
-            verdict = f"lossless, TV at most {self.bound:.2g}"
-        else:
-            verdict = "not checked"
-        lines = [f"{self.rule}: {verdict} ({len(self.steps)} steps)"]
-        lines += [str(x) for x in (self.counterexample, self.failure, self.unchecked) if x]
-        return "\n  ".join(lines)
+        return bool(self.comparisons) and not self.wrong and not self.unchecked
 
 
 def check_rule(rule: str | Rule | type[Rule]) -> RuleCheck:
@@ -615,7 +580,7 @@ def check_rule(rule: str | Rule | type[Rule]) -> RuleCheck:
     T = 0.7 with and without top-k and top-p. The rule's own code is run (:func:`distribution_of`).
     A distance counts only as far as it exceeds the probability of decisions that may not have been
     recovered, estimated at random uniforms. The result is about these comparisons only, and up to
-    ``bound``. COUPLED and ROOTS cannot be checked, nor rules that decide by anything other than
+    ``UNSEEN``. COUPLED and ROOTS cannot be checked, nor rules that decide by anything other than
     comparing the given uniforms with thresholds, such as one that draws its own random numbers:
     ``unchecked`` gives the reason.
 
@@ -630,16 +595,16 @@ def check_rule(rule: str | Rule | type[Rule]) -> RuleCheck:
         raise ArgumentError(
             f"rule {name!r} names no schemes; set `schemes` to what it is lossless for"
         )
-    check = RuleCheck(name, rule.exactness is Exactness.LOSSY)
+    check = RuleCheck(name)
     try:
         for task in _tasks(rule):
             try:
-                check.steps += _compare(rule, task)
+                check.comparisons += _compare(rule, task)
             except Unfollowed as error:  # what can be followed may still be wrong
                 check.unchecked = str(error)
     except Exception as error:  # a rule of somebody's own may raise anything
         check.failure = f"{type(error).__name__}: {error}"
-    if not check.steps and not check.failure and not check.unchecked:
+    if not check.comparisons and not check.failure and not check.unchecked:
         reasons = [f"{x.name}: {UNLISTED[x]}" for x in rule.schemes if x in UNLISTED]
         check.unchecked = "; ".join(reasons) or "it refuses every small tree"
     return check
@@ -708,8 +673,8 @@ def _sampled_from(target: E.Model, sampling: Sampling) -> E.Model:
     return target if sampling == PLAIN else model
 
 
-def _compare(rule: Rule, task: Task) -> list[Step]:
-    """The steps of one tree.
+def _compare(rule: Rule, task: Task) -> list[Comparison]:
+    """The comparisons of one tree.
 
     Raises:
         Unfollowed: Boxes were seen to be wrong, and may explain all of a distance.
@@ -722,7 +687,7 @@ def _compare(rule: Rule, task: Task) -> list[Step]:
     outputs = _joint_distributions(drafts, cases, boxes)
     shares = _shares_wrong(rule, drafts, boxes)
     case_of_box = torch.tensor(drafts.case)[boxes.row]
-    steps = []
+    comparisons = []
     for i, ((target, _), output, missed) in enumerate(zip(cases, outputs, shares, strict=True)):
         wanted = E.target_distribution(target, tree.D + 1)
         far = float(E.tv(output, wanted))
@@ -735,8 +700,8 @@ def _compare(rule: Rule, task: Task) -> list[Step]:
         pairs = {x: (output.get(x, 0.0), float(wanted.get(x, 0))) for x in {*output, *wanted}}
         text = max(pairs, key=lambda x: abs(pairs[x][0] - pairs[x][1]))
         count = int((case_of_box == i).sum())
-        steps.append(Step(task, task.seeds[i], far - missed, text, *pairs[text], count))
-    return steps
+        comparisons.append(Comparison(task, task.seeds[i], far - missed, text, *pairs[text], count))
+    return comparisons
 
 
 def _shares_wrong(rule: Rule, drafts: Drafts, boxes: Boxes) -> list[float]:

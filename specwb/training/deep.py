@@ -20,7 +20,7 @@ from specwb.models.folder import quiet
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
-from specwb.training.recipe import Level, Recipe, TargetOutputs
+from specwb.training.recipe import Predictions, Recipe, TargetOutputs
 from specwb.training.settings import count
 
 SPREAD = 0.05
@@ -114,8 +114,8 @@ class DeepRecipe(Recipe):
 
     def levels(
         self, head: DeepDraft, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
-    ) -> Iterator[Level]:
-        yield Level(head(outputs.ids), head.net.lm_head, 0)
+    ) -> Iterator[Predictions]:
+        yield Predictions(head(outputs.ids), head.net.lm_head, 0)
 
     def save(self, head: DeepDraft, folder: Path, card: dict[str, Any]) -> None:
         save_half(head.net, folder)

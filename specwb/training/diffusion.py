@@ -18,7 +18,7 @@ from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
-from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
+from specwb.training.recipe import Moment, Predictions, Recipe, TargetOutputs
 from specwb.training.settings import count, number, word
 
 STARTS = ("draft", "none", "target")
@@ -216,7 +216,7 @@ class DiffusionRecipe(Recipe):
         outputs: TargetOutputs,
         depth: int | None = None,
         offset: int = 0,
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         """Yields the predictions of fully masked blocks by position, as drafting makes them."""
         k = depth or self.measured_levels
         rows, length = outputs.ids.shape
@@ -225,13 +225,13 @@ class DiffusionRecipe(Recipe):
         masked = torch.ones(rows, blocks, k - 1, dtype=torch.bool, device=outputs.ids.device)
         text_states, block_states = self.states(head, outputs, first, k, masked)
         text_states = text_states[:, offset : offset + blocks * k : k]
-        yield Level(text_states, head.net.lm_head, offset, stride=k)
+        yield Predictions(text_states, head.net.lm_head, offset, stride=k)
         for j in range(1, k):
-            yield Level(block_states[:, :, j - 1], head.net.lm_head, offset + j, stride=k)
+            yield Predictions(block_states[:, :, j - 1], head.net.lm_head, offset + j, stride=k)
 
     def training_levels(
         self, head: DiffusionModel, outputs: TargetOutputs, moment: Moment
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         s, ids = self.settings, outputs.ids
         device, (rows, length) = ids.device, ids.shape
         k = int(2 * (s["block"] / 2) ** moment.number(0) + 0.5)
@@ -245,13 +245,13 @@ class DiffusionRecipe(Recipe):
         text_states, block_states = self.states(head, outputs, first, k, masked)
         # every second position of the text is enough: the model begins as one of text
         odd = moment.step % 2
-        yield Level(text_states[:, odd::2], head.net.lm_head, odd, stride=2)
+        yield Predictions(text_states[:, odd::2], head.net.lm_head, odd, stride=2)
         tokens = ids[:, first : first + blocks * k].view(rows, blocks, k)
         labels, weights = _labels(tokens, masked, head.ends), self._weights(masked, share)
         words = self.words(head)
         if words is not None:
             weights = weights * ((labels < 0) | torch.isin(labels, words))
-        yield Level(
+        yield Predictions(
             block_states.flatten(1, 2),
             head.net.lm_head,
             0,

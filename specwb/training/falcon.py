@@ -12,7 +12,7 @@ from specwb.models.eagle import eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, LARGEST, FalconHead
 from specwb.models.target import Target
 from specwb.training import corpus as text
-from specwb.training.recipe import Level, Moment, Recipe, TargetOutputs
+from specwb.training.recipe import Moment, Predictions, Recipe, TargetOutputs
 from specwb.training.settings import count, number, word
 
 
@@ -135,7 +135,7 @@ class FalconRecipe(Recipe):
 
     def levels(
         self, head: FalconHead, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         # as in training, ``offset`` of the text's first pairs are left out
         k, output = head.k, head.output(self.target.backbone.lm_head)
         depth = depth or k * self.settings["unroll"]
@@ -150,12 +150,12 @@ class FalconRecipe(Recipe):
                 # the last block predicts beyond the text
                 in_text = len(range(first + k, length, k))
                 states = hidden[:, first::k][:, :in_text]
-                yield Level(head.last(states), output, offset + first + k, states, k)
+                yield Predictions(head.last(states), output, offset + first + k, states, k)
                 d += 1
 
     def training_levels(
         self, head: FalconHead, outputs: TargetOutputs, moment: Moment
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         k, s, output = head.k, self.settings, head.output(self.target.backbone.lm_head)
         # blocks begin at a random position: some of the first pairs are left out
         offset = int(moment.number(0) * k)
@@ -174,7 +174,7 @@ class FalconRecipe(Recipe):
             states = hidden[:, first:in_text]
             level_weights = None if weights is None else weights[:, first:in_text]
             start = offset + k + first
-            yield Level(head.last(states), output, start, states, 1, level_weights)
+            yield Predictions(head.last(states), output, start, states, 1, level_weights)
             if weights is not None:
                 weights = self._below(weights)
 
@@ -222,7 +222,10 @@ class FalconRecipe(Recipe):
         k, m = head.k, pairs[0].shape[1]
         hidden = next(head.unroll(*pairs, 1))[:, :in_text]
         output = head.output(self.target.backbone.lm_head)
-        level, wanted = Level(head.last(hidden), output, offset + k), outputs.wanted(head.words)
+        level, wanted = (
+            Predictions(head.last(hidden), output, offset + k),
+            outputs.wanted(head.words),
+        )
         wrong = level.best != level.select(wanted.place)
         mistakes = (wrong * level.counts(outputs, wanted)).sum(-1)
         count = (self.ratio(moment.progress) * mistakes).long()

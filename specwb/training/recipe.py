@@ -33,7 +33,7 @@ POSITIONS = {"cpu": 64, "cuda": 4096}
 
 
 @dataclass
-class Level:
+class Predictions:
     """What a head predicts at one depth, for m of the L positions of a text: ``start``, ``start +
     stride`` and so on, or those of ``index``.
 
@@ -263,7 +263,7 @@ class Recipe:
 
     def levels(
         self, head: Any, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         """What the head predicts, level by level; ``depth``: their number, where the head can draft
         deeper than it is trained. The levels of all offsets below :meth:`stride` together are for
         all positions."""
@@ -273,7 +273,9 @@ class Recipe:
         """The distance between the positions of a measured level."""
         return 1
 
-    def training_levels(self, head: Any, outputs: TargetOutputs, moment: Moment) -> Iterator[Level]:
+    def training_levels(
+        self, head: Any, outputs: TargetOutputs, moment: Moment
+    ) -> Iterator[Predictions]:
         """The levels that the loss of one step is taken of."""
         return self.levels(head, outputs)
 
@@ -368,11 +370,11 @@ class MedusaRecipe(Recipe):
 
     def levels(
         self, head: MedusaHeads, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         length, lm_head = outputs.features.shape[1], self.target.backbone.lm_head
         for i in range(head.heads):
             states = head.last(i, outputs.features[:, : length - 1 - i])
-            yield Level(states, head.output(i, lm_head), 1 + i)
+            yield Predictions(states, head.output(i, lm_head), 1 + i)
 
     def save(self, head: MedusaHeads, folder: Path, card: dict[str, Any]) -> None:
         head.save(folder, base=self.target.name, card=card)
@@ -415,18 +417,18 @@ class EagleRecipe(Recipe):
 
     def levels(
         self, head: EagleHead, outputs: TargetOutputs, depth: int | None = None, offset: int = 0
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         # pair i: the state of position i and token i + 1; what comes out stands for the state of
         # position i + 1
         embedded, features = outputs.embedded[:, 1:], outputs.features[:, :-1]
         output = head.output(self.target.backbone.lm_head)
         unrolled = head.unroll(embedded, features, depth or self.settings["unroll"])
         for j, hidden in enumerate(unrolled):
-            yield Level(head.last(hidden[:, j:]), output, 1 + j, hidden[:, j:])
+            yield Predictions(head.last(hidden[:, j:]), output, 1 + j, hidden[:, j:])
 
     def training_levels(
         self, head: EagleHead, outputs: TargetOutputs, moment: Moment
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         features = moment.with_noise(outputs.features, self.settings["noise"])
         return self.levels(head, replace(outputs, features=features))
 
@@ -559,9 +561,9 @@ class KangarooRecipe(Recipe):
         outputs: TargetOutputs,
         depth: int | None = None,
         offset: int = 0,
-    ) -> Iterator[Level]:
+    ) -> Iterator[Predictions]:
         output = head.output(self.target.backbone.lm_head)
-        yield Level(head.last(head(outputs.features)), output, 0)
+        yield Predictions(head.last(head(outputs.features)), output, 0)
 
 
 class DraftRecipe(KangarooRecipe):

@@ -32,7 +32,7 @@ from specwb.training.settings import (
     Batch,
     Objective,
     Published,
-    Settings,
+    TrainingSettings,
     lab_recipe,
     parse,
     read_recipe,
@@ -56,7 +56,7 @@ class Learner:
 
     recipe: Recipe
     head: Any
-    settings: Settings
+    settings: TrainingSettings
     data: Corpus
     mixture: dict[str, float]
     seed: int
@@ -256,7 +256,7 @@ def train_head(
 
 def checked_settings(
     kind: str, settings: Mapping[str, Any], target: Target, source: str = "generated"
-) -> Settings:
+) -> TrainingSettings:
     """A head's settings in their parts, checked before any text is read."""
     if kind not in RECIPES:
         raise TrainingError(f"unknown head {kind!r}; known: {', '.join(RECIPES)}")

@@ -72,7 +72,7 @@ def lab_recipe(path: Path | None = None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """The settings of one training, each part checked."""
 
     head: dict[str, Any]
@@ -96,7 +96,7 @@ class Settings:
         return min(self.batch.generated or self.tokens // 8, self.tokens)
 
 
-def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Option]) -> Settings:
+def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Option]) -> TrainingSettings:
     """Sorts a flat table of settings into its parts, and checks them; ``own`` are the head's."""
     for name, value in settings.items():
         if name not in own and name not in TRAINING:
@@ -116,7 +116,7 @@ def split(kind: str, settings: Mapping[str, Any], own: Mapping[str, Option]) -> 
         for part in PARTS
     )
     head = {name: value for name, value in settings.items() if name in own}
-    return Settings(head, Plan(**plan), Batch(**batch), Objective(**objective))
+    return TrainingSettings(head, Plan(**plan), Batch(**batch), Objective(**objective))
 
 
 def names(own: Mapping[str, Any], training: Mapping[str, Option] = TRAINING) -> str:

@@ -29,7 +29,7 @@ from specwb.models.medusa import load_medusa
 from specwb.models.target import Target
 from specwb.training.fit import TrainingError
 from specwb.training.heads import RECIPES, target_outputs
-from specwb.training.recipe import Level, Recipe, TargetOutputs
+from specwb.training.recipe import Predictions, Recipe, TargetOutputs
 
 LOADERS: dict[str, Callable[..., Any]] = {
     "eagle": load_eagle,
@@ -73,12 +73,14 @@ class Measured:
         """The ids that it drafts, None for all."""
         return getattr(self.head, "words", None)
 
-    def levels(self, outputs: TargetOutputs) -> Iterator[tuple[int, Level]]:
+    def levels(self, outputs: TargetOutputs) -> Iterator[tuple[int, Predictions]]:
         """Yields its predictions with their depth, counted from 0, for all positions."""
         if self.recipe is None:
             inner, _ = self.head.decoder
             states = inner(input_ids=outputs.ids, use_cache=False).last_hidden_state
-            yield from ((d, Level(states, self.head.backbone.lm_head, 0)) for d in range(DEPTH))
+            yield from (
+                (d, Predictions(states, self.head.backbone.lm_head, 0)) for d in range(DEPTH)
+            )
             return
         if getattr(self.head, "embed_tokens", None) is not None:
             outputs = replace(outputs, embedded=self.head.embed_tokens(outputs.ids))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction as F
 from itertools import combinations, product
 
@@ -22,7 +22,6 @@ from specwb.theory.wrong_rules import WRONG_RULES
 
 Distributions = Sequence[E.Dist]
 Joint = dict[E.Tokens, F]
-CHAIN = (-1, 0, 1, 2)
 
 
 def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
@@ -36,11 +35,6 @@ def block(rng: random.Random, k: int, v: int, sure: int = 0) -> Joint:
     return {x: F(w, sum(weights.values())) for x, w in weights.items() if w}
 
 
-def flat(distributions: Distributions) -> E.Model:
-    """A draft that says all its places at once."""
-    return lambda prefix: distributions[len(prefix)]
-
-
 def padded(distributions: Distributions, v: int) -> list[list[F]]:
     return [[*distribution, *[F(0)] * (v - len(distribution))] for distribution in distributions]
 
@@ -49,10 +43,6 @@ def given(joint: Joint, known: dict[int, int], place: int, v: int) -> list[F]:
     """The law of one place given others."""
     there = {x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())}
     return E.norm([sum((c for x, c in there.items() if x[place] == y), F(0)) for y in range(v)])
-
-
-def lossless(outcomes: Iterable[E.Outcome], target: E.Model, length: int) -> bool:
-    return E.completed(outcomes, target, length) == E.target_distribution(target, length)
 
 
 def divergence(p: Sequence, q: Sequence) -> float:
@@ -181,15 +171,6 @@ def test_a_beam_as_wide_as_the_states_can_miss_the_best_path():
 # ----------------------------------------------------------------------- 11.4, what keeps the law
 
 
-def two(seed: int, v: int, kind: str, k: int = 3) -> tuple[E.Model, Distributions]:
-    """A target whose laws change with every prefix, and a law for every place."""
-    target, draft = models(seed, v, kind)
-    return target, [draft((0,) * i) for i in range(k)]
-
-
-every_model = pytest.mark.parametrize(("v", "kind"), [(2, "any"), (2, "dense"), (3, "any")])
-
-
 # ---------------------------------------------------------------------------- 11.5, what does not
 
 
@@ -307,36 +288,6 @@ def test_choosing_against_drawing_at_one_place():
 
 
 # ---------------------------------------------------------------------- 11.8, walks over candidates
-
-
-def a_walk(rng: random.Random, v: int, k: int, restricted: bool = False) -> E.Model:
-    """A sampled walk as a draft: at every place random weights of candidates behind the candidates
-    of the place before, and the model's own probabilities of all others and behind all others."""
-    kept = [rng.sample(range(v), rng.randint(1, v)) for _ in range(k)]
-    own = [E.norm([F(rng.randint(0, 3)) for _ in range(v - 1)] + [F(1)]) for _ in range(k)]
-    scores = [[[F(rng.randint(1, 6), 4) for _ in range(v)] for _ in range(v)] for _ in range(k)]
-
-    def draft(prefix: E.Tokens) -> E.Dist:
-        i = len(prefix)
-        if i and prefix[-1] not in kept[i - 1] and not restricted:
-            return own[i]
-        row = scores[i][prefix[-1] if prefix else 0]
-        other = [F(0)] * v if restricted else own[i]
-        return E.norm([row[b] if b in kept[i] else other[b] for b in range(v)])
-
-    return draft
-
-
-@every_model
-@pytest.mark.parametrize("restricted", [False, True])
-def test_sampled_walks_are_lossless(v, kind, restricted):
-    for seed in range(3):
-        target, _ = two(seed, v, kind)
-        draft = a_walk(random.Random(seed), v, 3, restricted)
-        assert lossless(E.walks(E.rejection, E.iid, target, draft, CHAIN), target, 4)
-        assert lossless(E.TREE_RULES["block"].outcomes("IID", target, draft, CHAIN), target, 4)
-        parents = (-1, 0, 0, 1, 2)
-        assert lossless(E.paths_outcomes(E.rrs, target, draft, parents), target, 3)
 
 
 def test_walks_are_drawn_as_in_the_theorem():

@@ -3,9 +3,6 @@ tests/theory/test_layer_parallel.py."""
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from fractions import Fraction as F
 from functools import cache
 
 import pytest
@@ -18,8 +15,6 @@ from specwb.drafters.easyspec import EasyDrafter
 from specwb.models.backbone import Backbone
 from specwb.models.fuzzy import Groups
 from specwb.models.place import Place
-from specwb.theory import exact as E
-from specwb.theory.instances import models
 
 LAYERS, GROUPS = 6, ((0,), (1,), (2, 3, 4), (5,))
 
@@ -64,68 +59,6 @@ def decoded(drafter: Looked, length: int) -> list[dict]:
 
 
 # --------------------------------------------------------------------------------- 14.1, lossless
-
-
-def written(
-    target: E.Model,
-    draft,
-    rule: E.NodeRule,
-    scheme: E.SamplingScheme,
-    parents: tuple[int, ...],
-    length: int,
-) -> dict[E.Tokens, F]:
-    """The law of ``length`` tokens written in rounds by a drafter that is a function of all that
-    was ever drafted, kept or not."""
-    done: dict[E.Tokens, F] = defaultdict(F)
-    todo: list[tuple[E.Tokens, tuple, F]] = [((), (), F(1))]
-    while todo:
-        text, history, chance = todo.pop()
-        if len(text) >= length:
-            done[text[:length]] += chance
-            continue
-        drafted: list[E.Paths] = []
-
-        def note(paths: E.Paths, drafted=drafted) -> E.Paths:
-            drafted.append(paths)
-            return paths
-
-        def here(tokens: E.Tokens, history=history, text=text) -> E.Dist:
-            return draft(history, text + tokens)
-
-        def there(tokens: E.Tokens, text=text) -> E.Dist:
-            return target(text + tokens)
-
-        for path, bonus, prob in E.walks(rule, scheme, there, here, parents, note):
-            for y, a in enumerate(bonus or ()):
-                if a:
-                    ended = (*history, (len(text), tuple(drafted[-1])))
-                    todo.append(((*text, *path, y), ended, chance * prob * a))
-    return done
-
-
-def remembering(seed: int, v: int):
-    """A draft law that depends on the text and on the whole history of rounds, as a cache that is
-    never made exact does."""
-
-    @cache
-    def distribution(history: tuple, text: E.Tokens) -> list[F]:
-        rng = random.Random(f"{seed} {history} {text}")
-        return E.norm([rng.randint(1, 9) for _ in range(v)])
-
-    return distribution
-
-
-@pytest.mark.parametrize(("parents", "length"), [((-1, 0), 3), ((-1, 0, 1), 3), ((-1, 0, 0), 2)])
-def test_lossless_whatever_the_drafter_remembers(parents, length):
-    for seed in range(2):
-        target, _ = models(seed, 2, "dense")
-        for scheme, rule in ((E.iid, E.rrs), (E.without_replacement, E.rrsw)):
-            assert written(
-                target, remembering(seed, 2), rule, scheme, parents, length
-            ) == E.target_distribution(target, length)
-    # what it remembers does matter: the same text, drafted for after other rounds, has other laws
-    draft = remembering(0, 2)
-    assert draft(((0, ((), (1,))),), (0, 0)) != draft(((0, ((), (0,))),), (0, 0))
 
 
 # ---------------------------------------------------------------------- 14.2, groups of one layer

@@ -25,7 +25,7 @@ from specwb.training import heads, run
 from specwb.training.diffusion import LEAST, DiffusionRecipe, fill_after_end
 from specwb.training.fit import TrainingError
 from specwb.training.heads import measure, target_outputs
-from specwb.training.recipe import Level, Moment, TargetOutputs
+from specwb.training.recipe import Moment, Predictions, TargetOutputs
 
 V, MASK = tiny.VOCABULARY, tiny.MASK
 ENDS = (2, 5)
@@ -204,14 +204,14 @@ def test_labels_weights_and_predictions_by_position(full, ends):
 
 @pytest.mark.parametrize("depth", [2, 3, 8])
 def test_measured_depths_are_the_drafters(depth):
-    """Level d is what position d of a draft predicts, behind every depth-th text.
+    """Predictions d is what position d of a draft predicts, behind every depth-th text.
 
     It is compared with the target's distribution of that token.
     """
     model, text, recipe = head(), random_outputs(2, 27), diffusion_recipe()
     recipe.measured_levels = depth
     with torch.no_grad():
-        levels: list[Level] = list(recipe.levels(model, text, depth))
+        levels: list[Predictions] = list(recipe.levels(model, text, depth))
     count = (27 - 1) // depth
     assert [level.logits.shape[1] for level in levels] == [count] * depth
     hits, overlap = np.zeros((depth, heads.RANKS)), np.zeros(depth)

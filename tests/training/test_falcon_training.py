@@ -20,7 +20,7 @@ from specwb.models.falcon import FalconHead
 from specwb.training import falcon, heads
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import measure, target_outputs
-from specwb.training.recipe import Level, Moment, TargetOutputs
+from specwb.training.recipe import Moment, Predictions, TargetOutputs
 from specwb.training.settings import Objective
 
 V = tiny.VOCABULARY
@@ -76,7 +76,7 @@ class Step:
             patch.setattr(recipe, "choose", stored_choose)
             patch.setattr(head, "unroll", stored_unroll)
             patch.setattr(falcon, "glance_mask", stored_mask)
-            self.levels: list[Level] = list(recipe.training_levels(head, text, moment))
+            self.levels: list[Predictions] = list(recipe.training_levels(head, text, moment))
 
 
 def steps(k: int, rows: int, count: int = 6):
@@ -281,7 +281,7 @@ def draft_logits(model: FalconHead, text: list[int], length: int, depth: int) ->
     ("k", "fusion"), [(1, "linear"), (2, "lstm"), (3, "pointwise"), (3, "lstm"), (4, "linear")]
 )
 def test_measured_depths_are_the_drafters(k, fusion):
-    """Level d is the prediction at depth d + 1 of a draft that follows the text.
+    """Predictions d is the prediction at depth d + 1 of a draft that follows the text.
 
     It is so for every text of full blocks, over several passes.
     """

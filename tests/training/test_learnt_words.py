@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import specwb
 from specwb.training import corpus
 from specwb.training.heads import RECIPES, step_loss, target_outputs
-from specwb.training.recipe import POSITIONS, Level, Moment, Recipe
+from specwb.training.recipe import POSITIONS, Moment, Predictions, Recipe
 from specwb.training.settings import Objective
 
 V, LENGTH = tiny.VOCABULARY, POSITIONS["cpu"] + 6  # a row in two parts
@@ -122,7 +122,7 @@ def test_a_token_that_is_learnt_counts_whatever_the_target_thinks_of_it(target, 
             states = torch.eye(len(WORDS))[places] * 40 * self.sure
             output = nn.Linear(len(WORDS), len(WORDS), bias=False)
             output.weight.data = torch.eye(len(WORDS))
-            yield Level(states, output, 0, labels=labels)
+            yield Predictions(states, output, 0, labels=labels)
 
     recipe = Labelled(target, {})
     moment, objective = Moment(0.0, 0, 0, 2), Objective(loss)
