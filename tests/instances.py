@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from specwb.theory.exact import children_of, norm
@@ -21,6 +22,16 @@ def pairs(
     rng = random.Random(seed)
     for i in range(count):
         yield pair(rng, sizes[i % len(sizes)])
+
+
+def drawn(rng: random.Random, v: int, least: int = 1) -> list[Fraction]:
+    """A distribution from weights ``least`` to 6, the last of them 1."""
+    return norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
+
+
+def divergence(p: Sequence, q: Sequence) -> float:
+    """KL(p || q) in nats."""
+    return sum(float(a) * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
 
 
 def dense_pairs(

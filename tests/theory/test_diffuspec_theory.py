@@ -11,6 +11,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
+from instances import divergence, drawn
 
 from specwb.core.probability import Sampling
 from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, exhaustive, viterbi
@@ -22,10 +23,6 @@ from specwb.theory.wrong_rules import WRONG_RULES
 
 Distributions = Sequence[E.Dist]
 Joint = dict[E.Tokens, F]
-
-
-def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
-    return E.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
 
 
 def block(rng: random.Random, k: int, v: int, sure: int = 0) -> Joint:
@@ -43,10 +40,6 @@ def given(joint: Joint, known: dict[int, int], place: int, v: int) -> list[F]:
     """The law of one place given others."""
     there = {x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())}
     return E.norm([sum((c for x, c in there.items() if x[place] == y), F(0)) for y in range(v)])
-
-
-def divergence(p: Sequence, q: Sequence) -> float:
-    return sum(float(a) * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
 
 
 # -------------------------------------------------------------------------------- 11.1, marginals

@@ -12,6 +12,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
+from instances import divergence
 
 from specwb.core.mask import block_ends
 from specwb.theory import analysis, exact
@@ -21,10 +22,6 @@ from specwb.training.falcon import glance_mask
 
 def table(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).dirichlet(np.full(math.prod(shape), 0.5)).reshape(shape)
-
-
-def divergence(p, q) -> float:
-    return sum(float(a) * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
 
 
 def given(joint: np.ndarray, j: int, shown: tuple[int, ...]) -> np.ndarray:

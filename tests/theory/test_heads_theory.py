@@ -10,21 +10,13 @@ from fractions import Fraction as F
 import pytest
 import tiny
 import torch
+from instances import divergence, drawn
 
 import specwb
 from specwb.core.probability import Sampling
 from specwb.models.eagle import EagleHead, eagle_config
 from specwb.theory import exact
 from specwb.training.heads import target_outputs
-
-
-def drawn(rng: random.Random, v: int, least: int = 1) -> list[F]:
-    return exact.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
-
-
-def divergence(p, q) -> float:
-    return sum(float(a) * math.log(a / b) for a, b in zip(p, q) if a)
-
 
 # ---------------------------------------------------------------------------------- 9.1, features
 

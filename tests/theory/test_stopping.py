@@ -9,15 +9,12 @@ from fractions import Fraction as F
 from itertools import product
 from statistics import mean
 
+from instances import drawn
+
 from specwb.theory import exact as E
 from specwb.theory.analysis import stopping as s
 from specwb.theory.instances import models
 from specwb.theory.wrong_rules import WRONG_RULES, left_out
-
-
-def random_distribution(rng: random.Random, v: int, least: int = 0) -> list[F]:
-    return E.norm([rng.randint(least, 6) for _ in range(v - 1)] + [1])
-
 
 # -------------------------------------------------------------------------------- 12.2, leaving out
 
@@ -38,7 +35,7 @@ def test_what_comes_out_where_tokens_are_left_out() -> None:
     rng, off = random.Random(0), 0
     for _ in range(80):
         v = rng.choice([2, 3, 4])
-        p, q = random_distribution(rng, v), random_distribution(rng, v, 1)
+        p, q = drawn(rng, v, 0), drawn(rng, v)
         for out in ({x for x in range(v) if subset >> x & 1} for subset in range(1 << v)):
             output = s.left_out_distribution(p, q, out)
             assert output == one_position(p, q, out)
@@ -117,9 +114,7 @@ def test_the_best_rule_is_the_best_of_all() -> None:
     rng = random.Random(3)
     for _ in range(12):
         values = sorted(F(c, 10) for c in rng.sample(range(11), 3))
-        first, sure, unsure = (
-            list(zip(values, random_distribution(rng, 3), strict=True)) for _ in range(3)
-        )
+        first, sure, unsure = (list(zip(values, drawn(rng, 3, 0), strict=True)) for _ in range(3))
 
         def dependent(history, first=first, sure=sure, unsure=unsure):
             if not history:
