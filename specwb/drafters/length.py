@@ -58,19 +58,18 @@ class Heuristic(Length):
 class Adaptive(Length):
     """Adaptive draft length (ADL): ``k = clip(ceil(g + delta [a >= share g]), k_min, k_max)``.
 
-    g and a are the moving averages ``(1 - rho) old + rho new`` of the tokens generated before the
-    first end of text and of those accepted. The first k is ``k_max``.
+    g and a are the moving averages ``(1 - rho) old + rho new``, rho = .5, of the tokens generated
+    before the first end of text and of those accepted. The first k is ``k_max``.
 
-    Both averages begin at 0 and are not corrected for it: with rho = .5 the first observation
-    counts half, so after a first block of k_max tokens without an end g is k_max / 2. A block
-    without an end counts as k generated tokens, so k depends on its own earlier values; with share
-    = 1 it never grows again after a rejected token (theorem 11.6).
+    Both averages begin at 0 and are not corrected for it: the first observation counts half, so
+    after a first block of k_max tokens without an end g is k_max / 2. A block without an end counts
+    as k generated tokens, so k depends on its own earlier values; with share = 1 it never grows
+    again after a rejected token (theorem 11.6).
 
     Args:
         k_min: the least length.
         k_max: the largest, and the first.
         delta: growth of the length when enough was accepted.
-        rho: weight of the last step in the averages.
         share: share of the generated tokens that must be accepted.
 
     Source: DiffuSpec (arXiv 2510.02358), eqs. 9-11, with its constants as defaults. ``share`` = 1
@@ -83,11 +82,10 @@ class Adaptive(Length):
         k_min: int = 20,
         k_max: int = 30,
         delta: float = 10,
-        rho: float = 0.5,
         share: float = 1.0,
     ) -> None:
         super().__init__(k_max)
-        self.k_min, self.delta, self.rho, self.share = k_min, delta, rho, share
+        self.k_min, self.delta, self.share = k_min, delta, share
 
     def open(self, rows: int, device: torch.device | str) -> None:
         super().open(rows, device)
@@ -100,7 +98,7 @@ class Adaptive(Length):
 
     def observe(self, drafted: Tensor, accepted: Tensor) -> None:
         # in place: a recorded step knows addresses
-        self.generated.mul_(1 - self.rho).add_(self.rho * drafted)
-        self.accepted.mul_(1 - self.rho).add_(self.rho * accepted)
+        self.generated.add_(drafted).div_(2)
+        self.accepted.add_(accepted).div_(2)
         more = self.delta * (self.accepted >= self.share * self.generated)
         self.tokens.copy_((self.generated + more).ceil().long().clamp_(self.k_min, self.most))

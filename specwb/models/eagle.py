@@ -376,16 +376,13 @@ def eagle_config(target: Target, layers: int = 1, ffn: int | None = None) -> Lla
     )
 
 
-def load_eagle(
-    source: str | Path, target: Target, layers: tuple[int, ...] | None = None
-) -> EagleHead:
+def load_eagle(source: str | Path, target: Target) -> EagleHead:
     """Loads an EAGLE-1/2 or EAGLE-3 head from a published folder (or a speculators one); which it
     is, its keys say.
 
     Args:
         source: a folder, or a hub id.
         target: the model whose states it reads.
-        layers: EAGLE-3's feature layers as our numbers, instead of the config's.
     Returns:
         an :class:`EagleHead`, of EAGLE-3 an :class:`Eagle3Head`, on the target's device and in its
         number type.
@@ -407,7 +404,7 @@ def load_eagle(
         if "d2t" in weights or any(key.endswith("hidden_norm.weight") for key in weights):
             check_fields(config)
             weights = {re.sub(r"^layers\.0\.", "midlayer.", key): w for key, w in weights.items()}
-            head: EagleHead = _eagle3(weights, config, llama, target, layers)
+            head: EagleHead = _eagle3(weights, config, llama, target)
         else:
             check_sizes(target, llama.hidden_size)
             has_bias = "fc.bias" in weights
@@ -457,11 +454,10 @@ def _eagle3(
     config: dict,
     llama: LlamaConfig,
     target: Target,
-    layers: tuple[int, ...] | None,
 ) -> Eagle3Head:
     depth, hidden = len(target.backbone.layers), target.backbone.config.hidden_size
     check_sizes(target, config.get("target_hidden_size"))
-    numbers = feature_layers(config, depth, layers)
+    numbers = feature_layers(config, depth)
     own_head = bool(config.get("own_head", True))
     needed = ["fc.weight", "lm_head.weight"][: 1 + own_head]
     if missing := [key for key in needed if key not in weights]:

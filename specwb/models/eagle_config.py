@@ -79,11 +79,8 @@ def usual_layers(layers: int) -> tuple[int, int, int]:
     return 2, layers // 2, layers - 3
 
 
-def feature_layers(
-    config: dict[str, Any], depth: int, asked: tuple[int, ...] | None
-) -> tuple[int, ...]:
-    """The feature layers that were asked for, or else those that a config.json names, as our
-    numbers, or the usual ones.
+def feature_layers(config: dict[str, Any], depth: int) -> tuple[int, ...]:
+    """The feature layers that a config.json names, as our numbers, or the usual ones.
 
     AngelSlim's ``aux_hidden_states_layer_ids`` are layers counted from 0 whose output is meant
     (angelslim/compressor/speculative/train/models/target/target_model_wrapper.py); for the others
@@ -97,9 +94,7 @@ def feature_layers(
             raise HeadError(f"{name} must be a list of whole numbers, got {ids}")
         listed.append(ids)
     boundaries, counted = listed
-    if asked is not None:
-        numbers = asked
-    elif own := config.get("specwb_features"):
+    if own := config.get("specwb_features"):
         numbers = tuple(own)
     elif boundaries:
         numbers = layer_numbers(boundaries)
@@ -121,6 +116,6 @@ def layer_numbers(ids: list[int]) -> tuple[int, ...]:
     *boundaries* are our numbers: id 2 is what enters the third layer. Ids of layers counted from 0
     whose *output* is meant are one less. Files do not say which; the ones that count layers begin
     with 1 (nothing uses boundary 1), as SGLang decides too (sgl-project/sglang pull request 25454).
-    Where that is wrong, ``layers=`` overrides.
+    Where that is wrong, ``specwb_features`` in config.json overrides.
     """
     return tuple(i + 1 for i in ids) if ids[0] == 1 else tuple(ids)

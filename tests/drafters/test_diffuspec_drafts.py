@@ -353,7 +353,7 @@ def test_adaptive_lengths_in_a_decoding_are_those_replayed_by_hand(told):
         ), 0.95
 
     calls = told(says)
-    made = drafter(Adaptive(k_min, k_max, delta, rho, share), ends={NEVER}, lam=1.0)
+    made = drafter(Adaptive(k_min, k_max, delta, share), ends={NEVER}, lam=1.0)
     run = steps(made, limit=60)
     seen = set()
     for row, prompt in enumerate(PROMPTS):

@@ -41,13 +41,6 @@ HAND = {
     # what was generated before an end of text: g 1, 1.5, 1.75, bounded below
     "the lower bound": (Adaptive(3, 8, 2), [(2, 0), (2, 0), (2, 0)], [8, 3, 3, 3]),
     "nothing generated": (Adaptive(3, 8, 2), [(0, 0), (0, 0)], [8, 3, 3]),  # 0 >= 0: 0 + 2
-    # g 2, 3.5, 4.625, a 2, 2.5, 3.875: the new one weighs a quarter
-    "rho": (Adaptive(1, 8, 2, rho=0.25), [(8, 8), (8, 4), (8, 8)], [8, 4, 4, 5]),
-    "rho = 1 remembers nothing": (
-        Adaptive(1, 8, 2, rho=1.0),
-        [(6, 6), (7, 6), (3, 3), (4, 0)],
-        [8, 8, 7, 5, 4],
-    ),
     # half accepted is enough: g 4, 5, 5.5, a 2, 2.5, 2.25
     "share": (Adaptive(1, 9, 2, share=0.5), [(8, 4), (6, 3), (6, 2)], [9, 6, 7, 6]),
     "share = 0 always goes on": (

@@ -524,26 +524,27 @@ def test_eagle_3_with_the_whole_vocabulary(tmp_path, target, with_maps):
 
 
 EAGLES, ANGELSLIMS = "eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids"
+OURS = "specwb_features"
 
 
 @pytest.mark.parametrize(
-    ("ids", "layers", "numbers"),
+    ("ids", "numbers"),
     [
         # as the published code has it: what enters layers 2, L/2 and L - 3
-        ({}, None, (2, 4, 5)),
-        ({EAGLES: [1, 3, 4]}, None, (2, 4, 5)),  # outputs of layers counted from 0
-        ({EAGLES: [2, 4, 5]}, None, (2, 4, 5)),  # boundaries
-        ({EAGLES: [1, 3, 4]}, (1, 3, 8), (1, 3, 8)),
-        ({}, (0, 3, 7), (0, 3, 7)),
+        ({}, (2, 4, 5)),
+        ({EAGLES: [1, 3, 4]}, (2, 4, 5)),  # outputs of layers counted from 0
+        ({EAGLES: [2, 4, 5]}, (2, 4, 5)),  # boundaries
+        ({EAGLES: [1, 3, 4], OURS: [1, 3, 8]}, (1, 3, 8)),
         # AngelSlim's field counts outputs from 0 whatever it begins with
-        ({ANGELSLIMS: [1, 3, 4]}, None, (2, 4, 5)),
-        ({ANGELSLIMS: [2, 4, 6]}, None, (3, 5, 7)),
+        ({ANGELSLIMS: [1, 3, 4]}, (2, 4, 5)),
+        ({ANGELSLIMS: [2, 4, 6]}, (3, 5, 7)),
     ],
 )
-def test_conventions_of_layer_ids(tmp_path, target, ids, layers, numbers):
-    for config in ({**EAGLE3, "eagle_config": ids}, {**EAGLE3, **ids}):
+def test_conventions_of_layer_ids(tmp_path, target, ids, numbers):
+    own = {OURS: ids[OURS]} if OURS in ids else {}
+    for config in ({**EAGLE3, "eagle_config": ids, **own}, {**EAGLE3, **ids}):
         folder = put(tmp_path / "e", config, eagle3_file(), "pytorch_model.bin")
-        assert load_eagle(folder, target, layers).features == numbers
+        assert load_eagle(folder, target).features == numbers
 
 
 def test_a_map_beside_the_whole_vocabulary_that_moves_tokens(tmp_path, target):

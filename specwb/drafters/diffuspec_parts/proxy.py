@@ -111,16 +111,15 @@ class OnlineNGram:
 
 class CacheProxy:
     """A mixture of a proxy counted beforehand and the text at hand (an :class:`OnlineNGram` of
-    ``order``), a language model's cache: ``log ((1 - w) exp counted(x) + w exp online(x))`` with w
-    the ``online_weight``.
+    ``order``), a language model's cache: ``log (exp counted(x) + exp online(x)) - log 2``.
 
     Source: Kuhn and De Mori 1990, "A Cache-Based Natural Language Model for Speech Recognition"
     (there of single words).
     """
 
-    def __init__(self, counted: Proxy, order: int, vocabulary: int, online_weight: float = 0.5):
+    def __init__(self, counted: Proxy, order: int, vocabulary: int):
         self.counted, self.online = counted, OnlineNGram(order, vocabulary)
-        self.online_weight, self.order = online_weight, max(counted.order, order)
+        self.order = max(counted.order, order)
 
     def add(self, ids: Iterable[int]) -> None:
         self.online.add(ids)
@@ -128,8 +127,7 @@ class CacheProxy:
     def scores(self, context: Context, candidates: Sequence[int]) -> list[float]:
         counted = self.counted.scores(last(context, self.counted.order - 1), candidates)
         online = self.online.scores(context, candidates)
-        a, b = 1 - self.online_weight, self.online_weight
-        return [math.log(a * math.exp(x) + b * math.exp(y)) for x, y in zip(counted, online)]
+        return [math.log((math.exp(x) + math.exp(y)) / 2) for x, y in zip(counted, online)]
 
 
 class UniformProxy:
