@@ -14,13 +14,19 @@ from specwb.core.probability import Sampling
 from specwb.lab.evaluation.martingale import DIRECTIONS, TILTS, Sum, _add, _root, martingale
 
 
+def summed(p, q, known, y) -> dict[str, Sum]:
+    """The sums over tokens ``y`` drawn from p, where q is known everywhere or nowhere."""
+    sums = {name: Sum() for name in DIRECTIONS}
+    _add(sums, p, q, torch.full(y.shape, known), y)
+    return sums
+
+
 def test_the_moments_are_those_of_the_target():
     """Texts of one token in proportion to p = (1/4, 1/4, 1/2): the sum is 0, and the others are
     four times a token's."""
     p = torch.tensor([0.25, 0.25, 0.5]).double().expand(4, 1, 3)
     q = torch.tensor([0.5, 0.25, 0.25]).double().expand(4, 1, 3)
-    sums = {name: Sum() for name in DIRECTIONS}
-    _add(sums, p, q, torch.ones(4, 1, dtype=torch.bool), torch.tensor([[0], [1], [2], [2]]))
+    sums = summed(p, q, True, torch.tensor([[0], [1], [2], [2]]))
     assert all(one.total == pytest.approx(0, abs=1e-12) for one in sums.values())
     # 1[p < q] is a coin of 1/4; log q/p is log 2 times +1, 0, -1; log p is log 2 times -2, -2, -1;
     # the order is 1/8, 3/8, 3/4
@@ -37,8 +43,7 @@ def test_pairs_are_of_tokens_that_follow_each_other():
     """p = (1/4, 3/4), q = (1/2, 1/2): d is 3/4 after token 0 and -1/4 after token 1."""
     p = torch.tensor([0.25, 0.75]).double().expand(1, 3, 2)
     q = torch.tensor([0.5, 0.5]).double().expand(1, 3, 2)
-    sums = {name: Sum() for name in DIRECTIONS}
-    _add(sums, p, q, torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0, 0, 1]]))
+    sums = summed(p, q, True, torch.tensor([[0, 0, 1]]))
     assert sums["p < q"].total == pytest.approx(3 / 4 + 3 / 4 - 1 / 4)
     assert sums["pairs"].total == pytest.approx(9 / 16 - 3 / 16)
     assert sums["pairs"].variance == pytest.approx((9 / 16 + 9 / 16) * 3 / 16)
@@ -63,8 +68,7 @@ def test_one_rare_large_step_among_small_ones_is_no_false_alarm():
     p = torch.tensor([0.49, 0.51 - 1e-7, 1e-7]).double().expand(128, 24, 3)
     y = torch.arange(128 * 24).view(128, 24) % 2
     y[5, 7] = 2
-    sums = {name: Sum() for name in DIRECTIONS}
-    _add(sums, p, p, torch.zeros(128, 24, dtype=torch.bool), y)
+    sums = summed(p, p, False, y)
     assert sums["log p"].approximate < 1e-6
     assert sums["log p"].pvalue > 3e-4
 
@@ -82,9 +86,8 @@ def test_a_peaked_target_gives_no_false_alarms():
         y[:, t + 1] = torch.multinomial(p[y[:, t]], 1, generator=generator)[:, 0]
     small = 0
     for run in y.view(runs, texts, length + 1):
-        sums = {name: Sum() for name in DIRECTIONS}
         before, after = run[:, :-1], run[:, 1:]
-        _add(sums, p[before], q[before], torch.ones(texts, length, dtype=torch.bool), after)
+        sums = summed(p[before], q[before], True, after)
         small += min(5 * one.pvalue for one in sums.values()) < 1e-3
     assert small <= 2  # .4 expected
 

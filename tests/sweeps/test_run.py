@@ -168,10 +168,8 @@ AXES = {"gamma": [1, 2, 3], "temperature": [0.0, 1.0], **SHORT}
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
     """Checks that the same was decoded, and that the other has no times."""
     columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
-    pd.testing.assert_frame_equal(
-        one[columns].sort_values(columns).reset_index(drop=True),
-        other[columns].sort_values(columns).reset_index(drop=True),
-    )
+    runs = (each[columns].sort_values(columns, ignore_index=True) for each in (one, other))
+    pd.testing.assert_frame_equal(*runs)
     assert other.seconds.isna().all()
 
 

@@ -82,10 +82,10 @@ def tune(
         progress: called with (fraction done, text).
         command: the command line, for the file.
     Returns:
-        A dict: command and commit; arguments (also models, device and versions); calibrated, a
-        :class:`CostModel` for every drafter; rows, one a setting, with its tau, tokens/s over plain
-        decoding's by this engine (``measured``) and ``speedup`` over the fastest plain decoding, as
-        :func:`specwb.compare` has it, also ``nodes`` and the ``tau_predicted`` of a best tree;
+        A dict: command and commit; arguments (also models, device and versions); calibrated, the
+        :class:`CostModel` of the draft model; rows, one a setting, with its tau, tokens/s over
+        plain decoding's by this engine (``measured``) and ``speedup`` over the fastest plain
+        decoding, as :func:`specwb.compare` has it, also ``nodes`` and the ``tau_predicted`` of a best tree;
         left_out, methods and why; interrupted, reference, machine and prompts, as of compare; best,
         the fastest setting.
     Raises:
@@ -144,7 +144,6 @@ def tune(
             "questions": [question.question_id for question in questions],
         },
         "calibrated": asdict(replace(pair, chain=models.pop("sps", pair).tree)),
-        "calibrated_heads": {kind: asdict(model) for kind, model in models.items()},
         "rows": rows,
         "left_out": left_out,
         "interrupted": False,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import isnan
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -152,14 +151,9 @@ def _seen(
     return interval(*mean_and_error(values), len(values)) if values else None
 
 
-@lru_cache(maxsize=64)
-def _quantile(freedom: int) -> float:
-    return float(stats.t.ppf(0.975, freedom))
-
-
 def interval(value: float, error: float | None, count: int) -> Seen:
     """Give a mean of so many values its interval: Student's, from its standard error."""
     if error is None or isnan(error) or count < 2:
         return Seen(value)
-    half = _quantile(count - 1) * error
+    half = float(stats.t.ppf(0.975, count - 1)) * error
     return Seen(value, value - half, value + half)

@@ -18,7 +18,7 @@ from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
 from specwb.lab.bench.measure import Job, Run, measure
 from specwb.lab.bench.statistics import mean_and_error
-from specwb.lab.papers.figures import PARTS, figure
+from specwb.lab.papers.figures import figure
 from specwb.lab.papers.paper import CELL
 from specwb.lab.papers.store import Store
 from specwb.models.questions import Question, interleave
@@ -205,61 +205,34 @@ def shape(method: Method) -> dict[str, Any]:
     return {"nodes": limits.nodes, "depth": limits.depth, "chain": limits.children <= 1}
 
 
-def by_domain(values: Sequence[float], domains: Sequence[str]) -> dict[str, float]:
-    """Compute the mean over the prompts of each domain."""
-    groups: dict[str, list[float]] = {domain: [] for domain in domains}
-    for value, domain in zip(values, domains, strict=False):
-        groups[domain].append(value)
-    return {domain: round(fmean(group), 4) for domain, group in groups.items() if group}
-
-
 def row(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Compute one cell's figures from its record: a row of the results.
 
     Returns:
-        Means over prompts, with a standard error ``NAME_error`` (that of accepted is tau's), by
-        domain, and ``by_depth``, [accepted, tested] at depths 1, 2, .. of chains. Where fewer
-        prompts were timed than counted, ``timed`` is their number.
+        Means over prompts, of tau with its standard error ``tau_error``, and of accepted
+        ``by_domain``; None of what was not measured.
     """
     cells, domains, cell = document["cells"], document.get("domains", []), Cell.read(name)
-    figures = {
-        what: figure(cells, name, what)
-        for what in ("tau", "accepted", "drafted", "depth_fraction", "ms", "speedup", *PARTS)
-    }
-    tau, ms, entry = fmean(figures["tau"]), figures["ms"], cells[name]
-    drawn = document.get("shapes", {}).get(name, {})
-    steps = [  # (accepted, drafted) of every step
-        step
-        for accepted, drafted in zip(entry["accepted"], entry.get("drafted", []), strict=False)
-        for step in zip(accepted, drafted, strict=True)
-    ]
-    depth = max((drafted for _, drafted in steps), default=0) if drawn.get("chain") else 0
-    out = {
+    taus, accepted, ms, speedup = (
+        figure(cells, name, what) for what in ("tau", "accepted", "ms", "speedup")
+    )
+    by_domain: dict[str, list[float]] = {}
+    for domain, value in zip(domains, accepted, strict=False):
+        by_domain.setdefault(domain, []).append(value)
+    tau = fmean(taus)
+    return {
         "cell": name,
         "spec": cell.spec,
-        "variant": cell.head,
         "temperature": cell.temperature,
-        **drawn,
-        "prompts": len(figures["tau"]),
+        **document.get("shapes", {}).get(name, {}),
+        "prompts": len(taus),
         "tau": round(tau, 4),
         "accepted": round(tau - 1, 4),
-        "by_domain": by_domain(figures["accepted"], domains),
-        "speedup_by_domain": by_domain(figures["speedup"], domains),
-        "by_depth": [
-            [sum(a >= d for a, _ in steps), sum(a >= d - 1 and n >= d for a, n in steps)]
-            for d in range(1, depth + 1)
-        ],
+        "by_domain": {domain: round(fmean(x), 4) for domain, x in by_domain.items()},
         "ms_per_round": round(fmean(ms), 4) if ms else None,
-        "parts": {part: round(fmean(figures[part]), 4) for part in PARTS if figures[part]},
+        "speedup": round(fmean(speedup), 4) if speedup else None,
+        "tau_error": round(mean_and_error(taus)[1], 4) if len(taus) > 1 else None,
     }
-    if len(ms) < len(figures["tau"]):
-        out["timed"] = len(ms)
-    for what in ("drafted", "depth_fraction", "speedup"):
-        out[what] = round(fmean(figures[what]), 4) if figures[what] else None
-    for what in ("tau", "drafted", "speedup"):
-        values = figures[what]
-        out[f"{what}_error"] = round(mean_and_error(values)[1], 4) if len(values) > 1 else None
-    return out
 
 
 def rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:

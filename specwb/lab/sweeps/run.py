@@ -215,7 +215,6 @@ def _decoded(
             "domain": one.domain,
             "tokens": run.written,
             "accepted": run.accepted[0],
-            "tested": run.tested[0],
             "drafted": sum(run.drafted[0]),
             "disturbed": watch is not None and watch.slow(run.probe),
             "text": digest(run.tokens[0]),
