@@ -321,11 +321,8 @@ def test_a_template_writes_its_own_special_tokens(tokenizer):
     assert tokenizer.decode(ids) == "<|user|>hello<|assistant|>"
 
 
-@pytest.mark.parametrize("name", OFFICIAL[:1])
-def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(
-    monkeypatch, capfd, tmp_path, name
-):
-    pooch = pytest.importorskip("pooch")
+def test_an_official_set_that_cannot_be_had_is_one_line_and_exit_2(monkeypatch, capfd, tmp_path):
+    name, pooch = OFFICIAL[0], pytest.importorskip("pooch")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{s.getsockname()[1]}/{name}.jsonl"

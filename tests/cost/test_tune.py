@@ -199,16 +199,3 @@ def test_command_line(call, pair, monkeypatch, tmp_path):
         assert rows[spec]["speedup"] == frame.loc[key, "speedup"]
     assert {"eagle", "kangaroo", "easyspec"} <= set(saved["left_out"])
     assert CostModel.from_json(saved["calibrated"]).chain
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--out", "/does/not/exist/out.json"], "--out"),
-        (["--temperature", "-1"], "temperature must be >= 0"),
-    ],
-)
-def test_command_line_refuses(refused, monkeypatch, arguments, message):
-    some = SimpleNamespace(name="x", device=SimpleNamespace(type="cpu"), context=512)
-    monkeypatch.setattr(specwb, "load", lambda name, **options: some)
-    assert message in refused("tune", *arguments)

@@ -91,12 +91,3 @@ def test_shipped_turns_by_hand(study):
     ):
         with pytest.raises(ValueError, match=message):
             shipped_turns(*place)
-
-
-def test_a_shipped_one():
-    turns = shipped_turns("diffuspec", "T=0 pld", 24)
-    assert turns
-    # prompt lookup has steps that draft nothing, and vLLM does not count them
-    assert CONVENTIONS["mean_acceptance_length"].compute(turns) > CONVENTIONS[
-        "mean_accept_length"
-    ].compute(turns)

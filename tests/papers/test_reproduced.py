@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import tiny
 
-import specwb
 from specwb.core.options import MethodError
 from specwb.lab.bench.store import StoreError
 from specwb.lab.papers import paper as papers
@@ -137,15 +136,3 @@ def test_the_command_measures_cells_and_what_is_beside_them(
     before = document["cells"]
     assert call("reproduce", name, "--out", "r.json")[0] == 0
     assert json.loads((tmp_path / "r.json").read_text())["cells"] == before
-
-
-def test_steps_are_those_of_the_engine(models):
-    cell = run.grid.Cell.read("T=1 mcsd:tree=2-2-1,draw=with")
-    method = models.method(cell)
-    job = run.grid.Job("x", method, [[5, 6]], 200, specwb.Sampling(1.0), [3])
-    ((_, measured),) = run.grid.measure(models.target, [job], steps=6, timed=False)
-    steps = specwb.rounds(
-        models.target, [[5, 6]], method, temperature=1.0, max_new_tokens=200, seed=[3], eos=()
-    )
-    wanted = [int(step.verdict.accepted) for step, _ in zip(steps, range(6))]
-    assert record(measured, method)["accepted"] == wanted

@@ -85,9 +85,9 @@ def tune(
         A dict: command and commit; arguments (also models, device and versions); calibrated, the
         :class:`CostModel` of the draft model; rows, one a setting, with its tau, tokens/s over
         plain decoding's by this engine (``measured``) and ``speedup`` over the fastest plain
-        decoding, as :func:`specwb.compare` has it, also ``nodes`` and the ``tau_predicted`` of a best tree;
-        left_out, methods and why; interrupted, reference, machine and prompts, as of compare; best,
-        the fastest setting.
+        decoding, as :func:`specwb.compare` has it, also ``nodes`` and the ``tau_predicted`` of a
+        best tree; left_out, methods and why; interrupted, reference, machine and prompts, as of
+        compare; best, the fastest setting.
     Raises:
         ValueError: nodes < 2, there are too few questions, the file cannot be written, or as
             :func:`specwb.compare`.
