@@ -307,7 +307,7 @@ class _Family:
                 # the target meets its full context in the last tenth; the tokens a step stay the
                 # same
                 step_rows, step_length = max(1, rows * length // CONTEXT), CONTEXT
-            ids = self.data.batch(seed, step, step_rows, step_length, self.mixture)
+            ids, _ = self.data.batch(seed, step, step_rows, step_length, self.mixture)
             if own_text is not None and step >= distil_from:
                 count = step_rows // 2
                 generator = np.random.Generator(np.random.Philox(key=[seed + 1, step]))
@@ -396,7 +396,7 @@ def _held_out_loss(
     length: int = 256,
 ) -> float:
     """Returns the cross-entropy on held-out text, in nats a token."""
-    batch = torch.from_numpy(data.windows(domain, rows, length)).to(device)
+    batch = torch.from_numpy(data.windows(domain, rows, length)[0]).to(device)
     with autocast(device):
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     return float(F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()))
@@ -408,7 +408,7 @@ def agreement(
 ) -> dict[str, float]:
     """The acceptance per token on held-out text: ``greedy`` is how often the best tokens are equal,
     ``sampled`` the mean of sum min(p, q) at T = 1."""
-    ids = torch.from_numpy(data.windows(domain, 16, 256)).to(device)
+    ids = torch.from_numpy(data.windows(domain, 16, 256)[0]).to(device)
     p = target(input_ids=ids, use_cache=False).logits.float().softmax(-1)
     q = draft(input_ids=ids, use_cache=False).logits.float().softmax(-1)
     greedy = (p.argmax(-1) == q.argmax(-1)).float().mean()

@@ -112,7 +112,7 @@ def cure_loss(
     on_text, on_own = compiled(ordinary, steps), compiled(own_text, steps)
 
     def loss(step: int, part: int = 0) -> Tensor:
-        ids = data.batch(seed, step, rows, length, mixture)
+        ids, _ = data.batch(seed, step, rows, length, mixture)
         own = _written(target, data, mixture, settings, seed, step, folder)
         read, *wrote = (
             torch.from_numpy(x).to(target.device)
@@ -142,7 +142,7 @@ def _written(
     path = folder / f"{step - turn:06}.npy"
     if not path.exists():
         rows = settings["own"] * settings["renew"]
-        prompts = data.batch(seed + 1_000_000, step - turn, rows, PROMPT - 1, mixture)
+        prompts, _ = data.batch(seed + 1_000_000, step - turn, rows, PROMPT - 1, mixture)
         written = _continued(target, prompts, settings["length"] + 1 - PROMPT)
         written = written.astype(token_dtype(target.vocabulary))
         save_rows(written, path)
@@ -161,7 +161,7 @@ def _continued(target: Target, prompts: np.ndarray, tokens: int) -> np.ndarray:
 def loop_shares(target: Target, data: Corpus, rows: int = 32) -> dict[str, float]:
     """By domain the share of greedy continuations of held-out text that loop."""
     return {
-        domain: prompt_loops(target, data.windows(domain, rows, PROMPT - 1).tolist())
+        domain: prompt_loops(target, data.windows(domain, rows, PROMPT - 1)[0].tolist())
         for domain in data.held_out
     }
 

@@ -67,12 +67,6 @@ class Corpus:
 
     def batch(
         self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
-    ) -> np.ndarray:
-        """The rows of :meth:`batch_counted`."""
-        return self.batch_counted(seed, step, rows, length, mixture)[0]
-
-    def batch_counted(
-        self, seed: int, step: int, rows: int, length: int, mixture: dict[str, float]
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows ``[rows, length + 1]`` from random places of the training text, by ``mixture`` (the
         probability of each domain), and which tokens count, None for all.
@@ -92,13 +86,7 @@ class Corpus:
                 counted[row] = self.counted[domain][start : start + length + 1]
         return ids, counted
 
-    def windows(self, domain: str, rows: int, length: int) -> np.ndarray:
-        """The rows of :meth:`windows_counted`."""
-        return self.windows_counted(domain, rows, length)[0]
-
-    def windows_counted(
-        self, domain: str, rows: int, length: int
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def windows(self, domain: str, rows: int, length: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Evenly spaced windows ``[rows, length + 1]`` of a domain's held-out text, and which
         tokens count, None for all."""
         stream = self.held_out[domain]

@@ -56,7 +56,7 @@ def generated_text(
     plain = method("ar", target)  # one for all blocks: it keeps its graphs
 
     def write(block: int) -> None:
-        prompts = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
+        prompts, _ = data.batch(seed + 1_000_000, block, ROWS, PROMPT - 1, mixture)
         output = decode(
             target,
             prompts.tolist(),

@@ -66,7 +66,7 @@ class Learner:
         """A step's rows ``[rows, length + 1]``, and which of their tokens count, None for all."""
         batch = self.settings.batch
         size = batch.rows, batch.length, self.mixture
-        ids, counted = self.data.batch_counted(self.seed + 2, step, *size)
+        ids, counted = self.data.batch(self.seed + 2, step, *size)
         if self.own_text is not None:
             count = batch.rows - batch.rows // 4
             generator = np.random.Generator(np.random.Philox(key=[self.seed + 3, step]))
@@ -310,7 +310,7 @@ def _check_batches(data: Corpus, batch: Batch) -> None:
 
 def _windows(data: Corpus, domain: str, batch: Batch) -> tuple[np.ndarray, np.ndarray | None]:
     """The held-out text that is measured, and which of its tokens count."""
-    return data.windows_counted(domain, WINDOWS, min(batch.length, LONGEST))
+    return data.windows(domain, WINDOWS, min(batch.length, LONGEST))
 
 
 def is_finished(out: Path, identity: str, store: str = "fp16") -> bool:

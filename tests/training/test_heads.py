@@ -128,7 +128,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     known = {"vocabulary": 40} if kind == "eagle3" else {}
     recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, **known})
     torch.manual_seed(3)
-    windows = torch.from_numpy(data.windows("text", 8, 32)[:, :-1])
+    windows = torch.from_numpy(data.windows("text", 8, 32)[0][:, :-1])
     before = measure(recipe, recipe.make(data, {"text": 1.0}), windows)
     after = card["held_out"]["text"]
     for depth in range(2):  # both were trained
@@ -203,7 +203,7 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind, setting
     """Counts by position and depth, each drafted path computed from nothing."""
     monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
     recipe, head = some_head(kind, target, data, settings)
-    windows = torch.from_numpy(data.windows("text", 2, 12)[:, :-1])
+    windows = torch.from_numpy(data.windows("text", 2, 12)[0][:, :-1])
     outputs = target_outputs(target, windows, head.features)
     assert outputs.logits.shape == (2, 12, V)
     measurements = measure(recipe, head, windows)
@@ -244,7 +244,7 @@ def test_a_card_counts_what_an_assistant_says(tmp_path, target, data, monkeypatc
     talks.held_out_counted = {"text": said}
     card = card_of(trained("medusa", tmp_path / "h", {"heads": 2}, target, talks, steps=2))
     assert card["held_out_of"] == "held-out answers of conversations, corpus.txt"
-    head, windows = load_medusa(tmp_path / "h", target), talks.windows("text", 8, 32)
+    head, windows = load_medusa(tmp_path / "h", target), talks.windows("text", 8, 32)[0]
     outputs = target_outputs(target, torch.from_numpy(windows[:, :-1]), head.features)
     for depth, ranks in enumerate(card["held_out"]["text"]["rank"]):
         hits = [

@@ -47,7 +47,7 @@ def test_what_is_held_is_the_distribution_before(tmp_path):
         settings = {**SETTINGS, "hold": hold}
         loss = loops.cure_loss(loops.Target(model), model, text, MIXTURE, settings, 0, tmp_path)
         costs.append(loss(0).item())
-    ids = torch.from_numpy(text.batch(0, 0, 4, 60, MIXTURE))
+    ids = torch.from_numpy(text.batch(0, 0, 4, 60, MIXTURE)[0])
     with torch.no_grad():
         logits = model(ids[:, :-1]).logits
     entropy = torch.distributions.Categorical(logits=logits).entropy().mean()

@@ -53,7 +53,7 @@ def test_a_file_of_conversations(tmp_path, tokenizer):
     path.write_text("\n".join(map(json.dumps, [*lines, {"text": "w1 w2"}, *lines])))
     data = from_file(path, tokenizer)
     assert len(data.train["text"]) == len(data.counted["text"]) == 16 * 6 + 2 - 6
-    ids, counted = data.batch_counted(0, 0, 3, 12, {"text": 1.0})
+    ids, counted = data.batch(0, 0, 3, 12, {"text": 1.0})
     assert ids.shape == counted.shape == (3, 13)
     stream = data.train["text"].tolist()
     for row, mask in zip(ids.tolist(), counted, strict=True):
@@ -107,9 +107,9 @@ def test_what_cannot_be_read_is_named(tmp_path, tokenizer, line, template, messa
 def test_rows_are_of_the_mixture_and_windows_of_the_held_out_text():
     streams = {"a": np.zeros(50, np.uint16), "b": np.ones(500, np.uint16)}
     text = Corpus(streams, {"a": np.arange(100, 130)}, [], "")
-    rows = text.batch(0, 0, 1000, 8, {"a": 0.75, "b": 0.25})
+    rows, _ = text.batch(0, 0, 1000, 8, {"a": 0.75, "b": 0.25})
     assert rows.mean() == pytest.approx(0.25, abs=0.05)
-    windows = text.windows("a", 3, 9)
+    windows, _ = text.windows("a", 3, 9)
     assert windows[:, 0].tolist() == [100, 109, 119]
     assert windows[1].tolist() == list(range(109, 119))
 
@@ -134,8 +134,7 @@ def test_windows_say_which_tokens_are_an_assistants(tmp_path, tokenizer):
     lines = [json.dumps({"messages": chat("w1 w2 w3", said, "w4", said)}) for _ in range(5)]
     (tmp_path / "c.jsonl").write_text("\n".join(lines))
     data = from_file(tmp_path / "c.jsonl", tokenizer)
-    windows, counted = data.windows_counted("text", 3, 5)
-    assert np.array_equal(windows, data.windows("text", 3, 5))
+    windows, counted = data.windows("text", 3, 5)
     assert counted.shape == windows.shape == (3, 6)
     is_said = np.isin(windows, tokenizer.encode(f"{said} end", add_special_tokens=False))
     assert np.array_equal(counted, is_said)
