@@ -28,13 +28,22 @@ def test_a_trace_plays_without_a_target():
         specwb.microscope(trace, "w1")
 
 
-def test_the_page_asks_for_another_recording():
-    shown = specwb.microscope(target(), "w1 w2", "pld", max_new_tokens=6)
+@pytest.fixture
+def shown() -> Microscope:
+    return specwb.microscope(target(), "w1 w2", "pld", max_new_tokens=4)
+
+
+def ask(shown: Microscope, **settings) -> None:
+    """Record as the page asks for it."""
+    settings = {"method": "pld", "prompt": "w3", "max_new_tokens": 4, **settings}
+    shown._asked(shown, {"kind": "record", "settings": settings}, None)
+
+
+def test_the_page_asks_for_another_recording(shown):
     assert shown.live["settings"]["method"] == "pld"
     assert "".join(text for one in shown.traces[0]["rounds"] for _, text in one["text"])
     before = shown.serial
-    settings = {"method": "ar", "prompt": "w3", "max_new_tokens": 4, "temperature": 1, "seed": 2}
-    shown._asked(shown, {"kind": "record", "settings": settings}, None)
+    ask(shown, method="ar", temperature=1, seed=2)
     assert shown.serial == before + 1
     assert (shown.note, len(shown.traces), len(shown.traces[0]["tokens"])) == ("", 1, 4)
     direct = specwb.decode(shown._target, "w3", "ar", max_new_tokens=4, temperature=1.0, seed=2)
@@ -48,11 +57,9 @@ def test_the_page_asks_for_another_recording():
      ({"options": "tree=x"}, "pld has no option 'tree'"), ({"prompt": ""}, "prompt"),
      ({"seed": "many"}, "many")],
 )  # fmt: skip
-def test_what_cannot_be_recorded_is_said(change, words):
-    shown = specwb.microscope(target(), "w1 w2", "pld", max_new_tokens=4)
+def test_what_cannot_be_recorded_is_said(shown, change, words):
     played = shown.traces
-    settings = {"method": "pld", "prompt": "w3", "max_new_tokens": 4, **change}
-    shown._asked(shown, {"kind": "record", "settings": settings}, None)
+    ask(shown, **change)
     assert shown.note.startswith("Not recorded: ")
     assert words in shown.note
     assert shown.traces == played

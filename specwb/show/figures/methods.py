@@ -48,25 +48,23 @@ def comparison(frame: pd.DataFrame) -> go.Figure:
     return draw(panel.rule(x=1), 140 + 44 * max(1, len(names)))
 
 
-def tried(
-    taus: Mapping[str, Sequence[float]], speeds: Mapping[str, Sequence[float]], xaxis: str
-) -> go.Figure:
-    """Settings that were tried, the last one on top: tokens per step (left) and speedup (right,
-    where there is one), each with the ends of its interval; a dashed line is plain decoding.
+def tried(taus: Mapping[str, Sequence[float]], speeds: Mapping[str, Sequence[float]]) -> go.Figure:
+    """Settings that were tried, the last one on top: tokens per step (left) and measured speedup
+    (right), each with the ends of its interval; a dashed line is plain decoding.
 
     Args:
         taus, speeds: settings -> value and the ends of its interval.
-        xaxis: title of the speedups.
     """
     names = list(reversed(list(taus)))
     lines = {name: wrap(name.replace(",", ", "), 30) for name in names}
     rows = {name: "<br>".join(part.replace(", ", ",") for part in lines[name]) for name in names}
     left, right = Panel("", y=BY_NAME), Panel("", y={**BY_NAME, "showticklabels": False})
-    for panel, values, title in ((left, taus, "tau, tokens per step"), (right, speeds, xaxis)):
+    titles = "tau, tokens per step", "speedup (measured)"
+    for panel, values, title in zip((left, right), (taus, speeds), titles, strict=True):
         panel.x = axis(title, 0, 1.08 * max([1.0, *(v[2] for v in values.values())]))
         panel.y |= {"categoryorder": "array", "categoryarray": list(rows.values())}
         panel.rule(x=1, look=(OTHER, "dash", 2))
-        for name in (name for name in names if name in values):
+        for name in names:
             middle, low, high = values[name]
             look = (FIRST, "", "circle") if name == names[0] else (OTHER, "", "circle-open")
             ends = whiskers([middle], [low], [high])

@@ -3,4 +3,4 @@ plays it in notebooks, in reports and on pages of its own (docs/trace.md)."""
 
 from specwb.show.scope.pages import module, page, section
 from specwb.show.scope.recorder import record
-from specwb.show.scope.trace import FORMAT, VERSION, TraceError, checked, in_words, schema
+from specwb.show.scope.trace import TraceError, checked, in_words, schema

@@ -161,7 +161,7 @@ class Dials(Explorer):
             f"{name}{lossy}: tau {{:.2f}} ({{:.2f}} to {{:.2f}}) tokens per step, "
             f"{self.target.name} on {len(self.rows)} texts. Measured speedup in the figure."
         )
-        return line.format(*self.tau), figures.tried(taus, speedups, "speedup (measured)")
+        return line.format(*self.tau), figures.tried(taus, speedups)
 
     def _counted(self, built: Method, settings: dict[str, Any]) -> np.ndarray:
         """Decode the texts, and return the steps and seconds of each ``[texts, 2]``."""
