@@ -259,13 +259,19 @@ def draw(
         vertical_spacing=gaps[1],
     )
     drawn.update_annotations(font_size=13)
+    shapes = []
     for row, col, panel in places:
         drawn.add_traces(panel.traces, row, col)
+        axes = drawn.get_subplot(row, col)
         for shape in panel.shapes:
-            drawn.add_shape(shape, row=row, col=col)
+            for name, of in (("x", axes.xaxis), ("y", axes.yaxis)):
+                ref, own = f"{name}ref", of.plotly_name.replace("axis", "")
+                shape = {**shape, ref: shape.get(ref, name).replace(name, own)}
+            shapes.append(shape)
         for note in panel.notes:
             drawn.add_annotation(note, row=row, col=col)
         x, y = (axis(a) if isinstance(a, str) else a for a in (panel.x, panel.y))
         drawn.update_xaxes(x, row=row, col=col)
         drawn.update_yaxes(y, row=row, col=col)
+    drawn.layout.shapes = shapes  # at once: add_shape checks all that there are, each time
     return drawn
