@@ -150,9 +150,8 @@ class FalconDrafter(EagleDrafter):
         mask = None if self.k == 1 else sight_mask(self.ends[:, :m], m, self.stack.dtype)
         place = Place(positions, positions, m, mask, causal=self.k == 1)
         embedded = self.embed(state.tokens[:, 1 : m + 1]).to(state.features.dtype)
-        is_recurrent = self.head.state_width > 0
-        x, states = self.head.along(embedded, state.features[:, :m], is_recurrent)
-        if is_recurrent:
+        x, states = self.head.along(embedded, state.features[:, :m], True)
+        if states is not None:
             self.states[:, :m] = states
         self.stack.run(x, place, self.cache, attended=x)
 
