@@ -6,7 +6,7 @@ It begins with benchmarks/preflight.py: what is in the way is said in one line, 
 values are compared with the CPU's before anything long begins. Results go to
 benchmarks/results/<device>.json. Each part's are written as soon as it is done, so that an
 interrupted run, or one of which a later part fails, keeps the others. Of the benchmarks only those
-are left out that measure the CPU: models, search, sizes, trees.
+are left out that measure the CPU: floor, models, search, trees.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/models.py [--sizes 9,100] [--long 32768] [--out FILE]
 
-On random Llamas (benchmarks/sizes.py), float32, batch 1; whatever is compared takes turns:
+On random Llamas (benchmarks/floor.py), float32, batch 1; whatever is compared takes turns:
 
 1. ways: plain decoding by the fast way and by the generic one, which calls the library's own
    forward, over the library's ``generate``;

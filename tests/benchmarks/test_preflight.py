@@ -83,7 +83,7 @@ def test_every_benchmark_is_a_part_or_measures_the_cpu():
     folder = Path(gpu.__file__).parent
     files = {file.stem for file in folder.glob("*.py")} - {"gpu", "preflight"}
     parts = {word.removesuffix(".py") for words in gpu.PARTS.values() for word in words}
-    assert files - parts == {"models", "paths", "search", "sizes", "trees"}
+    assert files - parts == {"floor", "models", "paths", "search", "trees"}
 
 
 def test_bfloat16_where_there_is_none_is_refused_when_a_model_is_loaded(device):

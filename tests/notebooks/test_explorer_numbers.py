@@ -351,7 +351,7 @@ def test_a_round_on_devices_takes_what_the_closed_form_says(n, width, devices, e
         (lambda: widgets.LatticeExplorer(tiny.target(), [], proxy()), "no place"),
         (lambda: widgets.LengthExplorer(replay(6), top=600), "got 600"),
         (lambda: widgets.DevicesExplorer({}, 8), "nothing to choose width from"),
-        (lambda: widgets.BlockDesigner({"falcon": (2, {})}), "the card has none"),
+        (lambda: widgets.BlockDesigner({"falcon": (2, {})}), "the card has no accuracies by rank"),
     ],
 )
 def test_data_that_cannot_be_shown(call, message):

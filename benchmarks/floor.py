@@ -1,6 +1,6 @@
-"""The engine on random Llamas of several sizes, and on a model of yours.
+"""How far the engine is from reading the weights once: on random Llamas, or a model of yours.
 
-    python benchmarks/sizes.py [--sizes 9 100 135 410] [--dtypes float32 bfloat16]
+    python benchmarks/floor.py [--sizes 9 100 135 410] [--dtypes float32 bfloat16]
         [--target FOLDER] [--out FILE]
 
 135 has the shape of SmolLM2-135M. For each size and number type, batch 1, a text of 64 tokens, all
@@ -10,7 +10,9 @@ in one run and taking turns:
    read floor over it: the time in which ``torch.sum`` reads as many bytes of float32 as the weights
    have, over that of a token. 1 would be a token in the time of reading the weights once. A token
    is what 40 tokens take beyond 8, so that neither has the prompt in it;
-2. one forward over a draft of 2, 5, 9 and 17 tokens over one of 1 token.
+2. one forward over a draft of 2, 5, 9 and 17 tokens over one of 1 token;
+3. the same forwards by torch's operators in the place of the compiled pass, over ours. A step of
+   ``torch.compile`` is not measured: its code is for one number of tokens and one context length.
 
 It prints medians of turns and, behind each ratio, that of the fastest turns. A model whose share of
 the floor is above 1, or one of whose forwards takes 1.3 times as long as a whole token, was
@@ -26,6 +28,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 import transformers
@@ -34,6 +37,7 @@ import specwb
 from specwb.core.flow import State, chain
 from specwb.core.probability import Sampling
 from specwb.lab.bench.conditions import describe_device
+from specwb.models import products
 
 # millions of parameters: layers, hidden, intermediate, heads, key/value heads, vocabulary
 SHAPES = {
@@ -90,6 +94,16 @@ def scoring(target: specwb.Target, state: State, n: int) -> Callable[[], object]
     return call
 
 
+def by_torch(call: Callable[[], object]) -> Callable[[], object]:
+    """Returns a call without the compiled pass."""
+
+    def run():
+        with mock.patch.object(products, "compiled_pass", return_value=None):
+            call()
+
+    return run
+
+
 def measure(target: specwb.Target, turns: int) -> dict:
     """Measures one model."""
     generator = torch.Generator().manual_seed(1)
@@ -122,6 +136,8 @@ def measure(target: specwb.Target, turns: int) -> dict:
         forwards = {str(n): scoring(target, state, n) for n in CHAINS}
         read = {"read": lambda: [piece.sum() for piece in memory]}
         taken |= take_turns(forwards | read, 8 * turns)
+        torchs = {f"torch {n}": by_torch(call) for n, call in forwards.items()}
+        taken |= take_turns(torchs, 2 * turns)
     for name in ("library", "ours"):
         pairs = zip(taken[f"{name} {LONG}"], taken[f"{name} {SHORT}"], strict=True)
         taken[name] = [(long - short) / (LONG - SHORT) for long, short in pairs]
@@ -135,6 +151,9 @@ def measure(target: specwb.Target, turns: int) -> dict:
         "of_read_floor": [round(t["read"] / t["ours"], 2) for t in both],
         "forward_ms": {n: round(1e3 * both[0][n], 2) for n in (*map(str, CHAINS), "read")},
         "over_one": {n: [round(t[str(n)] / t["1"], 2) for t in both] for n in CHAINS[1:]},
+        "torch_over_ours": {
+            n: [round(t[f"torch {n}"] / t[str(n)], 2) for t in both] for n in CHAINS
+        },
     }
 
 
