@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 import torch
-from sizes import random_llama, take_turns
+from floor import random_llama, take_turns
 
 import specwb
 from specwb.lab.bench.conditions import describe_device

@@ -80,10 +80,10 @@ METHODS: dict[str, tuple[str, dict]] = {
 REPETITION = [5, 1, 4, 3, 3, 0, 4, 5, 1, 2, 5, 5, 4, 3, 2, 5]
 FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
     "pld": ("pld", {"gamma": 3, "ngram": 2}),
-    "lookahead": ("lookahead", {"window": 3, "level": 3, "guesses": 4}),
+    "lookahead": ("lookahead", {"window": 3, "level": 3, "guesses": 4, "prompt": True}),
     "lookahead, longer n-grams": (
         "lookahead",
-        {"window": 2, "level": 4, "guesses": 2},
+        {"window": 2, "level": 4, "guesses": 2, "prompt": True},
     ),
 }
 

@@ -106,7 +106,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": (3, 1, 1), "draw": "coupled"},
     ],
     "pld": [{"gamma": 4}],
-    "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2}],
+    "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
     "medusa": [{"tree": (4, 2, 1)}],
     "eagle": [
         {"tree": tiny.LOPSIDED},

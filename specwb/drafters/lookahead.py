@@ -102,8 +102,10 @@ class Lookahead(Drafter):
     host_reads = 1
     captured = True
 
-    def __init__(self, window: int = 7, level: int = 5, guesses: int = 7) -> None:
-        self.columns, self.level, self.guesses = window, level, guesses
+    def __init__(
+        self, window: int = 7, level: int = 5, guesses: int = 7, prompt: bool = False
+    ) -> None:
+        self.columns, self.level, self.guesses, self.prompt = window, level, guesses, prompt
         self.tree = lookahead_tree(window, level, guesses)
 
     def open(self, state: State, target: Target) -> None:
@@ -119,6 +121,13 @@ class Lookahead(Drafter):
         self.rounds = torch.zeros((), dtype=torch.long, device=device)
         sizes = (rows, target.vocabulary, self.guesses, length)
         self.pool = torch.full(sizes, -1, dtype=torch.int32, device=device)
+        if self.prompt and state.horizon >= self.level:
+            grams = state.tokens[:, : state.horizon].unfold(1, self.level, 1)
+            inside = (
+                torch.arange(grams.shape[1], device=device) <= state.start[:, None] - self.level
+            )
+            for some, ok in zip(grams.split(32, 1), inside.split(32, 1), strict=True):
+                remember(self.pool, some[:, :, 0], some[:, :, 1:], ok)
 
     def tensors(self) -> dict[str, Tensor]:
         window = {"row": self.row, "levels": self.levels, "rounds": self.rounds}
@@ -146,9 +155,25 @@ class Lookahead(Drafter):
         key = torch.cat([draft.tokens[:, :1], self.levels[:, 0, 1:]], 1)
         gram = levels.transpose(1, 2)
         ok = (self.rounds >= self.level - 2).expand(key.shape)
+        if self.prompt:
+            more = self._emitted(state, verdict)
+            key, gram, ok = (torch.cat(x, 1) for x in zip((key, gram, ok), more, strict=True))
         remember(self.pool, key, gram, ok)
         self.levels.copy_(levels)
         self.rounds.add_(1)
+
+    def _emitted(self, state: State, verdict: Verdict) -> tuple[Tensor, Tensor, Tensor]:
+        """The n-grams that end with a token of this step: keys ``[B,D+1]``, values
+        ``[B,D+1,N-1]``, and which of them lie
+        in the text."""
+        assert verdict.emitted is not None
+        first = state.length[:, None] - (self.level - 1)
+        last = torch.arange(self.level - 1, device=first.device)
+        before = state.tokens.gather(1, (first + last).clamp_min(0))
+        grams = torch.cat([before, verdict.emitted], 1).unfold(1, self.level, 1)
+        place = torch.arange(grams.shape[1], device=first.device)
+        ok = (place < verdict.count[:, None]) & (first + place >= 0)
+        return grams[:, :, 0], grams[:, :, 1:], ok
 
 
 @dataclass(frozen=True)
@@ -162,12 +187,15 @@ class Options:
     guesses: Annotated[
         int, Option("n-grams stored per token, and verified per step, at most", low=1, high=MOST)
     ] = 7
+    prompt: Annotated[
+        bool, Option("also collect the n-grams of the prompt and of the text so far")
+    ] = False
 
 
 def lookahead(target: Target, options: Options) -> Drafter:
     """Lookahead decoding: n-grams of ``level`` tokens from ``window`` columns, at most ``guesses``
     of them verified per step."""
-    return Lookahead(options.window, options.level, options.guesses)
+    return Lookahead(options.window, options.level, options.guesses, options.prompt)
 
 
 ENTRY = Entry(

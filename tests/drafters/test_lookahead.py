@@ -17,7 +17,7 @@ SIZES = [(7, 5, 7), (1, 3, 1), (3, 3, 2), (4, 6, 3), (2, 4, 0)]
 SPECS = [
     "lookahead",
     "lookahead:window=3,level=3,guesses=2",
-    "lookahead:window=5,level=4,guesses=3",
+    "lookahead:window=5,level=4,guesses=3,prompt=true",
 ]
 
 
@@ -119,6 +119,10 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
     levels: list[list[list[int]]] = []
     pools = [Pool(drafter.guesses) for _ in tiny.PROMPTS]
     texts = [list(prompt) for prompt in tiny.PROMPTS]
+    if drafter.prompt:
+        for row, text in enumerate(texts):
+            for i in range(len(text) - length):
+                pools[row].add(text[i], tuple(text[i + 1 : i + length + 1]))
     drafted = accepted = 0
     loop = specwb.rounds(
         target,
@@ -183,6 +187,8 @@ def test_rounds_are_those_of_a_plain_reimplementation(spec, temperature):
             accepted += max(count - 1, 0)
             for token in step.verdict.emitted[row, :count].tolist():
                 text.append(token)
+                if drafter.prompt and len(text) > length:
+                    pools[row].add(text[-length - 1], tuple(text[-length:]))
     assert drafted > 20
     assert accepted > 10
     for row, held in enumerate(Seen.opened[-1].pool.tolist()):
