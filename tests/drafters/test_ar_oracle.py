@@ -37,3 +37,45 @@ def test_plain_decoding_is_the_librarys_greedy_generation(kind):
         assert len(set(tokens)) > 3, "a text of one token would prove nothing"
     assert out.step_counts == [LENGTH] * 3
     assert out.mean_tokens_per_step == 1
+
+
+@every_kind
+def test_sampling_follows_the_librarys_probabilities(kind):
+    """T > 0: every token of a sampled text lies in the library's own filtered support, and is the
+    inverse CDF of its probabilities."""
+    from transformers import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    target = tiny.target(kind)
+    prompt = tiny.PROMPTS[2]
+    steps = list(
+        specwb.rounds(
+            target,
+            [prompt],
+            "ar",
+            max_new_tokens=20,
+            temperature=0.8,
+            top_k=7,
+            top_p=0.85,
+            seed=3,
+            trace=True,
+        )
+    )
+    text = steps[-1].state.tokens[0, : len(prompt) + 20].tolist()
+    logits = tiny.forward(target.model, text)
+    warp = LogitsProcessorList(
+        [TemperatureLogitsWarper(0.8), TopKLogitsWarper(7), TopPLogitsWarper(0.85)]
+    )
+    p = warp(torch.empty(0, dtype=torch.long), logits).softmax(-1)[len(prompt) - 1 : -1].double()
+    for i, step in enumerate(steps):
+        below = float(p[i, : text[len(prompt) + i]].sum())
+        assert p[i, text[len(prompt) + i]] > 0
+        assert (
+            below - 1e-4
+            <= float(step.bonus_uniform[0])
+            <= below + float(p[i, text[len(prompt) + i]]) + 1e-4
+        )
