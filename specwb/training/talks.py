@@ -311,8 +311,8 @@ def variety(requests: Sequence[str]) -> str:
     )
     if share > FEW and times > 1:
         said += (
-            f". That is little: no four words begin more than {FEW:.0%} of the requests that the "
-            "shipped heads were trained on, and a head learns the kinds that it has seen"
+            f". More than {FEW:.0%} is little variety: a head learns the kinds of requests that it "
+            "has seen"
         )
     return said
 

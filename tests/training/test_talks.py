@@ -106,7 +106,7 @@ def test_a_wrong_file_of_openings_is_refused_by_name(target, tmp_path, content, 
 
 def test_requests_that_are_alike_are_said():
     alike = ["Can you help me with this?"] * 2 + ["Can you help me please now"]
-    assert "100.0% with the most frequent ones, 'can you help me'. That is little" in (
+    assert "100.0% with the most frequent ones, 'can you help me'. More than 5% is little" in (
         talks.variety(alike)
     )
     varied = [f"word {i} and so on" for i in range(100)]
