@@ -19,13 +19,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import multiprocessing
+import sys
 import tempfile
 import tomllib
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from specwb.core.files import table
+from specwb.core.files import table, write
 from specwb.models.load import data_dir
 from specwb.training.reading import trained_on, training_text, turns
 from specwb.training.run import train_head
@@ -64,16 +66,19 @@ def train(given: argparse.Namespace, name: str, begin: Barrier | None = None) ->
         )
 
     if begin is not None:
-        settings["steps"] = PROBE
+        chosen = given.out / f"{name}.steps"  # an interrupted run goes on with as many
         try:
             begin.wait()
-            with tempfile.TemporaryDirectory() as scratch:
-                card = table(run(Path(scratch) / name) / "card.json")
+            if not chosen.exists():
+                settings["steps"] = PROBE
+                with tempfile.TemporaryDirectory() as scratch:
+                    card = table(run(Path(scratch) / name) / "card.json")
+                write(str(max(1, int(given.seconds / max(card["step_seconds"], 1e-4)))), chosen)
             begin.wait()
         except BaseException:
             begin.abort()  # the others would wait for this one
             raise
-        settings["steps"] = max(1, int(given.seconds / card["step_seconds"]))
+        settings["steps"] = int(chosen.read_text())
     run(given.out / name)
 
 
@@ -89,7 +94,12 @@ def main() -> None:
     add("--device", default="auto")
     add("--seconds", type=float, help="train all heads side by side, for about so long")
     given = parser.parse_args()
-    names = given.names or list(tomllib.loads(given.recipe.read_text())["heads"])
+    known = list(tomllib.loads(given.recipe.read_text())["heads"])
+    names = given.names or known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"{given.recipe} has no head {unknown[0]!r}; it has {', '.join(known)}")
+    if given.seconds is not None and not 0 < given.seconds < math.inf:
+        parser.error(f"--seconds must be above 0, got {given.seconds:g}")
     if given.seconds is None:
         for name in names:
             train(given, name)
@@ -101,6 +111,8 @@ def main() -> None:
             process.start()
         for process in processes:
             process.join()
+        if failed := [name for name, p in zip(names, processes, strict=True) if p.exitcode]:
+            sys.exit(f"not trained: {', '.join(failed)}; the same command goes on")
     content = "".join(f"{name}\n" for name in requests(given.corpus))
     (given.out / "requests.txt").write_text(content)
 

@@ -54,8 +54,8 @@ CACHED = 2**26
 """Bytes of float32 weights below which a processor's caches hold a model, which is never rounded
 unasked."""
 COMPILED = {"llama", "mistral", "qwen2", "qwen3"}
-"""Types of models that usually run through the compiled pass, for which bfloat16 is half as much to
-read, whether or not the processor has instructions for it."""
+"""Types of models that run through the compiled pass where they have no window: bfloat16 is half as
+much to read for it, whether or not the processor has instructions for it."""
 
 
 def load(
@@ -207,7 +207,9 @@ def _placed(
         kind = resolve_dtype(dtype, device)
         if dtype == "auto" and not (is_lab or ranks or "device_map" in library):
             fast = fast_bfloat16(device) or (
-                config.model_type in COMPILED and bool(compiled_pass())
+                config.model_type in COMPILED
+                and not getattr(config, "sliding_window", None)
+                and bool(compiled_pass())
             )
             kind = _cpu_dtype(tensors, card, fast, name)
     # a map is accelerate's to fill, and what fewer bits take is not known

@@ -176,16 +176,21 @@ def _sampled(
     end = tokenizer.encode(behind, add_special_tokens=False)[0]
     special = set(tokenizer.all_special_ids)
     begun = [(kind, opening) for kind, opening, is_whole in drawn if not is_whole]
-    written = decode(
-        target,
-        [tokenizer.encode(before + opening, add_special_tokens=False) for _, opening in begun],
-        plain,
-        max_new_tokens=QUESTION,
-        temperature=temperature,
-        top_p=TOP_P,
-        seed=list(range(seed, seed + len(begun))),
-        eos=[end, *target.ends],
-    ).tokens
+    # where all openings are whole there is nothing to write on
+    written = (
+        []
+        if not begun
+        else decode(
+            target,
+            [tokenizer.encode(before + opening, add_special_tokens=False) for _, opening in begun],
+            plain,
+            max_new_tokens=QUESTION,
+            temperature=temperature,
+            top_p=TOP_P,
+            seed=list(range(seed, seed + len(begun))),
+            eos=[end, *target.ends],
+        ).tokens
+    )
     requests: dict[str, str | None] = {o: kind for kind, o, is_whole in drawn if is_whole}
     for (kind, opening), row in zip(begun, written, strict=True):
         if row[-1] == end and not special & set(row[:-1]):
@@ -213,9 +218,12 @@ def write(
     they end. ``kinds`` is a file of :func:`openings`, default ``data/requests.toml``.
 
     Raises:
-        TrainingError: the tokenizer has no template to write in, or no requests come.
+        TrainingError: the tokenizer has no template to write in, no requests come, or both
+            ``given`` and ``kinds`` are named.
         DataError: ``kinds`` is no file of openings.
     """
+    if given is not None and kinds is not None:
+        raise TrainingError("requests are given or begin with openings: set requests or kinds")
     claim({"--out": (out, TALKS)})
     questions = [] if given is None else [q.turns[0] for q in load_prompts(given)]
     questions = list(dict.fromkeys(questions))

@@ -104,6 +104,18 @@ def test_a_wrong_file_of_openings_is_refused_by_name(target, tmp_path, content, 
         talks.write(target, tmp_path / "talks.jsonl", 10, kinds=file)
 
 
+def test_requests_are_given_or_begun(target, tmp_path):
+    with pytest.raises(TrainingError, match="set requests or kinds"):
+        talks.write(target, tmp_path / "a.jsonl", 10, given="chat", kinds=tmp_path / "k.toml")
+
+
+def test_openings_that_are_all_whole_need_no_writing(target, monkeypatch):
+    monkeypatch.setattr(talks, "PARAGRAPH", (6, 20))
+    texts, kinds = ["w20 w21 w22"], {"read": ["w6 {text}"]}
+    lines = talks.block(target, specwb.method("ar", target), 0, 0, (), 4, kinds, texts)
+    assert [line["messages"][0]["content"] for line in lines] == ["w6 w20 w21 w22"]
+
+
 def test_requests_that_are_alike_are_said():
     alike = ["Can you help me with this?"] * 2 + ["Can you help me please now"]
     assert "100.0% with the most frequent ones, 'can you help me'. More than 5% is little" in (
