@@ -100,7 +100,9 @@ def compare(
             batch=batch,
             seconds=seconds or None,
             seed=seed,
-            progress=partial(draw, view) if isinstance(view, Live) else view,
+            progress=partial(draw, view)
+            if isinstance(view, Live)
+            else lambda done, text, _: view(done, text),
         )
     for library, caption in report.CAPTIONS.items():
         if rows := report.cells(frame, library):

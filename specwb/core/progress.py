@@ -101,7 +101,7 @@ def progress(task: str, lasting: bool = False) -> Iterator[Callable[[float, str]
     share, doing = 0.0, task
     start: tuple[float, float] | None = None  # time and share, some of which an earlier call did
 
-    def move(done: float, text: str, *_: object) -> None:
+    def move(done: float, text: str) -> None:
         nonlocal share, doing, start
         share, doing = min(done, 1.0), text
         start = start or (time.monotonic(), share)

@@ -14,6 +14,49 @@ from specwb.core.files import foreign
 from specwb.models.architectures import UnsupportedModel, check_head
 from specwb.models.checkpoint import HeadError
 
+KNOWN = frozenset(
+    [
+        "draft_vocab_size",
+        "target_hidden_size",
+        "norm_before_residual",
+        "norm_before_fc",
+        "fc_norm",
+        "norm_output",
+        "own_head",
+        "eagle_config",
+        "eagle_aux_hidden_state_layer_ids",
+        "aux_hidden_states_layer_ids",
+        "transformer_layer_config",
+        "specwb_features",
+        "bias",
+        "k_mask",
+        "architectures",
+        "auto_map",
+        "algorithm",
+        "speculators_model_type",
+        "speculators_version",
+        "speculators_config",
+        "embed_requires_grad",
+        "enable_sp_ulysses",
+        "target_model_type",
+        "modal_type",
+        "torch_dtype",
+        "dtype",
+        "transformers_version",
+        "_name_or_path",
+        "pretraining_tp",
+        "initializer_range",
+        "attention_dropout",
+        "max_window_layers",
+        "qkv_bias",
+        "head_dim",
+        "rope_scaling",
+        "rope_theta",
+        "tie_word_embeddings",
+    ]
+)
+"""Fields of an EAGLE-3 head's config.json, next to its layers' own: those that decide what it
+computes (the first three lines), and those that say how it was trained, or for whom."""
 USUAL = {
     "use_aux_hidden_state": True,
     "use_input_layernorm_in_first_layer": True,
@@ -21,25 +64,29 @@ USUAL = {
     "use_mtp_layernorm": False,
     "next_layer_regular": True,
     "parallel_draft_step": 1,
-    "parallel_drafting": False,
 }
-"""Fields that would change what a head computes, and the one value that is computed here; a null
-means it too."""
+"""Fields of ``eagle_config`` that other files may set, and what they mean by the usual head."""
 
 
 def check_fields(config: dict[str, Any]) -> None:
-    """Refuses a field of an EAGLE-3 head's config.json, or of the table ``eagle_config`` in it,
-    that asks for what is not computed here."""
+    """Refuses a field of an EAGLE-3 head's config.json that asks for what is not computed here. One
+    that is unknown and switched off (false, null, 0, empty) asks for nothing.
+    """
     nested = config.get("eagle_config") or {}
     if not isinstance(nested, dict):
         raise HeadError(f"eagle_config must be a table, got {nested!r}")
-    for prefix, table in (("", config), ("eagle_config.", nested)):
-        for name, usual in USUAL.items():
-            if (value := table.get(name)) not in (None, usual):
-                raise HeadError(
-                    f"config.json says {prefix}{name}={value!r}, which is not understood here; a "
-                    "head that is computed without it would draft worse than it can"
-                )
+    known = KNOWN | set(LlamaConfig().to_dict()) | set(Qwen3Config().to_dict())
+    strange = {name: value for name, value in config.items() if name not in known and value}
+    for name, value in nested.items():
+        usual = value in (None, USUAL[name]) if name in USUAL else name in KNOWN or not value
+        if not usual:
+            strange[f"eagle_config.{name}"] = value
+    if strange:
+        name, value = next(iter(strange.items()))
+        raise HeadError(
+            f"config.json says {name}={value!r}, which is not understood here; a head that is "
+            "computed without it would draft worse than it can"
+        )
 
 
 def layer_class(config: Any) -> type:

@@ -110,6 +110,7 @@ WRONG: dict[str, list[tuple]] = {
         ({}, {"eagle_aux_hidden_state_layer_ids": ["a"]}, "whole numbers"),
         # fields that ask for what is not understood
         ({}, {"parallel_drafting": True}, "parallel_drafting=True"),
+        ({}, {"a_field_of_next_year": [1]}, "a_field_of_next_year=[1]"),
         ({}, {"eagle_config": {"use_last_layernorm": False}}, "eagle_config.use_last_layernorm"),
         ({}, {"eagle_config": {"parallel_draft_step": 2}}, "eagle_config.parallel_draft_step=2"),
     ],
