@@ -171,25 +171,3 @@ def stored(name: str, folder: Path) -> Path:
     place = folder / name
     build(name, dtype=torch.float32).save_pretrained(place)
     return place
-
-
-def table() -> str:
-    """The table of docs/models.md, a row for each of these models' types."""
-    rows: dict[str, tuple[str, list[str]]] = {}
-    for way, entries in (("fast", FAST), ("generic", GENERIC)):
-        for name, settings in entries.items():
-            kind, _, variant = name.partition("-")
-            experts = any("experts" in key for key in settings)
-            told = rows.setdefault(kind, (way, []))[1]
-            features = {
-                "sliding windows": settings.get("sliding_window"),
-                "experts": experts,
-                variant.replace("longrope", "longrope rotation").replace(
-                    "dynamic", "dynamic rotation"
-                ): variant not in ("", "window"),
-            }
-            told += [text for text, here in features.items() if here and text not in told]
-    lines = ["| model type | way | checked with |", "|---|---|---|"]
-    for kind, (way, told) in sorted(rows.items()):
-        lines.append(f"| `{kind}` | {way} | {', '.join(told)} |")
-    return "\n".join(lines) + "\n"

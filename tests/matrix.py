@@ -2,7 +2,7 @@
 
     python tests/matrix.py --out docs/matrix.md [--families llama qwen2]
 
-Each cell is a greedy decoding of two prompts by a tiny random model (tests/families.py) with an
+A cell is a greedy decoding of two prompts by a tiny random model (tests/families.py) with an
 untrained head or a disturbed copy of the model as its draft. It counts as equal where the text is
 that of the library's own plain decoding, up to the first place at which the library's two best
 logits lie within rounding of the number type: from there both texts are right, and go apart. A
@@ -53,6 +53,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
 HEADS = {"eagle2": "eagle", "falcon_dynamic": "falcon"}
 """Whose heads these methods draft with; others have one of their own name."""
 WITH_HEADS = ("medusa", "eagle", "eagle2", "eagle3", "falcon", "falcon_dynamic", "kangaroo")
+TEXT = """\
+# What works
+
+Every method decodes with every model type below, but for those in the last column, which are
+refused by name before any work: `kangaroo` and `easyspec` run a part of the layers, which the
+library's forward pass does not, and `easyspec` needs layers like Llama's, whose weights it stacks.
+After the hyphen stands what a model has besides: windows, a rotation. The two ways of running are
+explained in [models](models.md#which-models-run).
+
+| model types | way | refused |
+|---|---|---|
+{rows}
+
+Written by `make matrix` on {machine}. A tiny model of each type
+decodes greedily ({places}); its texts are those of the library's own plain
+decoding, up to ties within rounding.
+"""
 REFUSED = (specwb.UnsupportedModel, specwb.MethodError, specwb.LoadError, NotImplementedError)
 
 
@@ -153,41 +170,28 @@ def measured(
 
 
 def page(cells: dict[tuple[str, str, str, str], tuple[str, str]]) -> str:
-    """The cells as a table: a row a family, a column a method."""
+    """The cells as a table: a row for the families that agree, a column a way to run."""
     names, methods, dtypes, devices = (list(dict.fromkeys(axis)) for axis in zip(*cells))
     places = [(dtype, device) for device in devices for dtype in dtypes]
     versions = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
-    every = ", ".join(f"{dtype} on {device}" for dtype, device in places)
-    lines = [
-        "# What works",
-        "",
-        f"Written by `make matrix` on {platform.machine()} with {versions}.",
-        "",
-        f"A cell is a greedy decoding by a tiny model in each of: {every}. **yes**: in all of them "
-        "the text is that of the library's own plain decoding, up to ties within rounding; a "
-        "list: in these; **–**: refused by name before any work, because the method runs a part of "
-        "the layers and the library's forward does not, or stacks the weights of layers like "
-        "Llama's.",
-        "",
-        f"| model | {' | '.join(methods)} |",
-        "|---|" + "---|" * len(methods),
-    ]
+    rows: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        row = []
+        lacking = []
         for key in methods:
             kinds = {place: cells[name, key, *place][0] for place in places}
-            right, wrong = (
-                ", ".join(" ".join(place) for place in places if kinds[place] == kind)
-                for kind in ("yes", "wrong")
-            )
-            if wrong:
-                row.append(f"WRONG: {wrong}")
-            elif set(kinds.values()) == {"yes"}:
-                row.append("yes")
-            else:
-                row.append(right or "–")
-        lines.append(f"| `{name}` | {' | '.join(row)} |")
-    return "\n".join(lines) + "\n"
+            for kind, says in (("no", ""), ("wrong", "WRONG ")):
+                held = [" ".join(place) for place in places if kinds[place] == kind]
+                where = f" ({', '.join(held)})" if len(held) < len(places) else ""
+                lacking += [f"{says}`{key}`{where}"] if held else []
+        way = "fast" if name in families.FAST else "generic"
+        rows.setdefault((way, ", ".join(lacking) or "none"), []).append(f"`{name}`")
+    return TEXT.format(
+        machine=f"{platform.machine()} with {versions}",
+        places=", ".join(f"{dtype} on {device}" for dtype, device in places),
+        rows="\n".join(
+            f"| {', '.join(kept)} | {way} | {lacking} |" for (way, lacking), kept in rows.items()
+        ),
+    )
 
 
 def main() -> int:
