@@ -118,9 +118,6 @@ def test_known_verifiers_get_their_verdict(name):
     result = certify(one.verify, one.draw, logits=one.logits, seconds=BUSY)
     assert result.verdict == one.verdict, result
     assert bool(result) == (one.verdict == LOSSLESS)
-    tv = f"{result.tv:.3f}" if result.worst else "–"
-    row = f"| `{name}` | {one.draw} | {one.verdict} | {tv} | {one.about} | {one.source} |"
-    assert row in PAGE.read_text("utf-8")
     if result.worst:
         where, _, got, wanted = result.worst
         assert where in [replace(one, tv=None, runs=0) for one in result.instances]
