@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import fill
 
-from specwb.cli.methods import HEADER, described, option_rows
+from specwb.cli.methods import described, option_rows
 from specwb.drafters.base import Entry
 from specwb.engine.methods import METHODS
 
@@ -24,14 +25,13 @@ All methods with their options and sources. This page is written by `python scri
 `specwb methods NAME` prints one method with its BibTeX entry.
 
 A method is written as its key with options, `mcsd:tree=4-2-2,draw=with`; in Python options can also
-be arguments, `specwb.method("mcsd", target, tree=(4, 2, 2), draw="with")`. Where the default column
-is empty, the description gives the default.
+be arguments, `specwb.method("mcsd", target, tree=(4, 2, 2), draw="with")`. Each option stands here
+with its default, where it is a value.
 
 A **tree** is written as the number of children per node, level by level: `tree=4-2-2` has four
-nodes below the root, two below each of these, and two below each of those. Any other tree is
-written as the parents of its nodes 1, 2, ..: `tree=0.0.1.1.2` has two nodes below the root, two
-below node 1 and one below node 2. In Python it may also be a `specwb.Tree` with nodes in level
-order.
+nodes below the root, and two below each node of the next two levels. Any other tree is written as
+the parents of its nodes 1, 2, ..: `tree=0.0.1.1.2` has two nodes below the root, two below node 1
+and one below node 2. In Python it may also be a `specwb.Tree` with nodes in level order.
 
 Every method takes **rule**, a [verification rule](rules.md). The default fits the way the
 candidates are drawn; a rule that does not fit is refused.
@@ -47,25 +47,27 @@ def pages() -> dict[Path, str]:
         readme.append((f"`{key}`", f"{what}{source}", entry.needs))
     before, rest = README.read_text("utf-8").split("| key |", 1)
     after = rest.split("\n\n", 1)[1]
-    listed = [("method", "needs", "exactness", "source")]
-    for key, entry in METHODS.items():
-        listed.append((f"[{key}](#{key})", entry.needs, entry.exactness.value, entry.paper))
     return {
         README: f"{before}{table(readme)}\n{after}",
-        PAGE: "\n".join([INTRODUCTION, table(listed), *map(section, METHODS.values())]),
+        PAGE: "\n".join([INTRODUCTION, *map(section, METHODS.values())]),
     }
 
 
 def section(entry: Entry) -> str:
     """One method on the page of methods."""
-    about = entry.about.replace("``", "`")
-    for name, preset in entry.presets.items():
-        about += f"\n\n`preset={name}`: {described(preset)}."
-    parts = [f"## {entry.key}\n", f"{about}\n"]
-    options = [(f"`{name}`", *rest) for name, *rest in option_rows(entry) if name != "rule"]
-    if options:
-        parts.append(table([HEADER, *options]))
-    return "\n".join(parts)
+    source = f"Needs {entry.needs}; {entry.exactness.value}; {entry.paper}."
+    parts = [f"## {entry.key}\n", entry.about.replace("``", "`") + "\n", f"{source}\n"]
+    presets = [f"`preset={name}`: {described(it)}." for name, it in entry.presets.items()]
+    options = [
+        f"`{name}{'=' * bool(default)}{default}` ({expected}): {what}."
+        for name, default, expected, what in option_rows(entry)
+        if name != "rule"
+    ]
+    parts += [
+        fill(f"- {line}", 100, subsequent_indent="  ", break_on_hyphens=False)
+        for line in options + presets
+    ]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
