@@ -49,23 +49,20 @@ on a real target and applies three tests to the output. A correct method fails w
 - **later**: the same for three tokens after four others.
 - **longer**: a martingale test on texts of 24 tokens. For every token y after a text, and a
   function f that depends on that text alone, `f(y) - E_p f` has mean 0 if the method is lossless.
-  Its sum divided by the root of the sum of variances is nearly normal; p-values below .001 come
-  from a bound that holds for any number of tokens. The functions are `1[p(y) < q(y)]`, `log q/p`
-  (cut at 3), `log p`, p cumulated in the order of the ids, and the first times its own value one
-  token earlier. q is the draft model's distribution, or the one that the root's children were drawn
-  from.
+  The functions are `1[p(y) < q(y)]`, `log q/p` (cut at 3), `log p`, p cumulated in the order of the
+  ids, and the first times its own value one token earlier. p-values below .001 come from a bound
+  that holds for any number of tokens. q is the draft model's distribution, or the one that the
+  root's children were drawn from.
 
 A test with a p-value below .01 that decides nothing is repeated with four times the rows.
 
-No test finds everything. The tables below apply both to every wrong rule and drafter of
+No test finds everything: a fault that passes both changes the distribution little, and finding it
+takes enumeration or more `rows`. The tables below apply both to every wrong rule and drafter of
 [tests/biased.py](../tests/biased.py). `rule`: found, with the largest total variation over its
 small instances; *passed*; or *not checked* where it cannot follow the rule. `check`: the share of
 {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens (tau 1.7 to
-2.9; 1,024 texts), or *refused* where the rule and drafter cannot be combined; then the same for
-each of the three tests.
-
-A fault that passes both, or nearly, changes the distribution little there. Finding it takes
-enumeration or more `rows`: a test can only show that the bias is below a detectable size.
+2.9; 1,024 texts), or *refused* where the rule and drafter cannot be combined; then the tests that
+fail, each with its share.
 """
 
 
@@ -148,8 +145,8 @@ def page(store: Store) -> str:
         ("What looks wrong and is right", [*biased.RULES, *biased.DRAFTERS], True),
     ):
         rows = [row(case, store) for case in cases if case.right == right]
-        head = "| what it does | method | rule | check | first | later | longer |"
-        line = "|---" * 7 + "|"
+        head = "| what it does | method | rule | check | by test |"
+        line = "|---" * 5 + "|"
         parts.append("\n".join([f"## {title}\n", head, line, *rows, ""]))
     alarms = ", ".join(f"{count} with `{name}`" for name, count in store["right"].items())
     parts.append(
@@ -166,7 +163,12 @@ def page(store: Store) -> str:
 def row(case: biased.Case, store: Store) -> str:
     """A case's row of the table."""
     found = shares(store["check"][case.name])
-    shown = ["refused", "", "", ""] if found is None else [f"{share:.2f}" for share in found]
+    whole, *parts = found or [None]
+    tests = zip(("first", "later", "longer"), parts)
+    shown = [
+        "refused" if whole is None else f"{whole:.2f}",
+        ", ".join(f"{test} {share:.2f}" for test, share in tests if share),
+    ]
     says = case.says.removesuffix(" (Right.)").replace("|", "\\|")
     # the project's own rules belong to the method; a wrong rule is what the row is about
     named = f",rule={case.rule.name}" if case.rule and case.drafter else ""
