@@ -107,45 +107,142 @@ def over(name, table, a, b, *columns):
 
 
 FALCON = ("MT-Bench", "HumanEval", "GSM8K")
-SHAPES = "LOSSY: the paper's best shape 2-4-3-1-1 over its worst 2-1-1-1-1, 2 roots"
 
 
 def of(name, table, column, first, second):
-    """The ratio of a column of two rows."""
-    (a,), (b,) = (rows(name, table, **where) for where in (first, second))
-    return a[column] / b[column]
+    """The ratio of a column's means of the rows with two conditions."""
+    a, b = (rows(name, table, **where) for where in (first, second))
+    return sum(row[column] for row in a) / len(a) / (sum(row[column] for row in b) / len(b))
+
+
+def by_pair(table, column, first, second, *pairs, **where):
+    """The geometric mean of the ratios of two conditions, over pairs and data sets that have both.
+
+    Args:
+        pairs: parts of their names; all pairs without any.
+        where: what all rows have.
+    """
+    ratios = []
+    for row in rows("mcsd_ti", table, **where, **first):
+        same = {key: row[key] for key in ("pair", "data", "width") if key in row} | second
+        for other in rows("mcsd_ti", table, **(where | same)):
+            if column in row and column in other and any(p in row["pair"] for p in pairs or ("",)):
+                ratios.append(row[column] / other[column])
+    return mean(ratios)
+
+
+TWO = "LOSSY: 2 roots with 4-4-1-1 below each over MCSD 4-2-2-1"
+SIXTEEN = "LOSSY: 16 roots with the decision model over MCSD 4-2-2-1-1"
+STOP = "LOSSY: stopping by the decision model over never"
+WIDER = "LOSSY: 16 roots over 4 with"
+BELOW = "directly below each of 2 roots, mean over 1 to 4 below those"
+PAIRS = ("Llama-2 + 68M", "Vicuna + 68M", "Llama-2 + TinyLlama", "Vicuna + TinyLlama")
+DRAFTS = {"68M": "the 68M draft", "TinyLlama": "TinyLlama"}
+COLUMNS = {"speedup": "rate", "depth_fraction": "acceptance"}
+BOTH = ("Llama-2 + 68M", "Llama-2 + TinyLlama")
+MEAN = "mean of Vicuna 7B and 13B"
+
+
+def improved_mcsd():
+    """The claims of improved MCSD with their numbers: text, figure, number."""
+    methods = {"method": "TI"}, {"method": "MCSD"}
+    for what, column in COLUMNS.items():
+        yield f"{TWO}, mean of the four pairs", what, by_pair("static", column, *methods)
+        for pair in PAIRS[what == "speedup" :]:  # the abstract has the first pair's
+            yield f"{TWO}, {pair}", what, by_pair("static", column, *methods, pair)
+        stops = {"decision": True}, {"decision": False}
+        for n, pair in [(n, pair) for n in (4, 6, 8, 12, 16) for pair in BOTH]:
+            number = by_pair("width", column, *stops, pair, width=n)
+            yield f"{STOP}, {n} roots, {pair}", what, number
+        for pair in BOTH:
+            ends = [{"pair": pair, "width": n, "decision": False} for n in (16, 4)]
+            yield (
+                f"{WIDER}out a decision model, {pair}",
+                what,
+                of("mcsd_ti", "width", column, *ends),
+            )
+        for part, draft in DRAFTS.items():
+            wide = []
+            for pair in (pair for pair in PAIRS if part in pair):
+                ends = [{"pair": pair, "width": n, "decision": True} for n in (16, 4)]
+                wide.append(of("mcsd_ti", "width", column, *ends))
+            yield f"{WIDER} the decision model, mean of the pairs with {draft}", what, mean(wide)
+            dynamic = {"method": "DynaSD"}, {"method": "MCSD"}
+            for t in (0, 1):
+                number = by_pair("v1", column, *dynamic, part, temperature=t)
+                yield f"{SIXTEEN}, T = {t}, mean of the pairs with {draft}", what, number
+        over_sps = {"method": "MCSD"}, {"method": "SD"}
+        text = "MCSD 4-2-2-1 over SpS drafting 4, T = 0.7, mean of the four pairs"
+        yield text, what, by_pair("static", column, *over_sps)
+        for t in (0, 1):
+            text = f"MCSD 4-2-2-1-1 over SpS, T = {t}, mean of the four pairs"
+            yield text, what, by_pair("v1", column, *over_sps, temperature=t)
+    for n in (2, 3, 4):
+        ends = [{"tree": f"{k}-{m}-1-1"} for k in (n, 1) for m in (1, 2, 3, 4)]
+        shares = [of("mcsd_ti", "shapes", "acceptance", one, {"tree": "1-1-1-1"}) for one in ends]
+        yield (
+            f"LOSSY: {n} candidates over 1 {BELOW}",
+            "depth_fraction",
+            sum(shares[:4]) / sum(shares[4:]),
+        )
 
 
 NUMBERS = [
-    ("falcon", "Falcon over Eagle", "speedup", over("falcon", "1", "Falcon", "Eagle", *FALCON)),
-    ("falcon", "Falcon over Medusa", "accepted", over("falcon", "3", "Falcon", "Medusa", *FALCON)),
-    ("falcon", "CSGD, with the tree", "accepted", 3.34 / 2.78),
+    *(("mcsd_ti", *one) for one in improved_mcsd()),
     (
-        "kangaroo",
-        "Kangaroo's tree over its chain",
-        "tau",
-        over("kangaroo", "main", "Kangaroo", "Kangaroo, chain", "cr"),
+        "mcsd_ti",
+        "LOSSY: the paper's best tree below each of 2 roots, 4-3-1-1, over its worst, 1-1-1-1",
+        "speedup",
+        of("mcsd_ti", "shapes", "rate", {"tree": "4-3-1-1"}, {"tree": "1-1-1-1"}),
+    ),
+    (
+        "falcon",
+        "Falcon over Eagle, published trees of 165 and 25 nodes, mean of the four targets",
+        "speedup",
+        over("falcon", "1", "Falcon", "Eagle", *FALCON),
+    ),
+    (
+        "falcon",
+        f"Falcon over Medusa, published trees of 165 and 64 nodes, {MEAN}",
+        "accepted",
+        over("falcon", "3", "Falcon", "Medusa", *FALCON),
+    ),
+    ("falcon", "training with CSGD over without, with the tree", "accepted", 3.34 / 2.78),
+    ("falcon", "the tree over a chain as deep, trained without CSGD", "accepted", 2.78 / 1.64),
+    *(
+        ("kangaroo", text, what, over("kangaroo", "main", a, b, column))
+        for text, a, b in (
+            ("Kangaroo's tree over its chain", "Kangaroo", "Kangaroo, chain"),
+            ("Kangaroo's chain over Medusa's", "Kangaroo, chain", "Medusa, chain"),
+            ("Kangaroo's tree over SpS (drafts of 4 here)", "Kangaroo", "SpS"),
+        )
+        for what, column in (("tau", "cr"), ("speedup", "speedup"))
     ),
     (
         "kangaroo",
-        "gamma = 4 over 8 at eta = 0",
+        "drafts of 4 over drafts of 8, no threshold",
         "speedup",
         of("kangaroo", "eta", "speedup", {"eta": 0, "gamma": 4}, {"eta": 0, "gamma": 8}),
     ),
     (
         "diffuspec",
-        "CPS over the argmax row, k=20",
+        "path search (CPS) over the most probable tokens, fixed draft length",
         "tau",
         of("diffuspec", "2", "mat", {"parts": "CPS"}, {"parts": "neither"}),
     ),
-    ("diffuspec", "DiffuSpec (20 to 30 tokens) over PLD", "tau", 6.99 / 2.11),
+    ("diffuspec", "DiffuSpec over PLD", "tau", 6.99 / 2.11),
     (
-        "mcsd_ti",
-        SHAPES,
-        "speedup",
-        of("mcsd_ti", "shapes", "rate", {"tree": "4-3-1-1"}, {"tree": "1-1-1-1"}),
+        "diffuspec",
+        "1 denoising step over 2 to 5, their mean",
+        "tau",
+        4 * 6.99 / (6.9 + 6.92 + 7.04 + 6.86),
     ),
-    ("easyspec", "drafting of the plain drafter over N = 4", "draft", 1.62),
+    (
+        "easyspec",
+        "drafting layer by layer over N = 4 layers' attention at once, T = 0, width 1",
+        "draft",
+        1.62,
+    ),
 ]
 
 
@@ -162,3 +259,11 @@ def test_every_cell_is_of_a_method_with_options_that_it_has(name):
         entry, _, options = read_spec(cell.spec, None, {})
         assert set(options) - {"preset"} <= set(entry.options), cell
         entry.check({key: value for key, value in options.items() if key != "preset"})
+
+
+def test_kangaroos_adapter_has_the_stated_part_of_medusas_parameters():
+    """The abstract's 88.7 % fewer, which is no ratio of cells."""
+    millions = {r["variant"]: r["parameters"] for r in rows("kangaroo", "adapter")}
+    assert round(100 * (1 - millions["attention"] / millions["medusa"]), 1) == 88.7
+    width = 4096
+    assert round((4 * width**2 + 2 * width) / 1e6) == millions["attention"]
