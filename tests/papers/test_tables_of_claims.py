@@ -239,7 +239,7 @@ NUMBERS = [
     ),
     (
         "easyspec",
-        "drafting layer by layer over N = 4 layers' attention at once, T = 0, width 1",
+        "drafting layer by layer over N = 4 layers' attention at once, width 1",
         "draft",
         1.62,
     ),
