@@ -33,8 +33,9 @@ nodes below the root, and two below each node of the next two levels. Any other 
 the parents of its nodes 1, 2, ..: `tree=0.0.1.1.2` has two nodes below the root, two below node 1
 and one below node 2. In Python it may also be a `specwb.Tree` with nodes in level order.
 
-Every method takes **rule**, a [verification rule](rules.md). The default fits the way the
-candidates are drawn; a rule that does not fit is refused.
+Every method takes **rule**, a [verification rule](rules.md), which fits the way the candidates are
+drawn. Methods with a draft model take **draft**, those with a trained head or model **head**: a
+folder, hub id or loaded one, by default the target's own.
 """
 
 
@@ -61,7 +62,7 @@ def section(entry: Entry) -> str:
     options = [
         f"`{name}{'=' * bool(default)}{default}` ({expected}): {what}."
         for name, default, expected, what in option_rows(entry)
-        if name != "rule"
+        if name not in ("rule", "draft", "head")
     ]
     parts += [
         fill(f"- {line}", 100, subsequent_indent="  ", break_on_hyphens=False)
