@@ -291,7 +291,7 @@ OURS = {
 }
 
 
-def lay(folder: Path, output: files.Output, name: str, content: str) -> tuple[Path, Path]:
+def lay(folder: Path, output: files.Artifact, name: str, content: str) -> tuple[Path, Path]:
     """The place of an output, with a file of this content there."""
     place = folder / "place"
     path = place / name if output.is_folder else Path(f"{place}{name}")

@@ -38,6 +38,23 @@ def test_what_a_rule_of_ones_own_needs_is_public():
     assert "logits" in inspect.signature(specwb.Scores).parameters
 
 
+def test_a_class_name_means_one_thing():
+    """No other module has a class or an alias of that name. ``Options`` is the name of the options
+    of every method, each in the module of its method."""
+    places: dict[str, list[tuple[Path, bool]]] = {}
+    for path in sorted(Path(specwb.__file__).parent.rglob("*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            is_class = isinstance(node, ast.ClassDef)
+            targets = [node.name] if is_class else []
+            if isinstance(node, ast.Assign):
+                targets = [name.id for name in node.targets if isinstance(name, ast.Name)]
+            for name in targets:
+                places.setdefault(name, []).append((path, is_class))
+    places.pop("Options")
+    twice = {k: v for k, v in places.items() if len(v) > 1 and any(is_class for _, is_class in v)}
+    assert not {name for name in twice if not name.startswith("_")}
+
+
 def test_signatures_are_complete():
     """What is not named is an option of the method alone."""
     every = inspect.signature(specwb.rounds).parameters

@@ -26,7 +26,7 @@ from scripts.build_lab import loops
 from scripts.build_lab.compiling import COMPILE_FROM, compiled
 from scripts.build_lab.page import DOMAINS, model_card, read_card
 from scripts.build_lab.tokenizer import train_tokenizer
-from specwb.core.files import Output, claim, home, weights_hash, whole_folder, write
+from specwb.core.files import Artifact, claim, home, weights_hash, whole_folder, write
 from specwb.core.progress import lines
 from specwb.engine.decoding import decode
 from specwb.models.device import resolve_device
@@ -38,7 +38,7 @@ from specwb.training import lab_text
 from specwb.training.deep import save_half
 from specwb.training.fit import TrainingError, autocast, say
 from specwb.training.generate import generated_text
-from specwb.training.loop import Training, train
+from specwb.training.loop import TrainingRun, train
 from specwb.training.ngram import count_ngram
 from specwb.training.optim import Plan
 from specwb.training.run import is_finished, train_head
@@ -47,7 +47,7 @@ from specwb.training.settings import lab_recipe
 LAB = data_dir() / "lab"
 CONTEXT = 1024
 SAMPLE = 64  # tokens of a sample in the card
-FAMILY = Output(
+FAMILY = Artifact(
     "a file of scripts.build_lab",
     (
         *("{}/README.md", "{}/recipe.toml", "{}/corpus.json", "{}/samples.json"),
@@ -166,7 +166,7 @@ class _Family:
         identity = self._identity(name, settings, teacher)
         checkpoint = self.out / f"{name}.checkpoint.pt"
         plan = Plan(settings["steps"])
-        log = train(Training(name, model, loss, plan, checkpoint, identity))
+        log = train(TrainingRun(name, model, loss, plan, checkpoint, identity))
         cure = self.settings.get("cure") if name == "target" else None
         before = None
         if cure is not None:
@@ -226,7 +226,7 @@ class _Family:
             cure["steps"], "adamw", lr=cure["lr"], weight_decay=0.0, warmup=20, cooldown=0.7
         )
         checkpoint = self.out / "cure.checkpoint.pt"
-        train(Training("cure of loops", model, loss, plan, checkpoint, identity))
+        train(TrainingRun("cure of loops", model, loss, plan, checkpoint, identity))
 
     def _held_out_losses(self, model: Any) -> dict[str, float]:
         return {

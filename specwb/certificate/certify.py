@@ -136,7 +136,7 @@ def certify(
     else:
         if cases is None:
             cases = instances(draw, temperatures or (1.0, *(OTHERS if logits else ())), logits)
-        found = child.run(child.Job(verifier, list(cases), draw, logits, like, seconds))
+        found = child.run(child.Request(verifier, list(cases), draw, logits, like, seconds))
     taken = time.monotonic() - began
     reason = found.reason or ("" if found.done else "there are no instances")
     verdict = BIASED if found.worst else NOTHING if reason else LOSSLESS

@@ -44,7 +44,7 @@ class Ended(SpecwbError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Job:
+class Request:
     """What is asked of a child: the verifier or its name, and the instances."""
 
     verifier: Any
@@ -59,7 +59,7 @@ class Job:
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
-def run(job: Job) -> Finding:
+def run(job: Request) -> Finding:
     """Measure a verifier in a child process.
 
     Raises:
@@ -82,7 +82,7 @@ def run(job: Job) -> Finding:
     return forked(work, job.seconds)
 
 
-def _measure(job: Job, verifier: Any) -> Finding:
+def _measure(job: Request, verifier: Any) -> Finding:
     import torch
 
     from specwb.certificate import interception
@@ -198,7 +198,7 @@ class _Interpreter:
         atexit.register(self.close)
 
     @classmethod
-    def ask(cls, job: Job) -> Finding:
+    def ask(cls, job: Request) -> Finding:
         one = cls.of_process.get(os.getpid())
         if one is None:
             one = cls.of_process[os.getpid()] = cls()
@@ -238,7 +238,7 @@ def serve(descriptor: int) -> None:
             return
 
 
-def _named(job: Job) -> Finding:
+def _named(job: Request) -> Finding:
     from specwb.certificate import interception
 
     os.environ.clear()

@@ -31,10 +31,10 @@ from torch.overrides import TorchFunctionMode
 from specwb.certificate import interception
 from specwb.certificate.symbols import (
     WIDE,
+    Execution,
     NoCertificate,
-    Run,
     Symbol,
-    Uniform,
+    UniformSymbol,
     dressed,
     is_symbol,
     like_of,
@@ -101,9 +101,9 @@ class Forking(TorchFunctionMode):
         super().__init__()
         self.noise = torch.Generator().manual_seed(seed)
         self.blank = 113 * (seed % 2)  # what memory without values holds
-        self.begin(Run([]))
+        self.begin(Execution([]))
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Execution) -> None:
         self.run = run
         self.filled: dict[int, _Filled] = {}
         self.fresh: dict[int, Tensor] = {}  # memory that nobody else reads
@@ -132,11 +132,11 @@ class Forking(TorchFunctionMode):
             if is_view:
                 return value
             return self.run.refuse("a tensor that is random in part")
-        symbol = Uniform(self.run, ids.clone(), value, (), held.is_exponential)
+        symbol = UniformSymbol(self.run, ids.clone(), value, (), held.is_exponential)
         symbol.memory = held.memory
         return symbol
 
-    def _fill(self, tensor: Tensor, symbol: Uniform, is_fresh: bool) -> Symbol:
+    def _fill(self, tensor: Tensor, symbol: UniformSymbol, is_fresh: bool) -> Symbol:
         """Notes that a tensor's memory holds a symbol now."""
         if tensor.dtype not in WIDE:
             return self.run.refuse(f"uniforms of {tensor.dtype}, which are too coarse")
@@ -201,7 +201,7 @@ class Forking(TorchFunctionMode):
                 if given not in ([], [0.0, 1.0] if name == "uniform_" else [1.0]):
                     return run.refuse(f"torch.{name} with other parameters than the standard ones")
                 numbers = run.numbers(args[0].shape)
-                drawn = Uniform(run, numbers, args[0], (), name == "exponential_")
+                drawn = UniformSymbol(run, numbers, args[0], (), name == "exponential_")
                 return self._fill(args[0], drawn, True)
         filled = args[0] if args and isinstance(args[0], Tensor) else None
         if not self.filled and name not in _RANDOM and not symbols_in((args, kwargs)):
@@ -215,7 +215,11 @@ class Forking(TorchFunctionMode):
             return self._drawn(name, func, args, kwargs)
         if name in ("searchsorted", "bucketize") and len(args) == 2:
             limits, value = args if name == "searchsorted" else args[::-1]
-            if type(value) is Uniform and not is_symbol(limits) and not set(kwargs) - {"right"}:
+            if (
+                type(value) is UniformSymbol
+                and not is_symbol(limits)
+                and not set(kwargs) - {"right"}
+            ):
                 like = func(*map(like_of, args), **kwargs)
                 with torch._C.DisableTorchFunction():
                     found = value.found_in(torch.as_tensor(limits), bool(kwargs.get("right")))
@@ -255,11 +259,11 @@ class Forking(TorchFunctionMode):
         if like.device.type != "cpu" or number not in WIDE:
             return run.refuse(f"random numbers of {number} on {like.device}")
         if name in ("rand", "rand_like"):
-            return Uniform(run, run.numbers(like.shape), like)
+            return UniformSymbol(run, run.numbers(like.shape), like)
         if name == "bernoulli":
             if len(args) > 1:
                 return run.refuse("torch.bernoulli with these arguments")
-            below = Uniform(run, run.numbers(like.shape), like).compare("lt", args[0])
+            below = UniformSymbol(run, run.numbers(like.shape), like).compare("lt", args[0])
             return dressed(below, like)
         count = args[1] if len(args) > 1 else kwargs.get("num_samples", 1)
         replaced = args[2] if len(args) > 2 else kwargs.get("replacement", False)
@@ -299,14 +303,14 @@ def distribution(
         while waiting:
             if len(leaves) == most:
                 raise NoCertificate(f"its draws can come out in more than {most:,} ways")
-            run = Run(waiting.pop())
+            run = Execution(waiting.pop())
             result = _once(function, forking, run, before)
             waiting += run.others
             leaves.append((run.script, result))
             found[result] = found.get(result, 0.0) + run.chance
         before, forking = _seed(448071), Forking(2)
         for script, result in reversed(leaves):
-            again = Run(list(script))
+            again = Execution(list(script))
             same = _once(function, forking, again, before) == result
             if not same or again.others or again.at != len(script):
                 raise NoCertificate(
@@ -317,7 +321,7 @@ def distribution(
     return found, len(leaves)
 
 
-def _once(function: Callable[[], Any], forking: Forking, run: Run, before: list[Any]) -> Any:
+def _once(function: Callable[[], Any], forking: Forking, run: Execution, before: list[Any]) -> Any:
     def watch() -> None:
         if interception.states() != before:
             run.refuse(

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specwb.certificate.symbols import NoCertificate, Race, Run, Symbol, Uniform
+from specwb.certificate.symbols import Execution, NoCertificate, RaceSymbol, Symbol, UniformSymbol
 
 _GENERATORS = (
     *(_random.Random, torch._C.Generator),
@@ -57,7 +57,7 @@ _SOURCES = {
 """Functions of C that may not be called: clocks, threads, random bytes, and what shares memory."""
 
 _id = id  # which is replaced later, for others
-_at_work: list[Run] = []
+_at_work: list[Execution] = []
 _known: dict[int, Any] = {}  # generators that existed before the function ran
 _private = {
     np.random.Generator: np.random.default_rng(1),
@@ -68,7 +68,7 @@ _watched: list[Any] = []  # generators of Python and torch, bit generators of nu
 _tapped: list[str] = []  # sources of random bytes that were opened, for good
 
 
-def current() -> Run | None:
+def current() -> Execution | None:
     """The run of a function that is being followed; None while our own code is at work."""
     return _at_work[-1] if _at_work else None
 
@@ -121,7 +121,7 @@ def _python(old: Callable[..., Any]) -> Callable[..., Any]:
             return old(self)
         if _id(self) not in _known:
             return run.refuse("a random.Random made while the function runs")
-        return Uniform(run, run.numbers(()), 0.5)
+        return UniformSymbol(run, run.numbers(()), 0.5)
 
     return random
 
@@ -154,35 +154,39 @@ def _of_random(name: str, old: Callable[..., Any]) -> Callable[..., Any]:
 # ------------------------------------------------------------------------------- numpy's generators
 
 
-def _uniform(run: Run, real: Any, low: float = 0.0, high: float = 1.0, size: Any = None) -> Any:
-    drawn: Any = Uniform(run, run.numbers(np.shape(real)), real)
+def _uniform(
+    run: Execution, real: Any, low: float = 0.0, high: float = 1.0, size: Any = None
+) -> Any:
+    drawn: Any = UniformSymbol(run, run.numbers(np.shape(real)), real)
     return drawn if (low, high) == (0, 1) else drawn * (high - low) + low
 
 
-def _random_sample(run: Run, real: Any, *size: Any, dtype: Any = None, **more: Any) -> Any:
+def _random_sample(run: Execution, real: Any, *size: Any, dtype: Any = None, **more: Any) -> Any:
     if set(more) - {"size"}:
         return run.refuse(f"numpy.random with {', '.join(more)}=")
     return _uniform(run, real)
 
 
-def _exponential(run: Run, real: Any, scale: float = 1.0, size: Any = None) -> Any:
-    drawn: Any = Uniform(run, run.numbers(np.shape(real)), real, logged=True)
+def _exponential(run: Execution, real: Any, scale: float = 1.0, size: Any = None) -> Any:
+    drawn: Any = UniformSymbol(run, run.numbers(np.shape(real)), real, logged=True)
     return drawn if scale == 1 else drawn * scale
 
 
-def _standard_exponential(run: Run, real: Any, size: Any = None) -> Any:
+def _standard_exponential(run: Execution, real: Any, size: Any = None) -> Any:
     return _exponential(run, real)
 
 
-def _gumbel(run: Run, real: Any, loc: float = 0.0, scale: float = 1.0, size: Any = None) -> Any:
+def _gumbel(
+    run: Execution, real: Any, loc: float = 0.0, scale: float = 1.0, size: Any = None
+) -> Any:
     if np.ndim(loc) or np.ndim(scale) or not scale > 0:
         return run.refuse("numpy.random.gumbel with a row of scales")
     ids = run.numbers(np.shape(real))
     terms = torch.full(ids.shape, -loc / scale, dtype=torch.float64)
-    return Race(run, ids, real, terms, "log E", -float(scale))
+    return RaceSymbol(run, ids, real, terms, "log E", -float(scale))
 
 
-def _multinomial(run: Run, real: Any, n: int, pvals: Any, size: Any = None) -> Any:
+def _multinomial(run: Execution, real: Any, n: int, pvals: Any, size: Any = None) -> Any:
     row = np.array(pvals, dtype=float)
     if n != 1 or size is not None or row.ndim != 1:
         return run.refuse("numpy.random.multinomial of more than one draw")
@@ -191,7 +195,7 @@ def _multinomial(run: Run, real: Any, n: int, pvals: Any, size: Any = None) -> A
 
 
 def _choice(
-    run: Run, real: Any, a: Any, size: Any = None, replace: bool = True, p: Any = None
+    run: Execution, real: Any, a: Any, size: Any = None, replace: bool = True, p: Any = None
 ) -> Any:
     values = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
     weights = np.full(len(values), 1 / len(values)) if p is None else np.asarray(p, dtype=float)
@@ -200,7 +204,9 @@ def _choice(
     return drawn[0] if size is None else drawn.reshape(np.shape(real))
 
 
-def _integers(run: Run, real: Any, low: int, high: int | None = None, size: Any = None) -> Any:
+def _integers(
+    run: Execution, real: Any, low: int, high: int | None = None, size: Any = None
+) -> Any:
     low, high = (0, low) if high is None else (low, high)
     if size is not None or high - low > _MOST_SIDES:
         return run.refuse("numpy's whole numbers of many values")
@@ -481,7 +487,7 @@ def _trace(frame: types.FrameType, event: str, value: Any) -> Any:
 class followed:
     """``with followed(run):`` what is called inside belongs to a run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Execution) -> None:
         self.run = run
 
     def __enter__(self) -> None:

@@ -50,7 +50,7 @@ class NoCertificate(SpecwbError, ValueError):
 
 
 @dataclass
-class Run:
+class Execution:
     """One run of the function: which way each of its forks goes."""
 
     script: list[int]  # choices at the first forks; behind them the first choice is taken
@@ -195,7 +195,9 @@ class Symbol:
     """Random numbers that are not known, the uniforms ``ids [...]``; by itself of a distribution
     that cannot be followed, so that any use of them is refused by their ``name``."""
 
-    def __init__(self, run: Run, ids: Tensor, like: Any, name: str = "random numbers") -> None:
+    def __init__(
+        self, run: Execution, ids: Tensor, like: Any, name: str = "random numbers"
+    ) -> None:
         self.run, self.ids, self.like, self.name = run, ids, like, name
         # shared by all views of a tensor that was filled in place; when that is filled again,
         # ``memory["over"]`` is True and the views are refused
@@ -377,13 +379,18 @@ for _name in (
     setattr(Symbol, f"__{_name}__", _refused(_name))
 
 
-class Uniform(Symbol):
+class UniformSymbol(Symbol):
     """``scale g(a u + b) + shift`` of independent uniforms u, where g is the identity (then scale
     is 1 and shift 0) or, if ``logged``, the natural logarithm. Without ``parts`` they are u, or
     -log u: exponential variables."""
 
     def __init__(
-        self, run: Run, ids: Tensor, like: Any, parts: Sequence[Tensor] = (), logged: bool = False
+        self,
+        run: Execution,
+        ids: Tensor,
+        like: Any,
+        parts: Sequence[Tensor] = (),
+        logged: bool = False,
     ) -> None:
         super().__init__(run, ids, like)
         if not parts:
@@ -405,12 +412,12 @@ class Uniform(Symbol):
         off = (self.shift >= 0) & (self.shift <= SMALLEST) & (self.scale == -1)
         return self.logged and self.is_plain and bool(off.all())
 
-    def _with(self, ids: Tensor, *parts: Tensor, logged: bool = False) -> Uniform:
-        found = Uniform(self.run, ids, self.like, parts, logged or self.logged)
+    def _with(self, ids: Tensor, *parts: Tensor, logged: bool = False) -> UniformSymbol:
+        found = UniformSymbol(self.run, ids, self.like, parts, logged or self.logged)
         found.memory = self.memory
         return found
 
-    def moved(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Uniform:
+    def moved(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> UniformSymbol:
         def change(x: Tensor) -> Tensor:
             if name == "getitem":
                 return x[args[0]]
@@ -458,7 +465,7 @@ class Uniform(Symbol):
         if op == "rdiv":
             if not self.is_exponential:
                 return self.run.refuse("a number divided by random numbers")
-            return Race(self.run, ids, self.like, x.clone(), "p/E")
+            return RaceSymbol(self.run, ids, self.like, x.clone(), "p/E")
         if self.logged and op == "div" and self.is_exponential:
             shift = torch.zeros_like(shift)
         if op in ("mul", "div", "rsub"):
@@ -488,7 +495,7 @@ class Uniform(Symbol):
                 parts = self.a, self.b, self.scale, self.shift
                 return self._with(self.ids, *parts, logged=True)
         if name == "log" and self.is_exponential:
-            return Race(self.run, self.ids, self.like, torch.zeros_like(self.shift), "log E")
+            return RaceSymbol(self.run, self.ids, self.like, torch.zeros_like(self.shift), "log E")
         if name in _CLAMPS and self._keeps_finite(args, kwargs):
             return self._with(self.ids, *self.parts)
         if name == "whole" and not self.logged:
@@ -547,7 +554,10 @@ class Uniform(Symbol):
 
     def _joined(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         given = args[0] if len(args) and isinstance(args[0], list | tuple) else ()
-        if not all(type(x) is Uniform and x.logged == self.logged for x in given) or not given:
+        if (
+            not all(type(x) is UniformSymbol and x.logged == self.logged for x in given)
+            or not given
+        ):
             return self.run.refuse(f"{name} of random numbers of several kinds")
         join = torch.stack if name == "stack" else torch.cat
         dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0))
@@ -555,19 +565,19 @@ class Uniform(Symbol):
         return self._with(*(join(list(part), dim) for part in parts))
 
 
-class Race(Symbol):
+class RaceSymbol(Symbol):
     """What a race makes of exponential variables E: ``p / E``, whose argmax is drawn in proportion
     to p; or Gumbel noise, ``scale (log E + terms)``, whose argmin (argmax for a scale below 0) is
     drawn in proportion to ``exp(-terms)``."""
 
     def __init__(
-        self, run: Run, ids: Tensor, like: Any, terms: Tensor, form: str, scale: float = 1.0
+        self, run: Execution, ids: Tensor, like: Any, terms: Tensor, form: str, scale: float = 1.0
     ) -> None:
         super().__init__(run, ids, like)
         self.terms, self.form, self.scale = terms, form, scale
 
-    def _with(self, ids: Tensor, terms: Tensor, scale: float) -> Race:
-        found = Race(self.run, ids, self.like, terms, self.form, scale)
+    def _with(self, ids: Tensor, terms: Tensor, scale: float) -> RaceSymbol:
+        found = RaceSymbol(self.run, ids, self.like, terms, self.form, scale)
         found.memory = self.memory
         return found
 
@@ -575,7 +585,7 @@ class Race(Symbol):
         constant = self.terms if self.form != "p/E" else torch.zeros(1)
         return self.keeps(torch.ones(1), constant) and 1 / EXTREME < abs(self.scale) < EXTREME
 
-    def moved(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Race:
+    def moved(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> RaceSymbol:
         if name == "getitem":
             return self._with(self.ids[args[0]], self.terms[args[0]], self.scale)
         ids, terms = (getattr(x, name)(*args, **kwargs) for x in (self.ids, self.terms))
@@ -607,7 +617,7 @@ class Race(Symbol):
 
 
 def _winners(
-    run: Run, ids: Tensor, weights: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+    run: Execution, ids: Tensor, weights: Tensor, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Tensor:
     """Who wins a race in each row, in proportion to the weights."""
     dim = kwargs.get("dim", kwargs.get("axis", args[0] if args else None))

@@ -12,7 +12,7 @@ import typer
 
 from specwb.cli import options as opt
 from specwb.cli.shared import (
-    Places,
+    ArtifactOf,
     alone,
     command_line,
     errors,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from specwb.show.ledger import Judged, Section
 
 STUDIES = (*NAMES, *OTHERS)
-OUTPUTS = Places(
+OUTPUTS = ArtifactOf(
     "name",
     {"all": (LEDGER, "build/reproduce")}
     | {name: (STUDY, f"build/reproduce/{name}.json") for name in STUDIES},
@@ -126,7 +126,7 @@ def reproduce(
     from specwb.lab.papers.results import shipped as shipped_results
     from specwb.show import ledger
 
-    assert out is not None  # by Places
+    assert out is not None  # by ArtifactOf
     if name == "all":
         refuse(ctx, "reproduce all", "figure", "train", "runs", "tokens")
         if shipped:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specwb.core.files import FILE, STUDY, Output, claim, from_json, home
+from specwb.core.files import FILE, STUDY, Artifact, claim, from_json, home
 from specwb.core.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ def command_line() -> str:
 
 
 @dataclass(frozen=True)
-class Places:
+class ArtifactOf:
     """The output of a command and its default place, where both depend on one of its arguments."""
 
     argument: str  # the parameter
-    outputs: Mapping[str, tuple[Output, str]]  # by the argument's value
+    outputs: Mapping[str, tuple[Artifact, str]]  # by the argument's value
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class FileParameter:
 
     word: str  # on the command line
     is_path: bool  # and nothing else
-    output: Output | Places | None  # written there; None: it is read
+    output: Artifact | ArtifactOf | None  # written there; None: it is read
     default: Any
 
 
@@ -119,7 +119,7 @@ def file_parameters(command: Callable[..., Any]) -> dict[str, FileParameter]:
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind, *notes = get_args(parameter.annotation) or [parameter.annotation]
         info = next((note for note in notes if hasattr(note, "param_decls")), None)
-        output = next((note for note in notes if isinstance(note, Output | Places)), None)
+        output = next((note for note in notes if isinstance(note, Artifact | ArtifactOf)), None)
         if not {"str", "Path"} & {*re.findall(r"\w+", str(kind))}:
             continue
         # typer keeps the first of the names that stand in Option(..) as its default
@@ -136,16 +136,16 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with checks before it: its numbers are finite, and its outputs pass
     :func:`specwb.core.files.claim` against its inputs.
 
-    Outputs are the paths whose annotation has an :class:`specwb.core.files.Output` or
-    :class:`Places`. Every other value that names a file is an input.
+    Outputs are the paths whose annotation has an :class:`specwb.core.files.Artifact` or
+    :class:`ArtifactOf`. Every other value that names a file is an input.
     """
     parameters = file_parameters(command)
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:
-        outputs: dict[str, tuple[Path, Output]] = {}
+        outputs: dict[str, tuple[Path, Artifact]] = {}
         inputs: list[tuple[str, str]] = []
-        named = {p.output.argument for p in parameters.values() if isinstance(p.output, Places)}
+        named = {p.output.argument for p in parameters.values() if isinstance(p.output, ArtifactOf)}
         for name, value in given.items():
             if isinstance(value, float) and not math.isfinite(value):
                 option = "--" + name.replace("_", "-")
@@ -154,7 +154,7 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
             if parameter is None or name in named:
                 continue
             output = parameter.output
-            if isinstance(output, Places):
+            if isinstance(output, ArtifactOf):
                 choice = given[output.argument]
                 if choice not in output.outputs:
                     word = parameters[output.argument].word

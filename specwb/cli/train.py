@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import Places, refuse
+from specwb.cli.shared import ArtifactOf, refuse
 from specwb.core.files import FOLDER, HEAD, TALKS
 
 USES = {
@@ -24,7 +24,7 @@ USES = {
     "draft": "sps:draft",
 }
 """Kinds of heads and draft models, and the option of a method that takes one."""
-OUTPUTS = Places(
+OUTPUTS = ArtifactOf(
     "kind",
     {
         **{kind: (FOLDER, f"build/heads/{kind}") for kind in USES},
@@ -129,7 +129,7 @@ def train(
 
     Scales with accelerate launch -m specwb. docs/training.md has all settings.
     """
-    assert out is not None  # by Places
+    assert out is not None  # by ArtifactOf
     refuse(ctx, f"train {kind}", *REFUSED.get(kind, ()))
     if seed > LARGEST_SEED.get(kind, seed):
         raise ValueError(f"train {kind}: --seed is at most {LARGEST_SEED[kind]}, got {seed}")

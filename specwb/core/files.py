@@ -296,7 +296,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Output:
+class Artifact:
     """What a command writes at a place that its user names.
 
     Attributes:
@@ -328,24 +328,24 @@ class Output:
 
 
 SQLITE = rb"SQLite format 3\0"
-FILE = Output("a file that may be replaced: it is a store of runs or a file of a model")
-FOLDER = Output("a folder", (), is_folder=True)  # of files that are named by what is in them
-STORE = Output("a store of specwb's runs", mark=SQLITE)
-STUDY = Output("a file of results", mark=rb'\{\s*"arguments":')
-TUNED = Output("a result of specwb tune", mark=rb'\{\s*"(command|arguments)":')
-TALKS = Output(
+FILE = Artifact("a file that may be replaced: it is a store of runs or a file of a model")
+FOLDER = Artifact("a folder", (), is_folder=True)  # of files that are named by what is in them
+STORE = Artifact("a store of specwb's runs", mark=SQLITE)
+STUDY = Artifact("a file of results", mark=rb'\{\s*"arguments":')
+TUNED = Artifact("a result of specwb tune", mark=rb'\{\s*"(command|arguments)":')
+TALKS = Artifact(
     "a file of specwb train talks",
     mark=rb'\{"messages": \[[^\n]*"temperatures": \[[^\n]*"ended": ',
 )
-HEAD = Output("a trained head", mark=rb"\{", marked="{}/card.json", is_folder=True)
-EVALUATION = Output(
+HEAD = Artifact("a trained head", mark=rb"\{", marked="{}/card.json", is_folder=True)
+EVALUATION = Artifact(
     "a file of specwb evaluate",
     ("{}/store.sqlite", "{}/run.json", "{}/answers"),
     SQLITE,
     "{}/store.sqlite",
     True,
 )
-LEDGER = Output(
+LEDGER = Artifact(
     "a page of specwb reproduce all",
     ("{}/ledger.md",),
     rb"# Ledger of the papers' claims",
@@ -353,12 +353,14 @@ LEDGER = Output(
     True,
 )
 DRAWN = b"<!-- a figure of specwb reproduce -->\n"
-DRAWING = Output("a figure of specwb reproduce", ("{}.html", "{}.png"), re.escape(DRAWN), "{}.html")
+DRAWING = Artifact(
+    "a figure of specwb reproduce", ("{}.html", "{}.png"), re.escape(DRAWN), "{}.html"
+)
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf", ".npz")
 
 
 def claim(
-    outputs: Mapping[str, tuple[Path, Output]], inputs: Sequence[tuple[str, str]] = ()
+    outputs: Mapping[str, tuple[Path, Artifact]], inputs: Sequence[tuple[str, str]] = ()
 ) -> None:
     """Checks, before any work, that its results can be written and that nothing is lost by that.
 

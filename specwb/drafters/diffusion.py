@@ -16,7 +16,7 @@ from specwb.core.noise import DRAFT, Noise
 from specwb.core.probability import Sampling, inverse_cdf
 from specwb.core.tree import GrownTree, Tree
 from specwb.drafters.base import Drafter, chain
-from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
+from specwb.drafters.diffuspec_parts.lattice import Lattice, LatticePath, beam, candidates
 from specwb.drafters.diffuspec_parts.proxy import Proxy, last, read_along
 from specwb.drafters.length import Length
 from specwb.models.diffusion import DiffusionModel
@@ -89,7 +89,7 @@ class DiffusionDrafter(Drafter):
         # of the beam's paths the host finds the shape of a trie
         self.captured = self.staged = draw == "sample" or not as_tree
         # of the last step: row, lattice, text before it, paths found
-        self.searched: list[tuple[int, Lattice, tuple[int, ...], list[Path]]] = []
+        self.searched: list[tuple[int, Lattice, tuple[int, ...], list[LatticePath]]] = []
 
     def scheme(self, sampling: Sampling) -> Scheme:
         if sampling.greedy or self.draw == "search":
@@ -185,7 +185,7 @@ class DiffusionDrafter(Drafter):
     def _search(self, state: State) -> Draft:
         """The paths that the beam finds, of as many tokens as each row asks for."""
         self.searched = []
-        beams: list[list[Path]] = [[] for _ in range(state.rows)]
+        beams: list[list[LatticePath]] = [[] for _ in range(state.rows)]
         generated = [0] * state.rows
         asked, most, fresh = self._sizes(state)
         if most > 0:
@@ -248,7 +248,9 @@ class DiffusionDrafter(Drafter):
 
         return state.stage(("draft", n), draft)
 
-    def _tree(self, state: State, beams: list[list[Path]], generated: Sequence[int]) -> Draft:
+    def _tree(
+        self, state: State, beams: list[list[LatticePath]], generated: Sequence[int]
+    ) -> Draft:
         """Every row's paths as one trie, padded with nodes that are never accepted."""
         tries = [trie([path.tokens for path in row]) for row in beams]
         n = max(len(parents) for parents, _, _ in tries)

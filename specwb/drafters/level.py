@@ -17,7 +17,7 @@ from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, by_name
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
-from specwb.models.backbone import Run
+from specwb.models.backbone import LayerRunner
 from specwb.models.cache import KVCache
 from specwb.models.load import check_pair
 from specwb.models.place import Place
@@ -419,7 +419,9 @@ class LevelDrafter(Levels):
     """
 
     window = 2
-    exact: Run | None = None  # how its layers run in order, where they lie on several devices
+    exact: LayerRunner | None = (
+        None  # how its layers run in order, where they lie on several devices
+    )
 
     def __init__(
         self,
@@ -450,7 +452,7 @@ class LevelDrafter(Levels):
     def begin(self, state: State) -> Tensor:
         return self.again(state, self.window)
 
-    def again(self, state: State, w: int, run: Run | None = None) -> Tensor:
+    def again(self, state: State, w: int, run: LayerRunner | None = None) -> Tensor:
         """Processes the last ``w`` tokens of the text again, as :meth:`begin`."""
         begin, positions, recent = state.window(w)
         place = Place.behind(positions, max(state.horizon, w), self.backbone.dtype)
@@ -466,7 +468,7 @@ class LevelDrafter(Levels):
     def tree_mask(self, state: State) -> Tensor:
         return state.tree_mask(self.tree, self.backbone.dtype)
 
-    def forward(self, tokens: Tensor, place: Place, run: Run | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, place: Place, run: LayerRunner | None = None) -> Tensor:
         """Hidden states ``[B,m,H]`` of ``tokens [B,m]``, by ``run`` (default the backbone's)."""
         return (run or self.backbone.run)(self.backbone.embed(tokens), place, self.cache)[0]
 

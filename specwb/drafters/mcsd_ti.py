@@ -17,7 +17,7 @@ from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.drafters.heads import check_place
 from specwb.drafters.length import Length
 from specwb.drafters.level import DRAWS, Drafted, LevelDrafter, drawable
-from specwb.drafters.stopping import Confidence, Decision, Entropy, Top
+from specwb.drafters.stopping import Confidence, DecisionConfidence, Entropy, Top
 from specwb.models.decision import KINDS, DecisionModel, load_decision
 from specwb.models.load import draft_model
 from specwb.models.target import Target
@@ -167,7 +167,7 @@ def sureness(
 ) -> Confidence | None:
     """The confidence that ``stop`` names, None for none."""
     if stop in KINDS:
-        return Decision(decision_model(key, target, draft, head), stop, draft.backbone)
+        return DecisionConfidence(decision_model(key, target, draft, head), stop, draft.backbone)
     if head is not None:
         whose = "head is the decision model of stop=soft or hard"
         raise MethodError(f"{key}: {whose}; stop={stop} has none")

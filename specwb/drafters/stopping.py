@@ -60,7 +60,7 @@ class Entropy(Confidence):
         return (-entropy(logits.float().log_softmax(-1))).exp().amax(1)
 
 
-class Decision(Confidence):
+class DecisionConfidence(Confidence):
     """A trained model's estimate that a token drafted here is accepted, from its soft or hard net
     (``kind``) on the states of the draft model.
 

@@ -38,7 +38,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Level:
+class NodeTests:
     """All tests among the children of one visited node of one row.
 
     Attributes:
@@ -79,13 +79,13 @@ class Explanation:
     """
 
     row: int
-    levels: list[Level]
+    levels: list[NodeTests]
     bonus: int
     bonus_text: str
     rule: str
     trimmed: bool = False
 
-    def at(self, depth: int) -> Level:
+    def at(self, depth: int) -> NodeTests:
         """Returns the tests among nodes of a depth; 1 is that of the root's children.
 
         Raises:
@@ -136,7 +136,7 @@ def explain(step: Step, row: int = 0) -> Explanation:
     return Explanation(row, levels[: accepted + 1], bonus, _text(step, bonus), name, trimmed)
 
 
-def _levels(step: Step, row: int) -> list[Level]:
+def _levels(step: Step, row: int) -> list[NodeTests]:
     """Verifies the draft again; the levels that the row's walk visits."""
     assert step.scores is not None
     draft, greedy = step.draft, isinstance(step.rule, Greedy)
@@ -162,7 +162,7 @@ def _levels(step: Step, row: int) -> list[Level]:
         tests = _node_tests(step, rule, visit, row, greedy)
         residual = visit.residual[row]
         normalised = residual / residual.sum()
-        levels.append(Level(visit.depth + 1, int(visit.node[row]), tests, normalised))
+        levels.append(NodeTests(visit.depth + 1, int(visit.node[row]), tests, normalised))
     return levels
 
 
@@ -190,7 +190,7 @@ def _node_tests(step: Step, rule: NodeRule, visit, row: int, greedy: bool) -> li
     return tests
 
 
-def _path_levels(step: Step, verdict: Verdict, row: int) -> list[Level]:
+def _path_levels(step: Step, verdict: Verdict, row: int) -> list[NodeTests]:
     """The levels of the accepted path under a rule that decides about the whole tree; no candidate
     is tested alone, so there is no u."""
     assert step.scores is not None
@@ -213,7 +213,7 @@ def _path_levels(step: Step, verdict: Verdict, row: int) -> list[Level]:
         if tests:
             goes_on = depth < accepted or verdict.distribution is None
             residual = p if goes_on else verdict.distribution[row]  # type: ignore[index]
-            levels.append(Level(depth + 1, node, tests, residual / residual.sum()))
+            levels.append(NodeTests(depth + 1, node, tests, residual / residual.sum()))
     return levels
 
 

@@ -40,7 +40,7 @@ from specwb.models.layers import (
 from specwb.models.place import Place
 from specwb.models.products import of_decoding, product
 
-Run = Callable[..., tuple[Tensor, Tensor | None]]
+LayerRunner = Callable[..., tuple[Tensor, Tensor | None]]
 """A forward through all layers, with the parameters and the results of :meth:`Stack.run`."""
 UNROTATED = "none"
 """The kind of layers without a rotation."""

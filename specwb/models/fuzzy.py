@@ -24,19 +24,19 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from specwb.core.errors import SpecwbError
-from specwb.models.backbone import ForwardPass, Run, Stack
+from specwb.models.backbone import ForwardPass, LayerRunner, Stack
 from specwb.models.cache import KVCache
 from specwb.models.place import Place
 from specwb.models.products import product
 
-Layers = tuple[tuple[int, ...], ...]
+LayerIndices = tuple[tuple[int, ...], ...]
 
 
 class GroupError(SpecwbError, ValueError):
     """Layers cannot be grouped in the way that was asked for."""
 
 
-def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Layers:
+def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> LayerIndices:
     """The paper's groups of at most ``n`` layers, numbered from 0: ``[1..n-1], [n..2n-1], ..``, and
     in the last group what remains. ``first``, ``last``: these layers are groups by themselves, as
     in the paper."""
@@ -58,7 +58,7 @@ def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Laye
     return tuple(sorted([*(chunk for chunk in chunks if chunk), *single]))
 
 
-def listed(layers: int, groups: Sequence[Sequence[int]]) -> Layers:
+def listed(layers: int, groups: Sequence[Sequence[int]]) -> LayerIndices:
     """The groups of lists of layers, such as ``[[1, 2, 3], [4, 5]]``; a layer that is in no list is
     a group by itself.
     """
@@ -89,7 +89,7 @@ class Groups:
     name = "simulation"
     captured = True
 
-    def __init__(self, layers: Layers, parallel_mlp: bool = False) -> None:
+    def __init__(self, layers: LayerIndices, parallel_mlp: bool = False) -> None:
         self.layers, self.parallel_mlp = layers, parallel_mlp
 
     def check(self, stack: Stack, n: int) -> None:
@@ -105,7 +105,7 @@ class Groups:
                 "holds whole"
             )
 
-    def exact(self, stack: Stack) -> Run | None:
+    def exact(self, stack: Stack) -> LayerRunner | None:
         """How all layers run in order on the same devices; None: as those of every model do."""
         return None
 
@@ -117,7 +117,7 @@ class Groups:
         """The logits that all processes draw from."""
         return logits
 
-    def on(self, stack: Stack) -> Run:
+    def on(self, stack: Stack) -> LayerRunner:
         """:meth:`run` of one stack."""
         return partial(self.run, stack)
 
@@ -201,7 +201,7 @@ class FusedGroups(Groups):
 
     name = "fused"
 
-    def __init__(self, layers: Layers, parallel_mlp: bool = False) -> None:
+    def __init__(self, layers: LayerIndices, parallel_mlp: bool = False) -> None:
         super().__init__(layers, parallel_mlp)
         self._stacked: dict[tuple[Stack, tuple[int, ...]], Stacked] = {}
 
@@ -277,7 +277,7 @@ class StreamGroups(Groups):
 
     name = "streams"
 
-    def __init__(self, layers: Layers, parallel_mlp: bool = False) -> None:
+    def __init__(self, layers: LayerIndices, parallel_mlp: bool = False) -> None:
         super().__init__(layers, parallel_mlp)
         self._streams: list[torch.cuda.Stream] = []
 

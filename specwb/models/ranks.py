@@ -27,9 +27,9 @@ from torch import Tensor
 
 from specwb.core.errors import SpecwbError
 from specwb.models.architectures import UnsupportedModel
-from specwb.models.backbone import ForwardPass, Run, Stack
+from specwb.models.backbone import ForwardPass, LayerRunner, Stack
 from specwb.models.cache import KVCache
-from specwb.models.fuzzy import FusedGroups, GroupError, Groups, Layers
+from specwb.models.fuzzy import FusedGroups, GroupError, Groups, LayerIndices
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _gather = (
@@ -284,7 +284,7 @@ class RankGroups(Groups):
     name = "ranks"
 
     def __init__(
-        self, layers: Layers, parallel_mlp: bool = False, owner: dict[int, int] | None = None
+        self, layers: LayerIndices, parallel_mlp: bool = False, owner: dict[int, int] | None = None
     ) -> None:
         super().__init__(layers, parallel_mlp)
         self.ranks = here()
@@ -315,7 +315,7 @@ class RankGroups(Groups):
     def in_order(self) -> RankGroups:
         return RankGroups(tuple((i,) for group in self.layers for i in group), owner=self.owner)
 
-    def exact(self, stack: Stack) -> Run:
+    def exact(self, stack: Stack) -> LayerRunner:
         return self.in_order().on(stack)
 
     def cache(self, stack: Stack, rows: int, capacity: int) -> KVCache:

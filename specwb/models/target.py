@@ -19,7 +19,7 @@ from specwb.core.flow import BUCKET, Draft, Scores, State, Verdict
 from specwb.core.inputs import eos_ids, is_many
 from specwb.core.probability import Sampling
 from specwb.models.architectures import UnsupportedModel, check_causal, context
-from specwb.models.backbone import Backbone, Run
+from specwb.models.backbone import Backbone, LayerRunner
 from specwb.models.cache import KVCache
 from specwb.models.device import described, is_spread
 from specwb.models.folder import LoadError, card_of
@@ -326,7 +326,7 @@ def prefill(
     state: State,
     cache: KVCache,
     features: tuple[int, ...] = (),
-    run: Run | None = None,
+    run: LayerRunner | None = None,
 ) -> Tensor | None:
     """Processes positions 0..length-2 of every row, without the head, by ``run`` (default
     ``backbone.run``); returns their features ``[B, horizon - 1, len(features) * H]``, or None.

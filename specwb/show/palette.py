@@ -38,8 +38,8 @@ CLEAR = "rgba(0,0,0,0)"  # what is left of a hatched bar
 DEPTHS = [[0, "#F0E442"], [0.5, "#56B4E9"], [1, "#0072B2"]]
 """Of cells by position or share: no end of it is as dark or as light as a page."""
 
-Look = tuple[str, str, str]
-PALETTE: tuple[Look, ...] = (
+Style = tuple[str, str, str]
+PALETTE: tuple[Style, ...] = (
     ("#0072B2", "solid", "circle"),
     ("#D55E00", "dash", "square"),
     ("#009E73", "dot", "diamond"),
@@ -52,7 +52,7 @@ PALETTE: tuple[Look, ...] = (
 """Colour, dash and marker of the series of a figure, in their order."""
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str]) -> dict[str, Style]:
     """A colour, dash and marker for each name, in their order; all of the first 64 differ."""
     count = len(PALETTE)
     by_name = {}

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact import Decision, Dist, NodeRule, Tokens, iid, kseq, rrs
+from specwb.theory.exact import Dist, ExactDecision, ExactNodeRule, Tokens, iid, kseq, rrs
 from specwb.theory.wrong_rules import WRONG_RULES
 
 ALARM = 0.01
@@ -24,15 +24,15 @@ BIASED = {name: WRONG_RULES[name] for name in ("deduplicated", "race_against_q",
 """Whose bias cannot be told from how much they accept."""
 
 
-def suspects(seed: int = 0) -> dict[str, NodeRule]:
+def suspects(seed: int = 0) -> dict[str, ExactNodeRule]:
     """Hand out verifiers A, B and C for two candidates that are drawn from q independently.
 
     Two of them are lossless. The third is one of :data:`BIASED`; ``seed`` determines which one is
     biased, and how: one seed per student.
     """
 
-    def black_box(rule: NodeRule) -> NodeRule:
-        def verifier(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+    def black_box(rule: ExactNodeRule) -> ExactNodeRule:
+        def verifier(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
             return rule(p, q, tokens)
 
         return verifier
@@ -46,22 +46,22 @@ def culprit(seed: int = 0) -> tuple[str, str]:
     return "ABC"[rules.index(_node(key))], BIASED[key].wrong
 
 
-def _node(key: str) -> NodeRule:
+def _node(key: str) -> ExactNodeRule:
     node = BIASED[key].node
     assert node is not None
     return node
 
 
-def _rules(seed: int) -> tuple[list[NodeRule], str]:
+def _rules(seed: int) -> tuple[list[ExactNodeRule], str]:
     """The three rules in the order of their names, and the key of the biased one."""
     random = Random(seed)
     key = random.choice(list(BIASED))
-    rules: list[NodeRule] = [rrs, kseq, _node(key)]
+    rules: list[ExactNodeRule] = [rrs, kseq, _node(key)]
     random.shuffle(rules)
     return rules, key
 
 
-def drawn(rule: NodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[int]:
+def drawn(rule: ExactNodeRule, p: Dist, q: Dist, count: int, seed: int = 0) -> list[int]:
     """``[V]``: how often each token was the output of a verifier on ``count`` pairs of
     candidates."""
     rng = np.random.default_rng(seed)

@@ -16,13 +16,13 @@ from itertools import product
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact import (
     SCHEMES,
-    Decision,
     Dist,
+    ExactDecision,
+    ExactNodeRule,
     Model,
-    NodeRule,
     Outcome,
     Paths,
-    Test,
+    PathTest,
     Tokens,
     block_tests,
     completed,
@@ -48,11 +48,10 @@ from specwb.theory.exact import (
     without,
     without_replacement,
 )
+from specwb.theory.exact.whole_trees import Outcomes
 
 _0, _1 = Fraction(0), Fraction(1)
 FORK = (-1, 0, 0, 1, 2)
-Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterator[Outcome]]
-"""``outcomes(scheme, target, draft, parents)``: the outcomes of a step, over all drafts."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class WrongRule:
     original: str
     scheme: str
     parents: tuple[int, ...]
-    node: NodeRule | None = None
+    node: ExactNodeRule | None = None
     tree: Outcomes | None = None
 
     @property
@@ -94,7 +93,7 @@ class WrongRule:
         """The outcomes of a step over all drafts of a tree, default :attr:`parents`."""
         where = self.parents if parents is None else parents
         if self.tree is not None:
-            return self.tree(self.scheme, target, draft, where)
+            return iter(self.tree(self.scheme, target, draft, where))
         assert self.node is not None
         return iter(walks(self.node, SCHEMES[self.scheme], target, draft, where))
 
@@ -111,10 +110,10 @@ WRONG_RULES: dict[str, WrongRule] = {}
 
 def _at_one_node(
     scheme: str, k: int, original: str, wrong: str, name: str = ""
-) -> Callable[[NodeRule], NodeRule]:
+) -> Callable[[ExactNodeRule], ExactNodeRule]:
     """Add a node rule to :data:`WRONG_RULES`."""
 
-    def add(node: NodeRule) -> NodeRule:
+    def add(node: ExactNodeRule) -> ExactNodeRule:
         key = name or node.__name__
         WRONG_RULES[key] = WrongRule(key, wrong, original, scheme, (-1, *[0] * k), node=node)
         return node
@@ -128,7 +127,7 @@ def _at_one_node(
     "rejection",
     "bonus token from p instead of (p - q)+",
 )
-def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """What was accepted is counted twice."""
     accept, residual = rejection(p, q, tokens)
     return accept, residual and list(p)
@@ -145,7 +144,7 @@ _at_one_node(
     "rejection",
     "the q of the test has another temperature than the q that was sampled",
 )
-def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def squared_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """The test uses ``norm(q^2)``."""
     return rejection(p, norm([b * b for b in q]), tokens)
 
@@ -156,12 +155,14 @@ def squared_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     "rrsw",
     "RRSw children sorted by q instead of drawing order",
 )
-def sorted_by_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def sorted_by_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     order = sorted(range(len(tokens)), key=lambda i: (-q[tokens[i]], i))
     return _of_some(rrsw, order, p, q, tokens)
 
 
-def _of_some(rule: NodeRule, order: list[int], p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def _of_some(
+    rule: ExactNodeRule, order: list[int], p: Dist, q: Dist, tokens: Tokens
+) -> ExactDecision:
     """The decision of a rule that is given the children ``order`` only, about all of them."""
     accepted, residual = rule(p, q, tuple(tokens[i] for i in order))
     accept = [_0] * len(tokens)
@@ -173,7 +174,7 @@ def _of_some(rule: NodeRule, order: list[int], p: Dist, q: Dist, tokens: Tokens)
 @_at_one_node(
     "IID", 2, "rejection", "two draws, the one of larger q is kept and tested as one draw"
 )
-def keep_larger_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def keep_larger_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     best = max(range(len(tokens)), key=lambda i: (q[tokens[i]], -i))
     return _of_some(rejection, [best], p, q, tokens)
 
@@ -193,7 +194,7 @@ _at_one_node(
     "rrs",
     "independent drafts de-duplicated, then RRS",
 )
-def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     first = [i for i, x in enumerate(tokens) if x not in tokens[:i]]
     return _of_some(rrs, first, p, q, tokens)
 
@@ -212,7 +213,7 @@ def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     "sampled siblings tested without updating the residual",
     "no_update_sampled",
 )
-def no_residual_update(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def no_residual_update(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Every sibling is tested against the first p, and ``(p - q)+`` is subtracted once, whatever
     was rejected before."""
     accept, not_accepted = [_0] * len(tokens), _1
@@ -229,7 +230,7 @@ _at_one_node("POINT", 3, "rrsw", "the RRSw rule on deterministic top-k children"
 
 
 @_at_one_node("IID", 1, "rejection", "the uniform that drew the child draws the bonus token too")
-def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Both by inverse CDF."""
     accept, residual = rejection(p, q, tokens)
     if residual is None:
@@ -246,7 +247,7 @@ def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 @_at_one_node("IID", 2, "kseq", "k-SEQ with rho - 1 too small by a tenth")
-def low_rho(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def low_rho(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """What would be negative in the residual is cut off."""
     least = kseq_rho(tuple(p), tuple(q), len(tokens))
     return kseq(p, q, tokens, 1 + (least - 1) * Fraction(9, 10))
@@ -258,7 +259,7 @@ def low_rho(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     "race",
     "the selected child is tested against q and not the distribution of what is selected",
 )
-def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     total = sum((p[x] / q[x] for x in tokens), _0)
     if total == 0:
         return [_0] * len(tokens), rejection(p, q, tokens[:1])[1]
@@ -272,7 +273,7 @@ def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     "top",
     "the drawn child is tested against q and not what the fixed ones leave of it",
 )
-def whole_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def whole_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     (passes,), residual = rejection(p, q, tokens[-1:])
     if residual is None:
         return [*[_0] * (len(tokens) - 1), passes], None
@@ -282,14 +283,14 @@ def whole_q(p: Dist, q: Dist, tokens: Tokens) -> Decision:
 
 
 @_at_one_node("POINT", 2, "point", "a draw that is no child is thrown away and made again")
-def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """The bonus token is the second draw from p."""
     accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
     return accept, None if sum(accept, _0) == 1 else list(p)
 
 
 @_at_one_node("IID", 2, "naive", "every child is compared with its own draw from p")
-def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """The last of these draws is the bonus token."""
     accept, not_accepted = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
@@ -315,7 +316,7 @@ def _in_trees(
 
 def uncapped_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
-) -> list[Test]:
+) -> list[PathTest]:
     """Wrong: block verification keeps a whole block with ``min(1, prod p/q)`` instead of the capped
     weight ``w_L``.
 

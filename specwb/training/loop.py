@@ -1,8 +1,8 @@
 """The training loop, from the loss of a batch to the checkpoint.
 
-:func:`train` is the loop. At every step a model (:class:`Training`) takes a step of its optimisers;
-now and then its acceptance on held-out text is measured and a checkpoint is saved. What the loss is
-taken of is in :mod:`specwb.training.run`.
+:func:`train` is the loop. At every step a model (:class:`TrainingRun`) takes a step of its
+optimisers; now and then its acceptance on held-out text is measured and a checkpoint is saved. What
+the loss is taken of is in :mod:`specwb.training.run`.
 
 A run may be killed at any moment and resumed to the same weights.
 """
@@ -79,7 +79,7 @@ def saved_state(checkpoint: Path, identity: str) -> dict | None:
     return state
 
 
-class Training:
+class TrainingRun:
     """A model in training: its optimisers, its log and its checkpoint.
 
     Args:
@@ -196,7 +196,7 @@ class Training:
         line(f"{self.name}: stopped, {state}; the same command goes on from there")
 
 
-def train(training: Training) -> Log:
+def train(training: TrainingRun) -> Log:
     """Trains a model in place and returns its log.
 
     An interrupt saves, and the same command goes on from there."""

@@ -25,7 +25,7 @@ from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, first_process, process_rows, say
 from specwb.training.generate import PROMPT, check_writing, generated_text
 from specwb.training.heads import RECIPES, measure, step_loss, target_outputs
-from specwb.training.loop import Training, saved_state, train
+from specwb.training.loop import TrainingRun, saved_state, train
 from specwb.training.reading import trained_on, training_text
 from specwb.training.recipe import Moment, Recipe
 from specwb.training.settings import (
@@ -205,7 +205,7 @@ def train_head(
             seed=text_seed,
         )
     log = train(
-        Training(
+        TrainingRun(
             kind,
             head,
             learner.loss,

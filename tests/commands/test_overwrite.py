@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from specwb.cli.main import COMMANDS
-from specwb.cli.shared import Places, careful, file_parameters
+from specwb.cli.shared import ArtifactOf, careful, file_parameters
 from specwb.lab.bench.store import RunStore
 
 READ = {"FILE", "FOLDER", "--merge", "--corpus", "--recipe"}
-"""The paths that are read and not written; all others must have an Output in their annotation."""
+"""The paths that are read and not written; all others must have an Artifact in their annotation."""
 
 
 PARAMETERS = {name: file_parameters(command) for name, command in COMMANDS.items()}
@@ -35,7 +35,7 @@ def test_every_path_is_declared():
             if parameter.output:
                 outputs.add((name, parameter.word))
             elif parameter.is_path:
-                assert parameter.word in READ, f"{name} {parameter.word}: an Output, or READ?"
+                assert parameter.word in READ, f"{name} {parameter.word}: an Artifact, or READ?"
     assert {("sweep", "--out"), ("reproduce", "--out"), ("tune", "--out")} <= outputs
     assert len(outputs) >= 12
 
@@ -43,7 +43,7 @@ def test_every_path_is_declared():
 def choices() -> Iterator[tuple[str, dict[str, str]]]:
     """Every command, and with each value of an argument on which its outputs depend."""
     for name, parameters in PARAMETERS.items():
-        places = [p.output for p in parameters.values() if isinstance(p.output, Places)]
+        places = [p.output for p in parameters.values() if isinstance(p.output, ArtifactOf)]
         yield from ((name, {place.argument: x}) for place in places for x in place.outputs)
         if not places:
             yield name, {}

@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 import specwb
 import specwb.drafters.diffusion as module
 from specwb.drafters.diffusion import DiffusionDrafter
-from specwb.drafters.diffuspec_parts.lattice import Lattice, Path, beam, candidates
+from specwb.drafters.diffuspec_parts.lattice import Lattice, LatticePath, beam, candidates
 from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.drafters.diffuspec_parts.proxy import CacheProxy, OnlineNGram, UniformProxy
 from specwb.drafters.length import Adaptive, Length
@@ -182,7 +182,7 @@ def searched(
     mass: float,
     beams: int,
     lam: float,
-) -> list[Path]:
+) -> list[LatticePath]:
     best = candidates(block(model, text, k)[None], 15, V, torch.tensor([MASK]))
     lattice = Lattice.prune(*best[:, 0].tolist(), mass, ends)
     return beam(lattice, proxy, text, lam, beams)

@@ -18,7 +18,7 @@ from specwb.lab.evaluation.joint import (
     AT_ONCE,
     DOUBT,
     Joint,
-    Outcome,
+    StatisticalTest,
     beginnings,
     decided,
     joint,
@@ -111,7 +111,7 @@ def test_the_smallest_distance_is_seen_eight_times_in_ten():
 
 
 @dataclass(frozen=True)
-class Drawn(Outcome):
+class Drawn(StatisticalTest):
     """A test with some p-value."""
 
     value: float

@@ -25,7 +25,7 @@ from specwb.models.fuzzy import (
     FusedGroups,
     GroupError,
     Groups,
-    Layers,
+    LayerIndices,
     StreamGroups,
     grouping,
     listed,
@@ -45,7 +45,7 @@ WINDOWS = {
     "sliding_window": 3,
     "layer_types": ["full_attention", *["sliding_attention"] * (LAYERS - 1)],
 }
-PARTS: dict[str, Layers] = {
+PARTS: dict[str, LayerIndices] = {
     **{f"n={n}": grouping(LAYERS, n) for n in range(1, 6)},
     "with the first": grouping(LAYERS, 3, first=False),
     "with the last": grouping(LAYERS, 3, last=False),
@@ -120,7 +120,7 @@ def test_streams_need_a_cuda_device():
 
 @torch.no_grad()
 def algorithm(
-    net: nn.Module, tokens: Tensor, parts: Layers, whole: bool = False
+    net: nn.Module, tokens: Tensor, parts: LayerIndices, whole: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Of texts ``[B,m]`` hidden states behind every layer ``[B,m,L * H]``, keys and values
     ``[L,B,m,2 * kv,dim]``: the library's modules."""

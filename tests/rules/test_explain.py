@@ -9,7 +9,7 @@ import torch
 import specwb
 from specwb.core.noise import ACCEPT, BONUS, Noise
 from specwb.core.probability import inverse_cdf
-from specwb.engine.trace import Level
+from specwb.engine.trace import NodeTests
 
 SPECS = {
     "ar": ("ar", {}),
@@ -82,7 +82,7 @@ def check_row(step: specwb.Step, row: int, sampled: bool) -> set[str]:
     return decisions
 
 
-def check_level(step: specwb.Step, row: int, level: Level, is_accepted: bool) -> None:
+def check_level(step: specwb.Step, row: int, level: NodeTests, is_accepted: bool) -> None:
     """The tests of a level are those of its node's children, and at most one is accepted."""
     kids = [i for i, parent in enumerate(step.draft.tree.host[0]) if parent == level.node]
     tokens = [test.token for test in level.tests]
@@ -92,7 +92,7 @@ def check_level(step: specwb.Step, row: int, level: Level, is_accepted: bool) ->
     assert float(level.residual.sum()) == pytest.approx(1, abs=1e-5)
 
 
-def check_numbers(step: specwb.Step, row: int, level: Level, sampled: bool) -> None:
+def check_numbers(step: specwb.Step, row: int, level: NodeTests, sampled: bool) -> None:
     """The p and q of each test are those at its node."""
     p = step.scores.p(torch.tensor([level.node] * 3))[row]
     for test in level.tests:
@@ -104,7 +104,7 @@ def check_numbers(step: specwb.Step, row: int, level: Level, sampled: bool) -> N
             assert (test.q, test.u) == (None, None)
 
 
-def check_decisions(level: Level, sampled: bool, rule: str) -> None:
+def check_decisions(level: NodeTests, sampled: bool, rule: str) -> None:
     """The first candidate is accepted iff u q < p, and nothing is tested after an acceptance."""
     decisions = [test.decision for test in level.tests]
     if not sampled:

@@ -12,7 +12,7 @@ from specwb.theory import suspects as S
 P, Q = exact.norm([4, 3, 2, 1]), exact.norm([1, 2, 3, 4])
 
 
-def output(rule: exact.NodeRule) -> list[Fraction]:
+def output(rule: exact.ExactNodeRule) -> list[Fraction]:
     return exact.output_distribution(rule, exact.iid, P, Q, 2)
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from specwb.core.files import WriteError, write
 from specwb.training import loop
 from specwb.training.fit import TrainingError, dump
-from specwb.training.loop import Log, Training
+from specwb.training.loop import Log, TrainingRun
 from specwb.training.optim import Muon, Plan, optimisers
 
 
@@ -35,7 +35,7 @@ def train(model: nn.Module, checkpoint: Path, stop: int | None = None, **changes
         return F.cross_entropy(model(x), x[:, :3].argmax(1))
 
     plan, run = Plan(40, warmup=5, **changes), "run"
-    return loop.train(Training("small", model, loss, plan, checkpoint, run, lambda: [0.5]))
+    return loop.train(TrainingRun("small", model, loss, plan, checkpoint, run, lambda: [0.5]))
 
 
 def weights(model: nn.Module) -> Tensor:
@@ -61,7 +61,7 @@ def test_an_interrupt_in_a_loss(tmp_path, stop):
 
 
 def test_an_interrupt_while_a_step_is_waited_for_saves_the_step(tmp_path, monkeypatch):
-    read = Training.read
+    read = TrainingRun.read
 
     def interrupted(training):
         if training.done == 9:
@@ -70,7 +70,7 @@ def test_an_interrupt_while_a_step_is_waited_for_saves_the_step(tmp_path, monkey
         read(training)
 
     def stopped(model, path):
-        monkeypatch.setattr(Training, "read", interrupted)
+        monkeypatch.setattr(TrainingRun, "read", interrupted)
         train(model, path)
 
     resumed_alike(tmp_path, stopped, 9)
@@ -160,5 +160,5 @@ def test_gradients_are_clipped_by_their_norm_or_value(tmp_path, monkeypatch, by,
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
     far = torch.tensor([3.0, 4.0])
     loss = lambda step, part: (model.weight[0] * far).sum()  # noqa: E731
-    loop.train(Training("clipped", model, loss, plan, tmp_path / "a.pt", "run"))
+    loop.train(TrainingRun("clipped", model, loss, plan, tmp_path / "a.pt", "run"))
     assert seen == [pytest.approx(wanted, rel=1e-4)]

@@ -151,7 +151,7 @@ def _fewest(logq: Sequence[float], mass: float) -> int:
 
 
 @dataclass(frozen=True)
-class Path:
+class LatticePath:
     """A path through a lattice: its tokens, their ranks among the candidates of their positions
     from 0, their log-probabilities, its score as the module defines it, and whether its last token
     ends the text."""
@@ -168,9 +168,9 @@ class Path:
         return self.score / len(self.tokens)
 
 
-Ranks = tuple[int, ...]
-Scored = tuple[float, Ranks]
-Prefix = tuple[float, Context, Ranks]  # score, last order - 1 tokens, ranks
+CandidateRanks = tuple[int, ...]
+Scored = tuple[float, CandidateRanks]
+Prefix = tuple[float, Context, CandidateRanks]  # score, last order - 1 tokens, ranks
 
 
 def beam(
@@ -179,7 +179,7 @@ def beam(
     context: Sequence[int] = (),
     lam: float = 0.5,
     width: int = 3,
-) -> list[Path]:
+) -> list[LatticePath]:
     """Searches from left to right and extends the best ``width`` prefixes at every position;
     returns at most ``width`` paths, best first and all different.
 
@@ -219,7 +219,9 @@ def beam(
     return _paths(lattice, finished + complete)[:width]
 
 
-def viterbi(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5) -> Path:
+def viterbi(
+    lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5
+) -> LatticePath:
     """Finds the best path of all by dynamic programming over the last ``order - 1`` tokens.
 
     What comes after a position depends on those tokens alone. So of all prefixes that share them
@@ -253,7 +255,7 @@ def viterbi(lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: fl
 
 def exhaustive(
     lattice: Lattice, proxy: Proxy, context: Sequence[int] = (), lam: float = 0.5
-) -> list[Path]:
+) -> list[LatticePath]:
     """Lists every path, best first; at most a million: :func:`beam` without a bound."""
     bound = math.prod(map(len, lattice.ids))
     if bound > PATHS:
@@ -279,11 +281,11 @@ def _check(lam: float) -> None:
         raise ArgumentError(f"lambda must be in [0, 1], got {lam}")
 
 
-def _paths(lattice: Lattice, scored: Iterable[Scored]) -> list[Path]:
+def _paths(lattice: Lattice, scored: Iterable[Scored]) -> list[LatticePath]:
     """The paths of these scores and ranks, best first."""
     paths = []
     for score, ranks in scored:
         tokens = tuple(ids[r] for ids, r in zip(lattice.ids, ranks))
         logq = tuple(row[r] for row, r in zip(lattice.logq, ranks))
-        paths.append(Path(tokens, ranks, logq, score, tokens[-1] in lattice.ends))
+        paths.append(LatticePath(tokens, ranks, logq, score, tokens[-1] in lattice.ends))
     return sorted(paths, key=lambda path: -path.mean)

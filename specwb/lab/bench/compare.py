@@ -29,7 +29,7 @@ from specwb.engine.methods import METHODS, Method, built_with, that_run
 from specwb.lab.bench.conditions import conditions, draft_of
 from specwb.lab.bench.library import Library, usual_rows
 from specwb.lab.bench.measure import Run
-from specwb.lab.bench.race import Decoder, Groups, Race
+from specwb.lab.bench.race import Decoder, PromptGroups, Race
 from specwb.lab.bench.report import floor
 from specwb.lab.bench.ties import agreements
 from specwb.lab.cost.calibrate import forward_seconds
@@ -276,7 +276,7 @@ def _assistant(
 
 def grouped(
     target: Target, prompts: Sequence, batch: int, max_new_tokens: int
-) -> tuple[Groups, int]:
+) -> tuple[PromptGroups, int]:
     """Put the prompts into groups of ``batch``, in running order.
 
     Prompts that do not fit the context are cut to it; the second result counts them. A last group
@@ -310,7 +310,7 @@ def acceptance_by_depth(runs: Sequence[Run]) -> list[tuple[int, int]]:
 
 def _agreements(
     target: Target,
-    groups: Groups,
+    groups: PromptGroups,
     runs: Mapping[str, list[Run]],
     decoders: Mapping[str, Decoder],
 ) -> dict[str, Any]:
@@ -321,7 +321,9 @@ def _agreements(
     return agreements(target, list(zip(prompts, texts["ar"], strict=False)), texts, library)
 
 
-def _outputs(target: Target, groups: Groups, runs: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
+def _outputs(
+    target: Target, groups: PromptGroups, runs: Mapping[str, list[Run]]
+) -> list[dict[str, Any]]:
     """Every prompt with the texts of all methods after it."""
 
     def text(ids: list[int]) -> str:

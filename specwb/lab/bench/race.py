@@ -35,7 +35,7 @@ OPENING = 8
 LOOKS = (4, 8, 16, 32, 64)
 """Numbers of runs after which methods may stop."""
 
-Groups = list[tuple[str, list[list[int]]]]
+PromptGroups = list[tuple[str, list[list[int]]]]
 """Category and rows of token ids of every group of prompts, in running order."""
 Decoder = Method | Library
 """A built method, or a decoding of the transformers library."""
@@ -49,7 +49,7 @@ class Race:
     """
 
     decoders: Mapping[str, Decoder]
-    groups: Groups
+    groups: PromptGroups
     settings: tuple[int, Sampling, int]  # of every job: new tokens, sampling, seed
     watch: Watch
     seconds: float  # the time limit; infinite: every decoder runs on all groups

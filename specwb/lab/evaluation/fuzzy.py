@@ -25,7 +25,7 @@ from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
 from specwb.lab.bench.measure import seconds_of
 from specwb.models.backbone import ForwardPass, Stack
-from specwb.models.fuzzy import FusedGroups, Groups, Layers, StreamGroups, grouping
+from specwb.models.fuzzy import FusedGroups, Groups, LayerIndices, StreamGroups, grouping
 from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -37,7 +37,7 @@ KINDS = ("hidden", "attention", "q", "k", "v")
 class _RecordingGroups(Groups):
     """The simulation, which records what every layer's attention computes."""
 
-    def __init__(self, layers: Layers, whole: bool = False) -> None:
+    def __init__(self, layers: LayerIndices, whole: bool = False) -> None:
         super().__init__(layers, whole)
         self.records: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
 
@@ -68,14 +68,14 @@ def _query_key_value(stack: Stack, i: int, x: Tensor) -> list[Tensor]:
     return [part.flatten(-2) for part in heads.split((query_heads, kv_heads, kv_heads), -2)]
 
 
-def _single_layers(draft: Target) -> Layers:
+def _single_layers(draft: Target) -> LayerIndices:
     """Every layer as a group of its own, which is exact execution."""
     return tuple((i,) for i in range(len(draft.backbone.layers)))
 
 
 @torch.inference_mode()
 def _pass(
-    draft: Target, windows: Tensor, groups: Layers, whole: bool = False
+    draft: Target, windows: Tensor, groups: LayerIndices, whole: bool = False
 ) -> dict[str, list[Tensor]]:
     """One causal forward of texts ``[B,m]`` over a fresh cache.
 
@@ -98,7 +98,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 
 
 def similarity(
-    draft: Target, windows: Tensor, groups: Layers, whole: bool = False
+    draft: Target, windows: Tensor, groups: LayerIndices, whole: bool = False
 ) -> dict[str, list[float]]:
     """Compare exact with fuzzy execution: the mean cosine over positions, by layer.
 

@@ -54,7 +54,7 @@ BATCH = 256
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StatisticalTest:
     """The outcome of a test.
 
     Attributes:
@@ -78,7 +78,7 @@ class Outcome:
         return self.pvalue < ALARM
 
 
-T = TypeVar("T", bound=Outcome)
+T = TypeVar("T", bound=StatisticalTest)
 
 
 def decided(run: Callable[[int, int], T], rows: int, seed: int) -> T:
@@ -90,7 +90,7 @@ def decided(run: Callable[[int, int], T], rows: int, seed: int) -> T:
 
 
 @dataclass(frozen=True)
-class Joint(Outcome):
+class Joint(StatisticalTest):
     """The chi-square test of short texts.
 
     Attributes:

@@ -15,7 +15,7 @@ from specwb.core.flow import Draft, Scheme
 from specwb.core.probability import Sampling
 from specwb.engine.decoding import decode, rounds
 from specwb.engine.methods import Method
-from specwb.lab.evaluation.joint import BATCH, Outcome, generator
+from specwb.lab.evaluation.joint import BATCH, StatisticalTest, generator
 from specwb.models.target import Target
 
 LARGEST_RATIO = 3.0
@@ -88,7 +88,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Martingale(Outcome):
+class Martingale(StatisticalTest):
     """The test of longer texts: the sums by direction, and the number of tokens."""
 
     sums: dict[str, Sum] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from typing import Any
 from specwb.core.errors import ArgumentError
 from specwb.engine.decoding import decode
 from specwb.lab.evaluation import acceptance
-from specwb.lab.papers.results import Document
+from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question, interleave
 
@@ -23,7 +23,7 @@ SAMPLES = 64
 
 
 def probe(
-    models: Models, questions: Sequence[Question], document: Document, seed: int
+    models: Models, questions: Sequence[Question], document: SavedResults, seed: int
 ) -> Iterator[tuple[float, str]]:
     """Make one record for each prompt and temperature, and ``rows`` of them all.
 
@@ -82,7 +82,7 @@ def _number(value: Any) -> Any:
     return None if value != value else round(value, 5)
 
 
-def tables(document: Document) -> list[tuple[str, list[dict[str, str]]]]:
+def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
     """What is printed of it: a table a domain with one row for each temperature and k, with every
     rule's mean, the errors' median, the most any rule can accept (``*``) and the best rules: the
     largest mean over prompts, and what is not behind it by more than two standard errors of the

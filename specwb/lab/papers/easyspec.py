@@ -12,7 +12,7 @@ from specwb.core.options import spell
 from specwb.engine.decoding import decode
 from specwb.engine.methods import method
 from specwb.lab.evaluation import fuzzy
-from specwb.lab.papers.results import Document
+from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.fuzzy import grouping
 from specwb.models.questions import Question
@@ -25,7 +25,7 @@ DEPTH, TEXTS, PLACES, DRIFT = 5, 12, 64, 12
 
 
 def probe(
-    models: Models, questions: Sequence[Question], document: Document, _: int
+    models: Models, questions: Sequence[Question], document: SavedResults, _: int
 ) -> Iterator[tuple[float, str]]:
     """Measure cosines by N, the drift of the cache, and the times of the parts of a step.
 
@@ -83,7 +83,7 @@ def _five_digits(x: Any) -> Any:
     return [_five_digits(value) for value in x] if isinstance(x, list) else float(f"{x:.5g}")
 
 
-def tables(document: Document) -> list[tuple[str, list[dict[str, str]]]]:
+def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
     """What is printed of it."""
     cosines = [
         {"N": n, **{kind: f"{fmean(x):.3f} ({min(x):.2f})" for kind, x in by_kind.items()}}

@@ -12,7 +12,7 @@ from specwb.engine.methods import method
 from specwb.lab.cost import passes
 from specwb.lab.cost.passes import ExitCost
 from specwb.lab.evaluation import exits
-from specwb.lab.papers.results import Document
+from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question
 
@@ -28,7 +28,7 @@ def chain(eta: float, gamma: int = 6, head: str = "") -> str:
 
 
 def probe(
-    models: Models, questions: Sequence[Question], document: Document, _: int
+    models: Models, questions: Sequence[Question], document: SavedResults, _: int
 ) -> Iterator[tuple[float, str]]:
     """Measure the costs of every adapter's steps, and record a trace of every exit layer.
 

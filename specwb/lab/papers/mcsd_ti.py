@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specwb.lab.evaluation import roots
-from specwb.lab.papers.results import Document
+from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question
 
@@ -16,7 +16,7 @@ TEMPERATURES, ROOTS, NEW = (0.0, 1.0), (1, 2, 3, 4), 32
 
 
 def probe(
-    models: Models, questions: Sequence[Question], document: Document, seed: int
+    models: Models, questions: Sequence[Question], document: SavedResults, seed: int
 ) -> Iterator[tuple[float, str]]:
     """Measure how far several roots move the output: ``document["moved"]``."""
     texts = models.texts(questions, NEW)
@@ -37,7 +37,7 @@ def probe(
             yield done, f"how far {shift.roots} roots move the output"
 
 
-def tables(document: Document) -> list[tuple[str, list[dict[str, str]]]]:
+def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
     """What is printed of it."""
     lines: list[dict[str, str]] = []
     for name, shift in document.get("moved", {}).items():

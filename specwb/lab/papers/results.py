@@ -12,7 +12,7 @@ from specwb.lab.papers import FAMILIES
 from specwb.lab.papers.judge import Judgement, judge
 from specwb.lab.papers.paper import Paper, read_paper
 
-Document = dict[str, Any]
+SavedResults = dict[str, Any]
 """Results as they are saved: arguments, versions, spent, cells and what a probe adds."""
 
 
@@ -26,7 +26,7 @@ def files(paper: Paper, family: str = "lab", folder: Path | None = None) -> list
     return [path for name in names if (path := folder / f"{name}.json").exists()]
 
 
-def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[Document]:
+def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[SavedResults]:
     """Read a family's shipped results: of its own heads, then of heads trained to be compared.
 
     Raises:
@@ -41,13 +41,13 @@ def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> li
     return found
 
 
-def trained_results(paper: Paper, sha256: str) -> list[Document]:
+def trained_results(paper: Paper, sha256: str) -> list[SavedResults]:
     """Read the shipped results of heads that were trained on the target with this checksum."""
     found = [shipped(paper, family)[1:] for family in FAMILIES if files(paper, family)]
     return [d for of in found for d in of if d["arguments"].get("sha256") == sha256]
 
 
-def verdicts(paper: Paper, documents: Sequence[Document]) -> list[Judgement]:
+def verdicts(paper: Paper, documents: Sequence[SavedResults]) -> list[Judgement]:
     """Judge every claim of a paper."""
     return [judge(claim, documents, paper.drafters) for claim in paper.claims]
 

@@ -18,7 +18,7 @@ from specwb.lab.bench.conditions import conditions
 from specwb.lab.papers import grid, training
 from specwb.lab.papers.grid import Cell
 from specwb.lab.papers.paper import Paper
-from specwb.lab.papers.results import Document
+from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.store import RECORD, Store
 from specwb.models.load import draft_model
 from specwb.models.questions import Question, interleave
@@ -59,7 +59,7 @@ class Models:
         return [q.fit(self.target.tokenizer, room)[0] for q in interleave(list(questions))[:most]]
 
 
-Probe = Callable[[Models, Sequence[Question], Document, int], Iterator[tuple[float, str]]]
+Probe = Callable[[Models, Sequence[Question], SavedResults, int], Iterator[tuple[float, str]]]
 """Measures what is no cell, from (models, questions, document, seed): it adds to the document what
 is not there yet, and yields (fraction done, what was added)."""
 
@@ -136,7 +136,7 @@ def reproduce(
     settings: RunSettings,
     trained: HeadTraining | None = None,
     progress: Progress | None = None,
-) -> tuple[list[Document], bool]:
+) -> tuple[list[SavedResults], bool]:
     """Measure a paper into its file, or go on with it.
 
     Args:

@@ -27,7 +27,13 @@ from specwb.lab.bench.conditions import conditions, weights
 from specwb.lab.bench.measure import Job, measure, rotated
 from specwb.lab.bench.store import RunStore, digest
 from specwb.lab.sweeps.results import SweepError, frame
-from specwb.lab.sweeps.space import Block, Configuration, configurations, options_of, with_plain
+from specwb.lab.sweeps.space import (
+    Configuration,
+    SweepBlock,
+    configurations,
+    options_of,
+    with_plain,
+)
 from specwb.models.load import load
 from specwb.models.prompts import Prompt
 from specwb.models.questions import Question, fitted
@@ -36,7 +42,7 @@ from specwb.models.target import Target
 PART = 4
 """Prompts that another process decodes before it hands its runs over."""
 
-Prompts = Sequence[Question] | Sequence[Prompt]
+SweepPrompts = Sequence[Question] | Sequence[Prompt]
 StoredRun = tuple[str, str, dict[str, Any], float | None]
 """The arguments of :meth:`specwb.lab.bench.store.RunStore.add`."""
 
@@ -54,10 +60,10 @@ class Work:
 
 def sweep(
     target: Target | str | Path,
-    prompts: Prompts,
+    prompts: SweepPrompts,
     method: str | Sequence[str] | None = None,
     *,
-    blocks: Sequence[Block] | None = None,
+    blocks: Sequence[SweepBlock] | None = None,
     store: Path | str | None = None,
     jobs: int = 1,
     timed: bool | None = None,
@@ -138,7 +144,7 @@ def sweep(
 
 def _planned(
     target: Target,
-    prompts: Prompts,
+    prompts: SweepPrompts,
     settings: Sequence[Configuration],
     store: RunStore,
     jobs: int,

@@ -30,7 +30,7 @@ DEFAULTS = dict(zip(SHARED, (0.0, 0, 1.0, 0, 64), strict=True))
 MOST = 100_000
 """Configurations of a sweep: a thousand times as many as anybody measures in a day."""
 
-Block = Mapping[str, Any]
+SweepBlock = Mapping[str, Any]
 """Names, each with one value or several (a list or range); ``method`` must be among them."""
 Configuration = dict[str, Any]
 """One setting of everything, by name."""
@@ -68,7 +68,7 @@ def shapes(nodes: int, least: int = 2, depth: int = 8) -> list[str]:
     return listed
 
 
-def configurations(blocks: Sequence[Block]) -> list[Configuration]:
+def configurations(blocks: Sequence[SweepBlock]) -> list[Configuration]:
     """Make all configurations of blocks of axes, each once, in a fixed order, with their defaults.
 
     Raises:
@@ -96,7 +96,7 @@ def _values(value: Any) -> Sequence[Any]:
     return [value]
 
 
-def checked(configuration: Block) -> Configuration:
+def checked(configuration: SweepBlock) -> Configuration:
     """Return a configuration with its defaults, in one spelling; what needs no model is checked."""
     one = {**DEFAULTS, **configuration}
     if not isinstance(one.get("method"), str):
@@ -117,7 +117,7 @@ def checked(configuration: Block) -> Configuration:
     return {name: spell(x) if isinstance(x, Tree | Path) else x for name, x in one.items()}
 
 
-def options_of(configuration: Block) -> dict[str, Any]:
+def options_of(configuration: SweepBlock) -> dict[str, Any]:
     """Return the method's options among a configuration's names."""
     others = {*SHARED, "method", "rule"}
     return {name: x for name, x in configuration.items() if name not in others and x is not None}

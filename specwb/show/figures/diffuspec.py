@@ -15,7 +15,7 @@ from specwb.show.palette import ACCEPTED, CLEAR, DARK, DRAFT, INK, OTHER, PALETT
 SHADES = {0.01: "#F1F7FB", 0.1: "#CFE5F2", 0.4: "#9CCDE8", 1.0: "#56B4E9"}
 READER = PALETTE[6][0]  # the proxy, which reads from left to right
 HALF = 0.34  # of the width of a cell; paths run between the columns, where there are no words
-Text = tuple[float, float, str]
+Label = tuple[float, float, str]
 
 
 def lattice(
@@ -98,7 +98,7 @@ def _frame(panel: Panel, x: float, y: float, half: float, fill: str, colour: str
     panel.rule(across, down, (colour, "solid", 2.5), type="rect", fillcolor=fill, layer=layer)
 
 
-def _write(panel: Panel, k: int, colour: str, texts: Sequence[Text]) -> None:
+def _write(panel: Panel, k: int, colour: str, texts: Sequence[Label]) -> None:
     """Words in the cells of a lattice of ``k`` columns."""
     x, y, words = zip(*texts, strict=True) if texts else ((), (), ())
     font = {"size": 12 if k <= 10 else 9, "color": colour}

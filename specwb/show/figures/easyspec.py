@@ -8,9 +8,8 @@ import plotly.graph_objects as go
 
 from specwb.show.figures.kit import BARE, BY_NAME, Panel, axis, draw
 from specwb.show.palette import DRAFT, FAINT, FIRST, INK, MARK, OTHER
-from specwb.theory.analysis.layer_parallel import Span
+from specwb.theory.analysis.layer_parallel import Partition, Span
 
-Groups = Sequence[Sequence[int]]
 # what a device does: name, colour, hatching
 KINDS = {
     "attention": (FIRST, ""),
@@ -23,7 +22,7 @@ KINDS = {
 
 def by_layer(
     curves: Mapping[str, Sequence[float | None]],
-    groups: Groups,
+    groups: Partition,
     title: str,
     yaxis: str,
     least: float = 0.0,

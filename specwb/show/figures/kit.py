@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from specwb.show.figures.style import LAYOUT
-from specwb.show.palette import CLEAR, DRAFT, INK, MARK, Look, looks
+from specwb.show.palette import CLEAR, DRAFT, INK, MARK, Style, looks
 
 Values = Iterable[Any]
 Dict = dict[str, Any]
@@ -88,7 +88,7 @@ class Panel:
         name: str,
         x: Values,
         y: Values,
-        look: Look,
+        look: Style,
         *,
         size: Any = 8,
         width: Any = 2,
@@ -112,7 +112,7 @@ class Panel:
             self.line(name, x, y, look, **more)
         return self
 
-    def points(self, name: str, x: Values, y: Values, look: Look, **more: Any) -> Self:
+    def points(self, name: str, x: Values, y: Values, look: Style, **more: Any) -> Self:
         """Markers alone."""
         return self.line(name, x, y, look, width=0, **{"size": 9, **more})
 

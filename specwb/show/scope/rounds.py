@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specwb.core.flow import Scheme, Step
 from specwb.core.tree import Trie
-from specwb.engine.trace import Explanation, Level, Test, explain
+from specwb.engine.trace import Explanation, NodeTests, Test, explain
 from specwb.rules import Greedy, Rule
 from specwb.show.scope.trace import short
 
@@ -119,7 +119,7 @@ def _distributions(step: Step, node: int, inner: bool = True) -> tuple[Tensor, T
     return p / p.sum(), q
 
 
-def _level(step: Step, level: Level, nodes: DraftNodes, rows: dict[str, Any]) -> dict[str, Any]:
+def _level(step: Step, level: NodeTests, nodes: DraftNodes, rows: dict[str, Any]) -> dict[str, Any]:
     """The tests at one visited node, each with its threshold and what it compared at the tokens
     of the node's row."""
     node = nodes.number.get(level.node, 0)

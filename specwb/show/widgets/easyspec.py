@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from specwb.lab.evaluation.fuzzy import KINDS, similarity
-from specwb.models.fuzzy import Layers, grouping
+from specwb.models.fuzzy import LayerIndices, grouping
 from specwb.models.target import Target
 from specwb.show.figures import easyspec as figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
@@ -20,7 +20,7 @@ DEPTH = 5
 EXCHANGES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
-def named(groups: Layers) -> str:
+def named(groups: LayerIndices) -> str:
     """``0 1-3 4-6 7``"""
     return " ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 

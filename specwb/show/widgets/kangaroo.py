@@ -15,7 +15,7 @@ from specwb.show.widgets.controls import Control, Drawn, Explorer
 
 STEP = 0.05
 ETAS = tuple(round(STEP * i, 2) for i in range(21))
-Curve = Mapping[float, tuple[float, float]]
+ByThreshold = Mapping[float, tuple[float, float]]
 
 
 class StopExplorer(Explorer):
@@ -37,8 +37,8 @@ class StopExplorer(Explorer):
 
     traces: Mapping[str, Rounds]
     costs: Mapping[str, ExitCost]
-    measured: Mapping[tuple[str, int], Curve]
-    paper: Mapping[str, Curve]
+    measured: Mapping[tuple[str, int], ByThreshold]
+    paper: Mapping[str, ByThreshold]
     exit: Any = Control(of=lambda self: list(self.traces), slide=True)
     eta: Any = Control(0.6, step=STEP)
     gamma: Any = Control(6, low=1, high=lambda self: min(x.depth for x in self.traces.values()))

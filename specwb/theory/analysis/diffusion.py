@@ -19,17 +19,15 @@ from itertools import product
 from typing import NamedTuple
 
 from specwb.core.errors import ArgumentError
+from specwb.theory.exact.basics import Dist, Tokens
 
-Tokens = tuple[int, ...]
-Joint = Mapping[Tokens, Fraction]
+BlockDistribution = Mapping[Tokens, Fraction]
 """A block: the joint distribution of the next k tokens."""
-Dist = Sequence[Fraction]
-"""A distribution over the tokens 0 .. V-1."""
 
 _0, _1 = Fraction(0), Fraction(1)
 
 
-def marginals(joint: Joint) -> list[list[Fraction]]:
+def marginals(joint: BlockDistribution) -> list[list[Fraction]]:
     """The best prediction of one pass is ``m_i(x) = P(X_i = x | text)``: k distributions over the
     tokens 0 .. the largest that occurs.
 
@@ -45,12 +43,12 @@ def marginals(joint: Joint) -> list[list[Fraction]]:
     return distributions
 
 
-def argmax_row(joint: Joint) -> Tokens:
+def argmax_row(joint: BlockDistribution) -> Tokens:
     """The draft of a pass without search: ``r_i = argmax m_i``; ties go to the lowest token."""
     return tuple(_argmax(m) for m in marginals(joint))
 
 
-def greedy_path(joint: Joint) -> Tokens:
+def greedy_path(joint: BlockDistribution) -> Tokens:
     """Plain decoding at temperature 0 writes ``g_i = argmax p(. | g_<i)``; ties go to the lowest
     token.
 
@@ -65,7 +63,7 @@ def greedy_path(joint: Joint) -> Tokens:
     return path
 
 
-def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
+def expected_accepted(joint: BlockDistribution, path: Tokens) -> Fraction:
     """The point-mass rule accepts ``E(x) = sum_j p(x^j)`` tokens of a path x on average, x having
     up to k tokens, chosen without a look at the verification's noise.
 
@@ -79,7 +77,9 @@ def expected_accepted(joint: Joint, path: Tokens) -> Fraction:
     return _expected(_prefix_mass(joint), path)
 
 
-def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) -> Fraction:
+def drawn_accepted(
+    joint: BlockDistribution, distributions: Sequence[Dist] | None = None
+) -> Fraction:
     """Token rejection accepts ``sum_j sum_{x^j} prod_{i<=j} min(p(x_i | x_<i), q_i(x_i))`` tokens
     if the token of every position is drawn independently from the draft's q_1, q_2, .., at most k
     (default the :func:`marginals`).
@@ -107,7 +107,7 @@ def drawn_accepted(joint: Joint, distributions: Sequence[Dist] | None = None) ->
     return total
 
 
-def best_path(joint: Joint, among: Sequence[Collection[int]] | None = None) -> Tokens:
+def best_path(joint: BlockDistribution, among: Sequence[Collection[int]] | None = None) -> Tokens:
     """The path with the largest :func:`expected_accepted`, through the candidates ``among`` of
     every position (a lattice; default all tokens).
 
@@ -213,7 +213,7 @@ def adl_trace(
 # ----------------------------------------------------------------------------------------- inside
 
 
-def _read(joint: Joint) -> tuple[int, int]:
+def _read(joint: BlockDistribution) -> tuple[int, int]:
     """k and the size of the vocabulary."""
     lengths = {len(tokens) for tokens in joint}
     one_length = len(lengths) == 1 and 0 not in lengths
@@ -225,7 +225,7 @@ def _read(joint: Joint) -> tuple[int, int]:
     return lengths.pop(), 1 + max(x for tokens in joint for x in tokens)
 
 
-def _prefix_mass(joint: Joint) -> dict[Tokens, Fraction]:
+def _prefix_mass(joint: BlockDistribution) -> dict[Tokens, Fraction]:
     """``p(x^j)`` of every prefix that occurs, the empty one among them."""
     mass: dict[Tokens, Fraction] = {}
     for tokens, probability in joint.items():
@@ -243,7 +243,7 @@ def _argmax(p: Dist) -> int:
     return max(range(len(p)), key=lambda x: (p[x], -x))
 
 
-def _paths(joint: Joint, among: Sequence[Collection[int]] | None) -> product[Tokens]:
+def _paths(joint: BlockDistribution, among: Sequence[Collection[int]] | None) -> product[Tokens]:
     """All paths through the candidates of every position, in the order of tokens."""
     k, v = _read(joint)
     candidates = [range(v)] * k if among is None else [sorted(some) for some in among]

@@ -31,11 +31,11 @@ from typing import Any
 
 from specwb.core.errors import ArgumentError
 
-Groups = Sequence[Sequence[int]]
+Partition = Sequence[Sequence[int]]
 """A partition of the layers: for each group the indices of its layers, in order."""
 
 
-def attention_rounds(groups: Groups) -> int:
+def attention_rounds(groups: Partition) -> int:
     """R, the number of sequential attentions in a fuzzy step: one per group."""
     return len(groups)
 
@@ -123,7 +123,7 @@ def exchange_limit(n: int, devices: int, attention: Any) -> Any:
 
 
 def round_exchange_limit(
-    groups: Groups, devices: int, attention: Any, depth: int, calibrate: bool = True
+    groups: Partition, devices: int, attention: Any, depth: int, calibrate: bool = True
 ) -> Any:
     """W devices draft faster than one while an exchange takes less than this limit.
 
@@ -139,7 +139,7 @@ def round_exchange_limit(
 
 
 def step_time(
-    groups: Groups,
+    groups: Partition,
     attention: Any,
     mlp: Any,
     exchange: Any = 0,
@@ -168,7 +168,7 @@ class Span:
 
 
 def timeline(
-    groups: Groups,
+    groups: Partition,
     attention: Any,
     mlp: Any,
     exchange: Any,

@@ -22,9 +22,9 @@ from specwb.theory.exact import depths
 
 Rates = Sequence[Any]
 """Rates by rank, or by depth and rank."""
-Path = tuple[int, ...]
+NodePath = tuple[int, ...]
 """The way to a node: the rank of every node on it, or its token."""
-Valued = tuple[float, Path]
+Valued = tuple[float, NodePath]
 """The draft's probability of a path, and the path."""
 
 
@@ -98,10 +98,10 @@ def grow_tree(rates: Rates, nodes: int, depth: int | None = None) -> list[int]:
     rows = rates if _by_depth(rates) else [rates]
     if any(a < b for row in rows for a, b in pairwise(row)):
         raise ArgumentError("grow_tree needs rates that do not rise with rank; best_tree takes any")
-    values: dict[Path, Any] = {(): 1}  # the tree so far: paths of ranks
-    queue: list[tuple[Any, Path]] = []  # nodes that may come next, the most valuable first
+    values: dict[NodePath, Any] = {(): 1}  # the tree so far: paths of ranks
+    queue: list[tuple[Any, NodePath]] = []  # nodes that may come next, the most valuable first
 
-    def offer(parent_value: Any, path: Path) -> None:
+    def offer(parent_value: Any, path: NodePath) -> None:
         within = limit is None or len(path) <= limit
         row = _at_depth(rates, len(path)) if within else ()
         rank = path[-1]
@@ -161,7 +161,7 @@ def _distinct_trees(rates: Rates, budget: int, largest_depth: int) -> Iterator[l
                 yield tree
 
 
-def tree_of(paths: Sequence[Path]) -> list[int]:
+def tree_of(paths: Sequence[NodePath]) -> list[int]:
     """Parents, in level order, of the tree whose nodes have these paths of ranks."""
     level_order = sorted(paths, key=lambda path: (len(path), path))
     index = {path: i for i, path in enumerate(level_order)}
@@ -172,8 +172,8 @@ def tree_of(paths: Sequence[Path]) -> list[int]:
 
 
 def dynamic_tree(
-    q_of: Callable[[Path], Sequence[float]], nodes: int, depth: int, width: int
-) -> list[Path]:
+    q_of: Callable[[NodePath], Sequence[float]], nodes: int, depth: int, width: int
+) -> list[NodePath]:
     """A tree grown for one decoding step: the ``nodes`` paths most probable under the draft.
 
     Level by level the ``width`` best paths get their ``width`` most probable children each; then
@@ -210,13 +210,13 @@ def dynamic_tree(
     return sorted((path for _, path in tree), key=lambda path: (len(path), path))
 
 
-def expected_point(p_of: Callable[[Path], Sequence[Any]], paths: Sequence[Path]) -> Any:
+def expected_point(p_of: Callable[[NodePath], Sequence[Any]], paths: Sequence[NodePath]) -> Any:
     """The point-mass rule accepts ``sum over nodes of p(path)`` tokens of a tree.
 
     Siblings are distinct, ``paths`` are the nodes as :func:`dynamic_tree` gives them, each with all
     its prefixes, and ``p_of`` is called once for every inner node. No lossless rule accepts more.
     """
-    values: dict[Path, Any] = {(): 1}
+    values: dict[NodePath, Any] = {(): 1}
     p_once = cache(lambda prefix: p_of(prefix))
     for path in sorted(paths, key=len):
         if path in values or path[:-1] not in values:
@@ -285,9 +285,9 @@ class _Programme:
 
     def tree(self, n: int) -> list[int]:
         """Parents, in level order, of a tree of at most n nodes that attains F_0(n)."""
-        paths: list[Path] = []
+        paths: list[NodePath] = []
 
-        def spend(path: Path, m: int) -> None:
+        def spend(path: NodePath, m: int) -> None:
             paths.append(path)
             m, r = m - 1, 0
             while (size := self.siblings(len(path), m, r)[1]) > 0:

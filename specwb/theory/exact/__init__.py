@@ -41,10 +41,10 @@ from specwb.theory.exact.acceptance import (
 )
 from specwb.theory.exact.basics import (
     SCHEMES,
-    Decision,
     Dist,
+    ExactDecision,
+    ExactNodeRule,
     Model,
-    NodeRule,
     SamplingScheme,
     Tokens,
     finite_draw,
@@ -86,7 +86,7 @@ from specwb.theory.exact.roots import (
 from specwb.theory.exact.rounds import (
     Outcome,
     Paths,
-    Test,
+    PathTest,
     children_of,
     completed,
     count_paths,

@@ -6,9 +6,9 @@ from fractions import Fraction
 from itertools import chain, combinations
 
 from specwb.theory.exact.basics import (
-    Decision,
     Dist,
-    NodeRule,
+    ExactDecision,
+    ExactNodeRule,
     SamplingScheme,
     Tokens,
     minus,
@@ -21,7 +21,9 @@ from specwb.theory.exact.nodes import kseq_rho
 _0, _1 = Fraction(0), Fraction(1)
 
 
-def conditional_distribution(decision: Decision, tokens: Tokens, vocabulary: int) -> list[Fraction]:
+def conditional_distribution(
+    decision: ExactDecision, tokens: Tokens, vocabulary: int
+) -> list[Fraction]:
     """Given the children the next token y has probability
     ``sum_i accept_i [x_i = y] + (1 - sum_i accept_i) residual(y)``.
     """
@@ -36,7 +38,7 @@ def conditional_distribution(decision: Decision, tokens: Tokens, vocabulary: int
 
 
 def output_distribution(
-    rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int
+    rule: ExactNodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int
 ) -> list[Fraction]:
     """The distribution of the next token at one node is ``P(Y = y) = sum_x P(x) P(y | x)``.
 
@@ -49,7 +51,7 @@ def output_distribution(
     return output
 
 
-def acceptance(rule: NodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
+def acceptance(rule: ExactNodeRule, scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
     """The probability that the next token is one of the children, ``P(Y in {x_1..x_k})``.
 
     A bonus token that happens to equal a child counts (it never does under rejection, rrs, rrsw,

@@ -14,10 +14,10 @@ Dist = Sequence[Fraction]
 """A distribution over the tokens 0 .. V-1."""
 Tokens = tuple[int, ...]
 """Tokens in order: the children of a node, a path through a tree, or a prefix."""
-Decision = tuple[list[Fraction], list[Fraction] | None]
+ExactDecision = tuple[list[Fraction], list[Fraction] | None]
 """What a node rule decides: ``accept[i]``, the probability that child i is the one accepted, and
 the distribution of the bonus token given that none is; None where that has probability 0."""
-NodeRule = Callable[[Dist, Dist, Tokens], Decision]
+ExactNodeRule = Callable[[Dist, Dist, Tokens], ExactDecision]
 """``rule(p, q, children)``: the decision at a node with target p, draft q and these children."""
 SamplingScheme = Callable[[Dist, int], list[tuple[Tokens, Fraction]]]
 """``scheme(q, k)``: every ordered tuple of up to k children with its probability."""

@@ -12,7 +12,7 @@ from specwb.theory.exact.basics import Dist, Model, Tokens
 from specwb.theory.exact.rounds import Outcome, count_paths
 
 _0, _1 = Fraction(0), Fraction(1)
-Sum = dict[Fraction, Fraction]
+ExponentialSum = dict[Fraction, Fraction]
 """``sum over rates l of coefficient[l] exp(-l s)`` as a function of s."""
 
 
@@ -63,13 +63,13 @@ def coupled(p: Dist, q: Dist, k: int) -> dict[tuple[Tokens, int], Fraction]:
     return {key: chance for key, chance in joint.items() if chance}
 
 
-def _factor(p: Dist, q: Dist, x: int, y: int | None) -> Sum:
+def _factor(p: Dist, q: Dist, x: int, y: int | None) -> ExponentialSum:
     """The factor of a path with candidate x.
 
     Where y is None, no variable of the path beats s in p's race. Otherwise y's is at ``p(y) s`` and
     no other beats it; this is a density in s.
     """
-    terms: Sum = {}
+    terms: ExponentialSum = {}
     others = [(a, b) for z, (a, b) in enumerate(zip(p, q, strict=True)) if z not in (x, y)]
 
     def add(rate: Fraction, c: Fraction) -> None:
@@ -101,8 +101,8 @@ def _factor(p: Dist, q: Dist, x: int, y: int | None) -> Sum:
     return terms
 
 
-def _times(a: Sum, b: Sum) -> Sum:
-    terms: Sum = {}
+def _times(a: ExponentialSum, b: ExponentialSum) -> ExponentialSum:
+    terms: ExponentialSum = {}
     for r, c in a.items():
         for s, d in b.items():
             terms[r + s] = terms.get(r + s, _0) + c * d

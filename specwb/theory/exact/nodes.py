@@ -18,9 +18,9 @@ from functools import cache
 
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact.basics import (
-    Decision,
     Dist,
-    NodeRule,
+    ExactDecision,
+    ExactNodeRule,
     Tokens,
     iid,
     minus,
@@ -33,7 +33,7 @@ _0, _1 = Fraction(0), Fraction(1)
 # ---------------------------------------------------------------------------- rules, textbook form
 
 
-def rejection(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def rejection(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Token rejection is lossless for one child drawn from q.
 
     Accept x with ``min(1, p(x)/q(x))``; otherwise draw the bonus token from ``norm((p - q)+)``.
@@ -45,7 +45,7 @@ def rejection(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return rrs(p, q, tokens)
 
 
-def rrs(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def rrs(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Recursive rejection with replacement is lossless for children drawn independently from q.
 
     For each child in order: accept with ``min(1, p(x)/q(x))``; on rejection
@@ -57,7 +57,7 @@ def rrs(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return _recursive(p, q, tokens, remove=False)
 
 
-def rrsw(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def rrsw(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Recursive rejection without replacement is lossless for children drawn one after the other
     without replacement.
 
@@ -71,7 +71,7 @@ def rrsw(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return _recursive(p, q, tokens, remove=True)
 
 
-def _recursive(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
+def _recursive(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> ExactDecision:
     """:func:`rrs`, or :func:`rrsw` with ``remove``."""
     accept, not_accepted = [_0] * len(tokens), _1
     for i, x in enumerate(tokens):
@@ -89,7 +89,7 @@ def _recursive(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
     return accept, list(p)
 
 
-def point(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def point(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """The point-mass rule is lossless for any children, however they were chosen.
 
     It draws the next token from p and continues if that is a child. So child i is accepted with
@@ -109,7 +109,7 @@ naive = point
 """The point-mass rule on sampled children: MCSD's naive sampling (MCNS), multi-draft NSS."""
 
 
-def top_rule(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def top_rule(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Top and sample is lossless, and optimal, for the draft's most probable tokens A and a last
     child x drawn from the rest of q.
 
@@ -136,7 +136,7 @@ def top_rule(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return accept, norm(bonus) if any(bonus) else None
 
 
-def kseq(p: Dist, q: Dist, tokens: Tokens, rho: Fraction | None = None) -> Decision:
+def kseq(p: Dist, q: Dist, tokens: Tokens, rho: Fraction | None = None) -> ExactDecision:
     """k-SEQ is lossless for children drawn independently from q, at any scale rho that is not too
     small.
 
@@ -183,7 +183,7 @@ def kseq_rho(p: Dist, q: Dist, k: int, halvings: int = 12) -> Fraction:
     return high
 
 
-def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> Decision:
+def race(p: Dist, q: Dist, tokens: Tokens, weights: Dist | None = None) -> ExactDecision:
     """The weighted race is lossless for children drawn independently from q, whatever the weights.
 
     Select child j with probability ``w(x_j) / sum_i w(x_i)`` and accept it with
@@ -230,7 +230,7 @@ def race_distribution(q: Dist, weights: Dist, k: int) -> tuple[Fraction, ...]:
 # ------------------------------------------------------------------------------ rules, scalar form
 
 
-def rrs_scalar(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def rrs_scalar(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Recursive rejection with replacement needs one scalar instead of a residual vector:
     ``rrs_scalar == rrs``.
 
@@ -243,7 +243,7 @@ def rrs_scalar(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return _scalar(p, q, tokens, remove=False)
 
 
-def rrsw_scalar(p: Dist, q: Dist, tokens: Tokens) -> Decision:
+def rrsw_scalar(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Recursive rejection without replacement needs one scalar instead of two vectors:
     ``rrsw_scalar == rrsw``.
 
@@ -257,7 +257,7 @@ def rrsw_scalar(p: Dist, q: Dist, tokens: Tokens) -> Decision:
     return _scalar(p, q, tokens, remove=True)
 
 
-def _scalar(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
+def _scalar(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> ExactDecision:
     """:func:`rrs_scalar`, or :func:`rrsw_scalar` with ``remove``."""
     accept, not_accepted = [_0] * len(tokens), _1
     c, m, rejected = _0, _1, set[int]()
@@ -277,7 +277,7 @@ def _scalar(p: Dist, q: Dist, tokens: Tokens, remove: bool) -> Decision:
     return accept, norm(minus(p, q, c))
 
 
-RULES: dict[str, NodeRule] = {
+RULES: dict[str, ExactNodeRule] = {
     "rejection": rejection,
     "rrs": rrs,
     "rrsw": rrsw,

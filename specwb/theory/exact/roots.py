@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cache
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact.basics import Dist, Model, NodeRule, Tokens, iid, without_replacement
+from specwb.theory.exact.basics import Dist, ExactNodeRule, Model, Tokens, iid, without_replacement
 from specwb.theory.exact.nodes import rrsw
 from specwb.theory.exact.rounds import Outcome, depths, walks
 
@@ -124,7 +124,7 @@ def roots_outcomes(
     draft: Model,
     parents: Sequence[int],
     W: int,
-    rule: NodeRule = rrsw,
+    rule: ExactNodeRule = rrsw,
 ) -> Iterator[Outcome]:
     """The outcomes of one step: the kept path with its root, the distribution of the next token,
     and the probability of both.

@@ -12,10 +12,10 @@ from fractions import Fraction
 
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact.basics import (
-    Decision,
     Dist,
+    ExactDecision,
+    ExactNodeRule,
     Model,
-    NodeRule,
     SamplingScheme,
     Tokens,
     iid,
@@ -23,7 +23,7 @@ from specwb.theory.exact.basics import (
 
 Outcome = tuple[Tokens, Dist | None, Fraction]
 """The accepted path, the distribution of the bonus token, and the probability of this outcome."""
-Test = tuple[Tokens, Fraction, Dist]
+PathTest = tuple[Tokens, Fraction, Dist]
 """A path, the probability that it is accepted when its turn comes, and the distribution of the
 bonus token if it is."""
 Paths = Sequence[Tokens | None]
@@ -113,7 +113,7 @@ def trees(
 
 
 def walks(
-    rule: NodeRule,
+    rule: ExactNodeRule,
     scheme: SamplingScheme,
     target: Model,
     draft: Model,
@@ -131,7 +131,7 @@ def walks(
 
 
 def walk(
-    rule: NodeRule,
+    rule: ExactNodeRule,
     target: Model,
     draft: Model,
     parents: Sequence[int],
@@ -139,9 +139,9 @@ def walk(
 ) -> Iterator[Outcome]:
     """The outcomes of top-down walks through given trees, each with its probability."""
     children = children_of(parents)
-    decisions: dict[tuple[Tokens, Tokens], Decision] = {}
+    decisions: dict[tuple[Tokens, Tokens], ExactDecision] = {}
 
-    def decide(path: Tokens, tokens: Tokens) -> Decision:
+    def decide(path: Tokens, tokens: Tokens) -> ExactDecision:
         if (path, tokens) not in decisions:
             decisions[path, tokens] = rule(target(path), draft(path), tokens)
         return decisions[path, tokens]
@@ -165,7 +165,7 @@ def walk(
 
 
 def round_distribution(
-    rule: NodeRule,
+    rule: ExactNodeRule,
     scheme: SamplingScheme,
     target: Model,
     draft: Model,
@@ -228,7 +228,7 @@ def target_distribution(target: Model, length: int) -> dict[Tokens, Fraction]:
 
 
 def expected_accepted(
-    rule: NodeRule,
+    rule: ExactNodeRule,
     scheme: SamplingScheme,
     target: Model,
     draft: Model,
@@ -246,7 +246,7 @@ def mean_accepted(outcomes: Iterable[Outcome]) -> Fraction:
 
 
 def paths_outcomes(
-    rule: NodeRule, target: Model, draft: Model, parents: Sequence[int]
+    rule: ExactNodeRule, target: Model, draft: Model, parents: Sequence[int]
 ) -> Iterator[Outcome]:
     """The outcomes of a step over K paths drawn independently.
 
@@ -262,7 +262,7 @@ def paths_outcomes(
 
 
 def walked(
-    rule: NodeRule, target: Model, draft: Model, paths: Sequence[Tokens], chance: Fraction
+    rule: ExactNodeRule, target: Model, draft: Model, paths: Sequence[Tokens], chance: Fraction
 ) -> Iterator[Outcome]:
     """The outcomes of one draft of independent paths of equal length, whose probability is
     ``chance``.

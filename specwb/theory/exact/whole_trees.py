@@ -19,7 +19,7 @@ from specwb.theory.exact.basics import SCHEMES, Dist, Model, Tokens, minus, norm
 from specwb.theory.exact.coupling import coupled_outcomes
 from specwb.theory.exact.rounds import (
     Outcome,
-    Test,
+    PathTest,
     count_paths,
     depths,
     is_chain,
@@ -33,7 +33,7 @@ _0, _1 = Fraction(0), Fraction(1)
 
 def block_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
-) -> list[Test]:
+) -> list[PathTest]:
     """Block verification keeps the longest prefix ``x^i`` of the chain that passes its own test
     ``u_i < h_i``.
 
@@ -53,12 +53,12 @@ def block_tests(
     return tests_along(target, draft, longest)
 
 
-def tests_along(target: Model, draft: Model, path: Tokens) -> list[Test]:
+def tests_along(target: Model, draft: Model, path: Tokens) -> list[PathTest]:
     """The tests of block verification of one path whose tokens were drawn from ``draft``."""
     w = [_1]
     for i, x in enumerate(path):
         w.append(min(_1, w[-1] * target(path[:i])[x] / draft(path[:i])[x]))
-    tests: list[Test] = [(path, w[-1], list(target(path)))]
+    tests: list[PathTest] = [(path, w[-1], list(target(path)))]
     for i in range(len(path) - 1, -1, -1):
         p = target(path[:i])
         residual = minus([w[i] * a for a in p], draft(path[:i]))
@@ -161,7 +161,7 @@ def skewed(target: Model, draft: Model, k: int) -> Model:
 
 def gbv_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
-) -> list[Test]:
+) -> list[PathTest]:
     """Greedy multi-path block verification takes the largest path and verifies it as a block drawn
     from the distribution of the largest (Thomas and Pal 2602.16961)."""
     k = count_paths(parents)
@@ -183,7 +183,7 @@ def trie(paths: Sequence[Tokens | None]) -> dict[Tokens, list[Tokens]]:
 
 def traversal_tests(
     target: Model, draft: Model, parents: Sequence[int], paths: Sequence[Tokens | None]
-) -> list[Test]:
+) -> list[PathTest]:
     """Traversal verification tests the nodes of a tree from the leaves to the root and keeps the
     path to the first that passes. Equal ``paths`` are one node; ``parents`` is not read.
 
@@ -197,7 +197,7 @@ def traversal_tests(
     """
     below = trie(paths)
 
-    def visit(path: Tokens, w: Fraction) -> Iterator[Test]:
+    def visit(path: Tokens, w: Fraction) -> Iterator[PathTest]:
         p, q = list(target(path)), list(draft(path))
         for child in below.get(path, ()):
             x = child[-1]
@@ -213,7 +213,7 @@ def traversal_tests(
     return list(visit((), _1))
 
 
-Tests = Callable[[Model, Model, Sequence[int], Sequence[Tokens | None]], list[Test]]
+Tests = Callable[[Model, Model, Sequence[int], Sequence[Tokens | None]], list[PathTest]]
 """``tests(target, draft, parents, paths)``: given a drafted tree, what is tested in turn until
 something is accepted."""
 Outcomes = Callable[[str, Model, Model, Sequence[int]], Iterable[Outcome]]
