@@ -230,11 +230,8 @@ def test_the_path_is_the_beams_best_and_the_tree_all_of_them():
                 nodes = {(): 0}
                 for node in range(1, tree.n):
                     if valid[node]:
-                        path, at = [tokens[node]], parents[node]
-                        while at:
-                            path.append(tokens[at])
-                            at = parents[at]
-                        assert nodes.setdefault(tuple(reversed(path)), node) == node
+                        path = tuple(tiny.path_to(parents, tokens, node))
+                        assert nodes.setdefault(path, node) == node
                 assert set(nodes) == {
                     path.tokens[:i] for path in paths for i in range(len(path.tokens) + 1)
                 }

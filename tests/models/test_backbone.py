@@ -129,11 +129,8 @@ def test_a_tree_in_one_forward_equals_its_paths_one_by_one(tree):
         for node in range(tree.n):
             if node and parents[node] < 0:
                 continue  # padding
-            path, at = [], node
-            while at > 0:
-                path.append(int(drafted[row, at]))
-                at = parents[at]
-            close(found[row, node], tiny.forward(target.model, prompt + path[::-1])[-1])
+            path = tiny.path_to(parents, drafted[row].tolist(), node)
+            close(found[row, node], tiny.forward(target.model, prompt + path)[-1])
 
 
 # --------------------------------------------------------------------------------------- refusals
