@@ -132,6 +132,8 @@ HEAD = ("tokens", "lines", "docstrings", "functions", "public", "arrows", "upwar
 
 
 def main(folders: list[str]) -> None:
+    if missing := [folder for folder in folders if not Path(folder).is_dir()]:
+        sys.exit(f"usage: python scripts/size.py [FOLDER ..]; not a folder: {missing[0]}")
     print(" " * 16 + "".join(f"{name:>11}" for name in HEAD[: 5 if folders else 7]))
     for folder in folders:
         print(row(folder, total(Path(folder).rglob("*.py"))))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "size.py"))
 TEXT = '''"""A docstring
@@ -32,3 +34,9 @@ def test_every_file_is_in_one_room():
     every = sorted((ROOT / "specwb").rglob("*.py"))
     files = [path for _, paths, *_ in SCRIPT["rooms"]() for path in paths]
     assert sorted([*files, ROOT / "specwb" / "__init__.py"]) == every
+
+
+@pytest.mark.parametrize("word", ["--help", "nowhere"])
+def test_what_is_no_folder_is_one_line(word):
+    with pytest.raises(SystemExit, match=f"^usage: .* not a folder: {word}$"):
+        SCRIPT["main"]([word])

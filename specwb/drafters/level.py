@@ -419,9 +419,8 @@ class LevelDrafter(Levels):
     """
 
     window = 2
-    exact: LayerRunner | None = (
-        None  # how its layers run in order, where they lie on several devices
-    )
+    # how its layers run in order, where they lie on several devices
+    exact: LayerRunner | None = None
 
     def __init__(
         self,
