@@ -54,10 +54,10 @@ on a real target and applies three tests to the output. A correct method fails w
   that holds for any number of tokens. q is the draft model's distribution, or the one that the
   root's children were drawn from.
 
-A test with a p-value below .01 that decides nothing is repeated with four times the rows.
+A test with a p-value below .01 that decides nothing is repeated with four times the rows. A fault
+that passes changes the distribution little, and finding it takes enumeration or more `rows`.
 
-No test finds everything: a fault that passes both changes the distribution little, and finding it
-takes enumeration or more `rows`. The tables below apply both to every wrong rule and drafter of
+The tables below apply both to every wrong rule and drafter of
 [tests/biased.py](../tests/biased.py). `rule`: found, with the largest total variation over its
 small instances; *passed*; or *not checked* where it cannot follow the rule. `check`: the share of
 {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens (tau 1.7 to
@@ -150,8 +150,8 @@ def page(store: Store) -> str:
         parts.append("\n".join([f"## {title}\n", head, line, *rows, ""]))
     alarms = ", ".join(f"{count} with `{name}`" for name, count in store["right"].items())
     parts.append(
-        "A rule that draws its own uniforms has the right distribution. It fails because a row\n"
-        "alone differs from the row in a batch: its texts are not determined by their seeds.\n\n"
+        "A rule that draws its own uniforms fails because a row alone differs from the row in a\n"
+        "batch: its texts are not determined by their seeds.\n\n"
         "## False alarms\n\n"
         f"Correct methods, checked at other seeds, fail in {alarms}.\n"
         f"The expected share is at most {FALSE_ALARM:g}.\n\n"
