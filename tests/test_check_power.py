@@ -11,6 +11,16 @@ import pytest
 STORE = json.loads(check_power.STORE.read_text())
 POWER = {name: check_power.shares(outcomes) for name, outcomes in STORE["check"].items()}
 QUICK = ("row_above", "first_ids", "own_uniforms")
+
+
+def rows(names):
+    """Rows that are measured again: some in ``make test``, of the others every third without those
+    that are rare."""
+    marks = [pytest.mark.slow, pytest.mark.rare]
+    names = enumerate(names)
+    return [pytest.param(x, marks=[] if x in QUICK else marks[: 1 + (i % 3 > 0)]) for i, x in names]
+
+
 DECIDED = [x for x, power in POWER.items() if not power or power[0] == 1 or biased.CASES[x].right]
 """Cases whose outcome is the same at every seed."""
 
@@ -51,9 +61,7 @@ def test_a_row_is_measured_again(name):
         assert test.pvalue < 1e-8 if failed == "1" else test.pvalue > 1e-2
 
 
-@pytest.mark.parametrize(
-    "name", [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in STORE["verify"]]
-)
+@pytest.mark.parametrize("name", rows(STORE["verify"]))
 def test_a_rule_is_enumerated_again(name):
     """With the same answer, and a distance that rounding to two digits explains."""
     answer, *distance = check_power.verified(biased.CASES[name]).split(", ")
@@ -63,7 +71,7 @@ def test_a_rule_is_enumerated_again(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DECIDED)
+@pytest.mark.parametrize("name", rows(DECIDED))
 def test_every_decided_row_is_measured_again(name):
     """What was found at every seed is found at another, what is right passes, and what was refused
     is refused."""

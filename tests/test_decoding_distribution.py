@@ -105,11 +105,15 @@ def models() -> tuple[specwb.Target, specwb.Target]:
 
 
 @cache
-def enumerated(name: str, prompt: tuple[int, ...] = tuple(PROMPT)) -> Tensor:
-    """``[V^3]`` probabilities of all texts, from the library's own forward."""
+def enumerated(
+    name: str, prompt: tuple[int, ...] = tuple(PROMPT), target: specwb.Target | None = None
+) -> Tensor:
+    """``[V^3]`` probabilities of all texts of a target, by default the first of ``models()``, from
+    the library's own forward."""
     texts = list(product(range(VOCABULARY), repeat=LENGTH))
     with torch.no_grad():
-        logits = models()[0].model(torch.tensor([[*prompt, *text] for text in texts])).logits
+        model = (target or models()[0]).model
+        logits = model(torch.tensor([[*prompt, *text] for text in texts])).logits
     p = FILTERS[name].probabilities(logits[:, len(prompt) - 1 : -1]).double()
     p = p / p.sum(-1, keepdim=True)
     return p.gather(2, torch.tensor(texts)[:, :, None])[:, :, 0].prod(1)

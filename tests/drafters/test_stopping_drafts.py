@@ -4,24 +4,19 @@ texts with every drafter that stops."""
 from __future__ import annotations
 
 from functools import cache
-from itertools import product
 
 import pytest
-import test_decoding_distribution
+import test_decoding_distribution as decoding
 import tiny
 import torch
-from test_decoding_distribution import chi_square
-from torch import Tensor
 
 import specwb
-from specwb.core.probability import Sampling
 from specwb.drafters.length import Length
 from specwb.drafters.stopping import Confidence
 from specwb.models.decision import DecisionModel
 from specwb.models.kangaroo import KangarooAdapter
 
 PROMPTS = tiny.PROMPTS
-COLD, WARM = Sampling(), Sampling(1.0)
 
 
 # --------------------------------------------------------------------------- where each row stops
@@ -122,7 +117,7 @@ def test_a_row_stops_below_the_first_level_that_it_is_unsure_of(name, temperatur
 # ---------------------------------------------------------------------------- the law of the text
 
 
-V, LENGTH, PROMPT, ROWS = 6, 3, [1, 4, 2], 4096
+V, LENGTH, PROMPT, ROWS = decoding.VOCABULARY, decoding.LENGTH, decoding.PROMPT, decoding.ROWS
 
 
 @cache
@@ -141,21 +136,6 @@ def decisions() -> DecisionModel:
     return tiny.trained("decision", models()[0], steps=40, draft=models()[1])
 
 
-@cache
-def texts() -> tuple[Tensor, Tensor]:
-    """``[V^3]`` the law of all texts, and ``[V^3,3,V]`` that of each token, from the library's own
-    forward."""
-    every = torch.tensor(list(product(range(V), repeat=LENGTH)))
-    with torch.no_grad():
-        logits = (
-            models()[0]
-            .model(torch.cat([torch.tensor([PROMPT]).expand(len(every), -1), every], 1))
-            .logits
-        )
-    p = logits[:, len(PROMPT) - 1 : -1].double().softmax(-1)
-    return p.gather(2, every[:, :, None])[:, :, 0].prod(1), p
-
-
 def right(method: specwb.Method) -> tuple[float, float, set[int]]:
     """p-value of the texts' chi-square, tau, and how many levels rows drafted."""
     drafted: set[int] = set()
@@ -167,7 +147,8 @@ def right(method: specwb.Method) -> tuple[float, float, set[int]]:
         drafted |= {d for d in depths(step) if d is not None}
     written = state.tokens[:, len(PROMPT) : len(PROMPT) + LENGTH]
     counts += torch.bincount((written * torch.tensor([V * V, V, 1])).sum(1), minlength=len(counts))
-    return chi_square(counts, texts()[0]), LENGTH * ROWS / total, drafted
+    texts = decoding.enumerated("plain", target=models()[0])
+    return decoding.chi_square(counts, texts), LENGTH * ROWS / total, drafted
 
 
 def built(spec: str, **options) -> specwb.Method:
@@ -224,7 +205,7 @@ class Together(Confidence):
 def test_paths_that_stop_together_are_not_independent(monkeypatch):
     """The largest of several paths is chosen before its law is looked at: where how far they go
     depends on all of them, that is not lossless, and the rule is refused."""
-    target, draft = test_decoding_distribution.models()
+    target, draft = decoding.models()
     made = {
         stop: specwb.method(
             "mcsd_ti",
@@ -241,12 +222,11 @@ def test_paths_that_stop_together_are_not_independent(monkeypatch):
         specwb.method(
             "mcsd_ti:rule=gbv", target, draft=draft, tree=(2, 1, 1), draw="with", stop="top"
         )
-    drafter, distribution = made["top"].drafter, test_decoding_distribution.enumerated("plain")
+    drafter, distribution = made["top"].drafter, decoding.enumerated("plain")
     drafter.sure, drafter.length = Together(), Length(3, confidence=0.5)
-    assert (
-        chi_square(test_decoding_distribution.sampled(made["top"], "plain")[0], distribution) > 1e-4
-    )
+    counts = decoding.sampled(made["top"], "plain")[0]
+    assert decoding.chi_square(counts, distribution) > 1e-4
     monkeypatch.setattr(type(drafter), "scheme", lambda self, sampling: specwb.Scheme.IID_PATHS)
     wrong = specwb.Method("wrong", drafter, made["none"].rule, specwb.Exactness.LOSSLESS)
-    found = test_decoding_distribution.sampled(wrong, "plain", batches=4)[0]
-    assert chi_square(found, distribution) < 1e-5
+    counts = decoding.sampled(wrong, "plain", batches=4)[0]
+    assert decoding.chi_square(counts, distribution) < 1e-5

@@ -131,7 +131,7 @@ def rational(name: str, v: int = 3) -> list[Case]:
     return dense + [models(seed, v) for seed in range(20)] + [constant(*x) for x in pairs(20, (v,))]
 
 
-def floats(name: str, kind: str, v: int = 5, count: int = 12) -> list[Case]:
+def floats(name: str, kind: str, v: int = 5, count: int = 9) -> list[Case]:
     """Models whose distributions are float32 numbers: of any logits, of logits in half precision
     that are flat or peaked, or of drafts that are sure of a token by ``kind`` logits."""
 

@@ -202,7 +202,7 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 import tiny, specwb
-prompts = [[i, i + 1, i] for i in range(1, 40)]
+prompts = [[i, i + 1, i] for i in range(1, 31)]
 specwb.sweep(tiny.target(), prompts, "pld", gamma=[1, 2, 3], store={store!r}, max_new_tokens=24)
 """
 
@@ -220,7 +220,7 @@ def test_a_sweep_survives_being_killed(tmp_path):
             time.sleep(0.05)
             with RunStore(store) as opened:
                 done = len(opened.done())
-            if before + 24 <= done < 4 * 39:
+            if before + 24 <= done < 4 * 30:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
                 kills += 1
@@ -231,9 +231,9 @@ def test_a_sweep_survives_being_killed(tmp_path):
             after = len(opened.done())
         assert after >= before + 24
         before = after
-    assert kills >= 5
+    assert kills >= 3
     stored = frame(store)
-    assert len(stored) == 4 * 39
+    assert len(stored) == 4 * 30
     assert not stored.duplicated(["id", "prompt"]).any()
     assert (stored.groupby("prompt").text.nunique() == 1).all()  # every run is whole
 

@@ -22,7 +22,6 @@ KINDS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("eagle", {"unroll": 2}, {"unroll": 1}, "eagle:head="),
     ("falcon", FALCON, {"glance": 0}, "falcon:head="),
     ("diffusion", DIFFUSION, {"full": 1.0}, "diffuspec:k=4,head="),
-    ("kangaroo", {"exit": 1}, {"exit": 2}, "kangaroo:head="),
     ("kangaroo", {"exit": 0, "adapter": "layer", "own_head": 1}, {"exit": 2}, "kangaroo:head="),
     ("decision", {}, {"lr": 1e-3}, ""),
     ("deep", DEEP, {"layers": 5}, "easyspec:n=3,draft="),
