@@ -309,9 +309,16 @@ class Streams(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["sequence", "parallel"])
-@every_part
-@pytest.mark.parametrize("name", [*MODELS, "some windows"])
-def test_streams_are_ordered_where_they_share_something(name, parts, whole, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        *(("biases", part) for part in PARTS),
+        *((name, "n=4") for name in (*MODELS, "some windows") if name != "biases"),
+    ],
+)
+def test_streams_are_ordered_where_they_share_something(name, part, whole, monkeypatch):
+    """Which streams there are follows from the parts, what they share from the model."""
+    parts = PARTS[part]
     tokens, on, streams = ids(2, 7), stack(name), Streams()
     monkeypatch.setattr(torch.cuda, "Stream", streams.Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: streams.now)
