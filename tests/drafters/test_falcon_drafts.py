@@ -162,20 +162,18 @@ def forced_rounds(
             yield step, rows
 
 
-DRAWN = [(*case, RAGGED, "without", 4) for case in product((1, 2, 3, 4), FUSIONS, ALIGNS)]
+DRAWN = [(*case, "q") for case in product((1, 2, 3, 4), FUSIONS, ALIGNS)]
 # what is drafted of the same logits, and of one row, is no matter of the fusion
-DRAWN += [(k, "lstm", "right", RAGGED, "greedy", 4) for k in (1, 2, 3, 4)]
-DRAWN += [(3, "lstm", align, RAGGED[2:], "without", 8) for align in ALIGNS]
+DRAWN += [(k, "lstm", "right", "points") for k in (1, 2, 3, 4)]
+DRAWN += [(3, "lstm", align, "alone") for align in ALIGNS]
 
 
-@pytest.mark.parametrize(
-    ("k", "fusion", "align", "prompts", "draw", "rounds"),
-    DRAWN,
-    ids=lambda x: {"without": "q"}.get(x, x) if isinstance(x, str) else None,
-)
-def test_cached_drafting_is_the_head_run_anew(k, fusion, align, prompts, draw, rounds):
+@pytest.mark.parametrize(("k", "fusion", "align", "what"), DRAWN)
+def test_cached_drafting_is_the_head_run_anew(k, fusion, align, what):
     """Every node's law, and the LSTM's states of the text, after rounds of every accepted
     length."""
+    prompts, rounds = (RAGGED[2:], 8) if what == "alone" else (RAGGED, 4)
+    draw = "greedy" if what == "points" else "without"
     # deeper heads draft aligned to the left
     model = head(k, fusion, layers=3 if (align, k) == ("left", 2) else 2)
     tree = LOPSIDED if draw == "without" else specwb.Tree.branching(2, 2, 1, 1)
