@@ -12,7 +12,7 @@ import numpy as np
 
 from specwb.lab.papers import FAMILIES, NAMES
 from specwb.lab.papers.figures import SHOWN, figure
-from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Judgement, counts
+from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Judgement, bounds, counts
 from specwb.lab.papers.paper import Paper, read_paper
 from specwb.lab.papers.results import files, shipped, verdicts
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 HEADER = ("claim", "paper", "here", "verdict", "note")
 """The columns of a paper's claims."""
-CELL_FIGURES = {
-    what: SHOWN.get(what, what)
-    for what in ("drafted", "accepted", "tau", "depth_fraction", "ms", "speedup")
-}
-"""The figures of a cell that are printed, with the titles of their columns."""
+CELL_FIGURES = ("drafted", "accepted", "tau", "depth_fraction", "ms", "speedup")
+"""The figures of a cell that are printed."""
+WIDTH, HEIGHT, OCTAVES = 160, 14, 2
+"""Of a claim's picture: pixels, and how far its axis goes on both sides of 1, in powers of 2."""
 Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, text, header and rows of a table of the page."""
 RULE = (
@@ -35,9 +34,14 @@ RULE = (
     "where the paper states no number; it is more than claimed above twice the effect, the square "
     "of that ratio; it differs below half of it; otherwise it is undecided, also with fewer than "
     f"{PROMPTS} prompts and where heads are compared that were trained once. Two settings are even "
-    f"within a factor of {EVEN}. A theorem that excludes or implies a claim decides it. A speed of "
-    "other hardware is shown and not judged. A tuned setting is, for every prompt, the best on all "
-    "other prompts; speedups leave prompt processing out."
+    f"within a factor of {EVEN}. A theorem that excludes or implies a claim decides it. Speeds of "
+    "two settings of one method are compared on this machine; other speeds, of other hardware, are "
+    "shown and not judged. A tuned setting is, for every prompt, the best on all other prompts; "
+    "speeds leave prompt processing out."
+)
+PICTURE = (
+    f"The pictures' axis is logarithmic, from 1/{2**OCTAVES} to {2**OCTAVES}, with a line at 1: "
+    "what agrees is shaded, the paper's ratio is a ring, and ours a dot with its interval."
 )
 
 
@@ -61,8 +65,12 @@ def judged(paper: Paper, documents: Sequence[dict[str, Any]], family: str = "") 
     """Judge a paper on results; ``documents`` as of :func:`specwb.lab.papers.results.shipped`."""
     own = documents[0]
     by = own.get("command") or own.get("counted", {}).get("command", "?")
-    device, commit = own["arguments"].get("device", "?"), own.get("commit", "?")[:10]
-    measured = f"Measured by `{by}` at commit {commit}, {device}."
+    on, commit = own["arguments"], own.get("commit", "?")[:10]
+    models = " with ".join(on[role] for role in ("target", "draft") if role in on)
+    measured = (
+        f"Measured by `{by}` at commit {commit}, {on.get('device', '?')}: {models}, prompts "
+        f"{on.get('prompts', '?')}."
+    )
     return Judged(paper, family, verdicts(paper, documents), measured)
 
 
@@ -77,8 +85,50 @@ def all_shipped() -> list[Judged]:
     ]
 
 
+class Pictured(str):
+    """A text that stands for a picture, or beside it."""
+
+    picture = ""  # SVG
+
+
 def here(verdict: Judgement) -> str:
-    """Write the measured ratio with its interval: ``1.33 (1.29-1.37)``."""
+    """Write the measured ratio with its interval, ``1.33 (1.29-1.37)``, and draw it."""
+    text = Pictured(_here(verdict))
+    if text or verdict.claim.paper:
+        text.picture = drawn(verdict)
+    return text
+
+
+def drawn(verdict: Judgement) -> str:
+    """Draw a claim as SVG in one line, see :data:`PICTURE`."""
+
+    def x(ratio: float) -> str:
+        octaves = np.log2(np.clip(ratio, 2.0**-OCTAVES, 2.0**OCTAVES))
+        return f"{WIDTH * (octaves + OCTAVES) / (2 * OCTAVES):.1f}"
+
+    claim, middle = verdict.claim, HEIGHT / 2
+    least, most = map(x, bounds(claim))
+    parts = [
+        f'<path d="M{least} 0H{most}V{HEIGHT}H{least}Z" fill="#009e73" fill-opacity="0.25"/>',
+        f'<path d="M{x(1)} 0V{HEIGHT}M0 {middle}H{WIDTH}" stroke="#999" stroke-width="0.5"/>',
+    ]
+    if not np.isnan(verdict.ratio):
+        parts += [
+            f'<path d="M{x(verdict.low)} {middle}H{x(verdict.high)}" stroke="#0072b2" '
+            'stroke-width="3"/>',
+            f'<circle cx="{x(verdict.ratio)}" cy="{middle}" r="3" fill="#0072b2"/>',
+        ]
+    if claim.paper:
+        parts.append(
+            f'<circle cx="{x(claim.paper)}" cy="{middle}" r="4" fill="none" stroke="#d55e00"/>'
+        )
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{verdict.word}">{"".join(parts)}</svg>'
+    )
+
+
+def _here(verdict: Judgement) -> str:
     if np.isnan(verdict.ratio):
         return ""
     text = f"{verdict.ratio:.2f} ({verdict.low:.2f}-{verdict.high:.2f})"
@@ -100,9 +150,9 @@ def cell_rows(document: Mapping[str, Any]) -> list[dict[str, str]]:
     out = []
     for name, record in document["cells"].items():
         line = {"cell": name, "prompts": str(len(record["accepted"]))}
-        for what, title in CELL_FIGURES.items():
+        for what in CELL_FIGURES:
             values = figure(document["cells"], name, what)
-            line[title] = f"{fmean(values):.2f}" if values else ""
+            line[what] = f"{fmean(values):.2f}" if values else ""
         out.append(line)
     return out
 
@@ -174,12 +224,16 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(text.split()))
 
 
+def _cell(text: str) -> str:
+    return f"{escaped(text)} {text.picture}" if isinstance(text, Pictured) else escaped(text)
+
+
 def markdown(page: Iterable[Section]) -> str:
     """Write the page as Markdown."""
-    parts = ["# Ledger of the papers' claims"]
+    parts = ["# Ledger of the papers' claims", PICTURE]
     for title, text, header, rows in page:
         parts += [f"## {escaped(title)}", *([escaped(text)] if text else [])]
         if rows:
             lines = [header, ("---",) * len(header), *rows]
-            parts.append("\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines))
+            parts.append("\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines))
     return "\n\n".join(parts) + "\n"

@@ -152,3 +152,26 @@ def test_intervals_by_hand():
     drawn = runs @ weights(3, 2, seed=1)
     assert drawn.var() == pytest.approx(runs.var(ddof=1) / 3, rel=0.03)
     assert judging.weights(5).sum(0) == pytest.approx(np.ones(judging.RESAMPLES))
+
+
+@pytest.mark.parametrize(("word", "measured"), [("agrees", 1.4), ("differs", 1.1)])
+def test_settings_of_one_method_are_compared_on_this_machine(word, measured):
+    a, b = (Side((f"T=0 k:gamma={n}",)) for n in (4, 8))
+    cells = results(2 * measured - 1, 1.0)["cells"]  # a step of a takes half of b's time
+    cells = {"T=0 ar": cells["T=0 ar"], a.name: cells["T=0 a"], b.name: cells["T=0 b"]}
+    cells[b.name]["mean"] = cells[a.name]["mean"]
+    verdict = judge(replace(CLAIM, what="speedup", a=a, b=b), [{"cells": cells}])
+    assert verdict.word == word
+    assert "on this machine" in verdict.note
+    assert verdict.ratio == pytest.approx(measured, abs=0.03)
+
+
+def test_a_head_of_another_architecture_is_named():
+    published = {"a": {"fusion": "lstm", "layers": 2, "vocabulary": "all"}, "x": {"layers": 1}}
+    ours = {"a": {"fusion": "linear", "layers": 2}, "x": {"layers": 9}}
+    document = results(1.4, 1.0) | {"architecture": ours}
+    assert judge(CLAIM, [document], published=published).note == (
+        "our a head has fusion=linear, not lstm"
+    )
+    document["architecture"] = {"a": {"fusion": "lstm", "layers": 2}}
+    assert judge(CLAIM, [document], published=published).note == ""

@@ -13,9 +13,17 @@ PARTS = ("draft", "search", "verify", "rest")
 """The parts of a decoding step's time."""
 SPEEDS = ("speedup", "pace", "ms", *PARTS)
 """Figures that depend on the machine."""
-SHOWN = {"speedup": "speedup.steady"}
-"""What a figure is called where it is shown, if not as in results; its formula:
-:data:`specwb.lab.bench.results.FIGURES`."""
+SHOWN = {
+    "speedup": "speed",
+    "pace": "steps a second",
+    "tau": "tokens a step",
+    "accepted": "accepted tokens a step",
+    "alpha": "accepted share of the tokens",
+    "drafted": "draft tokens a step",
+    "depth_fraction": "accepted share of the levels",
+    "draft": "time of drafting",
+}
+"""What a figure is called where it is shown, if not as in results."""
 FIGURE = re.compile(
     r"tau|accepted|alpha|drafted|levels|depth_fraction|at least \d+|speedup|pace|ms|"
     rf"({'|'.join(PARTS)})(/ms)?"

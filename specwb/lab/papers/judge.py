@@ -10,7 +10,8 @@ bootstrap over prompts, pairs staying together, and over training runs where the
 - is *undecided* otherwise, with fewer than :data:`PROMPTS` prompts, and where heads are compared
   that were trained once each.
 
-A speed of other hardware is shown and not judged: *other hardware*. No verdict depends on another.
+Speeds of two settings of one method are compared on this machine; another speed of other hardware
+is shown and not judged: *other hardware*. No verdict depends on another.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ def judge(
     claim: Claim,
     documents: Sequence[Mapping[str, Any]],
     drafters: Sequence[Mapping[str, Any]] = (),
+    published: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Judgement:
     """Hold a claim against measurements.
 
@@ -133,6 +135,7 @@ def judge(
         documents: results, each with ``cells`` and the ``kind`` of device (default cpu): those of
             the target's own heads, then those of heads that were trained to be compared.
         drafters: what the paper's drafters accept, see :class:`specwb.lab.papers.paper.Paper`.
+        published: settings of the paper's trained heads, see there.
     Returns:
         The verdict. Where a theorem excludes or implies the claim, it decides.
     """
@@ -143,6 +146,7 @@ def judge(
     data = [[series(cells, side, claim.what) for side in _again(claim, run)] for run in runs]
     n = min(len(values) for sides in data for values in sides)
     notes = [claim.note, claim.excluded_by or claim.implied_by]
+    notes += other_heads(claim, document.get("architecture", {}), published or {})
     notes += weaknesses(claim, cells, drafters)
     verdict = Judgement(claim, "not measured", "not measured")
     if n > 1:
@@ -153,7 +157,10 @@ def judge(
             notes.append("one training run of each head")
         elif n >= PROMPTS:
             verdict = replace(verdict, word=_word(verdict))
-        if claim.what in SPEEDS and document.get("kind", "cpu") != MACHINE:
+        of_speed = claim.what.removesuffix("/ms") in SPEEDS
+        if of_speed and _of_one_method(claim):
+            notes.append("on this machine")
+        elif of_speed and document.get("kind", "cpu") != MACHINE:
             if verdict.word != "undecided":
                 notes.append(f"on this machine: {verdict.word}")
             verdict = replace(verdict, word="other hardware")
@@ -162,6 +169,11 @@ def judge(
     elif claim.implied_by:
         verdict = replace(verdict, word="agrees", evidence="theorem")
     return replace(verdict, note="; ".join(filter(None, notes)))
+
+
+def _of_one_method(claim: Claim) -> bool:
+    """Whether all sides are settings of one method."""
+    return len({cell.split()[1].partition(":")[0] for cell in claim.cells}) == 1
 
 
 def _compares_heads(claim: Claim) -> bool:
@@ -179,18 +191,43 @@ def _head(cell: str) -> str:
     return cell.partition("[")[2].partition("]")[0]
 
 
+def bounds(claim: Claim) -> tuple[float, float]:
+    """The ratios between which a claim agrees; above the second it is more than claimed."""
+    if claim.even:
+        return 1 / EVEN, EVEN
+    paper = max(claim.paper or 1.0, 1.0)
+    if claim.least is not None or paper == 1:
+        return claim.least or 1.0, np.inf
+    return paper**0.5, paper**2
+
+
 def _word(verdict: Judgement) -> str:
     """The word for an interval, see the head of this file."""
     claim, low, high = verdict.claim, verdict.low, verdict.high
+    least, most = bounds(claim)
+    if high < least or (claim.even and low > most):
+        return "differs"
     if claim.even:
-        if low > 1 / EVEN and high < EVEN:
-            return "agrees"
-        return "differs" if low > EVEN or high < 1 / EVEN else "undecided"
-    paper = max(claim.paper or 1.0, 1.0)
-    half = claim.least or paper**0.5
-    if claim.least is None and low > paper**2 > 1:
-        return "more than claimed"
-    return "agrees" if low > half else "differs" if high < half else "undecided"
+        return "agrees" if low > least and high < most else "undecided"
+    return "more than claimed" if low > most else "agrees" if low > least else "undecided"
+
+
+def other_heads(
+    claim: Claim,
+    ours: Mapping[str, Mapping[str, Any]],
+    published: Mapping[str, Mapping[str, Any]],
+) -> Iterable[str]:
+    """Say which of the target's own heads that a claim decodes with are not as the paper's."""
+    used = {cell.split()[1].partition(":")[0] for cell in claim.cells if not _head(cell)}
+    for kind in used & set(published):
+        known = {key: value for key, value in ours.get(kind, {}).items() if value is not None}
+        pairs = [
+            (key, known[key], wanted) for key, wanted in published[kind].items() if key in known
+        ]
+        if different := [
+            f"{key}={own}, not {wanted}" for key, own, wanted in pairs if own != wanted
+        ]:
+            yield f"our {kind} head has {', '.join(different)}"
 
 
 def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Mapping[str, Any]]) -> Iterable[str]:

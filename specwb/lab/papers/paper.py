@@ -122,6 +122,7 @@ class Paper:
         certainty: how they are known to us.
         contradictions: what does not agree inside the paper.
         drafters: what the paper's drafters accept: drafter, cell, what, paper.
+        published: kind of head -> settings of the paper's, as in its card here.
         measure: the cells that are decoded with the target's own heads.
         trained: heads that are trained to be compared; None where there are none.
         claims: what is judged.
@@ -142,6 +143,7 @@ class Paper:
     certainty: str = ""
     contradictions: tuple[str, ...] = ()
     drafters: tuple[Mapping[str, Any], ...] = ()
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measure: tuple[str, ...] = ()
     trained: Trained | None = None
     claims: tuple[Claim, ...] = ()

@@ -49,7 +49,7 @@ def trained_results(paper: Paper, sha256: str) -> list[SavedResults]:
 
 def verdicts(paper: Paper, documents: Sequence[SavedResults]) -> list[Judgement]:
     """Judge every claim of a paper."""
-    return [judge(claim, documents, paper.drafters) for claim in paper.claims]
+    return [judge(claim, documents, paper.drafters, paper.published) for claim in paper.claims]
 
 
 def shipped_verdicts(name: str, family: str = "lab") -> list[Judgement]:

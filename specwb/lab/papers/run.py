@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from specwb.core.files import home, weights_hash
+from specwb.core.files import OBJECT, document, home, weights_hash
 from specwb.core.options import MethodError
 from specwb.drafters.easyspec import deep_draft
 from specwb.engine.machine import commit
@@ -208,6 +208,17 @@ def identity(paper: Paper, models: Models, settings: RunSettings) -> tuple[dict,
     return arguments, on["versions"]
 
 
+def architectures(paper: Paper, target: Target) -> dict[str, dict[str, Any]]:
+    """Read from the cards of the target's heads what the paper states of its own."""
+    found = {}
+    for kind, settings in paper.published.items():
+        place = target.own_head(kind)
+        if place and (path := home(place) / "card.json").exists():
+            card = document(path, OBJECT)
+            found[kind] = {key: card[key] for key in settings if key in card}
+    return found
+
+
 def measure(
     paper: Paper,
     models: Models,
@@ -238,6 +249,8 @@ def measure(
         document["kind"] = models.target.device.type
         if left_out:
             document["left_out"] = left_out
+        if not runs and (architecture := architectures(paper, models.target)):
+            document["architecture"] = architecture
         shapes = {cell.name: grid.shape(method) for cell, method in methods.items()}
         document.setdefault("shapes", {}).update(shapes)
         interrupted = grid.measure_cells(

@@ -55,7 +55,8 @@ def show_ledger(name: str, family: str = "lab") -> None:
     table = f"<table><thead>{_row(ledger.HEADER, 'th')}</thead><tbody>%s</tbody></table>"
     first, rest = (table % "".join(map(_row, some)) for some in (lines[:SHOWN], lines[SHOWN:]))
     folded = f"<details><summary>{len(lines) - SHOWN} more claims</summary>{rest}</details>"
-    html = f"<p>{escape(one.paper.source)}. {escape(one.measured)}</p><p>{escape(ledger.RULE)}</p>"
+    texts = f"{one.paper.source}. {one.measured}", f"{ledger.RULE} {ledger.PICTURE}"
+    html = "".join(f"<p>{escape(text)}</p>" for text in texts)
     html += first + (folded if len(lines) > SHOWN else "")
     tally = Counter(verdict.word for verdict in one.verdicts)
     summary = f"{len(lines)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
@@ -63,7 +64,8 @@ def show_ledger(name: str, family: str = "lab") -> None:
 
 
 def _row(cells: Iterable[str], tag: str = "td") -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    pairs = [(escape(cell), getattr(cell, "picture", "")) for cell in cells]
+    return "<tr>" + "".join(f"<{tag}>{text} {svg}</{tag}>" for text, svg in pairs) + "</tr>"
 
 
 def paper_figure(name: str, which: str) -> go.Figure:
