@@ -35,7 +35,9 @@ and one below node 2. In Python it may also be a `specwb.Tree` with nodes in lev
 
 Every method takes **rule**, a [verification rule](rules.md), which fits the way the candidates are
 drawn. Methods with a draft model take **draft**, those with a trained head or model **head**: a
-folder, hub id or loaded one, by default the target's own.
+folder, hub id or loaded one, by default the target's own. Nearly all of these take **copy**:
+with `copy=2` a row whose last two tokens (or more) occur earlier in its text drafts the ten tokens
+that followed there, and only elsewhere does its head or draft model draft.
 """
 
 
@@ -62,7 +64,7 @@ def section(entry: Entry) -> str:
     options = [
         f"`{name}{'=' * bool(default)}{default}` ({expected}): {what}."
         for name, default, expected, what in option_rows(entry)
-        if name not in ("rule", "draft", "head")
+        if name not in ("rule", "draft", "head", "copy")
     ]
     parts += [
         fill(f"- {line}", 100, subsequent_indent="  ", break_on_hyphens=False)

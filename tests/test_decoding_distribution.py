@@ -85,6 +85,10 @@ FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
         "lookahead",
         {"window": 2, "level": 4, "guesses": 2, "prompt": True},
     ),
+    **{
+        f"copying in front of {spec}": (f"{spec},copy=1", {"tree": TREE})
+        for spec in ("mcsd:draw=without", "mcsd:draw=with", "eagle:draw=greedy")
+    },
 }
 
 

@@ -138,6 +138,15 @@ DraftModel = Annotated[
 TrainedHead = Annotated[
     Any, Option("the trained head; default the target's own", kind="a folder, hub id or head")
 ]
+Copy = Annotated[
+    int | None,
+    Option(
+        "copy what followed earlier in the text where at least so many of the last tokens occur "
+        "there, and draft elsewhere; default: never copy",
+        low=1,
+        high=10,
+    ),
+]
 NodeCount = Annotated[int, Option("nodes of the tree, root included", low=2, high=MOST)]
 
 

@@ -13,7 +13,7 @@ from specwb.core.blocks import PUBLISHED, BlockTree, Pass
 from specwb.core.flow import Draft, Scheme, State
 from specwb.core.mask import block_ends, sight_mask, table_mask
 from specwb.core.noise import DRAFT, Noise
-from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
 from specwb.core.probability import Sampling
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset, by_name
@@ -294,6 +294,7 @@ class Options:
         ),
     ] = "without"
     align: Alignment = None
+    copy: Copy = None
 
 
 def falcon(target: Target, options: Options) -> Drafter:

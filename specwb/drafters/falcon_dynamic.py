@@ -10,7 +10,7 @@ import torch
 
 from specwb.core.flow import Draft, State
 from specwb.core.noise import Noise
-from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
 from specwb.core.tree import MOST
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
@@ -99,6 +99,7 @@ class Options:
         int, Option("blocks per pass, which extend the best combinations so far", low=1)
     ] = 4
     align: Alignment = None
+    copy: Copy = None
 
 
 def falcon_dynamic(target: Target, options: Options) -> Drafter:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specwb.core.flow import Draft, State
 from specwb.core.noise import Noise
-from specwb.core.options import MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
 from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
@@ -107,6 +107,7 @@ class Options:
         ),
     ] = None
     nodes: NodeCount = 10
+    copy: Copy = None
 
 
 def medusa(target: Target, options: Options) -> Drafter:

@@ -22,8 +22,8 @@ def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
     """The first occurrence of the longest of the last n-grams: of n = ngram..1 the largest n for
     which ``text[s-n:s] == text[length-n:length]`` for an s < length, and of those s the smallest.
 
-    Returns ``s [B]``, the position of the first token that followed, and ``[B]`` whether there is
-    one, for ``text [B,T]`` of ids >= 0 and ``length [B]``.
+    Returns ``s [B]``, the position of the first token that followed, and ``n [B]``, 0 where there
+    is none, for ``text [B,T]`` of ids >= 0 and ``length [B]``.
     """
     last = length[:, None] + torch.arange(-ngram, 0, device=text.device)
     suffix = text.gather(1, last.clamp_min(0))
@@ -34,7 +34,7 @@ def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
     beyond = torch.arange(text.shape[1], device=text.device) >= length[:, None]
     matched = matched.masked_fill(beyond, 0)
     longest, start = matched.max(1)  # the first of equals
-    return start, longest > 0
+    return start, longest
 
 
 class PromptLookup(Drafter):
@@ -61,6 +61,7 @@ class PromptLookup(Drafter):
     host_reads = 1
     captured = True
     staged = True
+    least = 1  # tokens that have to agree
 
     def __init__(self, gamma: int = 10, ngram: int = 3) -> None:
         self.gamma, self.ngram = gamma, ngram
@@ -87,7 +88,7 @@ class PromptLookup(Drafter):
         longest proposal has."""
         start, matched = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
         at = start[:, None] + torch.arange(self.gamma, device=start.device)
-        valid = (matched & ~state.done)[:, None] & (at < state.length[:, None])
+        valid = ((matched > 0) & ~state.done)[:, None] & (at < state.length[:, None])
         return at, valid, valid.sum(1).max()
 
 

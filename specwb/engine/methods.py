@@ -30,6 +30,7 @@ from specwb.drafters import (
     sps,
 )
 from specwb.drafters.base import Drafter, Entry
+from specwb.drafters.copying import Copying
 from specwb.engine.graphs import Arena
 from specwb.models.checkpoint import HeadError
 from specwb.models.target import Target, check_target
@@ -207,6 +208,8 @@ def method(
     entry, chosen, options = read_spec(spec, rule, options)
     check_target(target)
     drafter = entry.drafter(target, options)
+    if options.get("copy"):
+        drafter = Copying(drafter, options["copy"])
     if not isinstance(getattr(drafter, "limits", None), Limits):
         what = "set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))"
         raise MethodError(
@@ -217,7 +220,8 @@ def method(
     exactness = Exactness.LOSSY if lossy else Exactness.LOSSLESS
     key = _spelled(entry, spec, options, chosen)
     built = Method(key, drafter, chosen, exactness, options=options)
-    built.rule_for(Sampling(1.0))
+    if built.rule_for(Sampling(1.0)).fixed_number and options.get("copy"):
+        raise RuleMismatch(f"{key}: its rule needs a fixed number of candidates; leave out copy=")
     return built
 
 

@@ -81,7 +81,7 @@ def _drafted_with(target: Target, method: Method) -> dict[str, str]:
     place = target.own_head(kind) if kind and head is None else head
     role = kind if kind and "head=" not in method.key else method.key
     # a drafter, and what stops it, may have modules that were handed over or are from the hub
-    owners = (drafter, getattr(drafter, "sure", None))
+    owners = (drafter, getattr(drafter, "sure", None), getattr(drafter, "behind", None))
     values = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
     modules = [value for value in values if isinstance(value, nn.Module)]
     if isinstance(place, str | Path) and home(place).exists():

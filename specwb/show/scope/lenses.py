@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specwb.core.flow import Draft, State
 from specwb.drafters.base import Drafter
+from specwb.drafters.copying import Copying
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.falcon import FalconDrafter
@@ -54,8 +55,7 @@ def watched(drafter: Drafter, target: Target) -> tuple[Drafter, list[Lens | None
     def propose(self: Any, state: State, noise: Any) -> Draft:
         sure.clear()
         draft = kind.propose(self, state, noise)
-        view = next((view for cls, view in VIEWS.items() if isinstance(self, cls)), None)
-        lenses.append(view(self, Look(state, draft, target, list(sure))) if view else None)
+        lenses.append(_of(self, Look(state, draft, target, list(sure))))
         return draft
 
     def sureness(self: Any, *arguments: Any) -> Tensor | None:
@@ -71,6 +71,17 @@ def watched(drafter: Drafter, target: Target) -> tuple[Drafter, list[Lens | None
     twin = copy.copy(drafter)
     twin.__class__ = type(kind.__name__, (kind,), parts)
     return twin, lenses
+
+
+def _of(drafter: Drafter, look: Look) -> Lens | None:
+    view = next((view for cls, view in VIEWS.items() if isinstance(drafter, cls)), None)
+    return view(drafter, look) if view else None
+
+
+def _copying(drafter: Copying, look: Look) -> Lens | None:
+    """Where row 0's draft was copied from, otherwise the view of the drafter behind."""
+    lens = _lookup(drafter, look)
+    return lens if lens["at"] is not None else _of(drafter.behind, look)
 
 
 def _medusa(drafter: MedusaDrafter, look: Look) -> Lens | None:
@@ -172,14 +183,14 @@ def _lattice(drafter: DiffusionDrafter, look: Look) -> Lens | None:
     }
 
 
-def _lookup(drafter: PromptLookup, look: Look) -> Lens:
+def _lookup(drafter: PromptLookup | Copying, look: Look) -> Lens:
     """The earlier place in the text from which the draft was copied."""
     n = int(look.state.length[0])
     text = look.words(n)
     tokens, valid = look.draft.tokens[0, 1:], look.draft.valid[0, 1:]
     copied = tokens[valid].tolist()
     lens: Lens = {"kind": "lookup", "text": text[-64:], "begins": n - len(text[-64:]), "at": None}
-    for size in range(min(drafter.ngram, n - 1), 0, -1):
+    for size in range(min(drafter.ngram, n - 1), drafter.least - 1, -1):
         for at in range(n - size):
             block = text[at : at + size + len(copied)]
             if copied and block == text[n - size :] + copied:
@@ -212,6 +223,7 @@ VIEWS: dict[type, Callable[[Any, Look], Lens | None]] = {
     KangarooDrafter: _kangaroo,
     DiffusionDrafter: _lattice,
     PromptLookup: _lookup,
+    Copying: _copying,
     LevelDrafter: _draft_model,
 }
 """Class of drafters -> its lens; of a drafter's classes the first one counts."""

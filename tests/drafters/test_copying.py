@@ -1,0 +1,162 @@
+"""Copying in front of a head or a draft model: the text stays, both of them draft, and what a
+drafter missed while tokens were copied it makes up for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from tiny import EXACT
+
+import specwb
+from specwb.drafters.copying import MOST, Copying
+from specwb.lab.bench.conditions import weights
+from specwb.show.scope.recorder import record
+
+LENGTH = 40
+ONCE = [3, 1, 4, 1, 5, 9, 2, 6, 53, 58, 9, 7, 9, 32, 38, 46]
+PROMPTS = [ONCE + ONCE[:9], ONCE + ONCE + [11], [7], ONCE[::-1] + ONCE[::-1][:6]]
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sps": ("sps", {"gamma": 3}),
+    "mcsd": ("mcsd", {"tree": tiny.LOPSIDED}),
+    "medusa": ("medusa", {"tree": (2, 2), "head": "medusa"}),
+    "eagle": ("eagle", {"tree": tiny.LOPSIDED, "head": "eagle"}),
+    "eagle3": ("eagle3", {"nodes": 7, "depth": 3, "top": 2, "head": "eagle3"}),
+    "falcon": ("falcon", {"tree": (2, 1, 1, 1), "head": "falcon"}),
+    "falcon, aligned to the left": (
+        "falcon",
+        {"tree": (1, 1, 1), "align": "left", "head": "falcon"},
+    ),
+    "kangaroo": ("kangaroo", {"gamma": 3, "eta": 0.1, "head": "kangaroo"}),
+    "kangaroo's tree": ("kangaroo", {"tree": (2, 1), "eta": 0, "head": "kangaroo"}),
+    "easyspec": ("easyspec", {"gamma": 3, "groups": "0-1"}),
+}
+every = pytest.mark.parametrize("name", METHODS)
+
+
+def target() -> specwb.Target:
+    return tiny.target(dtype=EXACT)
+
+
+def built(name: str, **more: Any) -> specwb.Method:
+    key, options = METHODS[name]
+    options = {**options, **more}
+    if "head" in options:
+        options["head"] = tiny.head(options["head"], dtype=EXACT)
+    if "draft" in specwb.METHODS[key].options:
+        options["draft"] = tiny.draft(dtype=EXACT)
+    return specwb.method(key, target(), **options)
+
+
+@every
+@pytest.mark.parametrize("rows", [1, len(PROMPTS)])
+def test_the_text_stays_and_both_draft(name, rows):
+    """Every draft that is not copied is that of the drafter alone behind the same text; what pairs
+    of Falcon see depends on the steps before."""
+    method, alone = built(name, copy=2), built(name)
+    copied = drafted = kept = 0
+    for i in range(0, len(PROMPTS), rows):
+        prompts = PROMPTS[i : i + rows]
+        for step in specwb.rounds(target(), prompts, method, max_new_tokens=LENGTH):
+            for row in range(rows):
+                if int(step.verdict.accepted[row]) < 0:
+                    continue
+                before = step.state.tokens[row, : int(step.length[row])].tolist()
+                tokens = step.draft.tokens[row, step.draft.valid[row]].tolist()
+                if copies(before):
+                    assert tokens[1:] == followed(before)
+                    kept += int(step.verdict.accepted[row])
+                    copied += 1
+                elif i == 0 or rows == 1:
+                    if not name.startswith("falcon"):
+                        assert sorted(tokens) == sorted(first_draft(alone, before))
+                    drafted += len(tokens) > 1
+        for row, prompt in enumerate(prompts):
+            text = step.state.tokens[row, len(prompt) :][:LENGTH].tolist()
+            assert text == list(tiny.plain("llama", tuple(prompt), LENGTH, EXACT))
+    assert min(copied, drafted, kept) > 0
+
+
+def copies(text: list[int]) -> bool:
+    """Whether the last two tokens stand earlier in the text."""
+    return text[-2:] in [text[s - 2 : s] for s in range(2, len(text))]
+
+
+def followed(text: list[int]) -> list[int]:
+    """What followed the longest match of at most MOST of the last tokens, the first of several."""
+
+    def agreeing(s: int) -> int:
+        pairs = zip(text[:s][::-1], text[::-1], strict=False)
+        agree = [a == b for a, b in pairs][:MOST]
+        return agree.index(False) if False in agree else len(agree)
+
+    s = max(range(1, len(text)), key=agreeing)
+    return text[s : s + MOST]
+
+
+def first_draft(method: specwb.Method, text: list[int]) -> list[int]:
+    step = next(iter(specwb.rounds(target(), [text], method, max_new_tokens=MOST)))
+    return step.draft.tokens[0, step.draft.valid[0]].tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith("falcon")])
+def test_sampled_texts_of_a_batch_are_those_of_single_rows(name):
+    settings = {"max_new_tokens": 24, "temperature": 1.0}
+    method = built(name, copy=1)
+    seeds = list(range(len(PROMPTS)))
+    together = specwb.decode(target(), PROMPTS, method, seed=seeds, **settings).tokens
+    for seed, prompt in enumerate(PROMPTS):
+        out = specwb.decode(target(), [prompt], method, seed=[seed], **settings)
+        assert out.tokens == [together[seed]]
+
+
+@pytest.mark.parametrize("name", ["sps", "medusa", "eagle", "eagle3", "kangaroo"])
+def test_recorded_steps_are_the_eager_ones(name, taped):
+    method = built(name, copy=2)
+    for temperature in (0.0, 1.0):
+        run = {"max_new_tokens": 30, "temperature": temperature, "seed": 3}
+        eager = specwb.decode(target(), PROMPTS, method, graphs=False, **run)
+        out = specwb.decode(target(), PROMPTS, method, **run)
+        assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)
+    assert all(any(arena.recordings.values()) for arena in method.arenas.values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("mcsd:tree=2-1-1,draw=coupled,copy=3", "copy= is not for drafts"),
+        ("mcsd:tree=3-1-1,draw=with,copy=3", "copy= is not for drafts"),
+        ("mcsd:tree=2-2,draw=top,copy=3", "copy= is not for drafts"),
+        ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3", "fixed"),
+        ("sps:copy=0", "copy must be an integer in 1..10"),
+        ("sps:copy=11", "copy must be an integer in 1..10"),
+        ("pld:copy=3", "no option 'copy'"),
+    ],
+)
+def test_what_cannot_be_copied_in_front_of(spec, why):
+    with pytest.raises((specwb.MethodError, specwb.RuleMismatch), match=why):
+        specwb.method(
+            spec, target(), **({} if "pld" in spec else {"draft": tiny.draft(dtype=EXACT)})
+        )
+
+
+def test_it_wraps_the_drafter():
+    drafter = built("sps", copy=2).drafter
+    assert isinstance(drafter, Copying)
+    assert torch.is_tensor(drafter.behind.tree.parent)
+
+
+def test_the_microscope_and_results_see_both():
+    method = built("sps", copy=2)
+    rounds = record(target(), PROMPTS[0], method, max_new_tokens=LENGTH)["rounds"]
+    kinds = [step["lens"]["kind"] for step in rounds]
+    assert set(kinds) == {"lookup", "model"}
+    for step in rounds:
+        if step["lens"]["kind"] == "lookup":
+            assert step["lens"]["ngram"] >= 2
+    sha256 = weights(target(), [method])["sha256"]
+    assert sha256["draft"] == tiny.draft(dtype=EXACT).fingerprint
+    heads = [weights(target(), [built("eagle", **more)])["sha256"] for more in ({}, {"copy": 2})]
+    assert [*heads[0].values()] == [*heads[1].values()]
