@@ -148,8 +148,8 @@ class Copying(Drafter):
         step = torch.arange(most + 1, device=device).expand(rows, -1)
 
         def either(copied: Tensor, drafted: Tensor, other: int) -> Tensor:
-            pairs = (F.pad(x, (0, n - x.shape[1]), value=other) for x in (copied, drafted))
-            return torch.where(copies, *pairs)
+            ours, theirs = (F.pad(x, (0, n - x.shape[1]), value=other) for x in (copied, drafted))
+            return torch.where(copies, ours, theirs)
 
         tree = draft.tree
         parent = either(step - 1, tree.parent.expand(rows, -1), -1)
