@@ -16,8 +16,8 @@ deeper in a loop, the more positions and the surer the model is to go on; what c
 at once, so w_t is one over the number of comings too many that r_t would make.
 
 Source: the unlikelihood of repeats is Welleck et al. 1908.04319, who forbid the second coming of
-4-grams. What was tried before and cost more of what the model knows for fewer loops, among it
-pseudo-repetitions (DITTO, 2206.02369), is in docs/negative_results.md.
+4-grams. What was tried before and cost more of what the model knows for fewer loops is in
+docs/negative_results.md. Another way are pseudo-repetitions (DITTO, 2206.02369).
 """
 
 from __future__ import annotations
