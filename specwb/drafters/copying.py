@@ -38,7 +38,8 @@ class Copying(Drafter):
     copied; what it has missed it processes with its next draft. In batches it runs in every step,
     and rows that copy verify a chain in place of its tree. Its catch-up window is as much longer as
     a step may copy. (What Falcon drafts depends on the steps in which it drafted, so its sampled
-    text is then not that of the same row in a batch; its distribution is the same.)
+    text is then not that of the same row in a batch; its distribution is the same.) Steps that copy
+    count for a draft length that depends on earlier steps.
 
     Sources: the combination is that of Hu et al., "SAM Decoding" (2024), arXiv 2411.10666, whose
     suffix automaton, matches of the output alone and static corpus are not here.
@@ -158,15 +159,19 @@ class Copying(Drafter):
         joined = Draft(
             grown, either(tokens, draft.tokens, 0), either(valid, draft.valid, 0), draft.scheme
         )
-        if draft.q is not None and draft.q_row is not None:
-            joined.q = torch.cat([draft.q, self._points(tokens[:, 1:])], 1)
-            points = (step + draft.q.shape[1]).masked_fill(step == most, -1)
+        if draft.scheme is not Scheme.POINT and draft.q_row is not None:
+            copied, q = self._points(tokens[:, 1:]), draft.q
+            q = copied[:, :0] if q is None else q  # a draft of nothing has none
+            joined.q = torch.cat([q, copied], 1)
+            points = (step + q.shape[1]).masked_fill(step == most, -1)
             joined.q_row = either(points, draft.q_row.expand(rows, -1), -1)
         return joined
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
         if self.copied and self.alone:
             self.missed += draft.tree.D + 1
+            if isinstance(self.behind, Levels):  # its length alone, as in a batch
+                Levels.observe(self.behind, state, draft, verdict, scores)
             return
         self.missed = MOST if self.copied else 0
         self.behind.observe(state, draft, verdict, scores)

@@ -20,6 +20,7 @@ ONCE = [3, 1, 4, 1, 5, 9, 2, 6, 53, 58, 9, 7, 9, 32, 38, 46]
 PROMPTS = [ONCE + ONCE[:9], ONCE + ONCE + [11], [7], ONCE[::-1] + ONCE[::-1][:6]]
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "sps": ("sps", {"gamma": 3}),
+    "sps, length of the heuristic": ("sps", {"gamma": 2, "schedule": "heuristic"}),
     "mcsd": ("mcsd", {"tree": tiny.LOPSIDED}),
     "medusa": ("medusa", {"tree": (2, 2), "head": "medusa"}),
     "eagle": ("eagle", {"tree": tiny.LOPSIDED, "head": "eagle"}),
@@ -54,7 +55,7 @@ def built(name: str, **more: Any) -> specwb.Method:
 @pytest.mark.parametrize("rows", [1, len(PROMPTS)])
 def test_the_text_stays_and_both_draft(name, rows):
     """Every draft that is not copied is that of the drafter alone behind the same text; what pairs
-    of Falcon see depends on the steps before."""
+    of Falcon see, and the heuristic's length, depend on the steps before."""
     method, alone = built(name, copy=2), built(name)
     copied = drafted = kept = 0
     for i in range(0, len(PROMPTS), rows):
@@ -70,7 +71,7 @@ def test_the_text_stays_and_both_draft(name, rows):
                     kept += int(step.verdict.accepted[row])
                     copied += 1
                 elif i == 0 or rows == 1:
-                    if not name.startswith("falcon"):
+                    if not name.startswith(("falcon", "sps,")):
                         assert sorted(tokens) == sorted(first_draft(alone, before))
                     drafted += len(tokens) > 1
         for row, prompt in enumerate(prompts):
@@ -110,6 +111,19 @@ def test_sampled_texts_of_a_batch_are_those_of_single_rows(name):
     for seed, prompt in enumerate(PROMPTS):
         out = specwb.decode(target(), [prompt], method, seed=[seed], **settings)
         assert out.tokens == [together[seed]]
+
+
+def test_before_a_draft_of_nothing_only_copies_are_drafted():
+    settings = {"max_new_tokens": LENGTH, "temperature": 1.0}
+    for rule in (None, "traversal", "block"):
+        method = specwb.method(
+            "mcsd", target(), draft=tiny.draft(dtype=EXACT), tree=(), copy=1, rule=rule
+        )
+        out = specwb.decode(target(), PROMPTS, method, seed=list(range(len(PROMPTS))), **settings)
+        for seed, prompt in enumerate(PROMPTS):
+            alone = specwb.decode(target(), [prompt], method, seed=[seed], **settings)
+            assert alone.tokens == [out.tokens[seed]]
+        assert max(map(len, out.tokens)) == LENGTH
 
 
 @pytest.mark.parametrize("name", ["sps", "medusa", "eagle", "eagle3", "kangaroo"])
