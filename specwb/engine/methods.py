@@ -208,8 +208,10 @@ def method(
     entry, chosen, options = read_spec(spec, rule, options)
     check_target(target)
     drafter = entry.drafter(target, options)
-    if options.get("copy"):
-        drafter = Copying(drafter, options["copy"])
+    # a keyword of somebody's own drafter that has the same name is not this option
+    least = options.get("copy") if entry.settings else None
+    if least:
+        drafter = Copying(drafter, least)
     if not isinstance(getattr(drafter, "limits", None), Limits):
         what = "set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))"
         raise MethodError(
@@ -220,7 +222,7 @@ def method(
     exactness = Exactness.LOSSY if lossy else Exactness.LOSSLESS
     key = _spelled(entry, spec, options, chosen)
     built = Method(key, drafter, chosen, exactness, options=options)
-    if built.rule_for(Sampling(1.0)).fixed_number and options.get("copy"):
+    if built.rule_for(Sampling(1.0)).fixed_number and least:
         raise RuleMismatch(f"{key}: its rule needs a fixed number of candidates; leave out copy=")
     return built
 

@@ -162,6 +162,18 @@ def test_it_wraps_the_drafter():
     assert torch.is_tensor(drafter.behind.tree.parent)
 
 
+def test_a_keyword_of_somebodys_own_drafter_is_not_the_option():
+    class Own(specwb.Drafter):
+        def __init__(self, copy: bool = False) -> None:
+            self.tree, self.copy = specwb.Tree.chain(1), copy
+
+    specwb.register("own_copy", Own)
+    try:
+        assert type(specwb.method("own_copy", target(), copy=True).drafter) is Own
+    finally:
+        specwb.unregister("own_copy")
+
+
 def test_the_microscope_and_results_see_both():
     method = built("sps", copy=2)
     rounds = record(target(), PROMPTS[0], method, max_new_tokens=LENGTH)["rounds"]
