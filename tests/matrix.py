@@ -40,6 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mcsd": {"tree": (2, 1)},
     "mcsd_ti": {"tree": (2, 1), "stop": "top", "threshold": 0.1},
     "pld": {"gamma": 2},
+    "suffix": {"gamma": 2},
     "easyspec": {"gamma": 2, "groups": "0-1"},
     "medusa": {"tree": (2, 1)},
     "eagle": {"tree": (2, 1)},

@@ -122,9 +122,10 @@ def test_what_is_not_drafted_is_no_part_of_what_is_replayed(taped):
 
     none, all_ = ("draft", 0), ("draft", 4)
     assert stages("sps", confidence=0.99) == {("level", 0), none, ("settle", 2, none)}
-    found = stages("pld")
-    assert ("settle", 1, none) in found
-    assert found <= {"lookup", none, ("settle", 1, none), all_, ("settle", 5, all_)}
+    for key in ("pld", "suffix"):
+        found = stages(key)
+        assert ("settle", 1, none) in found
+        assert found <= {"lookup", none, ("settle", 1, none), all_, ("settle", 5, all_)}
 
 
 # ------------------------------------------------------------------ what an arena copies

@@ -18,6 +18,21 @@ from specwb.drafters.base import Drafter, Entry, Preset, chain
 from specwb.models.target import Target
 
 
+def agreement(text: Tensor, length: Tensor, ngram: int) -> Tensor:
+    """The number of tokens, at most ``ngram``, that agree backwards from each place s and from the
+    end of the text: the largest n with ``text[s-n:s] == text[length-n:length]``, 0 for s >= length.
+
+    Returns ``[B,T]``, for ``text [B,T]`` of ids >= 0 and ``length [B]``.
+    """
+    last = length[:, None] + torch.arange(-ngram, 0, device=text.device)
+    suffix = text.gather(1, last.clamp_min(0))
+    # window s is text[s-ngram:s]; before the text stands -1, which no token equals
+    windows = F.pad(text, (ngram, 0), value=-1).unfold(1, ngram, 1)[:, : text.shape[1]]
+    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)
+    beyond = torch.arange(text.shape[1], device=text.device) >= length[:, None]
+    return matched.masked_fill(beyond, 0)
+
+
 def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
     """The first occurrence of the longest of the last n-grams: of n = ngram..1 the largest n for
     which ``text[s-n:s] == text[length-n:length]`` for an s < length, and of those s the smallest.
@@ -25,15 +40,7 @@ def lookup(text: Tensor, length: Tensor, ngram: int) -> tuple[Tensor, Tensor]:
     Returns ``s [B]``, the position of the first token that followed, and ``n [B]``, 0 where there
     is none, for ``text [B,T]`` of ids >= 0 and ``length [B]``.
     """
-    last = length[:, None] + torch.arange(-ngram, 0, device=text.device)
-    suffix = text.gather(1, last.clamp_min(0))
-    # window s is text[s-ngram:s]; before the text stands -1, which no token equals
-    windows = F.pad(text, (ngram, 0), value=-1).unfold(1, ngram, 1)[:, : text.shape[1]]
-    # how many last tokens agree
-    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)
-    beyond = torch.arange(text.shape[1], device=text.device) >= length[:, None]
-    matched = matched.masked_fill(beyond, 0)
-    longest, start = matched.max(1)  # the first of equals
+    longest, start = agreement(text, length, ngram).max(1)  # the first of equals
     return start, longest
 
 
@@ -71,25 +78,25 @@ class PromptLookup(Drafter):
         self.tree = self.tree.to(target.device)
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        at, valid, longest = state.stage("lookup", lambda: self._found(state))
+        tokens, valid, longest = state.stage("lookup", lambda: self._copied(state))
         length = self.largest(state, longest, self.gamma)
         if state.static and length:  # a graph for every length is more than reading it saves
             length = self.gamma
         tree = self.tree if length == self.gamma else chain(length, self.tree.device)
 
         def draft() -> Draft:
-            tokens = state.tokens.gather(1, at[:, :length].clamp_max(state.capacity - 1))
-            return self.candidates(state, tokens, valid[:, :length], tree)
+            return self.candidates(state, tokens[:, :length], valid[:, :length], tree)
 
         return state.stage(("draft", length), draft)
 
-    def _found(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the proposed tokens lie and which there are, each ``[B,gamma]``, and how many the
-        longest proposal has."""
+    def _copied(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """The proposed tokens and which of them there are, each ``[B,gamma]``, and the number of
+        tokens of the longest proposal."""
         start, matched = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
         at = start[:, None] + torch.arange(self.gamma, device=start.device)
         valid = ((matched > 0) & ~state.done)[:, None] & (at < state.length[:, None])
-        return at, valid, valid.sum(1).max()
+        tokens = state.tokens.gather(1, at.clamp_max(state.capacity - 1))
+        return tokens, valid, valid.sum(1).max()
 
 
 @dataclass(frozen=True)

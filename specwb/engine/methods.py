@@ -28,6 +28,7 @@ from specwb.drafters import (
     medusa,
     pld,
     sps,
+    suffix,
 )
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.copying import Copying
@@ -104,6 +105,7 @@ METHODS: dict[str, Entry] = {
         sps,
         mcsd,
         pld,
+        suffix,
         lookahead,
         medusa,
         eagle,

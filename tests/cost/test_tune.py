@@ -143,6 +143,7 @@ def test_a_target_needs_no_draft_model(pair):
     assert [row["method"] for row in result["rows"]] == [
         "pld",
         "pld:gamma=4",
+        "suffix",
         "lookahead",
         "lookahead:window=4,level=4,guesses=4",
     ]
