@@ -224,8 +224,11 @@ def method(
     exactness = Exactness.LOSSY if lossy else Exactness.LOSSLESS
     key = _spelled(entry, spec, options, chosen)
     built = Method(key, drafter, chosen, exactness, options=options)
-    if built.rule_for(Sampling(1.0)).fixed_number and least:
-        raise RuleMismatch(f"{key}: its rule needs a fixed number of candidates; leave out copy=")
+    usual = built.rule_for(Sampling(1.0))
+    if least and (usual.fixed_number or usual.fixed_shape):
+        raise RuleMismatch(
+            f"{key}: rule {usual.name!r} needs drafts of a fixed shape, without copy="
+        )
     return built
 
 

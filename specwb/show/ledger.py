@@ -112,7 +112,7 @@ def drawn(verdict: Judgement) -> str:
         f'<path d="M{least} 0H{most}V{HEIGHT}H{least}Z" fill="#009e73" fill-opacity="0.25"/>',
         f'<path d="M{x(1)} 0V{HEIGHT}M0 {middle}H{WIDTH}" stroke="#999" stroke-width="0.5"/>',
     ]
-    if not np.isnan(verdict.ratio):
+    if not np.isnan([verdict.low, verdict.high]).any():
         parts += [
             f'<path d="M{x(verdict.low)} {middle}H{x(verdict.high)}" stroke="#0072b2" '
             'stroke-width="3"/>',

@@ -115,7 +115,7 @@ def test_sampled_texts_of_a_batch_are_those_of_single_rows(name):
 
 def test_before_a_draft_of_nothing_only_copies_are_drafted():
     settings = {"max_new_tokens": LENGTH, "temperature": 1.0}
-    for rule in (None, "traversal", "block"):
+    for rule in (None, "rrs", "block"):
         method = specwb.method(
             "mcsd", target(), draft=tiny.draft(dtype=EXACT), tree=(), copy=1, rule=rule
         )
@@ -143,7 +143,8 @@ def test_recorded_steps_are_the_eager_ones(name, taped):
         ("mcsd:tree=2-1-1,draw=coupled,copy=3", "copy= is not for drafts"),
         ("mcsd:tree=3-1-1,draw=with,copy=3", "copy= is not for drafts"),
         ("mcsd:tree=2-2,draw=top,copy=3", "copy= is not for drafts"),
-        ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3", "fixed"),
+        ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3", "'kseq' needs drafts of a fixed shape"),
+        ("mcsd:tree=2-2,rule=traversal,copy=3", "'traversal' needs drafts of a fixed shape"),
         ("sps:copy=0", "copy must be an integer in 1..10"),
         ("sps:copy=11", "copy must be an integer in 1..10"),
         ("pld:copy=3", "no option 'copy'"),
