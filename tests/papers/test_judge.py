@@ -173,5 +173,10 @@ def test_a_head_of_another_architecture_is_named():
     assert judge(CLAIM, [document], published=published).note == (
         "our a head has fusion=linear, not lstm"
     )
+    both = judge(CLAIM, [document], published={"b": {"layers": 1}, **published})
+    assert both.note == "our a head has fusion=linear, not lstm"
+    document["architecture"]["b"] = {"layers": 3}
+    both = judge(CLAIM, [document], published={"b": {"layers": 1}, **published})
+    assert both.note.startswith("our b head has layers=3, not 1; our a head")
     document["architecture"] = {"a": {"fusion": "lstm", "layers": 2}}
     assert judge(CLAIM, [document], published=published).note == ""

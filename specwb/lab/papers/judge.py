@@ -219,15 +219,12 @@ def other_heads(
 ) -> Iterable[str]:
     """Say which of the target's own heads that a claim decodes with are not as the paper's."""
     used = {cell.split()[1].partition(":")[0] for cell in claim.cells if not _head(cell)}
-    for kind in used & set(published):
-        known = {key: value for key, value in ours.get(kind, {}).items() if value is not None}
-        pairs = [
-            (key, known[key], wanted) for key, wanted in published[kind].items() if key in known
-        ]
-        if different := [
-            f"{key}={own}, not {wanted}" for key, own, wanted in pairs if own != wanted
-        ]:
-            yield f"our {kind} head has {', '.join(different)}"
+    for kind, settings in published.items():
+        own = ours.get(kind, {}) if kind in used else {}
+        known = {key: wanted for key, wanted in settings.items() if key in own}
+        others = [f"{key}={own[key]}, not {w}" for key, w in known.items() if own[key] != w]
+        if others:
+            yield f"our {kind} head has {', '.join(others)}"
 
 
 def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Mapping[str, Any]]) -> Iterable[str]:
