@@ -11,12 +11,14 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from browsing import chromium
 from test_layers import FLOORS
 
+from specwb.show import course
 from specwb.show.scope import checked
 from specwb.theory.analysis import RATES, best_gamma, expected_tokens, optimum, roofline, speedup
 
@@ -100,6 +102,77 @@ def test_the_pages_explorers_compute_what_python_computes():
         for k, pair in zip(counts, pairs, strict=True):
             wanted = float(RATES["rrs"](p, q, k)), float(optimum(p, q, k, "iid"))
             assert pair == pytest.approx(wanted, abs=1e-9)
+
+
+def test_a_stored_question_without_its_answer_is_named():
+    """Every question of the notebooks has one."""
+    pytest.importorskip("plotly")
+    program = runpy.run_path(str(SITE / "make.py"))
+    program["question"].__globals__["ask"] = lambda key: Mock()  # no figure is computed
+    asked = [
+        (cell, found[1])
+        for path in (ROOT / "notebooks").rglob("[!.]*.ipynb")
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        if (found := program["ASKED"].match("".join(cell["source"]))) and found[1]
+    ]
+    assert {key for _, key in asked} == set(course.questions())
+    for cell, key in asked:
+        assert f'data-key="{key}"' in program["question"](cell, key)
+        empty, other = {**cell, "outputs": []}, "2.keep" if key != "2.keep" else "2.bonus"
+        for wrong, name in ((cell, "1.what"), (cell, other), (empty, key)):
+            with pytest.raises(SystemExit, match=f"question {name} has changed or has no answer"):
+                program["question"](wrong, name)
+
+
+@pytest.mark.slow
+def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
+    """The stored HTML of a question, with the site's scripts and nothing else."""
+    words = {"1/5": "Too <rare>.", "2/5": "", "1/2": "As drafted: too often."}
+    one = course.MultipleChoice("2.keep", "How often?", words, "It must.", "q[2] / p[2]")
+    places = "".join(
+        f'<div class="specwb-question" data-key="{key}">{one._page()}</div>'
+        for key in ("2.keep", "2.bonus")
+    )
+    scripts = ROOT / "specwb/show/widgets/question.js", SITE / "site.js"
+    for script in scripts:
+        shutil.copy(script, tmp_path)
+    loaded = "".join(f'<script src="{script.name}"></script>' for script in scripts)
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8>{loaded}{places}", "utf-8")
+    with chromium() as browser:
+        tab = browser.new_page(accept_downloads=True)
+        tab.goto(page.as_uri())
+        assert tab.locator("details").count() == 0  # no answer is in sight, nor in a fold
+        for key in ("Tab", "Tab", "Tab", "Enter"):
+            tab.keyboard.press(key)
+        first, second = tab.locator("[data-key]").all()
+        said = first.get_by_role("status").inner_text()
+        assert "Not so. As drafted: too often." in said
+        assert "The answer: 2/5. It must." in said
+        assert "rare" not in said
+        assert tab.evaluate("document.activeElement.textContent") == "✗ 1/2"
+        first.get_by_role("button", name="1/5").press("Enter")  # the first choice counts
+        second.get_by_role("button", name="2/5").click()
+        assert second.get_by_role("status").inner_text().startswith("Right.")
+        tab.reload()
+        score = tab.locator(".specwb-score")
+        assert score.inner_text().startswith("Questions: 2 asked, 2 answered, 1 right.")
+        assert tab.get_by_role("button", name="✗ 1/2").is_visible()
+        with tab.expect_download() as download:
+            score.get_by_role("button", name="Download").click()
+        assert download.value.suggested_filename == "answers-2.json"
+        answers = {"2.keep": {"choice": "1/2", "right": False}}
+        answers["2.bonus"] = {"choice": "2/5", "right": True}
+        kept = json.loads(Path(download.value.path()).read_text("utf-8"))
+        assert kept == {"lesson": "2", "answers": answers}
+        # a choice that a question no longer has was another question's
+        tab.evaluate("localStorage.setItem('specwb.answers', '{\"2.keep\": \"4\"}')")
+        tab.reload()
+        assert score.inner_text().startswith("Questions: 2 asked, 0 answered")
+        tab.get_by_role("button", name="2/5").first.click()
+        score.get_by_role("button", name="Forget").click()
+        tab.wait_for_load_state()
+        assert score.inner_text().startswith("Questions: 2 asked, 0 answered")
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)

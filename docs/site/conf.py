@@ -28,9 +28,10 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = "specwb"
-html_static_path = [str(HERE / "site.css"), str(HERE / "site.js")]
-html_css_files = ["site.css"]
-html_js_files = ["site.js"]
+SHARED = ROOT / "specwb" / "show" / "widgets" / "question"  # with notebooks
+html_static_path = [f"{name}.{kind}" for name in (HERE / "site", SHARED) for kind in ("css", "js")]
+html_css_files = ["question.css", "site.css"]
+html_js_files = ["question.js", "site.js"]
 html_show_copyright = False
 html_copy_source = False
 

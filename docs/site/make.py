@@ -4,8 +4,8 @@
 
 writes them to ``build/site`` or the folder named; they are read from there without a server,
 without Python and without a network; with ``--pages`` without the reference, which takes most of
-the time. Nothing is executed: the first page and the gallery play what ``docs/site/record.py``
-recorded.
+the time. No notebook is executed: questions are those that they stored, and the first page and the
+gallery play what ``docs/site/record.py`` recorded.
 
 Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only
 the site can have: a theorem that is named is a link to it, a function to the reference, a test to
@@ -25,10 +25,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sphinx.cmd.build import build_main
-
 import specwb
 from specwb.engine.methods import METHODS
+from specwb.show.course.question import ask, lessons
 from specwb.show.scope.pages import PACKED, section, unpacked
 
 HERE = Path(__file__).resolve().parent
@@ -61,6 +60,7 @@ THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 STILL = "<i>A picture: its controls need a running kernel, as in <code>make lab</code>.</i>"
 BELOW = "<i>A picture of the notebook's controls; those below it run in this page.</i>"
+ASKED = re.compile(r'course\.(?:ask\("([\w.-]+)".*|score\(\))\)?$')
 LINK = re.compile(r"\[(`?)([^\]]*?)`?\]\(([^)\s]+)\)")
 
 
@@ -155,6 +155,9 @@ class Staging:
                 continue
             label = f"({cell_label(path, cell.get('id', ''))})="
             cells.append({"cell_type": "markdown", "metadata": {}, "source": label})
+            if asked := ASKED.match("".join(cell["source"])):
+                cells.append(html_cell(question(cell, *asked.groups())))
+                continue
             cells.append(drawn(cell, front.in_lesson(path.stem, cell.get("id", ""))))
         for i, cell in enumerate(cells):
             cell["id"] = f"cell-{i}"
@@ -189,6 +192,28 @@ def drawn(cell: dict[str, Any], explorer: str = "") -> dict[str, Any]:
     return {**cell, "outputs": outputs, "metadata": {**cell["metadata"], "mystnb": image}}
 
 
+def question(cell: dict[str, Any], key: str | None) -> str:
+    """A question as its cell stored it, which site.js makes buttons of, with the figure behind the
+    answer; without a key the place of the score.
+
+    Raises:
+        SystemExit: there is no such question, or the cell has other choices or no answer.
+    """
+    if key is None:
+        return '<div class="specwb-score"></div>'
+    stored = "".join(cell["outputs"][0]["data"]["text/html"]) if cell["outputs"] else ""
+    lesson, _, name = key.partition(".")
+    row = lessons().get(lesson, {}).get(name, {})
+    choices = "".join(f"<li>{escape(choice)}</li>" for choice in row.get("choices", ()))
+    if f"<ul>{choices}</ul><details>" not in stored or "The answer: <b>" not in stored:
+        raise SystemExit(f"question {key} has changed or has no answer: execute its notebook")
+    figure = ""
+    if "show" in row:
+        asked = ask(key)
+        figure = f"<template>{plotly(asked.figure.to_json(), repr(asked))}</template>"
+    return f'<div class="specwb-question" data-key="{key}">{stored}{figure}</div>'
+
+
 def html_output(html: str) -> dict[str, Any]:
     return {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}
 
@@ -201,13 +226,23 @@ def shown(output: dict[str, Any]) -> dict[str, Any]:
     data.pop(WIDGET, None)
     figure = data.pop("application/vnd.plotly.v1+json", None)
     if figure is not None:
-        text = json.dumps(figure).replace("<", "\\u003c")
-        summary = escape("".join(data.get("text/plain", "")), quote=True)
-        data = {
-            "text/html": f'<div class="specwb-plotly" role="img" aria-label="{summary}">'
-            f'<script type="application/json">{text}</script></div>'
-        }
+        data = {"text/html": plotly(json.dumps(figure), "".join(data.get("text/plain", "")))}
     return {**output, "data": data}
+
+
+def plotly(figure: str, summary: str) -> str:
+    """A figure's JSON as what site.js draws."""
+    text = figure.replace("<", "\\u003c")
+    return (
+        f'<div class="specwb-plotly" role="img" aria-label="{escape(summary, quote=True)}">'
+        f'<script type="application/json">{text}</script></div>'
+    )
+
+
+def html_cell(html: str) -> dict[str, Any]:
+    """A cell of which only an output is shown."""
+    source = f"```{{raw}} html\n{html}\n```"
+    return {"cell_type": "markdown", "metadata": {}, "source": source}
 
 
 def module_names() -> list[str]:
@@ -354,6 +389,8 @@ def build(folder: Path, only_pages: bool = False) -> int:
         folder: of the site; ``index.html`` is its first page.
         only_pages: without the reference, which takes most of the time.
     """
+    from sphinx.cmd.build import build_main
+
     staging = Staging(folder / ".source", reference=not only_pages)
     for page in sorted(staging.pages):
         name = page.relative_to(ROOT)

@@ -71,6 +71,7 @@ class MultipleChoice:
     code: str
     figure: Any = None
     given: str | None = None
+    _buttons: Any = None
     _box: Any = None
 
     @property
@@ -94,7 +95,8 @@ class MultipleChoice:
         if self.given is None:
             self.given = choice
             if self._box is not None:
-                self._box.children = self._parts()
+                self._buttons.given = choice
+                self._show_figure()
         return bool(self.right)
 
     def __repr__(self) -> str:
@@ -110,7 +112,7 @@ class MultipleChoice:
         )
 
     def _page(self) -> str:
-        """Question, choices and the folded answer as HTML, for pages without a kernel."""
+        """Question, choices and the folded answer as HTML, which ``question.js`` reads."""
         listed = "".join(f"<li>{escape(choice)}</li>" for choice in self.choices)
         wrong = "".join(
             f"<li><i>{escape(choice)}</i>: {escape(why)}</li>"
@@ -123,41 +125,27 @@ class MultipleChoice:
             f"{self._explained()}<ul>{wrong}</ul></details>"
         )
 
-    def _parts(self) -> list[Any]:
-        """The widgets: question and choices; after the guess the answer and its figure."""
-        import ipywidgets as w
-
-        buttons = []
-        for choice, wrong in self.choices.items():
-            button = w.Button(description=choice, disabled=self.given is not None)
-            button.layout = {"width": "auto", "min_width": "90px", "height": "auto"}
-            button.on_click(lambda clicked: self.guess(clicked.description))
-            if self.given is not None and not wrong:
-                button.button_style, button.icon = "success", "check"
-            elif choice == self.given:
-                button.button_style, button.icon = "danger", "times"
-            buttons.append(button)
-        question = w.HTML(f"<b>Question.</b> {escape(self.question)}")
-        parts = [question, w.HBox(buttons, layout={"flex_flow": "row wrap"})]
-        if self.given is None:
-            return parts
-        wrong = self.choices[self.given]
-        verdict = f"<b>Not so.</b> {escape(wrong)}" if wrong else "<b>Right.</b>"
-        parts.append(w.HTML(f'<div role="status"><p>{verdict}</p>{self._explained()}</div>'))
-        if self.figure is not None:
-            from specwb.show.widgets.figure import LiveFigure
-
-            parts.append(LiveFigure(self.figure))
-        return parts
-
     def _ipython_display_(self) -> None:
-        require("specwb.show.course.ask", "notebooks", "ipywidgets")
+        require("specwb.show.course.ask", "notebooks", "ipywidgets", "anywidget")
         import ipywidgets as w
         from IPython.display import display
 
-        self._box = w.VBox(self._parts(), layout={"width": "100%"})
-        texts = {"text/html": self._page(), "text/plain": repr(self)}
+        from specwb.show.widgets.question import QuestionButtons
+
+        page = self._page()
+        self._buttons = QuestionButtons(page=page, given=self.given)
+        self._buttons.observe(lambda change: self.guess(change.new), "given")
+        self._box = w.VBox([self._buttons], layout={"width": "100%"})
+        self._show_figure()
+        texts = {"text/html": page, "text/plain": repr(self)}
         display({**self._box._repr_mimebundle_(), **texts}, raw=True)
+
+    def _show_figure(self) -> None:
+        """Put the figure behind the answer below it, once there is a guess."""
+        if self.given is not None and self.figure is not None:
+            from specwb.show.widgets.figure import LiveFigure
+
+            self._box.children = (self._buttons, LiveFigure(self.figure))
 
 
 def lessons() -> dict[str, dict[str, Any]]:
