@@ -60,6 +60,10 @@ RULES = [
     ("mcsd:rule=rejection", "decides about one candidate a node, this tree has up to 4; .* rrsw,"),
     ("ar:rule=rrs", "rule 'rrs' is lossless for IID .* are POINT"),
 ]
+EXACT_TEXT = [
+    ("sps:rule=block", "sps:rule=block names the rule 'block'; with exact_text tokens are kept"),
+    ("mcsd_ti:roots=2,lossy=true,stop=none", "mcsd_ti:roots=2,lossy=true,stop=none is LOSSY; with"),
+]
 PROMPTS = [
     ([], "no prompt was given"),
     ([[]], "the prompt is empty"),
@@ -142,6 +146,15 @@ def test_a_rule_that_would_not_be_lossless_is_refused(spec, named, temperature):
     own = {} if spec.startswith("ar") else {"draft": tiny.draft()}
     with pytest.raises(RuleMismatch, match=named):
         specwb.decode(tiny.target(), [1], spec, temperature=temperature, **own)
+
+
+@pytest.mark.parametrize(("spec", "message"), EXACT_TEXT)
+def test_what_exact_text_refuses(target, spec, message):
+    method = specwb.method(spec, target, draft=tiny.draft())
+    with pytest.raises(RuleMismatch, match=message):
+        specwb.decode(target, [[1, 2]], method, temperature=1.0, exact_text=True)
+    # at T = 0 there is no noise
+    specwb.decode(target, [[1, 2]], method, exact_text=True, max_new_tokens=2)
 
 
 @pytest.mark.parametrize(("prompts", "message"), PROMPTS)

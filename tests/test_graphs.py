@@ -51,13 +51,15 @@ def _eager(pair, prompts, method, **settings):
     return specwb.decode(pair.target, prompts, method, graphs=False, **settings)
 
 
+@pytest.mark.parametrize("exact_text", [False, True], ids=["sampled", "exact text"])
 @captured_cases
-def test_replayed_rounds_are_the_eager_ones(key, options, taped):
+def test_replayed_rounds_are_the_eager_ones(key, options, exact_text, taped):
     """Sampled with filters; steps at T = 0 are recorded in the next test, all cases and settings on
     CUDA."""
     pair = EVERYTHING
     method = made(key, options, pair)
     run = {"max_new_tokens": [40, 33, 37], "seed": 3, "eos": 7, **SETTINGS[2]}
+    run["exact_text"] = exact_text
     eager = _eager(pair, PROMPTS, method, **run)
     out = specwb.decode(pair.target, PROMPTS, method, **run)
     assert (out.tokens, out.accepted_lengths) == (eager.tokens, eager.accepted_lengths)

@@ -346,6 +346,26 @@ def test_a_seed_repeats_the_text_and_rows_differ():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("name", ["plain", *WARPED])
+@pytest.mark.parametrize("spec", ["mcsd:tree=3-2-1", "pld"])
+def test_exact_text_is_what_ar_writes_after_the_same_seed(spec, name):
+    """After every processor; the scores are those before the noise."""
+    settings = WARPED[name][0] if name in WARPED else {}
+    settings = {"do_sample": True, "max_new_tokens": 8, "pad_token_id": PAD, **settings}
+    draft = {"draft": LLAMA.draft} if spec.startswith("mcsd") else {}
+    outs = []
+    for custom in (specwb.hf("ar", exact_text=True), specwb.hf(spec, exact_text=True, **draft)):
+        torch.manual_seed(1)
+        outs.append(
+            model_of(LLAMA).generate(**RAGGED, **settings, **TABLES, custom_generate=custom)
+        )
+    assert torch.equal(outs[0].sequences, outs[1].sequences)
+    for one, other in zip(outs[0].scores, outs[1].scores, strict=True):
+        torch.testing.assert_close(one, other, atol=5e-5, rtol=1e-5)
+    with pytest.raises(specwb.SpecwbError, match="exact_text must be True or False, got 1"):
+        specwb.hf("ar", exact_text=1)
+
+
 # --------------------------------------------------------------------------- the result, the model
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from scipy import stats
 
 from specwb import Noise
-from specwb.core.noise import ACCEPT, BONUS, DRAFT, philox, row_seeds
+from specwb.core.noise import ACCEPT, BONUS, DRAFT, TEXT, philox, row_seeds
 
 WIDTHS = {DRAFT: 5, ACCEPT: 7, BONUS: 1}
 
@@ -31,6 +33,30 @@ def test_the_uniforms_are_the_words():
         counters = [[block, position, ACCEPT, 0] for block in range(2)]
         wanted = [word for counter in counters for word in reference(counter, key)][:7]
         assert uniforms[row, 0].tolist() == [(word + 0.5) / 2**32 for word in wanted]
+
+
+def test_gumbel_noise_belongs_to_seed_place_and_token():
+    noise = Noise(torch.tensor([11, -5]), {}, 1)
+    places = torch.tensor([[3, 4], [900, 2]])
+    gumbel = noise.gumbel(places, 9)
+    for row, (seed, some) in enumerate(zip([11, -5], places.tolist())):
+        key = [seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF]
+        for i, place in enumerate(some):
+            words = [w for group in range(5) for w in reference([group, place, TEXT, 0], key)]
+            pairs = zip(words[::2], words[1::2])
+            u = [(high * 2**21 + low // 2**11) // 2 * 2 + 1 for high, low in pairs][:9]
+            wanted = [-math.log(-math.log1p(-x / 2**53)) for x in u]
+            assert gumbel[row, i].tolist() == pytest.approx(wanted, rel=1e-14)
+    assert torch.equal(noise.gumbel(places, 4), gumbel[..., :4])
+    alone = Noise(torch.tensor([-5]), {}, 1).gumbel(places[1:, 1:], 9)
+    assert torch.equal(alone[0, 0], gumbel[1, 1])
+
+
+def test_gumbel_noise_has_its_distribution():
+    noise = Noise(row_seeds(1, 50, torch.device("cpu")), {}, 1)
+    gumbel = noise.gumbel(torch.arange(20).expand(50, -1), 101)
+    assert stats.kstest(gumbel.flatten().numpy(), "gumbel_r").pvalue > 1e-3
+    assert gumbel.isfinite().all()
 
 
 # the known-answer vectors of Random123 (kat_vectors, philox4x32 10)

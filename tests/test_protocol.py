@@ -12,6 +12,7 @@ tests/tiny.py.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -271,13 +272,82 @@ def test_greedy_is_plain_decoding(key, options, pair):
         assert out.tokens == [cut(pair.plain(PROMPTS[0], LONGEST)[:limit], text[at])]
 
 
+# ----------------------------------------------------------------------------------- exact text
+
+WARM = [(0.3, 1.0), (1.0, 0.8), (1.7, 1.0)]  # temperature and top-p
+
+
+@functools.cache
+def sampled_text(pair: Pair, temperature: float, top_p: float) -> list[list[int]]:
+    """What plain decoding writes, and how often it is the greedy text: never."""
+    settings = {"temperature": temperature, "top_p": top_p, "exact_text": True, "seed": [3, 4, 5]}
+    out = specwb.decode(pair.target, PROMPTS, "ar", max_new_tokens=LONGEST, **settings).tokens
+    assert all(out[i] != pair.plain(prompt, LONGEST) for i, prompt in enumerate(PROMPTS))
+    return out
+
+
+@every_case
+def test_exact_text_is_plain_decodings_at_every_temperature(key, options):
+    """In a batch and alone, whatever was drafted; and drafts that share the noise are accepted."""
+    pair = EVERYTHING
+    method = made(key, {n: x for n, x in options.items() if n != "rule"}, pair)
+    taus = []
+    for temperature, top_p in WARM:
+        settings = {"temperature": temperature, "top_p": top_p, "exact_text": True}
+        wanted = sampled_text(pair, temperature, top_p)
+        out = specwb.decode(
+            pair.target, PROMPTS, method, max_new_tokens=[12, 9, 11], seed=[3, 4, 5], **settings
+        )
+        assert out.tokens == [row[:n] for row, n in zip(wanted, [12, 9, 11])]
+        alone = specwb.decode(
+            pair.target, [PROMPTS[2]], method, max_new_tokens=LONGEST, seed=[5], **settings
+        )
+        assert alone.tokens == wanted[2:]
+        taus.append(out.mean_tokens_per_step)
+    least = 1 if key in FROM_THE_TEXT or "score" in options else 1.3
+    assert max(taus) == 1 if method.drafter.limits.depth == 0 else max(taus) > least, taus
+
+
+@every_case
+def test_drafts_have_the_noise_of_their_places(key, options, monkeypatch):
+    """Noise that outweighs every logit at one token of each place: it is the text, and the whole
+    draft where it is drafted with the same noise."""
+    if key in FROM_THE_TEXT or "score" in options:  # these do not draft by logits alone
+        return
+    pair = EVERYTHING
+    method = made(key, {n: x for n, x in options.items() if n not in ("rule", "copy")}, pair)
+    drafter = method.drafter
+    head = next((vars(drafter)[n] for n in ("head", "heads", "model") if n in vars(drafter)), None)
+    words = getattr(head, "words", None)
+    words = torch.arange(tiny.VOCABULARY) if words is None else words
+    words = words[words != getattr(head, "mask_id", -1)]
+
+    def noise(self, places, vocabulary):
+        chosen = words[places * 7 % len(words)]
+        return 1e4 * torch.nn.functional.one_hot(chosen, vocabulary).double()
+
+    monkeypatch.setattr(specwb.core.noise.Noise, "gumbel", noise)
+    settings = {"temperature": 1.0, "exact_text": True, "max_new_tokens": 20, "eos": ()}
+    depths = set()
+    for step in specwb.rounds(pair.target, PROMPTS, method, **settings):
+        drafted = (step.draft.valid * step.draft.tree.depth).amax(1)
+        assert (step.state.done | (step.verdict.accepted == drafted)).all()
+        depths.update(drafted.tolist())
+    assert max(depths) == min(drafter.limits.depth, 8)  # that is what the heuristic comes to
+    for row, prompt in zip(step.state.tokens.tolist(), PROMPTS):
+        places = torch.arange(len(prompt), len(prompt) + 20)
+        assert row[len(prompt) :][:20] == words[places * 7 % len(words)].tolist()
+
+
 # ------------------------------------------------------------------------------------- acceptance
 
 
-@hot_and_cold
+@pytest.mark.parametrize(("temperature", "exact_text"), [(0.0, False), (1.0, False), (1.0, True)])
 @cases(WITH_A_DRAFT)
-def test_draft_equal_to_target_is_always_accepted(key, options, temperature):
+def test_draft_equal_to_target_is_always_accepted(key, options, temperature, exact_text):
     pair = EVERYTHING
+    if exact_text:
+        options = {n: x for n, x in options.items() if n != "rule"}
     if options.get("rule") == "gbv":
         temperature = 0.0  # the largest of several draws from p is not distributed like p
     method = made(key, options, pair, draft=pair.target)
@@ -288,6 +358,7 @@ def test_draft_equal_to_target_is_always_accepted(key, options, temperature):
         method,
         max_new_tokens=5 * full,
         temperature=temperature,
+        exact_text=exact_text,
         seed=[3, 4, 5],
     ):
         drafted = (step.draft.valid * step.draft.tree.depth).amax(1)

@@ -40,6 +40,7 @@ def compare(
     temperature: opt.TEMPERATURE = 0.0,
     top_k: opt.TOP_K = 0,
     top_p: opt.TOP_P = 1.0,
+    exact_text: opt.EXACT_TEXT = False,
     max_new_tokens: opt.MAX_NEW_TOKENS = 64,
     batch: Annotated[
         int, typer.Option(min=1, help="Number of prompts that are decoded together.")
@@ -96,6 +97,7 @@ def compare(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            exact_text=exact_text,
             max_new_tokens=max_new_tokens,
             batch=batch,
             seconds=seconds or None,

@@ -32,6 +32,7 @@ def generate(
     temperature: opt.TEMPERATURE = 0.0,
     top_k: opt.TOP_K = 0,
     top_p: opt.TOP_P = 1.0,
+    exact_text: opt.EXACT_TEXT = False,
     seed: opt.SEED = 0,
     target: opt.TARGET = "lab",
     draft: opt.DRAFT = None,
@@ -65,7 +66,7 @@ def generate(
     if system == "":
         raise ValueError("--system is empty; give a text")
     read_spec(method, None, {})
-    Sampling(temperature, top_k, top_p)
+    Sampling(temperature, top_k, top_p, exact_text)
     # standard input is read before anything else may read it
     text = standard_input() if prompt == "-" else prompt
     if not text:
@@ -92,6 +93,7 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        exact_text=exact_text,
         seed=seed,
         until=stops,
     )

@@ -26,6 +26,13 @@ TOP_P = Annotated[
     float,
     typer.Option(help="Total probability of the most probable tokens to sample from; 1 takes all."),
 ]
+EXACT_TEXT = Annotated[
+    bool,
+    typer.Option(
+        "--exact-text",
+        help="At a temperature above 0, let every method write plain decoding's text.",
+    ),
+]
 STOP = Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")]
 DEVICE = Annotated[str, typer.Option(help="Device of the models: auto, cpu or cuda.")]
 DTYPE = Annotated[

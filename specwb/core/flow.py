@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specwb.core.errors import SpecwbError
 from specwb.core.mask import tree_mask
@@ -84,6 +85,8 @@ class State:
             same for many steps.
         cache: the target's.
         features: ``[B,T,F]`` or None: target hidden states by position, exact below length - 1.
+        gumbel: ``[B,D+1,V]`` or None: with ``exact_text``, the noise of the next D + 1 places, made
+            anew in every step.
         finished: all rows are done, as of the last :meth:`read`.
         static: this decoding is captured as graphs: tensors that live longer than a step are
             changed in place, and nothing reads a device value between two steps but :meth:`read`.
@@ -102,6 +105,7 @@ class State:
     cache: KVCache
     ceiling: int = 0
     features: Tensor | None = None
+    gumbel: Tensor | None = None
     finished: bool = False
     static: bool = False
     stages: Callable[[Callable[[], Any], Hashable], Any] | None = field(default=None, repr=False)
@@ -145,6 +149,23 @@ class State:
         begin = (self.length - w).clamp_min(0)
         positions = begin[:, None] + torch.arange(w, device=begin.device)
         return begin, positions, self.tokens.gather(1, positions)
+
+    def perturbed(
+        self, logits: Tensor, depth: int, levels: int = 1, words: Tensor | None = None
+    ) -> Tensor:
+        """A drafter's ``logits [B,m,V]`` (or of ``words``) as its best tokens are taken from: with
+        ``exact_text`` after temperature and filters, with the noise of the places that their tokens
+        are for; otherwise unchanged.
+
+        Row i is that of the children of nodes at depth ``depth + i % levels``.
+        """
+        if self.gumbel is None:
+            return logits
+        noise = self.gumbel[:, None, depth : depth + levels]
+        noise = noise if words is None else noise[..., words]
+        if more := logits.shape[-1] - noise.shape[-1]:  # rows of padding, or the mask's
+            noise = pad(noise, (0, more))
+        return (self.sampling.warped(logits).unflatten(1, (-1, levels)) + noise).flatten(1, 2)
 
     def tree_mask(self, tree: Tree, dtype: torch.dtype) -> Tensor:
         """:func:`specwb.core.mask.tree_mask` of this step, made once for drafter and target; of a
@@ -292,11 +313,28 @@ def chain(tokens: Tensor) -> Draft:
 @dataclass
 class Scores:
     """The target's logits ``[B,n,V]`` at every node, features ``[B,n,F]`` if asked for, and the
-    probabilities at nodes that a rule visits."""
+    probabilities at nodes that a rule visits.
+
+    With ``exact_text`` what decides is ``perturbed [B,v,V]``, see :meth:`perturb`: p is 1 at its
+    argmax.
+    """
 
     logits: Tensor
     sampling: Sampling
     features: Tensor | None = None
+    perturbed: Tensor | None = None
+
+    def perturb(self, tree: Tree, gumbel: Tensor) -> None:
+        """Adds to the logits after temperature and filters the noise ``gumbel [B,D+1,V]`` of each
+        node's place: all nodes of a depth share it."""
+        row = torch.arange(len(gumbel), device=gumbel.device)[:, None]
+        warped = self.sampling.warped(self.logits[:, : tree.v])
+        self.perturbed = warped + gumbel[row, tree.depth[:, : tree.v]]
+
+    @property
+    def deciding(self) -> Tensor:
+        """The logits that p and the best tokens are taken from."""
+        return self.logits if self.perturbed is None else self.perturbed
 
     def at(self, i: int, node: int) -> Tensor:
         """``[V]``: the logits of one row at a node after temperature, top-k and top-p."""
@@ -305,20 +343,20 @@ class Scores:
     def p(self, node: Tensor) -> Tensor:
         """``[B]`` node indices -> ``[B,V]`` probabilities after temperature, top-k and top-p."""
         row = torch.arange(len(node), device=node.device)
-        return self.sampling.probabilities(self.logits[row, node])
+        return self.sampling.probabilities(self.deciding[row, node])
 
     def row(self, i: int, node: int) -> Tensor:
         """``[V]``: :meth:`p` of one row at a node known to the host."""
-        return self.sampling.probabilities(self.logits[i, node])
+        return self.sampling.probabilities(self.deciding[i, node])
 
     def probabilities(self, tree: Tree) -> Tensor:
         """``[B,v,V]``: the probabilities at every verified node, for rules that read them all."""
-        return self.sampling.probabilities(self.logits[:, : tree.v])
+        return self.sampling.probabilities(self.deciding[:, : tree.v])
 
     def best(self, tree: Tree) -> Tensor:
         """``[B,v]``: the target's most probable token after every verified node, the lowest index
         on ties."""
-        return most_probable(self.logits[:, : tree.v])
+        return most_probable(self.deciding[:, : tree.v])
 
 
 @dataclass

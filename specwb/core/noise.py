@@ -20,7 +20,7 @@ from torch import Tensor
 from specwb.core.errors import ArgumentError
 from specwb.core.inputs import as_int, is_many, to_python
 
-DRAFT, ACCEPT, BONUS, SEED = 0, 1, 2, 3  # the streams
+DRAFT, ACCEPT, BONUS, SEED, TEXT = range(5)  # the streams
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57  # Philox' multipliers
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85  # what its key grows by in every turn
@@ -161,6 +161,20 @@ class Noise:
         number = torch.full((), stream, device=positions.device)
         words = philox(self.seeds[:, None, None], groups, positions[:, :, None], number)
         return _uniform(words.flatten(-2)[..., :width])
+
+    def gumbel(self, places: Tensor, vocabulary: int) -> Tensor:
+        """Gumbel noise ``G = -log E`` of all tokens at ``places [B, P]`` of the text, ``[B, P, V]``
+        in float64: the exponential variable E is a function of (row seed, place, token) alone.
+
+        Two words make a uniform of 53 bits, since a token of probability p wins with an E of about
+        p. The lowest bit is 1, so that it is never 0 or 1.
+        """
+        groups = torch.arange((vocabulary + 1) // 2, device=places.device)
+        number = torch.full((), TEXT, device=places.device)
+        words = philox(self.seeds[:, None, None], groups, places[:, :, None], number)
+        high, low = words.unflatten(-1, (2, 2)).unbind(-1)  # of two tokens
+        u = ((high << 21 | low >> 11) | 1).flatten(-2)[..., :vocabulary].double() * 2.0**-53
+        return -(-torch.log1p(-u)).log()
 
     def _compute_block(self, length: Tensor) -> None:
         positions = length[:, None] + torch.arange(self.ahead, device=length.device)

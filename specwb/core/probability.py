@@ -36,15 +36,19 @@ class Sampling:
         top_k: 0 switches the filter off. The library's own generation default of 50 never applies
             here.
         top_p: 1 switches the filter off.
+        exact_text: at T > 0 the next token is ``argmax over x of log p(x) + G(x)``, with Gumbel
+            noise G that belongs to the place of the text (:meth:`specwb.core.noise.Noise.gumbel`);
+            nothing is drawn. At T = 0 it changes nothing, and becomes False.
 
     Raises:
         ArgumentError: temperature < 0, top_k < 0, top_p outside (0, 1], or something that is no
-            number (a text, a bool, NaN).
+            number (a text, a bool, NaN); exact_text is no bool.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    exact_text: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -62,16 +66,22 @@ class Sampling:
             raise ArgumentError(f"top_k must be an integer >= 0 (0 = off), got {self.top_k!r}")
         if not 0 < self.top_p <= 1:
             raise ArgumentError(f"top_p must be in (0, 1], got {self.top_p}")
+        if not isinstance(self.exact_text, bool):
+            raise ArgumentError(f"exact_text must be True or False, got {self.exact_text!r}")
+        if self.temperature == 0:
+            object.__setattr__(self, "exact_text", False)
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        """Whether the next token is an argmax: at T = 0, or of perturbed logits."""
+        return self.temperature == 0 or self.exact_text
 
     @property
     def for_confidence(self) -> Sampling:
         """The settings that a model's confidence is read under.
 
-        They are these settings, or plain sampling at T = 1 where these are greedy.
+        They are these settings, or plain sampling at T = 1 where these are greedy (of logits that
+        are perturbed it is a confidence in their argmax).
         """
         return Sampling(1.0) if self.greedy else self
 

@@ -165,9 +165,9 @@ class DiffusionDrafter(Drafter):
         the states ``[B,most,H]`` before the final norm that they are read from. A row asks for
         ``asked [B]`` places; up to ``fresh`` places before these are new to the model."""
         text = state.tokens, state.length, state.horizon, self.fed, fresh
-        said = self.blocks.say(*text, asked, most, self.steps, padded=state.static)
+        logits, states = self.blocks.say(*text, asked, most, self.steps, padded=state.static)
         self.fed.copy_(state.length)
-        return said
+        return state.perturbed(logits, 0, most, self.model.words), states
 
     def _numbers(self, state: State, asked: Tensor | None, most: int, fresh: int) -> Tensor:
         """All that the search needs, in one tensor for one transfer, ``[B,n]`` in float64: what

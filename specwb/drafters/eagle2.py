@@ -43,7 +43,8 @@ class DynamicEagle(EagleDrafter):
         beams, nodes = Beams(length - 1, horizon, self.stack.dtype), TreeNodes()
         hidden = self.begin(state)
         for depth in range(1, self.limits.depth + 1):
-            score, word = best(self.own_logits(hidden), self.top)
+            logits = state.perturbed(self.own_logits(hidden), depth - 1, words=self.words)
+            score, word = best(logits, self.top)
             level = nodes.add(level.expand(score, self.tokens(word)))
             if depth < self.limits.depth:
                 level = level.best(self.top)

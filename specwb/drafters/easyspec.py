@@ -108,7 +108,8 @@ class WideEasy(EasyDrafter):
         beams = Beams(state.length - 1, state.horizon, self.backbone.dtype)
         nodes, hidden = TreeNodes(), self.begin(state)
         for depth in range(1, self.limits.depth + 1):
-            level = level.expand(*best(self.logits(hidden), self.width)).best(self.width)
+            logits = state.perturbed(self.logits(hidden), depth - 1)
+            level = level.expand(*best(logits, self.width)).best(self.width)
             level = nodes.add(level)
             if depth < self.limits.depth:
                 place = beams.below(level.above)

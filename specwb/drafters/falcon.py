@@ -221,6 +221,7 @@ class FalconDrafter(EagleDrafter):
             if b:
                 hidden = self.below(b, one, torch.cat(tokens, 1), hidden, base, horizon, mask)
             logits = self.own_logits(hidden[:, :, : one.levels].flatten(1, 2))
+            logits = state.perturbed(logits, b * self.k, one.levels, self.words)
             lists, columns = logits.shape[1], None
             if u is not None:
                 count = lists * one.width

@@ -70,7 +70,8 @@ class DynamicFalcon(FalconDrafter):
         hidden = self.begin(state)[:, None]  # [B,blocks,k,H]
         ends = beams.base[:, None]  # slots of the blocks' last pairs
         for block in range(self.passes):
-            score, word = best(self.own_logits(hidden.flatten(1, 2)), top)
+            logits = self.own_logits(hidden.flatten(1, 2))
+            score, word = best(state.perturbed(logits, block * k, k, self.words), top)
             scores, tokens = (x.unflatten(1, (-1, k)) for x in (score, self.tokens(word)))
             words = tokens[:, :, 0, :0]  # of the paths inside a block, [B,paths,j]
             for j in range(k):

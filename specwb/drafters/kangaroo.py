@@ -163,9 +163,11 @@ class DynamicKangaroo(KangarooDrafter):
             return None
         return causal_mask((state.length - 1)[:, None], state.horizon, self.target.dtype)
 
-    def best(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities ``[B,m,top]`` of the best children of every node, and their tokens."""
-        score, word = best(self.own_logits(hidden), self.top)
+    def best(self, state: State, hidden: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities ``[B,m,top]`` of the best children of every node of a depth, and their
+        tokens."""
+        logits = state.perturbed(self.own_logits(hidden), depth, words=self.words)
+        score, word = best(logits, self.top)
         return score, self.tokens(word)
 
     def propose(self, state: State, noise: Noise) -> Draft:
@@ -173,7 +175,7 @@ class DynamicKangaroo(KangarooDrafter):
         beams, nodes = Beams(base, state.horizon, self.target.dtype), TreeNodes()
         self.kept = []
         root = BeamLevel.root(state.rows, base.device)
-        level = nodes.add(root.expand(*self.best(self.begin(state))).best(k))
+        level = nodes.add(root.expand(*self.best(state, self.begin(state), 0)).best(k))
         going = torch.ones_like(base, dtype=torch.bool)  # rows that still draft
         in_tree = [torch.ones_like(level.token, dtype=torch.bool)]
         while True:
@@ -184,7 +186,7 @@ class DynamicKangaroo(KangarooDrafter):
                 self.shallow(state, level.token, place)
                 break
             hidden = self.feed(state, level.token, level.token, place)
-            level = nodes.add(level.expand(*self.best(hidden)).best(k))
+            level = nodes.add(level.expand(*self.best(state, hidden, level.depth)).best(k))
             barren = torch.ones_like(in_tree[-1]).scatter(1, level.above, False)
             # of a level's nodes, best first, the second half of those without a child
             order = barren.cumsum(1)

@@ -276,7 +276,7 @@ class Levels(Drafter):
     def _children_of(self, state: State, drafted: Drafted, d: int) -> Drafted:
         """Drafts the children of level ``d``, whose hidden states ``drafted`` has."""
         hidden, going = drafted.hidden, drafted.going
-        logits, q = self.own_logits(hidden), [*drafted.q]
+        logits, q = state.perturbed(self.own_logits(hidden), d, words=self.words), [*drafted.q]
         children, ok = self._children(logits, d, state.sampling, drafted, q)
         tokens = children.flatten(1).index_select(1, self.take[d])
         ok = ok.flatten(1).index_select(1, self.take[d])

@@ -79,7 +79,7 @@ class MedusaDrafter(Drafter):
         if not self.tree.D:
             return self.candidates(state, state.tokens[:, :0])
         x = state.features.take_along_dim(last[:, None, None], 1)[:, 0]
-        logits = self._logits(x)
+        logits = state.perturbed(self._logits(x), 0, self.tree.D, self.words)
         best = logits.topk(self.most, -1).indices.flatten(1)
         best = best if self.words is None else self.words[best]
         valid = (state.length > 1)[:, None].expand(-1, self.tree.n - 1)

@@ -11,6 +11,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, cast
 from weakref import WeakKeyDictionary, proxy
@@ -57,7 +58,11 @@ class UnsupportedGeneration(SpecwbError, ValueError):
 
 
 def hf(
-    method: str = "sps", draft: str | nn.Module | Target | None = None, **options
+    method: str = "sps",
+    draft: str | nn.Module | Target | None = None,
+    *,
+    exact_text: bool = False,
+    **options,
 ) -> Callable[..., Any]:
     """Returns a ``custom_generate`` for the transformers library.
 
@@ -81,6 +86,8 @@ def hf(
         draft: the draft model, for methods that have one: a name, folder, hub id or loaded model;
             where its vocabulary has another number of rows of padding than the model's, what
             ``specwb.load(.., tokenizer=..)`` returned.
+        exact_text: at T > 0 write plain decoding's text, as in :func:`specwb.rounds`: what method
+            ``"ar"`` writes after the same ``torch.manual_seed``.
         options: the method's other options, as in :func:`specwb.method`.
 
     Raises:
@@ -96,16 +103,22 @@ def hf(
     all_options = options if draft is None else {**options, "draft": draft}
     without_rule = {name: value for name, value in all_options.items() if name != "rule"}
     read_spec(method, all_options.get("rule"), without_rule)
-    return _CustomGenerate(method, draft, options)
+    Sampling(1.0, exact_text=exact_text)
+    return _CustomGenerate(method, draft, exact_text, options)
 
 
 class _CustomGenerate:
     """The callable that :func:`hf` returns."""
 
     def __init__(
-        self, method: str, draft: str | nn.Module | Target | None, options: dict[str, Any]
+        self,
+        method: str,
+        draft: str | nn.Module | Target | None,
+        exact_text: bool,
+        options: dict[str, Any],
     ) -> None:
-        self.method, self.draft, self.options = method, draft, options
+        self.method, self.draft, self.exact_text = method, draft, exact_text
+        self.options = options
         # by model: its target, the draft and the method over them
         self._built: WeakKeyDictionary[nn.Module, tuple[Target, object, Method]]
         self._built = WeakKeyDictionary()
@@ -146,7 +159,7 @@ class _CustomGenerate:
         if settings.do_sample:
             temperature = 1.0 if settings.temperature is None else settings.temperature
             top_p = 1.0 if settings.top_p is None else settings.top_p
-            sampling = Sampling(temperature, settings.top_k or 0, top_p)
+            sampling = Sampling(temperature, settings.top_k or 0, top_p, self.exact_text)
         processed = None
         if not _are_filters(processors, settings):
             padding = [row[:start] for row, start in zip(input_ids, starts, strict=True)]
@@ -164,9 +177,7 @@ class _CustomGenerate:
             [row[start:] for row, start in zip(input_ids.tolist(), starts, strict=True)],
             method,
             max_new_tokens=_limit(criteria, width) - width,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
+            **asdict(sampling),
             seed=torch.default_generator if settings.do_sample else 0,
             eos=(),  # a criterion's matter, as every other end
             rescore=processed,
@@ -324,7 +335,7 @@ class _Processed:
     def __init__(
         self, processors: Sequence[Any], padding: list[Tensor], sampling: Sampling
     ) -> None:
-        if sampling.greedy:  # filters leave the best token, and the library divides by T near 0
+        if sampling.temperature == 0:  # filters leave the best token, and T near 0 divides
             processors = [p for p in processors if not type(p).__name__.endswith("LogitsWarper")]
         self.processors = [
             LogitsProcessorList([_of_row(processor, row) for processor in processors])
@@ -332,7 +343,7 @@ class _Processed:
         ]
         self.padding = padding
         # the processors end with temperature and filters
-        self.sampling = Sampling() if sampling.greedy else Sampling(1.0)
+        self.sampling = Sampling(float(sampling.temperature > 0), exact_text=sampling.exact_text)
 
     def __call__(self, state: State, draft: Draft, scores: Scores) -> Scores:
         self.raw, tree = scores.logits, draft.tree

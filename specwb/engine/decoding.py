@@ -36,6 +36,7 @@ def rounds(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    exact_text: bool = False,
     seed: int | Sequence[int] | torch.Generator = 0,
     eos: int | Sequence[int] | None = None,
     trace: bool = False,
@@ -59,6 +60,12 @@ def rounds(
         temperature: 0 is greedy, and so is anything below 1e-4.
         top_k: only so many most probable tokens; 0 is all of them.
         top_p: the smallest set of tokens with so much probability; 1 is all of them.
+        exact_text: at T > 0 write plain decoding's text: that of ``"ar"`` with the same seed and
+            ``exact_text``, whatever drafts (theorem 7.7). Every place of the text owns Gumbel
+            noise G, with which target and drafts are decided: the next token is the argmax of
+            ``log p + G``, and a node's candidates are the largest of ``log q + G``. Its
+            distribution is that of sampling. Drafters of your own may use the noise
+            (:meth:`State.perturbed`); the text is the same if they do not.
         seed: an integer, or one a row. A row's uniforms depend on its own seed and on positions
             only, so a row with its own seed has the same distribution alone and in a batch, and the
             same text up to rounding: logits of another batch shape differ in their last bits, which
@@ -81,13 +88,14 @@ def rounds(
             a row is in each step's ``stops``.
         options: the method's own, where it is named by its key.
     Raises:
-        PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done.
+        PromptError, MethodError, RuleMismatch, ArgumentError: before any work is done. Of
+            ``exact_text``: a lossy method, and a rule that was asked for by name.
         UnsupportedModel: a hook or a patched forward on one of the target's modules, or another
             module or weight than when it was loaded.
     """
     check_target(target)
     target.check_hooks()  # after loading hooks may have been put on it, or weights replaced
-    sampling = Sampling(temperature, top_k, top_p)
+    sampling = Sampling(temperature, top_k, top_p, exact_text)
     if not isinstance(method, Method):
         method = make_method(method, target, **options)
     elif options:
@@ -239,8 +247,8 @@ def decode(
         on_tokens: called every step for every unfinished row with (row, new ids, how many of them
             were drafted); costs one more device read a step.
         trace: keep every :class:`Step` in ``steps``.
-        settings: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``eos``,
-            ``until``, .. and the method's own options, as in :func:`rounds`.
+        settings: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``exact_text``,
+            ``seed``, ``eos``, ``until``, .. and the method's own options, as in :func:`rounds`.
     Raises:
         PromptError, MethodError, RuleMismatch, ArgumentError, UnsupportedModel: as :func:`rounds`,
             before any work is done.

@@ -159,9 +159,16 @@ class Decoding:
     def draft(self) -> Draft:
         """The drafter's proposal."""
         self._lap()
+        if self.sampling.exact_text:
+            self.state.gumbel = self.state.stage("gumbel", self._gumbel)
         draft = checked(self.drafter.propose(self.state, self.noise), self.drafter, self.state)
         self._lap("draft")
         return draft
+
+    def _gumbel(self) -> Tensor:
+        """``[B,D+1,V]``: the noise of the next places of the text."""
+        ahead = torch.arange(self.drafter.limits.depth + 1, device=self.target.device)
+        return self.noise.gumbel(self.state.length[:, None] + ahead, self.target.vocabulary)
 
     def settle(self, draft: Draft) -> Step:
         """All of a step that follows the draft: score, verify, commit."""
@@ -191,7 +198,11 @@ class Decoding:
         except IndexError as error:  # the embedding's; to look at the ids before is a host read
             check_ids(draft, self.drafter, self.target, error)
             raise
-        return scores if self.rescore is None else self.rescore(self.state, draft, scores)
+        if self.rescore is not None:
+            scores = self.rescore(self.state, draft, scores)
+        if self.state.gumbel is not None:
+            scores.perturb(draft.tree, self.state.gumbel)
+        return scores
 
     def _draw_bonus(self, raw: Verdict, scores: Scores) -> tuple[Tensor | None, Tensor]:
         """Draw the bonus token of ``raw`` where the rule left that open. Returns its uniforms

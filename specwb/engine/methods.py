@@ -72,12 +72,19 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def rule_for(self, sampling: Sampling) -> Rule:
-        """The rule under these sampling settings: the greedy walk at T = 0, otherwise the rule that
-        was asked for, or the usual one of how the candidates are drawn.
+        """The rule under these sampling settings: the greedy walk at T = 0 and with ``exact_text``,
+        otherwise the rule that was asked for, or the usual one of how the candidates are drawn.
 
         Raises:
-            RuleMismatch: the rule would not keep the target's distribution with these candidates.
+            RuleMismatch: the rule would not keep the target's distribution with these candidates,
+                or a rule or a lossy method with ``exact_text``.
         """
+        if sampling.exact_text and (self.exactness is Exactness.LOSSY or self.rule):
+            why = "is LOSSY" if self.rule is None else f"names the rule {self.rule.name!r}"
+            raise RuleMismatch(
+                f"{self.key} {why}; with exact_text tokens are kept where they are plain decoding's"
+                " and by no other rule: leave it out"
+            )
         sampled = sampling if not sampling.greedy else Sampling(1.0)
         scheme = self.drafter.scheme(sampled)
         limits = self.drafter.limits

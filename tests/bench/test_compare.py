@@ -83,6 +83,9 @@ def test_batches_and_sampling():
     assert list(sampled["method"]) == ["ar", "sps", "hf_sample", *LIBRARY]
     assert sampled["identical"].isna().all()
     assert sampled.attrs["looping"] is None
+    exact = run(temperature=1.0, exact_text=True, batch=3)
+    assert exact.set_index("method")["identical"].drop("hf_sample").all()
+    assert "hf_sample" not in exact.attrs["same_text"]
 
 
 def test_the_librarys_rows_are_spelled_like_methods():

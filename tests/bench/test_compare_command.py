@@ -141,6 +141,9 @@ def test_filters_reach_the_comparison(frame, command, monkeypatch):
     monkeypatch.setattr(module, "compare", lambda *args, **kwargs: settings.update(kwargs) or frame)
     assert command("--temperature", "0.5", "--top-k", "7", "--top-p", "0.9")[0] == 0
     assert (settings["temperature"], settings["top_k"], settings["top_p"]) == (0.5, 7, 0.9)
+    assert settings["exact_text"] is False
+    assert command("--temperature", "1", "--exact-text")[0] == 0
+    assert settings["exact_text"] is True
 
 
 def test_a_busy_machine_is_given_one_thread_where_no_results_depend_on_it(monkeypatch, capsys):

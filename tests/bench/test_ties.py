@@ -7,6 +7,7 @@ import tiny
 import torch
 
 import specwb
+from specwb.core.probability import Sampling
 from specwb.lab.bench import ties
 from specwb.lab.bench.ties import agreements
 
@@ -53,6 +54,22 @@ def test_texts_part_at_a_tie_or_otherwise(monkeypatch):
     assert str(agreements(target, pairs, texts)["all"]) == "0 of 3 (3 at a tie)"
     shorter = [own[0][:-1], *own[1:]]
     assert agreements(target, pairs, {"a": shorter})["a"].others == 1
+
+
+def test_exact_texts_part_at_a_tie_of_perturbed_logits(monkeypatch):
+    target, seeds, sampling = tiny.target(), [3, 4, 5], Sampling(0.7, 9, 0.9, True)
+    how = {"temperature": 0.7, "top_k": 9, "top_p": 0.9, "exact_text": True}
+    own = specwb.decode(target, PROMPTS, "ar", seed=seeds, max_new_tokens=8, eos=(), **how).tokens
+    pairs, second = list(zip(PROMPTS, own, strict=True)), []
+    for (prompt, text), seed in zip(pairs, seeds):
+        logits = ties.stepwise_logits(target, prompt, text, sampling, seed)
+        assert logits.argmax(-1).tolist() == text
+        assert ties.rounding(target, prompt, text, logits, sampling, seed) < 1e-3
+        second.append([*text[:3], int(logits[3].topk(2).indices[1]), *text[4:]])
+    settings = pairs, {"a": second}, (), sampling, seeds
+    assert str(agreements(target, *settings)["a"]) == "0 of 3 (3 NOT)"
+    monkeypatch.setattr(ties, "rounding", lambda *_: 1e9)
+    assert str(agreements(target, *settings)["a"]) == "0 of 3 (3 at a tie)"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

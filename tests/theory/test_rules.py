@@ -121,3 +121,22 @@ def test_the_coupling_bound_is_its_definition_and_bounds_what_happens():
         met = sum(c for (xs, y), c in exact.coupled(p, q, k).items() if y in xs)
         assert met >= bound - 1e-12
         assert k > 1 or bound == pytest.approx(float(met), abs=1e-12)
+
+
+def test_first_arrivals_meet_the_target_between_their_bounds():
+    """Theorem 7.8: with one candidate theorem 7.6, with more never above the optimum, and the same
+    in floats."""
+    ahead = []
+    for p, q, k in CASES:
+        met = exact.first_arrivals(p, q, k)
+        least = sum(a * (1 - (a / (a + b)) ** k) for a, b in zip(p, q) if a and b)
+        assert least <= met
+        if k <= sum(map(bool, q)):
+            assert met <= exact.optimum(exact.without_replacement, p, q, k)
+            ahead.append(met > exact.rrsw_acceptance(p, q, k))
+        assert analysis.exact_text_rate(p, q, k) == pytest.approx(float(met), abs=1e-8)
+        if k == 1:
+            joint = exact.coupled(p, q, 1)
+            assert met == sum(c for (xs, y), c in joint.items() if y in xs)
+    assert any(ahead)
+    assert not all(ahead)

@@ -17,9 +17,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
+import torch
 
 from specwb.core.errors import ArgumentError
 from specwb.core.inputs import integer, is_many, real
+from specwb.core.noise import row_seeds
 from specwb.core.options import MethodError
 from specwb.core.probability import Sampling
 from specwb.core.progress import line
@@ -38,6 +40,7 @@ from specwb.models.prompts import Prompt
 from specwb.models.questions import Question, fitted
 from specwb.models.target import Target
 
+CPU = torch.device("cpu")
 SCHEMA = 3
 """Version of the JSON form. It is raised when a key changes its meaning or goes."""
 
@@ -51,6 +54,7 @@ def compare(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    exact_text: bool = False,
     max_new_tokens: int = 64,
     batch: int = 1,
     seconds: float | None = None,
@@ -89,6 +93,8 @@ def compare(
         temperature: 0 is greedy.
         top_k: a filter; 0 switches it off.
         top_p: a filter; 1 switches it off.
+        exact_text: at T > 0 every method writes the text that ``ar`` writes, see
+            :func:`specwb.rounds`; the library's decodings do not.
         max_new_tokens: for every prompt.
         batch: prompts that are decoded together.
         seconds: the time limit, warm-up included: no run is begun that is likely to end after it,
@@ -103,7 +109,8 @@ def compare(
         A frame with the columns
 
         - method, lossless.
-        - identical: whether the greedy output equals plain decoding's; None at T > 0.
+        - identical: whether the output equals plain decoding's; None at T > 0 without
+          ``exact_text``.
         - runs: groups that the method decoded.
         - tau: tokens per target forward.
         - tokens_per_second.
@@ -121,8 +128,8 @@ def compare(
           :func:`specwb.lab.bench.race.fastest`.
         - stopped: what had fewer runs on purpose, see :mod:`specwb.lab.bench.race`.
         - passes: seconds of a decoding step of one prompt that scores 1 and 4 tokens.
-        - same_text: method -> an :class:`specwb.lab.bench.ties.Agreement` of its greedy texts with
-          plain decoding's; None at T > 0.
+        - same_text: method -> an :class:`specwb.lab.bench.ties.Agreement` of its texts with plain
+          decoding's; None at T > 0 without ``exact_text``.
         - left_out: method -> why it has no row; categories_left_out: those without a prompt.
         - machine: whether the machine was quiet, see
           :meth:`specwb.engine.machine.Watch.facts`.
@@ -138,7 +145,7 @@ def compare(
         ArgumentError: batch, max_new_tokens or seconds is out of range, or there are no prompts.
         MethodError: a method cannot be built or is named twice.
     """
-    sampling = Sampling(temperature, top_k, top_p)
+    sampling = Sampling(temperature, top_k, top_p, exact_text)
     batch, seed = integer("batch", batch, 1), integer("seed", seed)
     max_new_tokens = integer("max_new_tokens", max_new_tokens, 1)
     if seconds is not None and not 0 < real("seconds", seconds) < math.inf:
@@ -176,7 +183,7 @@ def compare(
         if not some
     }
     runs = {name: some for name, some in race.runs.items() if some}
-    same = _agreements(target, groups, runs, decoders) if sampling.greedy else {}
+    same = _agreements(target, groups, runs, decoders, sampling, seed) if sampling.greedy else {}
     identical = {name: not one.ties + one.others for name, one in same.items()}
     frame = race.frame()
     frame = frame[frame.runs > 0].astype({"disturbed": int})
@@ -209,7 +216,9 @@ def compare(
         "categories_left_out": sorted({name for name, _ in groups} - {name for name, _ in used}),
         "interrupted": interrupted,
         "acceptance_by_depth": {name: acceptance_by_depth(some) for name, some in runs.items()},
-        "looping": sum(any(map(loops, x.tokens)) for x in runs["ar"]) if sampling.greedy else None,
+        "looping": None
+        if sampling.temperature
+        else sum(any(map(loops, x.tokens)) for x in runs["ar"]),
         "outputs": _outputs(target, used, runs),
     }
     return frame
@@ -313,12 +322,18 @@ def _agreements(
     groups: PromptGroups,
     runs: Mapping[str, list[Run]],
     decoders: Mapping[str, Decoder],
+    sampling: Sampling,
+    seed: int,
 ) -> dict[str, Any]:
-    """How every method's texts agree with those of ``ar``."""
+    """How every method's texts agree with those of ``ar``; at T > 0 the library's do not."""
     texts = {name: [row for run in some for row in run.tokens] for name, some in runs.items()}
     prompts = [row for _, rows in groups for row in rows]
     library = [name for name in texts if isinstance(decoders[name], Library)]
-    return agreements(target, list(zip(prompts, texts["ar"], strict=False)), texts, library)
+    if sampling.exact_text:
+        texts = {name: rows for name, rows in texts.items() if name not in library}
+    seeds = [n for _, rows in groups for n in row_seeds(seed, len(rows), CPU).tolist()]
+    pairs = list(zip(prompts, texts["ar"], strict=False))
+    return agreements(target, pairs, texts, library, sampling, seeds)
 
 
 def _outputs(

@@ -48,7 +48,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {"hf_prompt_lookup": {"gamma": 10, "ngram"
 
 def plain_row(sampling: Sampling) -> str:
     """Name the library's plain decoding: ``hf_greedy``, at T > 0 ``hf_sample``."""
-    return "hf_greedy" if sampling.greedy else "hf_sample"
+    return "hf_sample" if sampling.temperature else "hf_greedy"
 
 
 def usual_rows(sampling: Sampling, alone: bool, draft: Target | None) -> list[str]:
@@ -178,8 +178,8 @@ class Library:
         """The arguments of ``model.generate`` for this row."""
         # Footgun: a checkpoint's own generation settings would make this another algorithm.
         settings: dict[str, Any] = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
-        settings |= {"num_beams": 1, "do_sample": not self.sampling.greedy}
-        if not self.sampling.greedy:
+        settings |= {"num_beams": 1, "do_sample": self.sampling.temperature > 0}
+        if self.sampling.temperature:
             settings["temperature"] = self.sampling.temperature
             settings |= {"top_k": self.sampling.top_k, "top_p": self.sampling.top_p}
         if self.name == "hf_assisted":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from statistics import median
 from typing import Any
@@ -255,9 +255,7 @@ def _by_engine(
         job.rows,
         method,
         max_new_tokens=tokens,
-        temperature=job.sampling.temperature,
-        top_k=job.sampling.top_k,
-        top_p=job.sampling.top_p,
+        **asdict(job.sampling),
         seed=job.seed,
         eos=() if by_step else None,
         layout=job.layout,

@@ -92,7 +92,7 @@ def legend(facts: Mapping[str, Any]) -> str:
         "these pairs; quartiles: half of the pairs lie between; tau: tokens per forward pass of "
         "the target; cost: time of a decoding step in those of plain decoding, about the tau from "
         "which a method is faster; draft: drafting's share of it; runs: * stopped early; "
-        "same text: greedy tokens equal to plain decoding's, or where not: at a tie, of logits "
+        "same text: tokens equal to plain decoding's, or where not: at a tie, of logits "
         f"that differ by {max(margins, default=0):.2g} at most, as rounding moves them, or NOT "
         "at one, which is an error"
     )

@@ -1,4 +1,5 @@
-"""Where two greedy texts part that should be one: at a near-tie, or otherwise.
+"""Where two texts part that should be one: at a near-tie, or otherwise. They are greedy texts, or
+at T > 0 those of ``exact_text``, whose logits have the noise of their places.
 
 A forward pass over one token and one over a whole draft round differently. In float32 the most
 probable token is the same except in texts without an end; in bfloat16, with 8 bits of precision,
@@ -19,17 +20,20 @@ rounding of the largest logit in the number type.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from specwb.core.flow import Draft, Scores, State, chain
+from specwb.core.noise import Noise
 from specwb.core.probability import Sampling
 from specwb.engine.decoding import rounds
 from specwb.models.target import Target
 
+GREEDY = Sampling()
 SLACK = 1.5
 SUMMED = 2.0**-15
 """Relative error of a logit whose products are summed in float32: 256 roundings."""
@@ -39,7 +43,7 @@ Pair = tuple[Sequence[int], list[int]]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How one method's greedy texts agree with plain decoding's."""
+    """How one method's texts agree with plain decoding's."""
 
     texts: int  # all of them
     ties: int = 0  # those that part where both tokens are plain decoding's best up to ``margin``
@@ -61,14 +65,18 @@ def agreements(
     plain: Sequence[Pair],
     texts: Mapping[str, Sequence[list[int]]],
     library: Collection[str] = (),
+    sampling: Sampling = GREEDY,
+    seeds: Sequence[int] = (),
 ) -> dict[str, Agreement]:
-    """Compare greedy texts with those of plain decoding; the target runs only where they part.
+    """Compare texts with those of plain decoding; the target runs only where they part.
 
     Args:
         target: the model that wrote them.
         plain: prompts and the texts of plain decoding.
         texts: method -> its texts after the same prompts; there may be fewer.
         library: the methods whose texts the transformers library wrote, with roundings of its own.
+        sampling: greedy settings, or those of ``exact_text``.
+        seeds: with ``exact_text``, those of the rows of ``plain``.
     """
     gaps: dict[str, list[float]] = {name: [] for name in texts}
     moved = rounded = 0.0
@@ -77,8 +85,9 @@ def agreements(
         parting = {name: other for name, other in parting.items() if other != text}
         if not parting:
             continue
-        logits = stepwise_logits(target, prompt, text)
-        moved = max(moved, rounding(target, prompt, text, logits))
+        how = sampling, seeds[i] if sampling.exact_text else 0
+        logits = stepwise_logits(target, prompt, text, *how)
+        moved = max(moved, rounding(target, prompt, text, logits, *how))
         rounded = max(rounded, _one_rounding(logits, target.dtype))
         for name, other in parting.items():
             gaps[name].append(_gap(text, other, logits))
@@ -110,30 +119,52 @@ def _gap(text: list[int], other: list[int], logits: Tensor) -> float:
     return float((here.max() - here[[text[place], other[place]]]).max())
 
 
-def stepwise_logits(target: Target, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-    """Return plain decoding's logits ``[len(text),V]``, one forward pass a token, with the text as
-    it was written (teacher forcing): rounding may choose other tokens this time."""
+def stepwise_logits(
+    target: Target,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    sampling: Sampling = GREEDY,
+    seed: int = 0,
+) -> Tensor:
+    """Return plain decoding's logits ``[len(text),V]``, with ``exact_text`` the perturbed ones, one
+    forward pass a token, with the text as it was written (teacher forcing): rounding may choose
+    other tokens this time."""
     seen: list[Tensor] = []
 
     def forced(state: State, draft: Draft, scores: Scores) -> Scores:
-        seen.append(scores.logits[0, 0].float().cpu())
+        if state.gumbel is not None:
+            scores.perturb(draft.tree, state.gumbel)
+        seen.append(scores.deciding[0, 0].float().cpu())
         token = torch.tensor([[text[len(seen) - 1]]], device=target.device)
         choice = one_hot(token, scores.logits.shape[-1]).to(scores.logits.dtype)
-        return replace(scores, logits=choice)
+        return replace(scores, logits=choice.log())
 
-    for _ in rounds(target, [list(prompt)], max_new_tokens=len(text), eos=(), rescore=forced):
+    how: dict[str, Any] = {"eos": (), "rescore": forced, "seed": [seed], **asdict(sampling)}
+    for _ in rounds(target, [list(prompt)], max_new_tokens=len(text), **how):
         pass
     return torch.stack(seen)
 
 
-def rounding(target: Target, prompt: Sequence[int], text: Sequence[int], logits: Tensor) -> float:
+def rounding(
+    target: Target,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    logits: Tensor,
+    sampling: Sampling = GREEDY,
+    seed: int = 0,
+) -> float:
     """Return the most by which the difference of a place's two best logits changes from ``logits``
     ``[n,V]``, a token at a time, to one forward pass over all of the text."""
     n = len(logits)
     with torch.inference_mode():
-        state = target.open([list(prompt)], [n], n, Sampling(), ())
+        state = target.open([list(prompt)], [n], n, sampling, ())
         tokens = torch.tensor([[prompt[-1], *text[: n - 1]]], device=target.device)
-        together = target.score(state, chain(tokens)).logits[0].float().cpu()
+        scores = target.score(state, draft := chain(tokens))
+        if sampling.exact_text:
+            places = len(prompt) + torch.arange(n, device=target.device)[None]
+            noise = Noise(torch.tensor([seed], device=target.device), {}, n)
+            scores.perturb(draft.tree, noise.gumbel(places, target.vocabulary))
+        together = scores.deciding[0].float().cpu()
     best, where = logits.topk(2, -1)
     changes = (together.gather(-1, where).diff() - best.diff()).abs()
     changes = changes[changes.isfinite()]

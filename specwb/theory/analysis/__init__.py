@@ -58,6 +58,7 @@ from specwb.theory.analysis.rules import (
     DRAWN,
     RATES,
     coupling_bound,
+    exact_text_rate,
     kseq_rate,
     kseq_rho,
     naive_rate,

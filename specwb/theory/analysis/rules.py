@@ -261,6 +261,36 @@ def coupling_bound(p: Tensor, q: Tensor, k: int) -> Tensor:
     return (k * p * q / torch.where(denominator > 0, denominator, 1)).sum(-1)
 
 
+@_rate
+def exact_text_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
+    """The next token is among the k first arrivals of the draft's race with the target's noise
+    (``exact_text``) with probability
+
+        sum_y p(y) integral e^(-t) P(B_y(t) < k) dt,
+
+    over t > 0 and y with q(y) > 0, where B_y(t) is the sum of independent Bernoulli variables over
+    x != y, of means ``1 - exp(-t (p(y) q(x) / q(y) - p(x))+)``. O(V^2 k), within 1e-8.
+
+    Source: theorem 7.8.
+    """
+    rows = zip(p.reshape(-1, p.shape[-1]), q.reshape(-1, p.shape[-1]), strict=True)
+    return torch.stack([_exact_text(a, b, k) for a, b in rows]).view(p.shape[:-1])
+
+
+def _exact_text(p: Tensor, q: Tensor, k: int) -> Tensor:
+    """The rate of one pair ``[V]``, the integral as a sum over equal steps of log t."""
+    y = (p * q > 0).nonzero()[:, 0]
+    step = 0.25
+    t = torch.arange(-40, 5, step, dtype=p.dtype, device=p.device).exp()
+    fewer = p.new_zeros(len(y), len(t), k)  # P(so many are before y), up to k - 1
+    fewer[..., 0] = 1
+    for x in range(len(p)):
+        late = torch.exp(-t * (p[y] * q[x] / q[y] - p[x]).relu()[:, None])[..., None]
+        before = torch.nn.functional.pad(fewer[..., :-1], (1, 0))
+        fewer = late * fewer + (1 - late) * before  # of x = y late is 1
+    return (p[y, None] * step * t * (-t).exp() * fewer.sum(-1)).sum()
+
+
 def _any_of(probability: Tensor, k: int) -> Tensor:
     """``1 - (1 - probability)^k``, to full precision where the probability is small."""
     return -torch.expm1(k * torch.log1p(-probability.clamp_max(1)))

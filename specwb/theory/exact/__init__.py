@@ -60,6 +60,7 @@ from specwb.theory.exact.basics import (
 )
 from specwb.theory.exact.coupling import (
     coupled,
+    first_arrivals,
 )
 from specwb.theory.exact.nodes import (
     LOSSLESS,

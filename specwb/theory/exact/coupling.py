@@ -63,6 +63,28 @@ def coupled(p: Dist, q: Dist, k: int) -> dict[tuple[Tokens, int], Fraction]:
     return {key: chance for key, chance in joint.items() if chance}
 
 
+def first_arrivals(p: Dist, q: Dist, k: int) -> Fraction:
+    """The probability that ``Y = argmin E_x / p(x)`` is among the k tokens with the smallest
+    ``E_x / q(x)``: theorem 7.8, whose integral is one of an :data:`ExponentialSum`."""
+    total = _0
+    for y, (a, b) in enumerate(zip(p, q, strict=True)):
+        if not a or not b:
+            continue
+        # of 0, 1, .., k - 1 tokens before y, times exp(-t)
+        fewer: list[ExponentialSum] = [{_1: _1}, *({} for _ in range(k - 1))]
+        for c, d in zip(p, q, strict=True):
+            rate = a * d / b - c
+            if rate > 0:  # not of y itself
+                late, early = {rate: _1}, {_0: _1, rate: -_1}
+                moved = [{}, *(_times(early, terms) for terms in fewer[:-1])]
+                fewer = [
+                    _plus(_times(late, terms), more)
+                    for terms, more in zip(fewer, moved, strict=True)
+                ]
+        total += a * sum((c / rate for terms in fewer for rate, c in terms.items()), _0)
+    return total
+
+
 def _factor(p: Dist, q: Dist, x: int, y: int | None) -> ExponentialSum:
     """The factor of a path with candidate x.
 
@@ -99,6 +121,10 @@ def _factor(p: Dist, q: Dist, x: int, y: int | None) -> ExponentialSum:
         if high is not None:
             add(fixed + q[x] * high + rate_of_others(high), -c)
     return terms
+
+
+def _plus(a: ExponentialSum, b: ExponentialSum) -> ExponentialSum:
+    return {rate: a.get(rate, _0) + b.get(rate, _0) for rate in {**a, **b}}
 
 
 def _times(a: ExponentialSum, b: ExponentialSum) -> ExponentialSum:
