@@ -111,7 +111,7 @@ def smoke(device: str = "cuda", seconds: float = 30.0) -> Values:
     return Values(wrong, compared, len(cases))
 
 
-DRAWS: list[dict] = [{"draw": "without"}, {"draw": "with"}, {"draw": "coupled", "tree": (2, 1)}]
+DRAWS: list[dict] = [{"draw": "without"}, {"draw": "with"}]
 
 
 def main() -> int:

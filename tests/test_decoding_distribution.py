@@ -45,7 +45,6 @@ METHODS: dict[str, tuple[str, dict]] = {
     "traversal of independent siblings": ("mcsd:rule=traversal", {"tree": (3, 2), "draw": "with"}),
     "traversal of paths": ("mcsd:rule=traversal", {"tree": (3, 1, 1), "draw": "with"}),
     "greedy multi-path block verification": ("mcsd:rule=gbv", {"tree": (3, 1, 1), "draw": "with"}),
-    "coupled": ("mcsd", {"tree": (3, 1, 1), "draw": "coupled"}),
     "naive verification": ("sps:rule=point", {"gamma": 2}),
     "naive verification of repeated siblings": (
         "mcsd:rule=point",

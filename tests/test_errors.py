@@ -52,7 +52,6 @@ METHODS = [
     ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
     ("mcsd:tree=" + "-".join("2" * 32), {}, "mcsd: a tree has at most 4096 nodes"),
     ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, .*, got 'maybe'"),
-    ("mcsd:draw=coupled", {}, "couples whole paths; give a tree such as 4-1-1"),
 ]
 RULES = [
     ("mcsd:draw=top,rule=rrsw", "is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE"),

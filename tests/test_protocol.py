@@ -101,7 +101,6 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": tiny.LOPSIDED, "draw": "with"},
         {"tree": tiny.LOPSIDED, "rule": "traversal"},
         {"tree": (3, 1, 1), "draw": "with", "rule": "gbv"},
-        {"tree": (3, 1, 1), "draw": "coupled"},
     ],
     "pld": [{"gamma": 4}],
     "suffix": [{"gamma": 4}],

@@ -38,7 +38,6 @@ class Scheme(Enum):
     WITHOUT_REPLACEMENT = "siblings drawn from q one after another, without replacement"
     IID_PATHS = "whole paths drawn from the draft independently"
     TOP_AND_SAMPLE = "the most probable tokens and, last, one drawn from the rest"
-    COUPLED = "paths drawn with the noise that the verification uses again"
     ROOTS = (
         "several tokens drawn from the target's own distribution, of which one stays, and"
         " candidates below them"
@@ -253,8 +252,6 @@ class Draft:
         q: ``[B,r,V]``, for sampled schemes, the distributions that candidates were drawn from.
             Under TOP_AND_SAMPLE it is that of the one that was drawn, which is 0 on the fixed ones.
         q_row: ``[R,n]``, which row of q a node's CHILDREN were drawn from (-1 for none).
-        race: ``[B,D+1,K,V]``, under COUPLED the exponential variables of K paths at each of the
-            next D + 1 places.
         hidden: ``[B,n,H]``, states that entered layer ``start_layer`` at every node, where the
             drafter has run the target's layers before it already and their keys and values lie in
             the target's cache: the target goes on from there.
@@ -266,7 +263,6 @@ class Draft:
     scheme: Scheme
     q: Tensor | None = None
     q_row: Tensor | None = None
-    race: Tensor | None = None
     hidden: Tensor | None = None
     start_layer: int = 0
 
@@ -285,7 +281,7 @@ class Draft:
         tree, rows = self.tree, len(self.tokens)
         if not tree.in_level_order:
             return self.valid.new_full((rows,), tree.K > 1)
-        if self.scheme in (Scheme.IID_PATHS, Scheme.COUPLED):
+        if self.scheme is Scheme.IID_PATHS:
             # a node that several paths come to has the children of all of them
             level = self.valid[:, 1:].unflatten(1, (tree.D, tree.K))
             return (level.any(2) & ~level.all(2)).any(1)

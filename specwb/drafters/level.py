@@ -24,7 +24,7 @@ from specwb.models.place import Place
 from specwb.models.target import Target, prefill
 from specwb.models.words import spread
 
-DRAWS = ("without", "with", "top", "coupled", "greedy")
+DRAWS = ("without", "with", "top", "greedy")
 
 
 @dataclass
@@ -35,9 +35,9 @@ class Drafted:
     ``tokens`` and ``valid`` are of every level, the root's first, ``[B,nodes of the level]``; ``q``
     of every sampled level; ``kept`` is what a subclass collects from level to level. ``hidden
     [B,m,H]`` are the states of the level whose children were drafted last, ``mask [B,n,extent]``
-    that of all nodes, ``u`` the step's uniforms for drafting, ``race`` the exponential variables of
-    coupled draws. ``going [B]`` are the rows that still draft (None: all); ``more``, a scalar,
-    whether any unfinished row keeps drafting (None if it is not needed).
+    that of all nodes, ``u`` the step's uniforms for drafting. ``going [B]`` are the rows that still
+    draft (None: all); ``more``, a scalar, whether any unfinished row keeps drafting (None if it is
+    not needed).
     """
 
     tokens: list[Tensor]
@@ -47,7 +47,6 @@ class Drafted:
     hidden: Tensor
     mask: Tensor | None
     u: Tensor | None
-    race: Tensor | None
     going: Tensor | None = None
     more: Tensor | None = None
 
@@ -67,8 +66,7 @@ class Levels(Drafter):
         draw: how a node's children are drawn from q, the drafter's probabilities under the
             decoding's temperature and filters. "with" or "without": with or without replacement;
             "top": all but the last are q's most probable tokens, the last is drawn from the rest of
-            q; "coupled": K paths whose tokens are ``argmin E / q``, with the exponential variables
-            E that the coupled rule uses again; "greedy": the most probable tokens at every
+            q; "greedy": the most probable tokens at every
             temperature, which are point masses. At T = 0 they are always the top-k tokens.
         length: decides how many levels each row drafts; None: all of them.
         sure: the confidence; a row continues only while some node of the level above has at least
@@ -171,12 +169,11 @@ class Levels(Drafter):
         schemes = {
             "without": Scheme.WITHOUT_REPLACEMENT,
             "top": Scheme.TOP_AND_SAMPLE,
-            "coupled": Scheme.COUPLED,
         }
         return schemes[self.draw]
 
     def uniforms(self, sampling: Sampling) -> int:
-        if sampling.greedy or self.draw in ("coupled", "greedy"):
+        if sampling.greedy or self.draw == "greedy":
             return 0
         # one a child, counting every node of a level as wide as the widest: no two draws may share
         # a uniform
@@ -238,24 +235,17 @@ class Levels(Drafter):
         q = torch.cat(drafted.q, 1) if drafted.q else None
         tokens, valid = torch.cat(drafted.tokens, 1), torch.cat(drafted.valid, 1)
         scheme, q_row = self.scheme(state.sampling), self.q_row[:, : tree.n]
-        return Draft(tree, tokens, valid, scheme, q, q_row, drafted.race)
+        return Draft(tree, tokens, valid, scheme, q, q_row)
 
     def _first(self, state: State, noise: Noise) -> Drafted:
         """What a step begins with, and the first level."""
         self.kept = []
         root = state.pending
         valid = torch.ones_like(root, dtype=torch.bool)
-        hidden, u, race = self.begin(state), None, None
-        if self.scheme(state.sampling) is Scheme.COUPLED:
-            # by absolute place, the one after the draft too: a text is then a function of the seed
-            # and p alone where K = 1
-            places = state.length[:, None] + torch.arange(self.tree.D + 1, device=root.device)
-            race = -noise.make(DRAFT, places, self.tree.K * self.vocabulary).log()
-            race = race.view(state.rows, self.tree.D + 1, self.tree.K, -1)
-        elif self.uniforms(state.sampling):
-            u = noise.u(DRAFT)
+        hidden = self.begin(state)
+        u = noise.u(DRAFT) if self.uniforms(state.sampling) else None
         mask = self.node_mask(state)
-        drafted = Drafted([root], [valid], [], [], hidden, mask, u, race)
+        drafted = Drafted([root], [valid], [], [], hidden, mask, u)
         return self._children_of(state, drafted, 0)
 
     def _below(self, state: State, drafted: Drafted, d: int) -> Drafted:
@@ -322,13 +312,7 @@ class Levels(Drafter):
         """The children ``[B,nodes,k]`` of every node of level ``d``, and which of them may be
         accepted, from ``logits [B,nodes,V]`` (or of :attr:`words`). The distribution that they were
         drawn from is appended to ``q``."""
-        k, nodes = self.tree.widths[d], logits.shape[1]
-        if drafted.race is not None:
-            # the root has K children, every other node one, in the order of the paths
-            distribution = self.spread(sampling.probabilities(logits), 0.0)
-            race = drafted.race[:, d].unflatten(1, (nodes, k))
-            children = (race / distribution[:, :, None]).argmin(-1)
-            return children, torch.ones_like(children, dtype=torch.bool)
+        k = self.tree.widths[d]
         u = None if drafted.u is None else self.columns(drafted, d)
         if u is not None and self.draw == "top" and k > 1:
             distribution = self.spread(sampling.probabilities(logits), 0.0)
@@ -404,9 +388,6 @@ def drawable(
         raise MethodError(f"{key} drafts level by level: give {tree_needed} {ways}")
     if vocabulary < tree.K:
         raise MethodError(f"{key}: {tree.K} children a node but {owner} has {vocabulary} tokens")
-    if draw == "coupled" and not tree.is_paths:
-        example = "give a tree such as 4-1-1, which is four paths of three tokens"
-        raise MethodError(f"{key}: draw=coupled couples whole paths; {example}")
     return tree
 
 

@@ -21,9 +21,8 @@ class Options:
         str,
         Option(
             "how a node's children are drawn from q: with or without replacement; top, the most "
-            "probable ones and one draw from the rest; coupled, independent paths (such as "
-            "tree=4-1-1) whose noise the verification shares; greedy, the most probable ones "
-            "whatever the temperature",
+            "probable ones and one draw from the rest; greedy, the most probable "
+            "ones whatever the temperature",
             choices=DRAWS,
         ),
     ] = "without"

@@ -78,8 +78,6 @@ class SeveralRoots(LevelDrafter):
 
 LARGEST = Tree.branching(4, 1, 1, 1, 1)
 """The tree of one root that is cut, where none is given."""
-CHILDREN = tuple(draw for draw in DRAWS if draw != "coupled")
-"""What ``draw`` may be."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Options:
         str,
         Option(
             "how a node's children are drawn from q, as for mcsd",
-            choices=CHILDREN,
+            choices=DRAWS,
         ),
     ] = "without"
 

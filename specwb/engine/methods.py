@@ -44,7 +44,6 @@ _USUAL = {
     Scheme.WITHOUT_REPLACEMENT: "rrsw",
     Scheme.IID_PATHS: "rrs",
     Scheme.TOP_AND_SAMPLE: "top",
-    Scheme.COUPLED: "coupled",
     Scheme.ROOTS: "longest",
 }
 

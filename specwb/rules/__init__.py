@@ -2,7 +2,6 @@
 without changing the target's distribution."""
 
 from specwb.rules.block import Block
-from specwb.rules.coupled import Coupled
 from specwb.rules.gbv import GBV
 from specwb.rules.greedy import Greedy
 from specwb.rules.independent import Independent
@@ -32,7 +31,6 @@ RULES: dict[str, type[Rule]] = {
         Block,
         Traversal,
         GBV,
-        Coupled,
         Typical,
         Longest,
         Independent,

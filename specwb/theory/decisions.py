@@ -39,7 +39,6 @@ DRAFTS: dict[Scheme, E.SamplingScheme] = {
 }
 """The sampling schemes of which all drafts of a tree can be listed."""
 UNLISTED = {
-    Scheme.COUPLED: "its candidates come with exponential variables and are not tested by uniforms",
     Scheme.ROOTS: "its roots are drawn from the target and one of them is kept, "
     "which is LOSSY by design",
 }
@@ -396,9 +395,8 @@ def distribution_of(
         Tuples of D + 1 tokens -> probability, up to rounding in float64.
     Raises:
         RuleMismatch: The rule is not made for candidates drawn so, or for this tree.
-        ArgumentError: The drafts cannot be listed (COUPLED: exponential variables take the place of
-            the uniforms; ROOTS: roots drawn from the target), p or q is no distribution, and what
-            :func:`boxes_of` raises.
+        ArgumentError: The drafts cannot be listed (ROOTS: roots drawn from the target), p or q is
+            no distribution, and what :func:`boxes_of` raises.
     """
     rule = rule_of(rule)
     shape = tree if isinstance(tree, Tree) else Tree.parents(list(tree))
@@ -580,7 +578,7 @@ def check_rule(rule: str | Rule | type[Rule]) -> RuleCheck:
     T = 0.7 with and without top-k and top-p. The rule's own code is run (:func:`distribution_of`).
     A distance counts only as far as it exceeds the probability of decisions that may not have been
     recovered, estimated at random uniforms. The result is about these comparisons only, and up to
-    ``UNSEEN``. COUPLED and ROOTS cannot be checked, nor rules that decide by anything other than
+    ``UNSEEN``. ROOTS cannot be checked, nor rules that decide by anything other than
     comparing the given uniforms with thresholds, such as one that draws its own random numbers:
     ``unchecked`` gives the reason.
 

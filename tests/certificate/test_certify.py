@@ -331,7 +331,6 @@ def test_a_biased_rule_has_a_counterexample(rule):
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        ("coupled", "COUPLED"),
         ("longest", "ROOTS"),
         (biased.OwnUniforms, "of its own"),
         (Failing, "raised"),

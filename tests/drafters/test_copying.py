@@ -140,7 +140,6 @@ def test_recorded_steps_are_the_eager_ones(name, taped):
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("mcsd:tree=2-1-1,draw=coupled,copy=3", "copy= is not for drafts"),
         ("mcsd:tree=3-1-1,draw=with,copy=3", "copy= is not for drafts"),
         ("mcsd:tree=2-2,draw=top,copy=3", "copy= is not for drafts"),
         ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3", "'kseq' needs drafts of a fixed shape"),

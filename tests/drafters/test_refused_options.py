@@ -52,7 +52,6 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
         ({"groups": True}, "groups must be ranges such as 1-3.4-6"),
         ({"groups": [1, 2]}, "groups must be ranges such as 1-3.4-6"),
         ({"tree": "0.1.0"}, "give one tree for all rows, its nodes in level order"),
-        ({"tree": (4, 2), "draw": "coupled"}, "draw=coupled couples whole paths"),
         ({"width": 65}, "65 nodes a level but the draft model's vocabulary has 64 tokens"),
         ({"width": 4, "tree": (2, 2)}, "width makes a tree of its own"),
         ({"width": 4, "draw": "with"}, "width makes a tree of its own"),
@@ -112,7 +111,6 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
     "eagle": [
         ({"tree": BY_DEPTH}, "its nodes in level order"),
         ({"tree": specwb.Tree([[-1, 0], [-1, -1]])}, "one tree for all rows"),
-        ({"draw": "coupled", "tree": (2, 2)}, "draw=coupled couples whole paths"),
         ({"head": tiny.head("eagle3"), "tree": (49,)}, "the head's vocabulary has 48 tokens"),
     ],
     "eagle2": [

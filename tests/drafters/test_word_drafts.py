@@ -30,7 +30,6 @@ SAMPLED: dict[str, tuple[str, str, dict]] = {
 }
 METHODS: dict[str, tuple[str, str, dict]] = {
     **SAMPLED,
-    "eagle coupled": ("eagle", "eagle", {"tree": (3, 1), "draw": "coupled"}),
     "eagle of the best": ("eagle", "eagle", {"tree": TREE, "draw": "greedy"}),
     "eagle2": ("eagle2", "eagle", DYNAMIC),
     "eagle3": ("eagle3", "eagle3rows", DYNAMIC),

@@ -136,6 +136,3 @@ def test_the_distribution_of_the_roots_children():
     draft, q, there = roots(specwb.method("sps:gamma=2", tiny.target(), draft=tiny.draft()))
     assert there.all()
     torch.testing.assert_close(q.float(), draft.q[:, 0])
-    # the noise of coupled candidates is that of the token that is to come
-    coupled = specwb.method("mcsd:tree=2-1,draw=coupled", tiny.target(), draft=tiny.draft())
-    assert not roots(coupled)[2].any()

@@ -57,10 +57,9 @@ def test_kinds_of_arguments() -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("coupled", P, Q, (-1, 0)), "exponential"),
         (("longest", P, Q, (-1, 0)), "LOSSY"),
         (("nope", P, Q, (-1, 0)), "rule"),
-        ((RRS, P, Q, (-1, 0), specwb.Scheme.COUPLED), "rrs"),
+        ((RRS, P, Q, (-1, 0), specwb.Scheme.POINT), "rrs"),
         *(
             (("rejection", P, bad, (-1, 0)), "q must")
             for bad in ([0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0], ["a", "b"])
@@ -206,8 +205,7 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
     assert "no distribution" in check_rule(Negative).failure
     with pytest.raises(ValueError, match="names no schemes"):
         check_rule(NodeRule())
-    for key in ("coupled", "longest"):
-        assert check_rule(key).unchecked
+    assert check_rule("longest").unchecked
 
 
 def test_a_rule_of_ones_own_by_name(call, refused, monkeypatch, tmp_path) -> None:

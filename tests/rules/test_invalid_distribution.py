@@ -15,7 +15,6 @@ from specwb.theory.decisions import all_drafts
 from specwb.theory.instances import models
 
 PATHS = [
-    "mcsd:tree=2-1,draw=coupled",
     *[f"mcsd:tree=2-1,draw=with,rule={rule}" for rule in ("gbv", "race", "kseq", "traversal")],
 ]
 
@@ -74,7 +73,6 @@ SWEEP = [
     ("top", "TOP_AND_SAMPLE", "tree"),
     ("point", "POINT", "tree"),
     ("typical", "POINT", "tree"),
-    ("coupled", "COUPLED", "paths"),
     ("longest", "ROOTS", "paths"),
     ("longest, greedy", "ROOTS", "paths"),
     ("independent", "ROOTS", "paths"),
@@ -90,19 +88,17 @@ def test_the_sweep_has_every_rule():
 
 def rounds_of(scheme: str, tree: specwb.Tree, count: int) -> tuple[Draft, Scores]:
     """Drafts of the tree, of two dense and two difficult pairs of models over two tokens."""
-    alike = {"COUPLED": Scheme.IID_PATHS, "ROOTS": Scheme.WITHOUT_REPLACEMENT}
+    alike = {"ROOTS": Scheme.WITHOUT_REPLACEMENT}
     pairs = [models(seed, 2, kind) for seed in (0, 1) for kind in ("dense", "any")]
     every = all_drafts(alike.get(scheme, Scheme[scheme]), tree, pairs)
     rows = torch.linspace(0, len(every.case) - 1, count).long()
-    noise = torch.rand(count, tree.D + 1, tree.K, 2, generator=torch.Generator().manual_seed(0))
-    race = noise.log().neg() if scheme == "COUPLED" else None
-    draft = replace(part(every.draft, rows), scheme=Scheme[scheme], race=race)
+    draft = replace(part(every.draft, rows), scheme=Scheme[scheme])
     return draft, Scores(every.scores.logits[rows], every.scores.sampling)
 
 
 def part(draft: Draft, rows) -> Draft:
-    q, race = (None if x is None else x[rows] for x in (draft.q, draft.race))
-    return replace(draft, tokens=draft.tokens[rows], valid=draft.valid[rows], q=q, race=race)
+    q = None if draft.q is None else draft.q[rows]
+    return replace(draft, tokens=draft.tokens[rows], valid=draft.valid[rows], q=q)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction as F
 from itertools import product
 
 import driven
 import pytest
-import tiny
 import torch
 from driven import (
     DRIVEN,
@@ -24,15 +22,11 @@ from driven import (
     rational,
 )
 from instances import all_trees
-from scipy import stats
 from torch import Tensor
 
-import specwb
-from specwb.core.flow import Draft, RuleMismatch, Scheme, Scores
-from specwb.core.noise import DRAFT, Noise, row_seeds
-from specwb.core.probability import Sampling
+from specwb.core.flow import RuleMismatch, Scheme
 from specwb.core.tree import Tree
-from specwb.rules import RULES, Coupled, PointMass, TopAndSample
+from specwb.rules import RULES, PointMass, TopAndSample
 from specwb.rules.kseq import scale
 from specwb.rules.race import race_weights
 from specwb.rules.rule import NodeRule
@@ -45,7 +39,7 @@ FLOATS = ("any", "half", "16", "102")
 
 
 def test_every_rule_is_driven() -> None:
-    assert {key for key, *_ in DRIVEN.values()} == {*E.RULES, *E.TREE_RULES} - {"coupled"}
+    assert {key for key, *_ in DRIVEN.values()} == {*E.RULES, *E.TREE_RULES}
 
 
 # ----------------------------------------------------------------------------------- equal to exact
@@ -191,8 +185,6 @@ def test_what_does_not_fit_is_refused() -> None:
         ("traversal", Scheme.TOP_AND_SAMPLE, fork),
         ("gbv", Scheme.IID, fork),
         ("gbv", Scheme.IID_PATHS, fork),
-        ("coupled", Scheme.IID_PATHS, paths),
-        ("coupled", Scheme.COUPLED, fork),
     ]:
         with pytest.raises(RuleMismatch, match=rule):
             RULES[rule]().check(scheme, tree.limits)
@@ -200,7 +192,6 @@ def test_what_does_not_fit_is_refused() -> None:
         RULES["traversal"]().check(Scheme.IID, fork.limits, independent=False)
     RULES["traversal"]().check(Scheme.IID, fork.limits)
     RULES["gbv"]().check(Scheme.IID, chain.limits)
-    RULES["coupled"]().check(Scheme.COUPLED, paths.limits)
 
 
 # ----------------------------------------------------- top and sample, point mass, k-SEQ, the race
@@ -289,68 +280,3 @@ def test_the_distribution_of_what_is_selected(v: int, k: int, device: str) -> No
                 counted[:, x] += q[:, list(xs)].prod(1) * w[:, x] / total
     assert float((t - counted).abs().sum(1).max()) / 2 < 2e-10
     assert bool((torch.minimum(p, t).sum(1) >= torch.minimum(p, q).sum(1) - 1e-9).all())
-
-
-# ----------------------------------------------------------------------------------------- coupling
-
-
-def coupled_call(p: Tensor, q: Tensor, k: int, rows: int, seed: int) -> tuple[Draft, Scores]:
-    """Rows that all draft k coupled paths of two tokens.
-
-    ``p [6,V]`` and ``q [6,V]`` are the distributions after (), (0,), (1,), .. by first token.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    shape = rows, 3, k, p.shape[1]
-    race = torch.rand(shape, dtype=torch.float64, generator=generator).log().neg()
-    first = (race[:, 0] / q[0]).argmin(-1)
-    second = (race[:, 1] / q[1 + first]).argmin(-1)
-    tokens = torch.cat([torch.zeros_like(first[:, :1]), first, second], 1)
-    seen = torch.cat([p[:1].expand(rows, 1, -1), p[1 + first], p[1 + second].roll(1, -1)], 1)
-    valid = torch.ones_like(tokens, dtype=torch.bool)
-    draft = Draft(Tree.branching(k, 1), tokens, valid, Scheme.COUPLED, race=race)
-    return draft, Scores(seen.log(), Sampling(1.0))
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_coupled_rounds_follow_the_exact_joint_distribution(k: int) -> None:
-    """Candidates and first token follow the rational distribution, by chi-square."""
-    rng, rows = random.Random(k), 20_000
-    p, q = (E.norm([rng.randint(1, 9) for _ in range(3)]) for _ in range(2))
-    draft, scores = coupled_call(
-        driven.row(p).expand(4, -1), driven.row(q).expand(4, -1), k, rows, 5
-    )
-    verdict = Coupled().verify(draft, scores)
-    accepted = draft.tokens.gather(1, verdict.path)[:, 1]
-    first = torch.where(verdict.accepted > 0, accepted, verdict.distribution.argmax(1))
-    seen: dict[tuple[E.Tokens, int], int] = {}
-    for xs, y in zip(draft.tokens[:, 1 : 1 + k].tolist(), first.tolist(), strict=True):
-        seen[tuple(xs), y] = seen.get((tuple(xs), y), 0) + 1
-    joint = E.coupled(p, q, k)
-    assert set(seen) <= set(joint)
-    cells = [(seen.get(x, 0), float(c) * rows) for x, c in joint.items() if c * rows > 8]
-    rest = rows - sum(a for a, _ in cells), rows - sum(b for _, b in cells)
-    observed, expected = zip(*cells, *([rest] if rest[1] > 1e-6 else []), strict=True)
-    assert stats.chisquare(observed, expected).pvalue > 1e-4
-
-
-def test_one_coupled_path_gives_the_text_of_the_noise_and_the_target_alone() -> None:
-    """Any draft model and any draft length give the same text, which is ordinary Gumbel sampling of
-    the target with that noise."""
-    target = tiny.target()
-    settings = {"max_new_tokens": 14, "temperature": 0.8, "top_k": 20, "seed": 11}
-    outs = []
-    for off, tree in [(0.02, (1, 1, 1)), (0.02, (1,)), (0.1, (1, 1, 1, 1)), (1.0, (1, 1))]:
-        settings |= {"draft": tiny.draft("llama", off), "tree": tree, "draw": "coupled"}
-        outs.append(specwb.decode(target, tiny.PROMPTS, "mcsd", **settings))
-    assert all(out.tokens == outs[0].tokens for out in outs)
-    assert max(out.mean_tokens_per_step for out in outs) > 1.5
-    noise = Noise(row_seeds(11, 3, torch.device("cpu")), {}, 1)
-    rows = [list(prompt) for prompt in tiny.PROMPTS]
-    for _ in range(14):
-        positions = torch.tensor([[len(row)] for row in rows])
-        race = -noise.make(DRAFT, positions, target.vocabulary).log()[:, 0]
-        for row, e in zip(rows, race, strict=True):
-            p = Sampling(0.8, top_k=20).probabilities(tiny.forward(target.model, row)[-1:])[0]
-            row.append(int((e / p).argmin()))
-    written = [row[len(prompt) :] for row, prompt in zip(rows, tiny.PROMPTS, strict=True)]
-    assert written == outs[0].tokens

@@ -126,7 +126,7 @@ def computed_once(monkeypatch):
     monkeypatch.setattr(race, "race_weights", remembered(race.race_weights))
 
 
-@pytest.mark.parametrize("name", [x for x in EVERY if x.values[0] != "coupled"])
+@pytest.mark.parametrize("name", EVERY)
 def test_every_rule_as_it_decodes(name, computed_once) -> None:
     check = check_rule(name)
     assert check.lossless, check

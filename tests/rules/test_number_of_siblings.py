@@ -65,26 +65,6 @@ def test_rules_for_trees_under_a_number_that_follows_the_draws() -> None:
     assert output(E.gbv_tests) == [F(2, 3), F(1, 3)]
 
 
-@pytest.mark.parametrize("dropped", [False, True])
-def test_coupled_paths(dropped) -> None:
-    """At one place the output is argmin E / p whatever candidates there are, so their number may
-    follow the draws. A path must not be left out because of a token that it drafts later."""
-    p, q = (HALF, HALF), (F(3, 4), F(1, 4))
-    alone, both = E.coupled(p, q, 1), E.coupled(p, q, 2)
-    # two paths agree with the text. In the one case the second is left out where its next token is
-    # unlikely: the closing token is then that of the first path's noise
-    output = [F(0)] * 2
-    for ((_, second), y), chance in both.items():
-        if not dropped or q[second] >= HALF:
-            output[y] += chance
-    if dropped:
-        gone = q[1]  # of the first path's noise nothing is known there
-        for (_, y), chance in alone.items():
-            output[y] += gone * chance
-    assert (output == list(p)) is not dropped
-    assert sum(output) == 1
-
-
 # ----------------------------------------------------------------------------- what is refused
 
 
@@ -135,7 +115,7 @@ def decoded(drafter, rule: str, tree=(2, 1), draw: str = "with", **settings):
     return specwb.decode(tiny.target(), tiny.PROMPTS, method, **how)
 
 
-NEEDS = ["kseq", "race", "gbv", "coupled"]
+NEEDS = ["kseq", "race", "gbv"]
 
 
 def test_which_rules_need_a_fixed_number() -> None:
@@ -144,15 +124,14 @@ def test_which_rules_need_a_fixed_number() -> None:
 
 @pytest.mark.parametrize("rule", NEEDS)
 def test_some_but_not_all_siblings_are_refused(rule) -> None:
-    draw = "coupled" if rule == "coupled" else "with"
     with pytest.raises(RuleMismatch, match=rule):
-        decoded(InSomeRows, rule, draw=draw)
+        decoded(InSomeRows, rule)
     if rule in ("kseq", "race"):
         with pytest.raises(RuleMismatch, match=rule):
             decoded(Second, rule, tree=(2, 2))
     # all or none, and plain decoding's walk
-    assert decoded(Whole, rule, draw=draw).tokens
-    assert decoded(InSomeRows, rule, draw=draw, temperature=0.0).tokens
+    assert decoded(Whole, rule).tokens
+    assert decoded(InSomeRows, rule, temperature=0.0).tokens
 
 
 def test_what_needs_no_number_and_rows_that_have_finished_are_not_asked() -> None:

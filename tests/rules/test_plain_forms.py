@@ -216,33 +216,3 @@ def test_greedy_multi_path_block_verification() -> None:
         assert same(weights, verdict.distribution[0])
         kept.add(accepted)
     assert len(kept) > 2
-
-
-def test_coupled_paths() -> None:
-    lengths = set()
-    for seed in range(TRIALS):
-        case = Paths(seed)
-        shape = (1, case.depth + 1, case.k, V)
-        race = -torch.rand(shape, generator=case.rng, dtype=torch.float64).log()
-        paths = []
-        for k in range(case.k):
-            path: list[int] = []
-            for d in range(case.depth):
-                path.append(int((race[0, d, k] / case.row(path, 1)).argmin()))
-            paths.append(path)
-        tokens = torch.tensor([[0, *(path[d] for d in range(case.depth) for path in paths)]])
-        prefixes = [[], *(path[: d + 1] for d in range(case.depth) for path in paths)]
-        logits = torch.stack([case.row(prefix, 0).log() for prefix in prefixes])[None]
-        draft = Draft(case.tree, tokens, torch.ones_like(tokens, dtype=torch.bool), Scheme.COUPLED)
-        draft.race = race
-        verdict = RULES["coupled"]().verify(draft, Scores(logits, Sampling(1.0)), None)
-        text, bonus = FORMS["coupled"](
-            lambda prefix: case.row(prefix, 0).tolist(),  # noqa: B023
-            race[0].tolist(),
-            paths,
-        )
-        accepted = int(verdict.accepted[0])
-        assert tokens[0, verdict.path[0, 1 : accepted + 1]].tolist() == text
-        assert int(verdict.distribution[0].argmax()) == bonus
-        lengths.add(accepted)
-    assert len(lengths) > 2

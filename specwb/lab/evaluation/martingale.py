@@ -202,10 +202,7 @@ def _with_roots(
 
 
 def _root(draft: Draft, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """``[B,V]`` the distribution of the root's children, and ``[B]`` where there is one.
-
-    Coupled candidates have none: their noise is that of the token that is to come.
-    """
+    """``[B,V]`` the distribution of the root's children, and ``[B]`` where there is one."""
     rows = len(draft.tokens)
     root = torch.zeros(rows, dtype=torch.long, device=draft.tokens.device)
     q = draft.q_of(root)

@@ -3,13 +3,11 @@ integral that comes out rational."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import product
 
-from specwb.theory.exact.basics import Dist, Model, Tokens
-from specwb.theory.exact.rounds import Outcome, count_paths
+from specwb.theory.exact.basics import Dist, Tokens
 
 _0, _1 = Fraction(0), Fraction(1)
 ExponentialSum = dict[Fraction, Fraction]
@@ -67,7 +65,7 @@ def first_arrivals(p: Dist, q: Dist, k: int) -> Fraction:
     """The probability that ``Y = argmin E_x / p(x)`` is among the k tokens with the smallest
     ``E_x / q(x)``: theorem 7.8, whose integral is one of an :data:`ExponentialSum`."""
     total = _0
-    for y, (a, b) in enumerate(zip(p, q, strict=True)):
+    for a, b in zip(p, q, strict=True):
         if not a or not b:
             continue
         # of 0, 1, .., k - 1 tokens before y, times exp(-t)
@@ -133,27 +131,3 @@ def _times(a: ExponentialSum, b: ExponentialSum) -> ExponentialSum:
         for s, d in b.items():
             terms[r + s] = terms.get(r + s, _0) + c * d
     return terms
-
-
-def coupled_outcomes(target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    """The outcomes of a step of coupled decoding: Y at every position, as long as some path has
-    drafted it."""
-    k = count_paths(parents)
-    depth = (len(parents) - 1) // k
-    # (accepted path, how many paths carry it) -> probability
-    accepted: dict[tuple[Tokens, int], Fraction] = {((), k): _1}
-    for _ in range(depth):
-        longer: dict[tuple[Tokens, int], Fraction] = {}
-        for (path, alive), probability in accepted.items():
-            bonus = [_0] * len(target(path))
-            for (xs, y), chance in coupled(target(path), draft(path), alive).items():
-                if y in xs:
-                    key = (*path, y), xs.count(y)
-                    longer[key] = longer.get(key, _0) + probability * chance
-                else:
-                    bonus[y] += chance
-            if ends := sum(bonus, _0):
-                yield path, [a / ends for a in bonus], probability * ends
-        accepted = longer
-    for (path, _), probability in accepted.items():
-        yield path, target(path), probability

@@ -1,7 +1,7 @@
-"""Rules that decide about a whole tree: block verification, greedy multi-path block verification,
-traversal verification, and coupled decoding.
+"""Rules that decide about a whole tree: block verification, greedy multi-path block verification
+and traversal verification.
 
-Three of them test one path after another, until one is accepted. ``*_tests(target, draft, parents,
+They test one path after another, until one is accepted. ``*_tests(target, draft, parents,
 paths)`` lists these tests for one drafted tree: the path, the probability that it is accepted when
 its turn comes, and the distribution of the bonus token if it is.
 """
@@ -16,7 +16,6 @@ from functools import cache
 
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact.basics import SCHEMES, Dist, Model, Tokens, minus, norm
-from specwb.theory.exact.coupling import coupled_outcomes
 from specwb.theory.exact.rounds import (
     Outcome,
     PathTest,
@@ -251,10 +250,6 @@ def decided(tests: Tests) -> Callable[[str, Model, Model, Sequence[int]], Iterat
     return outcomes
 
 
-def _coupled(scheme: str, target: Model, draft: Model, parents: Sequence[int]) -> Iterator[Outcome]:
-    return coupled_outcomes(target, draft, parents)
-
-
 def _any_tree(parents: Sequence[int]) -> bool:
     return True
 
@@ -265,6 +260,5 @@ TREE_RULES: dict[str, TreeRule] = {
         TreeRule("block", decided(block_tests), ("IID", "WITHOUT_REPLACEMENT"), is_chain),
         TreeRule("traversal", decided(traversal_tests), ("WITHOUT_REPLACEMENT", "IID"), _any_tree),
         TreeRule("gbv", decided(gbv_tests), ("IID",), is_paths),
-        TreeRule("coupled", _coupled, ("COUPLED",), is_paths),
     )
 }
