@@ -18,13 +18,13 @@ from specwb.show.widgets import dials as module
 from specwb.show.widgets.dials import dial
 
 FILES = ("draft", "head", "groups", "ngram", "score")  # models and files have no control
-TEXTS, TOKENS = [[1, 2, 3], [5, 9], [7, 8, 9, 10]], 10
+TEXTS, TOKENS = [[1, 2, 3], [7, 8, 9, 10]], 6
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     monkeypatch.setattr(module, "TOKENS", TOKENS)
-    monkeypatch.setattr(module, "SHOWN", 5)
+    monkeypatch.setattr(module, "SHOWN", 3)
 
 
 def models(key: str) -> dict[str, Any]:
