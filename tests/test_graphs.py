@@ -332,7 +332,7 @@ def test_where_a_stage_was_given_up_those_that_it_read_are_recorded_anew(taped):
 def test_two_decodings_at_once_have_an_arena_each(taped):
     pair = EVERYTHING
     method = made("sps", {}, pair)
-    run = {"max_new_tokens": 30, "temperature": 1.0}
+    run = {"max_new_tokens": 18, "temperature": 1.0}
     # leaves an arena that only one of them may take
     specwb.decode(pair.target, PROMPTS[:1], method, **run)
     apart = [_eager(pair, [prompt], method, seed=5, **run).tokens[0] for prompt in PROMPTS]
@@ -365,13 +365,13 @@ def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monke
     with monkeypatch.context() as patch:
         patch.setattr(type(pair.target), "commit", commit)
         with pytest.raises(KeyboardInterrupt):
-            specwb.decode(pair.target, PROMPTS, method, max_new_tokens=30)
-    loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=30)
+            specwb.decode(pair.target, PROMPTS, method, max_new_tokens=18)
+    loop = specwb.rounds(pair.target, PROMPTS, method, max_new_tokens=18)
     next(loop)
     loop.close()  # between two steps: its arena is given back
     assert len(method.arenas) == 1
     for prompts in (PROMPTS[::-1], [[9], [8, 7], [6, 5, 4]]):
-        run = {"max_new_tokens": 30, "temperature": 1.0, "seed": 2}
+        run = {"max_new_tokens": 18, "temperature": 1.0, "seed": 2}
         out = specwb.decode(pair.target, prompts, method, **run)
         wanted = _eager(pair, prompts, method, **run)
         assert (out.tokens, out.accepted_lengths) == (wanted.tokens, wanted.accepted_lengths)
@@ -379,7 +379,7 @@ def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monke
 
 def test_another_target_has_graphs_of_its_own(taped):
     method = specwb.method("pld", EVERYTHING.target)
-    run = {"max_new_tokens": 30}
+    run = {"max_new_tokens": 18}
     for target in (EVERYTHING.target, LLAMA.draft, EVERYTHING.target):
         out = specwb.decode(target, PROMPTS, method, **run)
         assert out.tokens == specwb.decode(target, PROMPTS, method, graphs=False, **run).tokens
@@ -393,7 +393,7 @@ def test_another_target_has_graphs_of_its_own(taped):
 def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
     pair = QWEN2
     method = made(key, {}, pair)
-    run = {"max_new_tokens": 30, "seed": 2, "temperature": 0.4}
+    run = {"max_new_tokens": 18, "seed": 2, "temperature": 0.4}
     eager = list(specwb.rounds(pair.target, PROMPTS, method, graphs=False, **run))
     steps = list(specwb.rounds(pair.target, PROMPTS, method, **run))
     for a, b in zip(eager, steps, strict=True):

@@ -410,69 +410,75 @@ WAYS = {
 }
 
 
-def _distribution(function, **more):
-    """The same in a fork of this process."""
+def twice():
+    u = torch.rand(())
+    return bool(u < 0.5), bool(u < 0.25)
+
+
+def shared_noise():
+    return tuple((torch.ones(2, 2) / torch.empty(2).exponential_()).argmax(-1).tolist())
+
+
+ASKED = {  # what one uniform, or one noise, is asked, and more than one draw
+    "twice": twice,
+    "whole parts": lambda: (int(random.random() * 3), int(1 + 2 * torch.rand(()))),
+    "above": lambda: bool(torch.empty(()).exponential_() > 0.7),
+    "without replacement": lambda: tuple(torch.multinomial(P, 2).tolist()),
+    "shared noise": shared_noise,
+    "many": lambda: tuple((torch.rand(9) < 0.5).tolist()),
+}
+
+
+@pytest.fixture(scope="module")
+def followed():
+    """The distributions of all these and the numbers of their runs, or the reason why there is
+    none, from one fork of this process."""
 
     def work():
         interception.install()
-        return distribution(function, **more)
+        found = {}
+        for name, function in (WAYS | ASKED).items():
+            try:
+                found[name] = distribution(function, **({"most": 100} if name == "many" else {}))
+            except NoCertificate as error:
+                found[name] = str(error), 0
+        return found
 
     return child.forked(work, BUSY)
 
 
-def test_every_way_to_draw_has_its_distribution():
-    def work():
-        interception.install()
-        found = {}
-        for way, draw in WAYS.items():
-            try:
-                found[way] = distribution(draw)[0]
-            except NoCertificate as error:
-                found[way] = str(error)
-        return found
-
-    found = child.forked(work, BUSY)
+def test_every_way_to_draw_has_its_distribution(followed):
     for way in WAYS:
-        assert found[way] == pytest.approx({0: 0.5, 1: 0.2, 2: 0.3}, abs=1e-12), way
+        assert followed[way][0] == pytest.approx({0: 0.5, 1: 0.2, 2: 0.3}, abs=1e-12), way
 
 
-def test_a_uniform_compared_twice_is_one_uniform():
-    def twice():
-        u = torch.rand(())
-        return bool(u < 0.5), bool(u < 0.25)
-
-    found, runs = _distribution(twice)
+def test_a_uniform_compared_twice_is_one_uniform(followed):
+    found, runs = followed["twice"]
     assert found == {(True, True): 0.25, (True, False): 0.25, (False, False): 0.5}
     assert runs == 3
 
 
-def test_whole_parts_of_a_uniform_have_their_shares():
-    found, _ = _distribution(lambda: (int(random.random() * 3), int(1 + 2 * torch.rand(()))))
+def test_whole_parts_of_a_uniform_have_their_shares(followed):
+    found, _ = followed["whole parts"]
     assert found == pytest.approx({(i, j): 1 / 6 for i in range(3) for j in (1, 2)})
 
 
-def test_an_exponential_variable_is_above_t_with_its_chance():
-    found, _ = _distribution(lambda: bool(torch.empty(()).exponential_() > 0.7))
-    assert found[True] == pytest.approx(np.exp(-0.7))
+def test_an_exponential_variable_is_above_t_with_its_chance(followed):
+    assert followed["above"][0][True] == pytest.approx(np.exp(-0.7))
 
 
-def test_draws_without_replacement():
-    found, _ = _distribution(lambda: tuple(torch.multinomial(P, 2).tolist()))
+def test_draws_without_replacement(followed):
+    found, _ = followed["without replacement"]
     assert found[1, 0] == pytest.approx(0.2 * 0.5 / 0.8)
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_rows_that_share_their_noise_are_refused():
-    def race():
-        noise = torch.empty(2).exponential_()
-        return tuple((torch.ones(2, 2) / noise).argmax(-1).tolist())
-
-    assert "two decisions" in _distribution(race).reason
+def test_rows_that_share_their_noise_are_refused(followed):
+    assert "two decisions" in followed["shared noise"][0]
 
 
-def test_too_many_ways_are_refused():
-    found = _distribution(lambda: tuple((torch.rand(9) < 0.5).tolist()), most=100)
-    assert "more than 100 ways" in found.reason
+def test_too_many_ways_are_refused(followed):
+    assert "more than 100 ways" in followed["many"][0]
 
 
 # ------------------------------------------------------------------------- state, bias and inputs
