@@ -13,6 +13,7 @@ import numpy as np
 from specwb.lab.papers import FAMILIES, NAMES
 from specwb.lab.papers.figures import SHOWN, figure
 from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Judgement, bounds, counts
+from specwb.lab.papers.paper import EVEN as CLAIMED_EVEN
 from specwb.lab.papers.paper import Paper, read_paper
 from specwb.lab.papers.results import files, shipped, verdicts
 
@@ -33,11 +34,12 @@ RULE = (
     "are several) lies above half of the paper's effect, the square root of its ratio, or above 1 "
     "where the paper states no number; it is more than claimed above twice the effect, the square "
     "of that ratio; it differs below half of it; otherwise it is undecided, also with fewer than "
-    f"{PROMPTS} prompts and where heads are compared that were trained once. Two settings are even "
-    f"within a factor of {EVEN}. A theorem that excludes or implies a claim decides it. Speeds of "
-    "two settings of one method are compared on this machine; other speeds, of other hardware, are "
-    "shown and not judged. A tuned setting is, for every prompt, the best on all other prompts; "
-    "speeds leave prompt processing out."
+    f"{PROMPTS} prompts and where heads are compared that were trained once. A paper's ratio "
+    f"within {CLAIMED_EVEN:.0%} of 1 claims that two settings are even, which they are within a "
+    f"factor of {EVEN}. A theorem that excludes or implies a claim decides it. Speeds of two "
+    "settings of one method are compared on this machine; others, of other hardware, are shown and "
+    "not judged. A tuned setting is, for every prompt, the best on all other prompts; speeds leave "
+    "prompt processing out."
 )
 PICTURE = (
     f"The pictures' axis is logarithmic, from 1/{2**OCTAVES} to {2**OCTAVES}, with a line at 1: "

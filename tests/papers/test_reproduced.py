@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import tiny
@@ -13,6 +14,7 @@ from specwb.core.options import MethodError
 from specwb.lab.bench.store import StoreError
 from specwb.lab.papers import paper as papers
 from specwb.lab.papers import run
+from specwb.lab.papers.curves import curves
 from specwb.lab.papers.grid import record
 from specwb.lab.papers.paper import read_paper
 from specwb.lab.papers.run import Models, RunSettings, reproduce
@@ -81,6 +83,28 @@ def test_tokens_alone_are_those_of_a_timed_run_and_leave_its_times(models, tmp_p
         )  # other layouts and longer texts are there for their times
         assert len(entry["accepted"]) == (2 if name.endswith((" batch", " long")) else 3)
     assert more["counted"]["command"] == "specwb reproduce mcsd"
+
+
+def test_a_figure_by_task_has_the_papers_own_questions(models, tmp_path):
+    panel = {"title": "Code", "what": "tau", "domain": ["code", ""]}
+    curve = {"name": "here", "x": [1], "here": CELLS[1]}
+    paper = replace(
+        FEW,
+        by_task={"prompts": ["words"], "measure": CELLS[:2]},
+        figures={"tasks": {"panels": [panel], "curves": [curve]}},
+    )
+    (own,), _ = reproduce(paper, models, QUESTIONS, settings(tmp_path, timed=False))
+    assert set(own["cells"]) == set(CELLS[:2])
+    other = {"cells": {CELLS[1]: {"accepted": [[0]], "drafted": [[3]]}}, "domains": ["prose"]}
+    (drawn,) = curves(paper, "tasks", [other, own])
+    tau = [1 + fmean(own["cells"][CELLS[1]]["accepted"][i]) for i in (0, 2)]  # those of code
+    assert drawn.points[0].here.value == pytest.approx(fmean(tau))
+    (drawn,) = curves(paper, "tasks", [other])  # all prompts where there are none
+    assert drawn.points[0].here == (1.0, None, None)
+    panel["domain"] = ["words"]  # the set by its name
+    (drawn,) = curves(paper, "tasks", [other, own])
+    every = [1 + fmean(steps) for steps in own["cells"][CELLS[1]]["accepted"]]
+    assert drawn.points[0].here.value == pytest.approx(fmean(every))
 
 
 def test_results_of_other_arguments_are_refused(models, tmp_path):

@@ -10,7 +10,7 @@ from specwb.core.files import data_dir
 from specwb.engine.methods import read_spec
 from specwb.lab.papers import NAMES, OTHERS
 from specwb.lab.papers.grid import Cell
-from specwb.lab.papers.paper import PaperError, expand, read_paper
+from specwb.lab.papers.paper import EVEN, PaperError, expand, read_paper
 
 GOOD = """
 source = "A paper"
@@ -58,6 +58,9 @@ def test_claims_and_cells_are_written_out(tmp_path):
         ("{ar|pld}", "{ar|p l d}", "'T=0 p l d' is no cell"),
         ("a = \"T=1 sps:gamma={2|4}\"", "a = \"T=1 sps:gamma={2|4|4}\"", "3 alternatives"),
         ("source", "sauce", "sauce"),
+        ("speedup = 1.5", "speedup = 0.9", "'pld': speedup = 0.9; an even claim is within 2% of 1"),
+        ("tau = 2.0}", "tau = 2.0}, even = true", "an even claim is within 2% of 1"),
+        ("[cells]", "[by_task]\nprompts = []\nmeasure = ['x']\n[cells]", "'x' is no cell"),
         ("claims = [", "claims = [[", "no TOML"),
     ],
 )  # fmt: skip
@@ -134,6 +137,7 @@ def by_pair(table, column, first, second, *pairs, **where):
 TWO = "LOSSY: 2 roots with 4-4-1-1 below each over MCSD 4-2-2-1"
 SIXTEEN = "LOSSY: 16 roots with the decision model over MCSD 4-2-2-1-1"
 STOP = "LOSSY: stopping by the decision model over never"
+NEVER = "LOSSY: never stopping over stopping by the decision model"
 WIDER = "LOSSY: 16 roots over 4 with"
 BELOW = "directly below each of 2 roots, mean over 1 to 4 below those"
 PAIRS = ("Llama-2 + 68M", "Vicuna + 68M", "Llama-2 + TinyLlama", "Vicuna + TinyLlama")
@@ -153,7 +157,9 @@ def improved_mcsd():
         stops = {"decision": True}, {"decision": False}
         for n, pair in [(n, pair) for n in (4, 6, 8, 12, 16) for pair in BOTH]:
             number = by_pair("width", column, *stops, pair, width=n)
-            yield f"{STOP}, {n} roots, {pair}", what, number
+            turned = number < 1 - EVEN
+            text = f"{NEVER if turned else STOP}, {n} roots, {pair}"
+            yield text, what, 1 / number if turned else number
         for pair in BOTH:
             ends = [{"pair": pair, "width": n, "decision": False} for n in (16, 4)]
             yield (

@@ -2,7 +2,8 @@
 
 A figure is data, ``[figures.NAME]`` of a paper's file. Its ``panels`` say which figure is on the y
 axis (``what``, ours; ``y``, the column of the paper's table, divided by ``unit``), over the prompts
-of which ``domain``, and whether ours is divided by another cell's (``over``). Its ``curves`` are
+of which ``domain`` or set (the first of several that was measured, "" for all prompts), and
+whether ours is divided by another cell's (``over``). Its ``curves`` are
 drawn in every panel: from the rows of a ``table`` ``where`` columns have given values, or from a
 list ``x``. ``here`` is the cell that measures a point, or a dict to it from x, the row's method, or
 ``else``. In names and cells ``{column}`` stands for a row's value, ``{x}`` for the point's, and the
@@ -132,11 +133,14 @@ def _seen(
     documents: Sequence[Mapping[str, Any]],
 ) -> Seen | None:
     """What measures a point here; None where nothing does."""
-    document = next((d for d in documents if cell in d["cells"]), None)
+    measured = [d for d in documents if cell in d["cells"]]
+    choices = [(d, name) for name in panel.get("domain", [""]) for d in measured]
+    found = ((d, name) for d, name in choices if name in ("", *_domains(d), _prompts(d)))
+    document, wanted = next(found, (None, ""))
     if document is None:
         return None
-    cells, domains = document["cells"], document.get("domains", [])
-    what, wanted = panel["what"].format(**fields), panel.get("domain", "")
+    cells, domains = document["cells"], _domains(document)
+    what = panel["what"].format(**fields)
     if "over" in panel:
         other = figure(cells, panel["over"].format(**fields), what)
         pairs = list(zip(figure(cells, cell, what), other, strict=False))
@@ -146,9 +150,18 @@ def _seen(
         values = [fmean(figure(cells, run, what)) for (run,) in runs]
     else:
         values = figure(cells, cell, what)
-        if wanted:
+        if wanted in domains:
             values = [v for v, domain in zip(values, domains, strict=False) if domain == wanted]
     return interval(*mean_and_error(values), len(values)) if values else None
+
+
+def _domains(document: Mapping[str, Any]) -> Sequence[str]:
+    return document.get("domains", ())
+
+
+def _prompts(document: Mapping[str, Any]) -> str:
+    """The name of the set of prompts that results are of."""
+    return document["arguments"].get("prompts", "") if "arguments" in document else ""
 
 
 def interval(value: float, error: float | None, count: int) -> Seen:

@@ -15,11 +15,11 @@ SPEEDS = ("speedup", "pace", "ms", *PARTS)
 """Figures that depend on the machine."""
 SHOWN = {
     "speedup": "speed",
-    "pace": "steps a second",
-    "tau": "tokens a step",
-    "accepted": "accepted tokens a step",
+    "pace": "steps per second",
+    "tau": "tokens per step",
+    "accepted": "accepted tokens per step",
     "alpha": "accepted share of the tokens",
-    "drafted": "draft tokens a step",
+    "drafted": "draft tokens per step",
     "depth_fraction": "accepted share of the levels",
     "draft": "time of drafting",
 }
@@ -37,7 +37,7 @@ def figure(cells: Cells, key: str, what: str) -> list[float]:
     Args:
         cells: the records.
         key: the cell.
-        what: of all steps "tau" (tokens a step, the bonus token included), "accepted" (tau - 1),
+        what: of all steps "tau" (tokens per step, the bonus token included), "accepted" (tau - 1),
             "alpha" (accepted / tau), "at least w" (the share of steps with w accepted), "drafted"
             (draft tokens), "levels" (the depth of the draft; several roots are not drafted) or
             "depth_fraction" (accepted / levels); of all steps but the first, which processes the

@@ -22,6 +22,8 @@ from specwb.lab.papers.figures import FIGURE
 
 CELL = re.compile(r"T=(\d[\d.]*) ([\w:=,.+-]+)(?: \[([\w@-]+)\])?( batch)?( long)?")
 """A cell's temperature, method, head and conditions."""
+EVEN = 0.02
+"""A paper's ratio that is at most so far from 1 is a claim that two settings are even."""
 ALTERNATIVES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -124,6 +126,8 @@ class Paper:
         drafters: what the paper's drafters accept: drafter, cell, what, paper.
         published: kind of head -> settings of the paper's, as in its card here.
         measure: the cells that are decoded with the target's own heads.
+        by_task: ``prompts``, the names of the paper's own questions, and ``measure``, the cells
+            that are decoded on them, for its figures by task.
         trained: heads that are trained to be compared; None where there are none.
         claims: what is judged.
         tables: the paper's numbers: name -> what, rows.
@@ -145,6 +149,7 @@ class Paper:
     drafters: tuple[Mapping[str, Any], ...] = ()
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measure: tuple[str, ...] = ()
+    by_task: Mapping[str, Sequence[str]] = field(default_factory=dict)
     trained: Trained | None = None
     claims: tuple[Claim, ...] = ()
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -199,6 +204,9 @@ def _read(path: Path) -> Paper:
     claims = data.pop("claims", [])
     try:
         data["measure"] = _once(_cells(data.get("measure", ()), names))
+        if "by_task" in data:
+            questions, cells = data["by_task"]["prompts"], data["by_task"]["measure"]
+            data["by_task"] = {"prompts": questions, "measure": _once(_cells(cells, names))}
         if "trained" in data:
             data["trained"] = _trained(data["trained"], names)
         data["figures"] = _named(data.get("figures", {}), names)
@@ -263,7 +271,18 @@ def _claims(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Iter
                     one[key] = _sides(fields[key], names, i, len(texts))
             one |= {key: one[key][0] for key in ("a", "b")}
             for what, ratio in ratios.items():
-                yield Claim(**{**one, "what": what, "paper": ratio})
+                claim = Claim(**{**one, "what": what, "paper": ratio})
+                if ratio is not None and not _can_be_judged(claim):
+                    raise PaperError(
+                        f"claim {text!r}: {what} = {ratio}; an even claim is within {EVEN:.0%} of "
+                        "1, and one below 1 without 'least' is written the other way round"
+                    )
+                yield claim
+
+
+def _can_be_judged(claim: Claim) -> bool:
+    ratio = claim.paper or 1.0
+    return abs(ratio - 1) <= EVEN if claim.even else ratio >= 1 or claim.least is not None
 
 
 def _sides(value: Any, names: Mapping[str, str], index: int, count: int) -> tuple[Side, ...]:

@@ -17,11 +17,12 @@ SavedResults = dict[str, Any]
 
 
 def files(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[Path]:
-    """The files of a family's shipped results: of its own heads, then of trained ones, those of
-    ``paper.evidence`` at the end."""
+    """The files of a family's shipped results: of its own heads, on the usual prompts and on the
+    paper's, then of trained ones, those of ``paper.evidence`` at the end."""
     folder = folder or data_dir() / "results"
     end = "-cpu" if paper.is_paper else ""
     names = [f"{paper.name}-{family}{end}"]
+    names += [f"{paper.name}-{family}-{prompts}" for prompts in paper.by_task.get("prompts", ())]
     names += [f"{name}-ablation-{family}" for name in (paper.name, *paper.evidence)]
     return [path for name in names if (path := folder / f"{name}.json").exists()]
 
@@ -43,8 +44,9 @@ def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> li
 
 def trained_results(paper: Paper, sha256: str) -> list[SavedResults]:
     """Read the shipped results of heads that were trained on the target with this checksum."""
-    found = [shipped(paper, family)[1:] for family in FAMILIES if files(paper, family)]
-    return [d for of in found for d in of if d["arguments"].get("sha256") == sha256]
+    found = [d for family in FAMILIES if files(paper, family) for d in shipped(paper, family)]
+    of_heads = [d for d in found if isinstance(d.get("heads"), dict)]
+    return [d for d in of_heads if d["arguments"].get("sha256") == sha256]
 
 
 def verdicts(paper: Paper, documents: Sequence[SavedResults]) -> list[Judgement]:

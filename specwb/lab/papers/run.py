@@ -235,9 +235,11 @@ def measure(
     Returns:
         Whether it was interrupted. Without times only cells are measured.
     """
-    document, interrupted = store.document, False
+    document, interrupted, by_task = store.document, False, False
     if paper.rounds:
         cells = list(paper.measure)
+        if by_task := settings.prompts in paper.by_task.get("prompts", ()):
+            cells = list(paper.by_task["measure"])
         if runs and paper.trained:
             cells = list(paper.trained.measure)
             for run in range(1, runs):
@@ -265,7 +267,7 @@ def measure(
             room=paper.room,
             timed=settings.timed,
         )
-    if paper.name in PROBES and settings.timed and not interrupted:
+    if paper.name in PROBES and settings.timed and not by_task and not interrupted:
         probe: Probe = import_module(f"specwb.lab.papers.{paper.name}").probe
         try:
             for done, text in probe(models, questions, document, settings.seed):
