@@ -288,7 +288,13 @@ class Draft:
         there = tree.kids >= 0  # [1,n,K]
         kids = tree.kids.clamp_min(0).flatten(1).expand(rows, -1)
         ok = there & self.valid.gather(1, kids).view(rows, *there.shape[1:])
-        return (ok.any(2) & (there & ~ok).any(2)).any(1)
+        count, most = ok.sum(2), there.sum(2)
+        if self.scheme is Scheme.WITHOUT_REPLACEMENT and self.q is not None:
+            # there are no more candidates than tokens that can be drawn
+            assert self.q_row is not None
+            row = self.q_row[:, : most.shape[1]].clamp_min(0).expand(rows, -1)
+            most = torch.minimum(most, (self.q > 0).sum(2).gather(1, row))
+        return ((count > 0) & (count < most)).any(1)
 
     def clone(self) -> Draft:
         """A copy that outlives the step where graphs write the next one into the same memory; it is

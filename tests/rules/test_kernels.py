@@ -7,6 +7,7 @@ from itertools import product
 
 import driven
 import pytest
+import tiny
 import torch
 from driven import (
     DRIVEN,
@@ -24,12 +25,14 @@ from driven import (
 from instances import all_trees
 from torch import Tensor
 
+import specwb
 from specwb.core.flow import RuleMismatch, Scheme
 from specwb.core.tree import Tree
-from specwb.rules import RULES, PointMass, TopAndSample
+from specwb.rules import RULES, PointMass, TopAndSample, WeightedRace
 from specwb.rules.kseq import scale
-from specwb.rules.race import race_weights
+from specwb.rules.race import pair_weights, race_weights
 from specwb.rules.rule import NodeRule
+from specwb.theory import analysis
 from specwb.theory import decisions as D
 from specwb.theory import exact as E
 from specwb.theory.instances import models
@@ -185,6 +188,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("traversal", Scheme.TOP_AND_SAMPLE, fork),
         ("gbv", Scheme.IID, fork),
         ("gbv", Scheme.IID_PATHS, fork),
+        ("race", Scheme.WITHOUT_REPLACEMENT, Tree.branching(3)),
     ]:
         with pytest.raises(RuleMismatch, match=rule):
             RULES[rule]().check(scheme, tree.limits)
@@ -280,3 +284,57 @@ def test_the_distribution_of_what_is_selected(v: int, k: int, device: str) -> No
                 counted[:, x] += q[:, list(xs)].prod(1) * w[:, x] / total
     assert float((t - counted).abs().sum(1).max()) / 2 < 2e-10
     assert bool((torch.minimum(p, t).sum(1) >= torch.minimum(p, q).sum(1) - 1e-9).all())
+
+
+@every_device
+@pytest.mark.parametrize("v", [2, 3, 6, 24, 2000])
+def test_what_is_selected_of_two_distinct_candidates(v: int, device: str) -> None:
+    """As above, and near the optimum; 1 - q of a heavy token is a small number."""
+    torch.manual_seed(16)
+    rows = 6 if v > 1000 else 24
+    sharp = torch.tensor([1.0, 5.0, 15.0])[torch.arange(rows) % 3][:, None]
+    p, q = (
+        (torch.randn(rows, v) * sharp).double().softmax(1).to(device).contiguous() for _ in range(2)
+    )
+    p[0, : v // 2] = 0
+    q[1, : v // 2] = 0
+    p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
+    w, t = pair_weights(p, q)
+    assert float((t.sum(1) - 1).abs().max()) < 2e-10
+    other = 1 - torch.eye(v, dtype=q.dtype, device=device)
+    rest = (q @ other).clamp_min(1e-300)  # 1 - q, as sums
+    drawn = q[:, :, None] * q[:, None] * (1 / rest[:, :, None] + 1 / rest[:, None]) * other
+    counted = (drawn * w[:, :, None] / (w[:, :, None] + w[:, None])).sum(2)
+    single = (q > 0).sum(1) == 1
+    counted = torch.where(single[:, None], q, counted)
+    assert float((t - counted).abs().sum(1).max()) / 2 < 2e-10
+    share = torch.minimum(p, t).sum(1) / analysis.optimum(p, q, 2, "without").to(device)
+    assert float(share.max()) < 1 + 1e-9
+    assert float(share.min()) > 0.94
+    assert float(share.mean()) > 0.98
+
+
+@pytest.mark.parametrize("tree", [(-1, 0, 0), (-1, 0, 0, 1, 1, 2)])
+def test_the_race_of_two_distinct_candidates_is_lossless(tree: tuple[int, ...]) -> None:
+    for seed in range(2):
+        p, q = models(seed, 3, "dense")
+        output = D.distribution_of(WeightedRace, p, q, tree, Scheme.WITHOUT_REPLACEMENT)
+        depth = max(Tree.parents(list(tree)).depths[0])
+        assert E.tv(output, E.target_distribution(p, depth + 1)) < 1e-9
+
+
+def test_where_the_support_ends_the_number_of_candidates_is_no_surprise() -> None:
+    """Cold and filtered drafts often have one token that can be drawn, where the other is not
+    valid; a number of candidates that follows the draws is still refused (theorem 6.7)."""
+    target, draft = tiny.target(), tiny.draft()
+    method = specwb.method("mcsd:tree=2-2,rule=race", target, draft=draft)
+    settings = {"temperature": 0.6, "top_p": 0.5, "max_new_tokens": 20, "trace": True}
+    ended = 0
+    for step in specwb.rounds(target, tiny.PROMPTS, method, **settings):
+        ended += int((~step.draft.valid).sum())
+        assert not step.draft.uneven().any()
+    assert ended > 0
+    step.draft.valid = torch.ones_like(step.draft.valid)
+    step.draft.q = torch.full_like(step.draft.q, 1 / tiny.VOCABULARY)
+    step.draft.valid[:, 2] = False
+    assert step.draft.uneven().all()

@@ -193,6 +193,31 @@ def test_any_selection_is_lossless() -> None:
     assert wrong > 10
 
 
+@pytest.mark.parametrize("scheme", [E.iid, E.without_replacement])
+@pytest.mark.parametrize("k", [2, 3])
+def test_weights_come_near_the_optimum_of_any_candidates(scheme: E.SamplingScheme, k: int) -> None:
+    """Theorem 5.10: selections are listed with their probabilities, the iteration is in floats; it
+    leads to p where no set of tokens is short of candidates, and elsewhere its best comes near the
+    optimum, above recursive rejection."""
+    rng = random.Random(5)
+    cases = [(random_distribution(rng, 4, 0), random_distribution(rng, 4)) for _ in range(16)]
+    for p, q in [*cases, (E.norm([5, 5, 4, 4]), E.norm([1, 1, 1, 1]))]:
+        lists = [({*xs}, float(c)) for xs, c in scheme(q, k)]
+        best, w = 0.0, [1.0] * 4
+        optimum = float(E.optimum(scheme, p, q, k))
+        for _ in range(2000):
+            t = [0.0] * 4
+            for some, chance in lists:
+                total = sum(w[x] for x in some)
+                for x in some:
+                    t[x] += chance * w[x] / total
+            best = max(best, sum(map(min, map(float, p), t)))
+            w = [max(a * float(b) / c, 1e-200) if c else a for a, b, c in zip(w, p, t)]
+            w = [a / max(w) for a in w]
+        assert optimum * 0.97 < best <= optimum + 1e-12
+    assert best > 1 - 1e-9  # of the last, where no set is short
+
+
 def test_k_seq_is_never_below_rrs() -> None:
     """Theorem 5.5, part 5, with RRS's scalar as the scale."""
     rng = random.Random(6)
