@@ -38,6 +38,16 @@ drawn. Methods with a draft model take **draft**, those with a trained head or m
 folder, hub id or loaded one, by default the target's own. Nearly all of these take **copy**:
 with `copy=2` a row whose last two tokens (or more) occur earlier in its text drafts the ten tokens
 that followed there, and only elsewhere does its head or draft model draft.
+
+The same methods take **verify**: with `verify=auto` a step verifies, of the drafts of all rows
+together, the nodes that are worth their time on this machine, drafts as many levels as have paid,
+and decodes plainly where none do. How likely a node is accepted follows from the draft's
+confidences and from what earlier steps accepted; what a forward pass of so many tokens takes is
+measured when a method first decodes so many rows. It is lossless, but which nodes are verified
+depends on measured times and on the other rows, so a sampled text is not the same in every run
+(with `exact_text` it is). Not with `copy`, nor where a rule or the way of drawing needs drafts of a
+fixed shape. Its steps are never recorded as CUDA graphs (`graphs=True` is refused), so on CUDA it
+competes with eager steps.
 """
 
 
@@ -64,7 +74,7 @@ def section(entry: Entry) -> str:
     options = [
         f"`{name}{'=' * bool(default)}{default}` ({expected}): {what}."
         for name, default, expected, what in option_rows(entry)
-        if name not in ("rule", "draft", "head", "copy")
+        if name not in ("rule", "draft", "head", "copy", "verify")
     ]
     parts += [
         fill(f"- {line}", 100, subsequent_indent="  ", break_on_hyphens=False)

@@ -16,6 +16,7 @@ from torch import Tensor
 import specwb
 from specwb.core.noise import ACCEPT, BONUS, DRAFT, Noise
 from specwb.core.probability import Sampling
+from specwb.drafters.admission import Costs
 from specwb.rules import PointMass
 
 VOCABULARY, LENGTH, PROMPT = 6, 3, [1, 4, 2]
@@ -26,6 +27,8 @@ FILTERS = {
     "top_p": Sampling(1.3, top_p=0.8),
 }
 TREE = specwb.Tree.paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+# at which a node is worth its time where it survives more often than one in four or five times
+COSTS = Costs({1: ROWS, 1000 * ROWS: 300.0 * ROWS}, dict.fromkeys(range(1, 4), 0.0))
 METHODS: dict[str, tuple[str, dict]] = {
     "ar": ("ar", {}),
     "sps": ("sps", {"gamma": 2}),
@@ -67,6 +70,15 @@ METHODS: dict[str, tuple[str, dict]] = {
         "falcon_dynamic",
         {"nodes": 9, "passes": 2, "top": 3, "beams": 2, "head": "falcon"},
     ),
+    **{
+        f"{spec} in part": (f"{spec},verify=auto", {**own, "costs": COSTS})
+        for spec, own in {
+            "sps:rule=block": {"gamma": 3},
+            "mcsd:draw=without": {"tree": TREE},
+            "mcsd:draw=with": {"tree": TREE},
+            "eagle:draw=greedy": {"tree": TREE},
+        }.items()
+    },
     **{
         f"mcsd, paths with {rule}": (f"mcsd:rule={rule}", {"tree": (4, 1, 1), "draw": "with"})
         for rule in ("rrs", "kseq", "race", "naive")
@@ -182,7 +194,12 @@ def built(spec: str, options: dict) -> specwb.Method:
     own = {"draft": draft} if "draft" in wants else {}
     if "head" in wants:
         own = {"head": head(options.get("head", "eagle" if key == "eagle2" else key))}
-    return specwb.method(spec, target, **{**options, **own})
+    costs = options.get("costs")
+    options = {name: value for name, value in options.items() if name != "costs"}
+    method = specwb.method(spec, target, **{**options, **own})
+    if costs is not None:
+        method.drafter.costs = {ROWS: costs}
+    return method
 
 
 @filtered(METHODS)
@@ -281,6 +298,23 @@ def test_leaving_out_a_token_that_is_itself_unlikely_is_seen(monkeypatch):
         return draft
 
     monkeypatch.setattr(type(right.drafter), "propose", propose)
+    assert chi_square(sampled(right, "plain")[0], enumerated("plain")) < 1e-6
+
+
+def test_admitting_a_token_by_its_own_probability_is_seen(monkeypatch):
+    """A node's survival may depend on what is above it, not on its own token."""
+    spec, options = METHODS["mcsd:draw=without in part"]
+    right = built(spec, options)
+    real = type(right.drafter.behind).propose
+
+    def propose(self, state, noise):
+        draft = real(self, state, noise)
+        q_row = draft.q_row.gather(1, draft.tree.parent.clamp_min(0))  # a node's own row of q
+        row = torch.arange(ROWS)[:, None]
+        draft.confidence = draft.q[row, q_row.clamp_min(0), draft.tokens]
+        return draft
+
+    monkeypatch.setattr(type(right.drafter.behind), "propose", propose)
     assert chi_square(sampled(right, "plain")[0], enumerated("plain")) < 1e-6
 
 

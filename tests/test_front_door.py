@@ -78,7 +78,8 @@ def test_the_pages_of_the_methods_are_the_registrys():
         for key, entry in METHODS.items():
             assert f"`{key}`" in text or f"## {key}\n" in text
             options = set(re.findall(r"^- `(\w+)[`=]", text, re.MULTILINE))
-            assert path == README or set(entry.options) <= {"draft", "head", "copy", *options}
+            told = {"draft", "head", "copy", "verify", *options}
+            assert path == README or set(entry.options) <= told
 
 
 def test_every_rule_is_in_its_table_once():

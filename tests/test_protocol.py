@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import specwb
 from specwb.core.mask import tree_mask
+from specwb.drafters.admission import Costs
 from specwb.drafters.diffusion import DiffusionDrafter
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.falcon import FalconDrafter
@@ -101,6 +102,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": tiny.LOPSIDED, "draw": "with"},
         {"tree": tiny.LOPSIDED, "rule": "traversal"},
         {"tree": (3, 1, 1), "draw": "with", "rule": "gbv"},
+        {"tree": tiny.LOPSIDED, "verify": "auto"},
     ],
     "pld": [{"gamma": 4}],
     "suffix": [{"gamma": 4}],
@@ -110,7 +112,10 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": tiny.LOPSIDED},
         {"tree": (2, 2), "draw": "top", "head": Head("eagle3")},
     ],
-    "eagle2": [{"nodes": 9, "depth": 3, "top": 3}],
+    "eagle2": [
+        {"nodes": 9, "depth": 3, "top": 3},
+        {"nodes": 9, "depth": 3, "top": 3, "verify": "auto"},
+    ],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}, {"nodes": 8, "depth": 4, "top": 2, "copy": 1}],
     "falcon": [
         {"tree": tiny.LOPSIDED, "draw": "greedy"},
@@ -135,6 +140,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05},
         {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
         {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")},
+        {"tree": (2, 1, 1), "eta": 0.15, "verify": "auto"},
     ],
     "mcsd_ti": [
         {"tree": (2, 1, 3), "threshold": 0.79},
@@ -201,7 +207,11 @@ hot_and_cold = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 def made(key: str, options: dict, pair: Pair, draft: specwb.Target | None = None) -> specwb.Method:
     own = {"draft": draft or pair.draft} if "draft" in specwb.METHODS[key].options else {}
-    return specwb.method(key, pair.target, **own, **given(key, options, pair))
+    method = specwb.method(key, pair.target, **own, **given(key, options, pair))
+    if "verify" in options:  # at no cost it verifies all, and nothing depends on measured times
+        nothing = Costs({1: 1.0}, dict.fromkeys(range(1, 9), 0.0))
+        method.drafter.costs = dict.fromkeys(range(1, 200), nothing)
+    return method
 
 
 def given(key: str, options: dict, pair: Pair) -> dict:
@@ -491,18 +501,19 @@ def assert_recomputed(kept: list[Kept], fresh: Callable[[torch.Tensor], torch.Te
 )
 def test_caches_equal_recomputation_after_every_round(key, options, pair, temperature, monkeypatch):
     method = made(key, options, pair)
-    lengths, checked, opened = set(), 0, method.drafter
+    drafts = getattr(method.drafter, "behind", method.drafter)  # of one in front of another
+    lengths, checked, opened = set(), 0, drafts
     targets: list[Kept] = []
     own: list[Kept] = []
-    more = int(isinstance(method.drafter, EagleDrafter))  # tokens that a pair is of, beyond its own
+    more = int(isinstance(drafts, EagleDrafter))  # tokens that a pair is of, beyond its own
 
     def check(state, drafter, step):
         nonlocal checked, opened
-        opened = drafter  # the decoding's own
+        opened = getattr(drafter, "behind", drafter)  # the decoding's own
         lengths.update(step.verdict.accepted.tolist())
         assert state.horizon == int(state.length.max())
         keep_target_cache(state, targets)
-        for cache in [value for value in vars(drafter).values() if isinstance(value, KVCache)]:
+        for cache in [value for value in vars(opened).values() if isinstance(value, KVCache)]:
             assert cache is not state.cache
             for row, good in enumerate(drafter.exact_until(step.length, state.length).tolist()):
                 if good <= 0:
@@ -510,19 +521,18 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
                 checked += 1
                 text = state.tokens[row, : good + more].clone()
                 stored = cache.data[:, row, :good].clone()
-                if isinstance(
-                    drafter, FalconDrafter
-                ):  # how far a pair saw changes from round to round
-                    right = tiny.recomputed_pairs(drafter, pair.target, text, drafter.ends[row])
+                if isinstance(opened, FalconDrafter):
+                    # how far a pair saw changes from round to round
+                    right = tiny.recomputed_pairs(opened, pair.target, text, opened.ends[row])
                     torch.testing.assert_close(stored, right, atol=1e-4, rtol=1e-4)
                 else:
                     own.append((text, stored))
 
     def fresh(text):
-        if isinstance(method.drafter, KangarooDrafter):
-            return tiny.recomputed_adapter(method.drafter, pair.target, text)
-        if isinstance(method.drafter, EagleDrafter):
-            return tiny.recomputed_pairs(method.drafter, pair.target, text)
+        if isinstance(drafts, KangarooDrafter):
+            return tiny.recomputed_adapter(drafts, pair.target, text)
+        if isinstance(drafts, EagleDrafter):
+            return tiny.recomputed_pairs(drafts, pair.target, text)
         return tiny.recomputed(opened.backbone, text)
 
     with watched(monkeypatch, after=check):
@@ -540,10 +550,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         assert len(lengths - {-1}) >= min(2, method.drafter.limits.depth + 1), (
             "one acceptance length alone proves little"
         )
-    has_cache = (
-        isinstance(method.drafter, EagleDrafter)
-        or getattr(method.drafter, "stack", None) is not None
-    )
+    has_cache = isinstance(drafts, EagleDrafter) or getattr(drafts, "stack", None) is not None
     if ("draft" in specwb.METHODS[key].options or has_cache) and options.get("calibrate", True):
         assert checked > 10, "no drafter cache was compared"
 
@@ -578,7 +585,7 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
     forward over text and path."""
     pair = EVERYTHING
     method = made(key, options, pair)
-    assert isinstance(method.drafter, LevelDrafter)
+    assert isinstance(getattr(method.drafter, "behind", method.drafter), LevelDrafter)
     loop = specwb.rounds(
         pair.target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1, trace=True
     )
@@ -590,19 +597,8 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
                 path = tiny.path_to(parents, draft.tokens[row].tolist(), node)
                 logits = tiny.forward(pair.draft.model, text + path)[-1]
                 kids = [i for i, parent in enumerate(parents) if parent == node]
-                if draft.race is not None:  # no q is kept: its race is run again
-                    distribution, d = logits.softmax(-1).double(), len(path)
-                    runners = (
-                        draft.race[row, d, :]
-                        if d == 0
-                        else draft.race[row, d, [(kids[0] - 1) % method.drafter.limits.children]]
-                    )
-                    assert (
-                        draft.tokens[row, kids].tolist()
-                        == (runners / distribution).argmin(-1).tolist()
-                    )
-                elif temperature:
-                    q = draft.q[row, draft.q_row[0, node]]
+                if temperature:
+                    q = draft.q_of(torch.full((3,), node))[row]
                     torch.testing.assert_close(q, logits.softmax(-1), atol=1e-5, rtol=1e-4)
                 else:
                     assert (

@@ -12,6 +12,7 @@ import typer
 from specwb.cli import options as opt
 from specwb.cli.shared import command_line, loaded, table, tell, whole, wide
 from specwb.core.files import TUNED
+from specwb.core.options import parse_value
 from specwb.core.progress import progress
 
 MOST = 512
@@ -55,6 +56,13 @@ def tune(
         ),
     ] = 150.0,
     seed: opt.SEED = 0,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of prompts decoded together, such as 1,4,16: compare plain decoding, the "
+            "fastest fixed setting and verify=auto at each, instead of choosing trees."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -74,6 +82,28 @@ def tune(
 
     questions = load_prompts(prompts)
     model = loaded(target, device, dtype, loading, stored=True)
+    if batch is not None:
+        with progress("tuning", lasting=True) as moved:
+            found = tuning.by_batch(
+                model,
+                questions,
+                [parse_value(part) for part in batch.split(",")],
+                draft=draft,
+                temperature=temperature,
+                max_new_tokens=max_new_tokens,
+                seconds=seconds or None,
+                seed=seed,
+                progress=moved,
+            )
+        screen, ways = wide(), ("plain", "fixed", "auto")
+        lines = [
+            {"batch": str(one["batch"])}
+            | {f"{way} tokens/s": f"{one[way][1]:.1f}" if one[way] else "-" for way in ways}
+            | {way: one[way][0] if one[way] else "-" for way in ways[1:]}
+            for one in found
+        ]
+        screen.print(table(lines, ("batch", "fixed", "auto"), screen))
+        return
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.name).strip("-.")
     path = out or Path(f"build/tune/{name}-{model.device.type}-T{temperature:g}.json")
     with progress("tuning", lasting=True) as moved:

@@ -178,6 +178,10 @@ class State:
         mask = self._masks[tree, dtype] = tree_mask(tree, self.length, self.horizon, dtype)
         return mask
 
+    def forget_masks(self) -> None:
+        """Lets :meth:`tree_mask` make the next mask anew."""
+        self._masks.clear()
+
     def stage(self, name: Hashable, body: Callable[[], T]) -> T:
         """The result of ``body()``, a part of a step. Where steps are recorded in stages it is
         recorded under ``name`` and replayed in later steps without its Python.
@@ -255,6 +259,11 @@ class Draft:
         hidden: ``[B,n,H]``, states that entered layer ``start_layer`` at every node, where the
             drafter has run the target's layers before it already and their keys and values lie in
             the target's cache: the target goes on from there.
+        confidence: ``[B,n]``, where the drafter is ``confident``: its probability, at temperature
+            1, of the token of a node's rank among its siblings. Of a drawn token it is not that
+            token's own: it is known before the draw.
+        computed: the nodes that the target computes, as indices into ``[B n]``; None for all. The
+            others are not valid.
     """
 
     tree: Tree
@@ -265,6 +274,8 @@ class Draft:
     q_row: Tensor | None = None
     hidden: Tensor | None = None
     start_layer: int = 0
+    confidence: Tensor | None = None
+    computed: Tensor | None = None
 
     def q_of(self, node: Tensor) -> Tensor | None:
         """``[B]`` node indices -> ``[B,V]``: what their children were drawn from."""

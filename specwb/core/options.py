@@ -147,6 +147,14 @@ Copy = Annotated[
         high=10,
     ),
 ]
+Verify = Annotated[
+    str | None,
+    Option(
+        "auto: verify the nodes that are worth their time on this machine, and decode plainly "
+        "where none are; default: the whole draft",
+        choices=("auto",),
+    ),
+]
 NodeCount = Annotated[int, Option("nodes of the tree, root included", low=2, high=MOST)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class Drafter:
         features: the target's layers whose hidden states it reads from ``state.features``.
         files: other files that its drafts depend on, besides models and trained heads, such as
             n-grams; stored measurements are identified by their content too.
+        confident: whether its drafts carry their ``confidence``; whoever needs it sets this.
         exactness: whether it keeps the target's distribution.
         rule: key of its default verification rule; None for the default of its sampling scheme.
     """
@@ -79,6 +81,7 @@ class Drafter:
     independent = True
     features: tuple[int, ...] = ()
     files: tuple[Path, ...] = ()
+    confident = False
     exactness = Exactness.LOSSLESS
     rule: str | None = None
 
@@ -174,6 +177,50 @@ class Drafter:
         if valid is None:
             valid = root.expand(-1, tree.n - 1)
         return Draft(tree, tokens, torch.cat([root, valid], 1), Scheme.POINT)
+
+
+class InFront(Drafter):
+    """A drafter in front of another one, ``behind``, which need not run in every step: what it has
+    missed it processes with its next draft, with a longer catch-up window."""
+
+    missed = 0  # tokens that the drafter behind may not have processed
+
+    def __init__(self, behind: Drafter) -> None:
+        self.behind, self.limits = behind, behind.limits
+        self.own_window, self.stride = behind.window, getattr(behind, "k", 1)  # of blocks of k
+        self.window, self.slots, self.host_reads = behind.window, behind.slots, behind.host_reads
+        self.captured, self.staged = behind.captured, behind.staged
+        self.independent, self.features = behind.independent, behind.features
+        self.files, self.exactness, self.rule = behind.files, behind.exactness, behind.rule
+
+    @property
+    def draft(self) -> Target:
+        """The draft model of the drafter behind, where it has one."""
+        return self.behind.draft  # type: ignore[attr-defined]
+
+    def longer(self, tokens: int) -> int:
+        """The catch-up window of the drafter behind, so many tokens longer."""
+        return self.own_window + -(-tokens // self.stride) * self.stride
+
+    def scheme(self, sampling: Sampling) -> Scheme:
+        return self.behind.scheme(sampling)
+
+    def uniforms(self, sampling: Sampling) -> int:
+        return self.behind.uniforms(sampling)
+
+    def open(self, state: State, target: Target) -> None:
+        self.behind = copy.copy(self.behind)
+        self.behind.open(state, target)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.behind.tensors()
+
+    def adopt(self, fresh: Drafter) -> None:
+        assert isinstance(fresh, InFront)
+        self.behind.adopt(fresh.behind)
+
+    def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
+        return self.behind.exact_until(before, length) - self.missed
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from specwb.core.errors import ArgumentError
 from specwb.core.flow import Draft, State
@@ -166,8 +167,12 @@ class TreeNodes:
         depths = [torch.full_like(level.parent, level.depth) for level in self.levels]
         table = renumbered(chosen, parents, torch.cat(depths, 1))
         tree = GrownTree(*table, self.levels[-1].depth, top)
-        valid = scores.gather(1, chosen) > -torch.inf
-        return drafter.candidates(state, tokens.gather(1, chosen), valid, tree)
+        score = scores.gather(1, chosen)
+        draft = drafter.candidates(state, tokens.gather(1, chosen), score > -torch.inf, tree)
+        if drafter.confident:
+            path = F.pad(score.clamp_min(torch.finfo(score.dtype).min), (1, 0))
+            draft.confidence = (path - path.gather(1, tree.parent.clamp_min(0))).exp()
+        return draft
 
 
 def reranked(drafter: Drafter, state: State, nodes: TreeNodes, top: int) -> Draft:

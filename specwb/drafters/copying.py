@@ -3,8 +3,6 @@ drafted, and only elsewhere does the head draft."""
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,7 +12,7 @@ from specwb.core.noise import Noise
 from specwb.core.options import MethodError
 from specwb.core.probability import Sampling
 from specwb.core.tree import GrownTree, Limits
-from specwb.drafters.base import Drafter, chain
+from specwb.drafters.base import Drafter, InFront, chain
 from specwb.drafters.level import Levels
 from specwb.drafters.pld import lookup
 from specwb.models.target import Target
@@ -26,7 +24,7 @@ SCHEMES = (Scheme.POINT, Scheme.IID, Scheme.WITHOUT_REPLACEMENT)
 is a single draw from a distribution q that is 1 there."""
 
 
-class Copying(Drafter):
+class Copying(InFront):
     """In a row whose last ``match`` or more tokens occur earlier in the text, drafts the 10 tokens
     that followed the longest such match, the first of several; elsewhere the drafter behind it
     drafts.
@@ -48,50 +46,22 @@ class Copying(Drafter):
     ngram = MOST  # tokens that are looked up
 
     def __init__(self, behind: Drafter, match: int) -> None:
-        self.behind, self.least = behind, match
+        super().__init__(behind)
+        self.least = match
         scheme = behind.scheme(Sampling(1.0))
         if scheme not in SCHEMES:
             raise MethodError(f"copy= is not for drafts that are {scheme.value}")
-        limits, stride = behind.limits, getattr(behind, "k", 1)  # of blocks of k
+        limits = behind.limits
         self.limits = Limits(
             max(limits.nodes, MOST + 1), max(limits.depth, MOST), max(limits.children, 1)
         )
-        self.own_window, self.stride = behind.window, stride
-        self.window = self.longer(MOST)
-        self.slots, self.host_reads = behind.slots, behind.host_reads + 1
-        self.captured, self.staged = behind.captured, behind.staged
-        self.independent, self.features = behind.independent, behind.features
-        self.files, self.exactness, self.rule = behind.files, behind.exactness, behind.rule
-        self.missed = 0  # tokens that the drafter behind may not have processed
-
-    @property
-    def draft(self) -> Target:
-        """The draft model of the drafter behind, where it has one."""
-        return self.behind.draft  # type: ignore[attr-defined]
-
-    def longer(self, tokens: int) -> int:
-        """The catch-up window of the drafter behind, so many tokens longer."""
-        return self.own_window + -(-tokens // self.stride) * self.stride
-
-    def scheme(self, sampling: Sampling) -> Scheme:
-        return self.behind.scheme(sampling)
-
-    def uniforms(self, sampling: Sampling) -> int:
-        return self.behind.uniforms(sampling)
+        self.window, self.host_reads = self.longer(MOST), behind.host_reads + 1
 
     def open(self, state: State, target: Target) -> None:
-        self.behind = copy.copy(self.behind)
-        self.behind.open(state, target)
+        super().open(state, target)
         self.vocabulary, self.alone = target.vocabulary, state.rows == 1 and not state.static
         if self.alone and isinstance(self.behind, Levels):
             self.behind.fed = state.horizon - 1  # its first step may come later
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self.behind.tensors()
-
-    def adopt(self, fresh: Drafter) -> None:
-        assert isinstance(fresh, Copying)
-        self.behind.adopt(fresh.behind)
 
     def propose(self, state: State, noise: Noise) -> Draft:
         at, valid = state.stage("lookup", lambda: self._found(state))
@@ -175,6 +145,3 @@ class Copying(Drafter):
             return
         self.missed = MOST if self.copied else 0
         self.behind.observe(state, draft, verdict, scores)
-
-    def exact_until(self, before: Tensor, length: Tensor) -> Tensor:
-        return self.behind.exact_until(before, length) - self.missed

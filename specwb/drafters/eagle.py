@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specwb.core.flow import State
 from specwb.core.mask import tree_mask
-from specwb.core.options import Copy, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, NodeCount, Option, TrainedHead, Verify
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
@@ -140,6 +140,7 @@ class Options:
         ),
     ] = "without"
     copy: Copy = None
+    verify: Verify = None
 
 
 def eagle(target: Target, options: Options) -> Drafter:

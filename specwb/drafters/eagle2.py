@@ -7,7 +7,7 @@ from typing import Annotated
 
 from specwb.core.flow import Draft, State
 from specwb.core.noise import Noise
-from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked, taken
 from specwb.drafters.eagle import EagleDrafter
@@ -60,6 +60,7 @@ class Options:
     depth: Annotated[int, Option("levels of the tree", low=1)] = 4
     top: Annotated[int, Option("nodes expanded per level, and children of each", low=1)] = 4
     copy: Copy = None
+    verify: Verify = None
 
 
 def eagle2(target: Target, options: Options) -> Drafter:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specwb.core.flow import Draft, Scores, State, Verdict
 from specwb.core.noise import Noise
-from specwb.core.options import Copy, MethodError, Option, ranges
+from specwb.core.options import Copy, MethodError, Option, Verify, ranges
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked
@@ -170,6 +170,7 @@ class Options:
         ),
     ] = "fused"
     copy: Copy = None
+    verify: Verify = None
 
 
 def easyspec(target: Target, options: Options) -> Drafter:

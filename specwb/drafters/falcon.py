@@ -13,13 +13,13 @@ from specwb.core.blocks import PUBLISHED, BlockTree, Pass
 from specwb.core.flow import Draft, Scheme, State
 from specwb.core.mask import block_ends, sight_mask, table_mask
 from specwb.core.noise import DRAFT, Noise
-from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.core.probability import Sampling
 from specwb.core.tree import Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset, by_name
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import measured_tree, trained_head
-from specwb.drafters.level import Levels, drawable
+from specwb.drafters.level import Levels, drawable, likely
 from specwb.models.backbone import Stack
 from specwb.models.falcon import ALIGNS, FalconHead, load_falcon
 from specwb.models.place import Place
@@ -216,6 +216,7 @@ class FalconDrafter(EagleDrafter):
         u = noise.u(DRAFT) if self.uniforms(state.sampling) else None
         mask = table_mask(self.table, length, horizon)
         q: list[Tensor] = []
+        confidence = [torch.ones_like(tokens[0])]
         hidden, used = self.begin(state)[:, None], 0
         for b, one in enumerate(self.blocks.passes):
             if b:
@@ -232,9 +233,14 @@ class FalconDrafter(EagleDrafter):
             for take in self.take[b * self.k : b * self.k + one.levels]:
                 tokens.append(flat.index_select(1, take))
                 valid.append(ok.index_select(1, take))
+                if self.confident:
+                    every = likely(logits, one.width).flatten(1)
+                    confidence.append(every.index_select(1, take))
         drawn_from = torch.cat(q, 1) if q else None
         all_tokens, all_valid = torch.cat(tokens, 1), torch.cat(valid, 1)
-        return Draft(self.tree, all_tokens, all_valid, scheme, drawn_from, self.q_row)
+        draft = Draft(self.tree, all_tokens, all_valid, scheme, drawn_from, self.q_row)
+        draft.confidence = torch.cat(confidence, 1) if self.confident else None
+        return draft
 
     def below(
         self,
@@ -296,6 +302,7 @@ class Options:
     ] = "without"
     align: Alignment = None
     copy: Copy = None
+    verify: Verify = None
 
 
 def falcon(target: Target, options: Options) -> Drafter:

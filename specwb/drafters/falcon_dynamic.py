@@ -10,7 +10,7 @@ import torch
 
 from specwb.core.flow import Draft, State
 from specwb.core.noise import Noise
-from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.core.tree import MOST
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.beam import (
@@ -101,6 +101,7 @@ class Options:
     ] = 4
     align: Alignment = None
     copy: Copy = None
+    verify: Verify = None
 
 
 def falcon_dynamic(target: Target, options: Options) -> Drafter:

@@ -12,7 +12,7 @@ from torch import Tensor
 from specwb.core.flow import Draft, Scores, State, Verdict
 from specwb.core.mask import causal_mask
 from specwb.core.noise import Noise
-from specwb.core.options import Copy, MethodError, Option
+from specwb.core.options import Copy, MethodError, Option, Verify
 from specwb.core.tree import MOST, Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, best_nodes, grown_limits, taken
@@ -244,6 +244,7 @@ class Options:
         int, Option("nodes with tree=true, at most, the root included", low=2, high=MOST)
     ] = 16
     copy: Copy = None
+    verify: Verify = None
 
 
 def kangaroo(target: Target, options: Options) -> Drafter:

@@ -33,7 +33,8 @@ class Drafted:
     one and returns another.
 
     ``tokens`` and ``valid`` are of every level, the root's first, ``[B,nodes of the level]``; ``q``
-    of every sampled level; ``kept`` is what a subclass collects from level to level. ``hidden
+    of every sampled level, ``confidence`` of every level below the root where the drafter is
+    confident; ``kept`` is what a subclass collects from level to level. ``hidden
     [B,m,H]`` are the states of the level whose children were drafted last, ``mask [B,n,extent]``
     that of all nodes, ``u`` the step's uniforms for drafting. ``going [B]`` are the rows that still
     draft (None: all); ``more``, a scalar, whether any unfinished row keeps drafting (None if it is
@@ -49,6 +50,13 @@ class Drafted:
     u: Tensor | None
     going: Tensor | None = None
     more: Tensor | None = None
+    confidence: tuple[Tensor, ...] = ()
+
+
+def likely(logits: Tensor, k: int) -> Tensor:
+    """``[B,m,V] -> [B,m,k]``: the k largest probabilities at temperature 1, the largest first."""
+    logits = logits.float()
+    return (logits.topk(k, -1).values - logits.logsumexp(-1, keepdim=True)).exp()
 
 
 class Levels(Drafter):
@@ -76,6 +84,7 @@ class Levels(Drafter):
     captured = True
     vocabulary: int
     words: Tensor | None = None  # the tokens that it drafts, ascending, where these are not all
+    most: int | None = None  # levels that the next step drafts, where not the whole tree
     unasked = 0  # levels that are followed by another whatever they are
     fed: int | None = None  # the length that :meth:`unseen` was last asked about
     kept: list[Tensor]  # see Drafted; an attribute while a level is fed
@@ -221,8 +230,8 @@ class Levels(Drafter):
                 self.tree, root, valid, self.scheme(state.sampling), None, self.q_row[:, :1]
             )
         drafted = state.stage(("level", 0), lambda: self._first(state, noise))
-        d = 0
-        while d + 1 < self.tree.D:
+        d, deepest = 0, self.tree.D if self.most is None else min(self.most, self.tree.D)
+        while d + 1 < deepest:
             if drafted.more is not None and not self.largest(state, drafted.more, 1):
                 break
             d += 1
@@ -235,7 +244,10 @@ class Levels(Drafter):
         q = torch.cat(drafted.q, 1) if drafted.q else None
         tokens, valid = torch.cat(drafted.tokens, 1), torch.cat(drafted.valid, 1)
         scheme, q_row = self.scheme(state.sampling), self.q_row[:, : tree.n]
-        return Draft(tree, tokens, valid, scheme, q, q_row)
+        draft = Draft(tree, tokens, valid, scheme, q, q_row)
+        if self.confident:
+            draft.confidence = torch.cat([torch.ones_like(tokens[:, :1]), *drafted.confidence], 1)
+        return draft
 
     def _first(self, state: State, noise: Noise) -> Drafted:
         """What a step begins with, and the first level."""
@@ -271,6 +283,10 @@ class Levels(Drafter):
         tokens = children.flatten(1).index_select(1, self.take[d])
         ok = ok.flatten(1).index_select(1, self.take[d])
         valid = ok if going is None else ok & going[:, None]
+        confidence = drafted.confidence
+        if self.confident:
+            every = likely(logits, self.tree.widths[d]).flatten(1)
+            confidence = (*confidence, every.index_select(1, self.take[d]))
         more = None
         if d + 1 < self.tree.D and self.length is not None and d >= self.unasked:
             sure = self._sureness(d, logits, hidden, tokens, state.sampling)
@@ -287,6 +303,7 @@ class Levels(Drafter):
             kept=kept,
             going=going,
             more=more,
+            confidence=confidence,
         )
 
     def _sureness(

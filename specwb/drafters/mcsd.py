@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.core.options import Copy, DraftModel, Option
+from specwb.core.options import Copy, DraftModel, Option, Verify
 from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.level import DRAWS, LevelDrafter, drawable
@@ -27,6 +27,7 @@ class Options:
         ),
     ] = "without"
     copy: Copy = None
+    verify: Verify = None
 
 
 def mcsd(target: Target, options: Options) -> Drafter:

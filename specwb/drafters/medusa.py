@@ -7,14 +7,15 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from specwb.core.flow import Draft, State
 from specwb.core.noise import Noise
-from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead
+from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.heads import measured_tree, trained_head
-from specwb.drafters.level import drawable
+from specwb.drafters.level import drawable, likely
 from specwb.models.medusa import MedusaHeads, load_medusa
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -83,7 +84,11 @@ class MedusaDrafter(Drafter):
         best = logits.topk(self.most, -1).indices.flatten(1)
         best = best if self.words is None else self.words[best]
         valid = (state.length > 1)[:, None].expand(-1, self.tree.n - 1)
-        return self.candidates(state, best.index_select(1, self.pick), valid)
+        draft = self.candidates(state, best.index_select(1, self.pick), valid)
+        if self.confident:
+            every = likely(logits, self.most).flatten(1).index_select(1, self.pick)
+            draft.confidence = F.pad(every, (1, 0), value=1.0)
+        return draft
 
     def _logits(self, x: Tensor) -> Tensor:
         """``[B,H] -> [B,D,V]``, or of the heads' words."""
@@ -108,6 +113,7 @@ class Options:
     ] = None
     nodes: NodeCount = 10
     copy: Copy = None
+    verify: Verify = None
 
 
 def medusa(target: Target, options: Options) -> Drafter:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.core.options import Copy, DraftModel, Option
+from specwb.core.options import Copy, DraftModel, Option, Verify
 from specwb.core.tree import Tree
 from specwb.drafters.base import Drafter, Entry, Preset
 from specwb.drafters.length import Heuristic, Length
@@ -56,6 +56,7 @@ class Options:
         ),
     ] = 0.0
     copy: Copy = None
+    verify: Verify = None
 
 
 def sps(target: Target, options: Options) -> Drafter:

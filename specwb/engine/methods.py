@@ -30,6 +30,7 @@ from specwb.drafters import (
     sps,
     suffix,
 )
+from specwb.drafters.admission import Admission
 from specwb.drafters.base import Drafter, Entry
 from specwb.drafters.copying import Copying
 from specwb.engine.graphs import Arena
@@ -217,9 +218,13 @@ def method(
     check_target(target)
     drafter = entry.drafter(target, options)
     # a keyword of somebody's own drafter that has the same name is not this option
-    least = options.get("copy") if entry.settings else None
+    least, verify = (options.get(name) if entry.settings else None for name in ("copy", "verify"))
+    if least and verify:
+        raise MethodError(f"{entry.key}: copied tokens have no confidences; copy= or verify=")
     if least:
         drafter = Copying(drafter, least)
+    elif verify:
+        drafter = Admission(drafter)
     if not isinstance(getattr(drafter, "limits", None), Limits):
         what = "set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))"
         raise MethodError(
@@ -231,9 +236,10 @@ def method(
     key = _spelled(entry, spec, options, chosen)
     built = Method(key, drafter, chosen, exactness, options=options)
     usual = built.rule_for(Sampling(1.0))
-    if least and (usual.fixed_number or usual.fixed_shape):
+    if (least or verify) and (usual.fixed_number or usual.fixed_shape):
+        without = "copy=" if least else "verify="
         raise RuleMismatch(
-            f"{key}: rule {usual.name!r} needs drafts of a fixed shape, without copy="
+            f"{key}: rule {usual.name!r} needs drafts of a fixed shape, without {without}"
         )
     return built
 

@@ -501,15 +501,18 @@ def _is_read(weight: Tensor) -> bool:
 
 
 def seen_by(place: Place, rows: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each of ``rows * m`` tokens sees: the slots below ``prefix``, then those of ``tail``
-    from ``starts[t]`` to ``starts[t + 1]``, in ascending order."""
+    """What each of ``rows * m`` tokens sees, if it is computed: the slots below ``prefix``, then
+    those of ``tail`` from ``starts[t]`` to ``starts[t + 1]``, in ascending order."""
     count = rows * m
     none = np.zeros(count + 1, np.int64)
     if place.causal:
         return np.tile(np.arange(1, m + 1), rows), none, _ALL_SEEN
     if place.mask is None:
         return np.full(count, place.extent), none, _ALL_SEEN
-    is_seen = (place.mask == 0).expand(rows, m, -1).reshape(count, -1).numpy()
+    seen = (place.mask == 0).expand(rows, m, -1).reshape(count, -1)
+    if place.computed is not None:
+        seen, none = seen[place.computed], none[: len(place.computed) + 1]
+    is_seen = seen.numpy()
     hidden = ~is_seen
     prefix = np.where(hidden.any(1), hidden.argmax(1), is_seen.shape[1])
     behind = is_seen & (np.arange(is_seen.shape[1]) >= prefix[:, None])
@@ -565,10 +568,15 @@ class Layers:
             ``[B,m,H]`` and the wanted states ``[B,m,len(wanted),H]``, float32.
         """
         stack, (rows, m, width) = self.stack, x.shape
-        n = rows * m
-        states = x.float().reshape(n, width).clone()
+        computed = slice(None) if place.computed is None else place.computed
+
+        def flat(each: Tensor) -> Tensor:
+            return each.expand(rows, m, *each.shape[2:]).flatten(0, 1)[computed].contiguous()
+
+        states = flat(x.float()).clone()
+        n = len(states)
         features = torch.empty(n, len(wanted) * width)
-        positions = place.positions.expand(rows, m).reshape(-1)
+        positions = flat(place.positions)
         if attended is None and stack.layers[first].norm1 is None:
             attended = x
         half = stack.head_dim // 2
@@ -576,9 +584,7 @@ class Layers:
             table[positions, 0, half:].float().numpy()
             for table in stack._table(None, cache.capacity)
         )
-        reads = (
-            _NO_ROWS if attended is None else attended.float().reshape(n, -1).contiguous().numpy()
-        )
+        reads = _NO_ROWS if attended is None else flat(attended.float()).numpy()
         data = cache.data if cache.data.dtype == torch.float32 else cache.data.view(torch.uint16)
         threads = (
             torch.get_num_threads() if n * stack.layers[0].o.weight.numel() > LEAST // 8 else 1
@@ -598,8 +604,8 @@ class Layers:
             reads,
             cos,
             sin,
-            np.repeat(np.arange(rows), m),
-            place.slots.expand(rows, m).reshape(-1).contiguous().numpy(),
+            flat(torch.arange(rows)[:, None]).numpy(),
+            flat(place.slots).numpy(),
             *seen_by(place, rows, m),
             data.numpy(),
             np.array([first, last]),
@@ -609,4 +615,8 @@ class Layers:
             np.empty((n, stack.heads, stack.head_dim), np.float32),
             np.empty((n, self.inner), np.float32),
         )
-        return states.view(rows, m, width), features.view(rows, m, len(wanted), width)
+        if place.computed is not None:
+            every = torch.zeros(rows * m, (1 + len(wanted)) * width)
+            every[place.computed] = torch.cat([states, features], 1)
+            states, features = every.split([width, len(wanted) * width], 1)
+        return states.reshape(rows, m, width), features.reshape(rows, m, len(wanted), width)

@@ -21,6 +21,8 @@ class Place:
         extent: slots below it are attended to.
         mask: additive, ``[B,m,extent]``; None: everything is seen.
         causal: plain causal attention over a fresh cache (extent == m), which needs no mask.
+        computed: the tokens whose hidden states are wanted, as indices into ``[B m]``; None for
+            all. The compiled pass computes no others: theirs are zero.
     """
 
     positions: Tensor
@@ -28,6 +30,7 @@ class Place:
     extent: int
     mask: Tensor | None = None
     causal: bool = False
+    computed: Tensor | None = None
 
     @classmethod
     def text(cls, rows: int, m: int, device: torch.device | None = None) -> Place:

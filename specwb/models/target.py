@@ -288,11 +288,17 @@ class Target:
         unmasked = tree.n == 1 and state.rows == 1 and not state.static
         mask = None if unmasked else state.tree_mask(tree, self.dtype)
         x = self.backbone.embed(draft.tokens) if draft.hidden is None else draft.hidden
-        place = Place(base + tree.depth, slots, state.horizon - 1 + tree.n, mask)
+        extent, computed = state.horizon - 1 + tree.n, draft.computed
+        place = Place(base + tree.depth, slots, extent, mask, computed=computed)
         hidden, states = self.backbone.run(
             x, place, state.cache, first=draft.start_layer, features=features
         )
-        return Scores(self._logits(hidden), state.sampling, states)
+        if computed is None:
+            return Scores(self._logits(hidden), state.sampling, states)
+        some = self._logits(hidden.flatten(0, 1).index_select(0, computed))
+        logits = some.new_zeros(tree.n * state.rows, some.shape[-1])
+        logits = logits.index_copy_(0, computed, some).view(state.rows, tree.n, -1)
+        return Scores(logits, state.sampling, states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.backbone.head(hidden)

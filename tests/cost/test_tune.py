@@ -105,6 +105,7 @@ def test_every_method_is_tuned():
     built, left_out = that_run([*wide, *tuning.FIXED], lab)
     assert not left_out
     assert {spec.partition(":")[0] for spec in built} | {"ar"} == set(specwb.METHODS)
+    assert not that_run([*tuning.FIXED_IN_BATCHES, *tuning.AUTO], lab)[1]
 
 
 def test_a_setting_without_a_run_has_no_measurement():
@@ -168,6 +169,44 @@ def test_bad_input_comes_before_work(pair, calibrated, tmp_path):
         with pytest.raises(ValueError, match=message):
             tuning.tune(target, questions(3), draft=draft, **changes)
     assert not calibrated
+
+
+def test_settings_are_compared_by_batch(pair, call, monkeypatch, tmp_path):
+    target, draft = pair
+    frames = []
+
+    def compare(target, questions, methods, *, batch, **how):
+        frames.append((batch, [getattr(method, "key", method) for method in methods]))
+        speed = {"ar": 10.0, "sps:gamma=2": 12.0, "sps:verify=auto": 13.0 - batch}
+        rows = {"method": list(speed), "tokens_per_second": list(speed.values())}
+        return pd.DataFrame(rows)
+
+    monkeypatch.setattr(tuning, "compare", compare)
+    rows = tuning.by_batch(target, questions(4), [1, 4], draft=draft)
+    assert [(row["batch"], row["auto"]) for row in rows] == [
+        (1, ("sps:verify=auto", 12.0)),
+        (4, ("sps:verify=auto", 9.0)),
+    ]
+    assert all(row["fixed"] == ("sps:gamma=2", 12.0) and row["plain"][1] == 10.0 for row in rows)
+    assert {"ar", "mcsd:tree=2-1", "mcsd:tree=4-2,verify=auto"} <= set(frames[0][1])
+    with pytest.raises(tuning.TuneError, match="batch"):
+        tuning.by_batch(target, questions(4), [1, 5], draft=draft)
+    with pytest.raises(tuning.TuneError, match="batch"):
+        tuning.by_batch(target, questions(4), ["many"], draft=draft)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({**asdict(q), "subtask": None}) for q in questions(4)))
+    monkeypatch.setattr(specwb, "load", lambda name, **options: target)
+    monkeypatch.setattr(target, "draft", draft)
+    code, text, err = call("tune", "--batch", "1,2", "--prompts", str(file))
+    assert code == 0, err
+    assert text.splitlines()[-1].split() == [
+        "2",
+        "10.0",
+        "12.0",
+        "11.0",
+        "sps:gamma=2",
+        "sps:verify=auto",
+    ]
 
 
 @pytest.mark.slow

@@ -42,7 +42,11 @@ def target() -> specwb.Target:
 
 
 def built(name: str, **more: Any) -> specwb.Method:
-    key, options = METHODS[name]
+    return built_of(METHODS[name], **more)
+
+
+def built_of(row: tuple[str, dict[str, Any]], **more: Any) -> specwb.Method:
+    key, options = row
     options = {**options, **more}
     if "head" in options:
         options["head"] = tiny.head(options["head"], dtype=EXACT)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import families
 import numpy as np
@@ -138,6 +139,10 @@ def test_a_node_of_a_tree_has_the_bits_of_its_path(runs, key):
         place = Place(bases + depths, bases + torch.arange(n), extent, mask)
         logits = run(ids, place, cache, threads=2)
         path = max(paths, key=len)
+        some = torch.tensor([*path[: 1 + len(path) // 2], *(n + i for i in path)])
+        cache.data.copy_(whole.data.expand_as(cache.data))
+        part = run(ids, replace(place, computed=some), cache, threads=2)
+        assert torch.equal(part.flatten(0, 1)[some], logits.flatten(0, 1)[some])
         for row, length in enumerate(lengths.tolist()):
             cache = run.cache()
             cache.data.copy_(whole.data)
@@ -147,7 +152,9 @@ def test_a_node_of_a_tree_has_the_bits_of_its_path(runs, key):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", ["sps:gamma=3", "mcsd:tree=2-2-1", "pld"])
+@pytest.mark.parametrize(
+    "options", ["sps:gamma=3", "mcsd:tree=2-2-1", "mcsd:tree=2-2-1,verify=auto", "pld"]
+)
 def test_greedy_texts_are_plain_decodings_in_every_number_type(dtype, options):
     target, draft = (specwb.load(model("llama", dtype)) for _ in range(2))
     generator = torch.Generator().manual_seed(3)

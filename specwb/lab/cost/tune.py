@@ -49,6 +49,18 @@ FIXED = [
 """What is always measured, where the target has the models for it."""
 
 
+FIXED_IN_BATCHES = [
+    *("sps:gamma=1", "sps:gamma=2", "sps", "mcsd:tree=2-1", "mcsd:tree=4-2", "medusa", "eagle"),
+    *("eagle2", "eagle3", "eagle3:nodes=4,depth=3,top=1", "falcon:draw=greedy", "kangaroo"),
+]
+"""The settings that are compared with what ``verify=auto`` makes of the larger ones."""
+AUTO = [
+    *("sps:verify=auto", "mcsd:tree=4-2,verify=auto", "medusa:verify=auto", "eagle:verify=auto"),
+    *("eagle2:verify=auto", "eagle3:verify=auto", "falcon:draw=greedy,verify=auto"),
+    "kangaroo:verify=auto",
+]
+
+
 class TuneError(SpecwbError, ValueError):
     """Arguments with which nothing can be tuned."""
 
@@ -174,6 +186,64 @@ def tune(
     result["best"] = max(measured, key=lambda row: row["speedup"], default=plain)
     _write(result, path)
     return result
+
+
+def by_batch(
+    target: Target,
+    questions: Sequence[Question],
+    batches: Sequence[int],
+    *,
+    draft: Target | str | None = None,
+    temperature: float = 0.0,
+    max_new_tokens: int = 64,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Measure plain decoding, fixed settings and ``verify=auto`` at several batch sizes.
+
+    Args:
+        target, draft, temperature, max_new_tokens, seed, progress: as for :func:`tune`.
+        questions: prompts, at least as many as the largest batch.
+        batches: numbers of prompts that are decoded together.
+        seconds: time budget of all of them.
+    Returns:
+        For every batch a dict: batch; and plain, fixed, auto: ``ar``, the fastest of
+        :data:`FIXED_IN_BATCHES` and of :data:`AUTO`, each a method and its tokens/s (None where
+        none was measured).
+    Raises:
+        ValueError: there are fewer questions than rows, or as :func:`specwb.compare`.
+    """
+    for batch in batches:
+        integer("batch", batch, 1, len(questions), kind=TuneError)
+    fixed, auto = (that_run(specs, target, draft)[0] for specs in (FIXED_IN_BATCHES, AUTO))
+    rows: list[dict[str, Any]] = []
+
+    def moved(done: float, text: str, _: object) -> None:
+        if progress is not None:
+            progress((len(rows) + done) / len(batches), f"batch {batches[len(rows)]}, {text}")
+
+    for batch in batches:
+        frame = compare(
+            target,
+            questions,
+            ["ar", *auto.values(), *fixed.values()],
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            batch=batch,
+            seconds=None if seconds is None else seconds / len(batches),
+            seed=seed,
+            library=False,
+            progress=moved,
+        )
+        speed = frame.set_index("method").tokens_per_second
+        row: dict[str, Any] = {"batch": batch, "plain": ("ar", float(speed["ar"]))}
+        for name, methods in (("fixed", fixed), ("auto", auto)):
+            keys = [method.key for method in methods.values() if method.key in speed.index]
+            best = max(keys, key=speed.__getitem__, default=None)
+            row[name] = None if best is None else (best, float(speed[best]))
+        rows.append(row)
+    return rows
 
 
 def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:

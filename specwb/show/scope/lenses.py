@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from specwb.core.flow import Draft, State
+from specwb.drafters.admission import Admission
 from specwb.drafters.base import Drafter
 from specwb.drafters.copying import Copying
 from specwb.drafters.diffusion import DiffusionDrafter
@@ -224,6 +225,7 @@ VIEWS: dict[type, Callable[[Any, Look], Lens | None]] = {
     DiffusionDrafter: _lattice,
     PromptLookup: _lookup,
     Copying: _copying,
+    Admission: lambda drafter, look: _of(drafter.behind, look),
     LevelDrafter: _draft_model,
 }
 """Class of drafters -> its lens; of a drafter's classes the first one counts."""

@@ -1,0 +1,363 @@
+"""How much of a draft is verified (``verify=auto``): the nodes, of all rows together, that are
+worth the time which they cost on this machine.
+
+A step takes from the past a number of levels to draft and a price of time, from the draft its
+confidences, and leaves what it has learnt::
+
+    levels    the number whose worth, less its time at the price, was the largest in past steps;
+              0 is plain decoding
+    survival  of a node: the product along its path of sigmoid(a + b logit(confidence)), two numbers
+              for every depth, fitted to what past steps accepted
+    admitted  nodes in falling order of survival, up to the first that survives less often than
+              price * (seconds of one token more in the target's forward pass)
+    price     tokens per second, as past steps wrote them
+
+The measured seconds of a forward pass are replaced by the largest convex function below them: the
+price of a further node never falls, so the nodes before the first that is not worth its time are
+the best set for this price, and the step is lossless although the confidences are its own (theorem
+6.7). Now and then a step is a probe: it drafts all levels and verifies a number of
+nodes that is fixed beforehand, so that what was not worth its time once can be so again.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specwb.core.flow import Draft, Scheme, Scores, State, Verdict
+from specwb.core.flow import chain as chain_of
+from specwb.core.noise import DRAFT, Noise
+from specwb.core.options import MethodError
+from specwb.core.probability import Sampling
+from specwb.core.tree import GrownTree, Limits, Tree
+from specwb.drafters.base import Drafter, InFront, chain
+from specwb.drafters.beam import taken
+from specwb.drafters.level import Levels
+from specwb.models.ranks import here
+from specwb.models.target import Target
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Tokens of a row whose verification is timed."""
+REPEATS = 3
+SCHEMES = (Scheme.POINT, Scheme.IID, Scheme.WITHOUT_REPLACEMENT)
+"""The sampling schemes whose drafts it admits in part."""
+PROBES = 0.01
+"""Share of the time that probes may cost in the long run."""
+MEMORY = 0.95
+"""Weight of a past step against the one after it."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds on one machine, by which nodes are admitted.
+
+    Attributes:
+        target: of a forward pass of the target, by its number of tokens in all rows together.
+        draft: of a draft, by its number of levels.
+    """
+
+    target: Mapping[int, float]
+    draft: Mapping[int, float]
+
+
+def convex(seconds: Mapping[int, float], most: int) -> np.ndarray:
+    """``[most + 1]``, by number of tokens: the largest convex function below the measured seconds,
+    from the first measured number on, without falling parts; beyond the last its slope goes on."""
+    hull: list[tuple[int, float]] = []
+    for point in sorted(seconds.items()):
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    tokens = np.arange(most + 1)
+    slopes = np.array([max(0.0, _slope(a, b)) for a, b in pairwise(hull)] or [0])
+    widths = np.array([width for width, _ in hull])
+    part = (np.searchsorted(widths, tokens[:-1], "right") - 1).clip(0, len(slopes) - 1)
+    steps = np.where(tokens[:-1] < widths[0], 0.0, slopes[part])
+    return hull[0][1] + np.concatenate([[0.0], steps.cumsum()])
+
+
+def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
+    return (b[1] - a[1]) / (b[0] - a[0])
+
+
+def admitted(survival: np.ndarray, price: np.ndarray) -> np.ndarray:
+    """The indices of what is admitted of ``survival [m]``: in falling order, ties in order of
+    index, up to the first that is not above its ``price [>= m]``, which does not fall with the
+    number of those before it."""
+    order = np.argsort(-survival, kind="stable")
+    is_worth = survival[order] > price[: len(order)]
+    return order[: len(order) if is_worth.all() else is_worth.argmin()]
+
+
+class Survival:
+    """The probability that a node is accepted once its parent is: ``sigmoid(a + b x)``, x the logit
+    of the draft's confidence, with two numbers for every depth.
+
+    They begin as a = b = 1, since drafters are right more often than they are sure. Every decoding
+    step is a Newton step of the logistic likelihood of what it tested. b stays >= 0, so that elder
+    siblings stay ahead.
+    """
+
+    prior, memory, widest = 2.0, 0.99, 6.0
+
+    def __init__(self, depth: int) -> None:
+        self.numbers = np.ones((depth + 1, 2))
+        self.information = np.tile(self.prior * np.eye(2), (depth + 1, 1, 1))
+
+    def logit(self, confidence: np.ndarray) -> np.ndarray:
+        """What is fitted to, bounded."""
+        with np.errstate(divide="ignore"):
+            return (np.log(confidence) - np.log1p(-confidence)).clip(-self.widest, self.widest)
+
+    def below_parent(self, x: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """The probabilities for logits ``x`` at ``depth``."""
+        a, b = np.moveaxis(self.numbers[depth], -1, 0)
+        return 1 / (1 + np.exp(-(a + b * x).clip(-30, 30)))
+
+    def learn(self, x: np.ndarray, depth: np.ndarray, accepted: np.ndarray) -> None:
+        """Takes a step to what was tested: one entry for each child of a node on the accepted
+        path."""
+        for d in np.unique(depth):
+            at = depth == d
+            inputs = np.stack([np.ones(at.sum()), x[at]])
+            p = self.below_parent(x[at], depth[at])
+            old = self.memory * self.information[d] + (1 - self.memory) * self.prior * np.eye(2)
+            self.information[d] = old + (inputs * p * (1 - p)) @ inputs.T
+            self.numbers[d] += np.linalg.solve(self.information[d], inputs @ (accepted[at] - p))
+            self.numbers[d, 1] = max(0.0, self.numbers[d, 1])
+
+
+class Admission(InFront):
+    """Lets the drafter behind draft as many levels as have paid, and verifies the nodes that are
+    worth their time; where none are, it decodes plainly.
+
+    Lossless at every temperature: whether a node is verified depends on past steps and on what is
+    drawn before it, above it or in other rows, never on its own token. Which nodes are verified
+    depends on the other rows and on measured seconds, so a row's *sampled* text differs from run to
+    run; its distribution does not, nor does greedy text or that of ``exact_text``.
+
+    The seconds are measured before the first decoding with so many rows, with its text
+    (:attr:`costs`, which all decodings of a method share). On the CPU's compiled pass a step costs
+    what its nodes cost; elsewhere rows are filled up to the longest. Steps are never recorded as
+    CUDA graphs, since their shapes follow the budget.
+
+    Sources: the ranking is that of vLLM's adaptive verification (2026), the estimate its logistic
+    one without a confidence head. Differs from it in: the budget is found along the ranking, by a
+    price of time; depths are chosen, and plain decoding, by the same price.
+    """
+
+    def __init__(self, behind: Drafter) -> None:
+        scheme = behind.scheme(Sampling(1.0))
+        if scheme not in SCHEMES:
+            raise MethodError(f"verify=auto is not for drafts that are {scheme.value}")
+        if scheme is not Scheme.POINT and not behind.independent:
+            raise MethodError(
+                "verify=auto needs children drawn for each node by itself; take draw=greedy"
+            )
+        if not behind.limits.depth:
+            raise MethodError("verify=auto has nothing to choose from in a draft of nothing")
+        super().__init__(behind)
+        limits = behind.limits
+        self.limits = Limits(limits.nodes, limits.depth, limits.children)
+        self.host_reads, self.captured, self.staged = behind.host_reads + 2, False, False
+        self.cuts = isinstance(behind, Levels) and type(behind).propose is Levels.propose
+        self.options = range(1, limits.depth + 1) if self.cuts else [limits.depth]
+        self.costs: dict[int, Costs] = {}  # by number of rows
+
+    def open(self, state: State, target: Target) -> None:
+        if here() is not None:
+            raise MethodError("verify=auto measures times, on which several processes do not agree")
+        if state.rows not in self.costs:
+            self.costs[state.rows] = self._measured(state, target)
+        super().open(state, target)
+        self.behind.confident = True
+        costs, depth = self.costs[state.rows], self.limits.depth
+        self.seconds = convex(costs.target, state.rows * self.limits.nodes)
+        self.drafting = {0: 0.0, **costs.draft}
+        self.survival = Survival(depth)
+        self.worth = dict.fromkeys(self.options, 0.0)  # tokens of a row beyond their price
+        self.drafts = dict.fromkeys(self.options, 0)  # steps that each worth is of
+        self.rows, self.written, self.plain = state.rows, 0.0, 0.0
+        self.live = np.ones(state.rows, bool)  # rows that had not finished before the last step
+        self.since, self.wait = 0, 1  # steps since the last probe, and until the next
+
+    def _measured(self, state: State, target: Target) -> Costs:
+        rows, device, depth = state.rows, state.length.device, self.limits.depth
+        behind = copy.copy(self.behind)
+        behind.open(state, target)
+        seeds = torch.zeros(rows, dtype=torch.long, device=device)
+        noise = Noise(seeds, {DRAFT: behind.uniforms(state.sampling)}, depth + 1)
+        noise.renew(state.length)
+
+        def score(each: int, first: int | None = None) -> Tensor:
+            draft = chain_of(torch.zeros(rows, each, dtype=torch.long, device=device))
+            draft.computed = None if first is None else torch.arange(first, device=device)
+            return target.score(state, draft, self.features).logits
+
+        def propose(levels: int) -> Tensor:
+            if isinstance(behind, Levels) and self.cuts:
+                behind.most = levels
+            return behind.propose(state, noise).tokens
+
+        def seconds(work: Callable[[], Tensor]) -> float:
+            times = []
+            for _ in range(1 + REPEATS):
+                began = time.perf_counter()
+                work().flatten()[0].item()  # waits for the device
+                times.append(time.perf_counter() - began)
+                state.forget_masks()
+            return median(times[1:])
+
+        widths = sorted({min(n, self.limits.nodes) for n in WIDTHS})
+        passes = {rows * n: seconds(lambda n=n: score(n)) for n in widths}  # type: ignore[misc]
+        if rows > 1:
+            passes[1] = seconds(lambda: score(1, 1))
+        drafts = {n: seconds(lambda n=n: propose(n)) for n in self.options}  # type: ignore[misc]
+        return Costs(passes, drafts)
+
+    @property
+    def price(self) -> float:
+        """Tokens per second: what plain decoding writes, or past steps wrote, if that is more."""
+        gain = max(1.0, self.written / self.plain) if self.plain else 1.0
+        return gain * self.rows / self.seconds[self.rows]
+
+    def _levels(self) -> int:
+        """How many levels this step drafts. A probe drafts all of them, after waits that grow until
+        probes take the share :data:`PROBES` of the time."""
+        deepest, price, plain = self.options[-1], self.price, self.seconds[self.rows]
+        worth = {n: self.rows * w - price * self.drafting[n] for n, w in self.worth.items()}
+        best = max([0, *self.options], key=lambda n: worth.get(n, 0.0))
+        self.since += 1
+        self.probe = 0
+        if self.since >= self.wait:
+            most = len(self.seconds) - 1 - self.rows
+            within = int((self.seconds[self.rows :] <= 2 * plain).sum()) - 1
+            self.probe = min(most, max(within, self.rows))
+            extra = self.drafting[deepest] + self.seconds[self.rows + self.probe] - plain
+            longest = extra / (PROBES * (plain + self.drafting[best]))
+            self.since, self.wait = 0, max(1, min(4 * self.wait, math.ceil(longest)))
+        return deepest if self.probe else best
+
+    def propose(self, state: State, noise: Noise) -> Draft:
+        self.levels = self._levels()
+        self.full: Draft | None = None
+        self.count = 0
+        if not self.levels:
+            root = state.pending
+            valid = torch.ones_like(root, dtype=torch.bool)
+            draft = Draft(chain(0, root.device), root, valid, self.scheme(state.sampling))
+            if not self.live.all():
+                draft.computed = torch.from_numpy(np.flatnonzero(self.live)).to(root.device)
+            return draft
+        self.behind.window = self.longer(min(self.missed, state.horizon))
+        if isinstance(self.behind, Levels) and self.cuts:
+            self.behind.most = self.levels
+        self.full = self.behind.propose(state, noise)
+        return self._admitted(state, self.full)
+
+    def _admitted(self, state: State, full: Draft) -> Draft:
+        """The part of a draft that is verified."""
+        rows, tree = state.rows, full.tree
+        assert full.confidence is not None
+        live = full.valid & ~state.done[:, None]
+        of_nodes = full.confidence, live, tree.parent, tree.depth
+        columns = [x.double().expand(rows, -1) for x in of_nodes]
+        table = np.array(torch.stack(columns).tolist())  # a host read
+        self.parent, self.depth = table[2:].astype(int)
+        self.parent = self.parent.clip(0)
+        self.x = self.survival.logit(table[0])
+        likely = table[1] * self.survival.below_parent(self.x, self.depth)
+        survival = table[1] * (self.depth == 0)
+        for d in range(1, tree.D + 1):
+            above = np.take_along_axis(survival, self.parent, 1)
+            survival = np.where(self.depth == d, likely * above, survival)
+        self.rows = int(table[1][:, 0].sum())
+        drafted = np.where(self.depth > 0, survival, 0)
+        chosen = self._weigh(drafted)
+        self.into = np.zeros(drafted.shape, bool)
+        self.into.flat[chosen] = True
+        self.count = len(chosen)
+        full.valid[:, 1:] &= torch.from_numpy(self.into[:, 1:]).to(full.valid.device)
+        return self._cut(state, full, table[1][:, 0] > 0)
+
+    def _weigh(self, survival: np.ndarray) -> np.ndarray:
+        """The flat indices of the admitted nodes; takes into account what each number of levels
+        would have been worth."""
+        price = self.price * np.diff(self.seconds)[self.rows :]
+        price = np.append(price, np.full(survival.size, np.inf))  # of done rows' nodes
+        chosen = np.empty(0, int)
+        for n in self.options:
+            if n > self.levels:
+                break
+            part = np.where(self.depth <= n, survival, 0).ravel()
+            chosen = admitted(part, price)
+            worth = (part[chosen].sum() - price[: len(chosen)].sum()) / max(1, self.rows)
+            self.drafts[n] = min(self.drafts[n] + 1, 16)
+            self.worth[n] += (worth - self.worth[n]) / self.drafts[n]
+        if not self.probe:
+            return chosen
+        return admitted(
+            survival.ravel(), np.where(np.arange(survival.size) < self.probe, 0, np.inf)
+        )
+
+    def _cut(self, state: State, full: Draft, live: np.ndarray) -> Draft:
+        """The draft of the admitted nodes, in their order, and what else rows are filled with."""
+        rows, device, tree = state.rows, full.tokens.device, full.tree
+        n = 1 + int(self.into.sum(1).max())
+        keep = self.into.copy()
+        keep[:, 0] = True
+        nodes = np.argsort(~keep, axis=1, kind="stable")[:, :n]
+        there = np.take_along_axis(keep, nodes, 1)
+        self.nodes = nodes
+        chosen = torch.from_numpy(nodes).to(device)
+        valid = torch.from_numpy(there).to(device)
+        cut: Tree = chain(n - 1, device)
+        if not tree.is_chain:
+            place = np.zeros(keep.shape, int)
+            np.put_along_axis(place, nodes, np.arange(n)[None], 1)
+            parent = np.take_along_axis(place, np.take_along_axis(self.parent, nodes, 1), 1)
+            parent = np.where(there & (nodes > 0), parent, -1)
+            depth = np.where(there, np.take_along_axis(self.depth, nodes, 1), 0)
+            shape = torch.from_numpy(np.stack([parent, depth])).to(device)
+            cut = GrownTree(shape[0], shape[1], min(tree.D, n - 1), self.limits.children)
+        draft = Draft(cut, full.tokens.gather(1, chosen), valid, full.scheme)
+        if full.q is not None and full.q_row is not None and n > 1:
+            draft.q, draft.q_row = full.q, full.q_row.expand(rows, -1).gather(1, chosen)
+        if full.hidden is not None:
+            draft.hidden, draft.start_layer = taken(full.hidden, chosen), full.start_layer
+            if not tree.is_chain:
+                state.cache.keep(state.length - 1, chosen, full.start_layer)
+        computed = np.flatnonzero(there & live[:, None])
+        if len(computed) < there.size:
+            draft.computed = torch.from_numpy(computed).to(device)
+        return draft
+
+    def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
+        known = torch.cat([verdict.accepted[:, None], verdict.path], 1).tolist()  # a host read
+        accepted, path = np.split(np.array(known), [1], 1)
+        accepted = accepted[:, 0]
+        seconds = self.drafting[self.levels] + self.seconds[self.rows + self.count]
+        rows = int((accepted >= 0).sum())
+        self.written = MEMORY * self.written + (accepted + 1).sum()
+        self.plain = MEMORY * self.plain + rows * seconds / self.seconds[self.rows]
+        self.rows, self.live = max(1, rows), accepted >= 0
+        if self.full is None:
+            self.missed += 1
+            return
+        self.missed = 0
+        nodes = torch.from_numpy(self.nodes).to(verdict.path.device).gather(1, verdict.path)
+        self.behind.observe(state, self.full, replace(verdict, path=nodes), scores)
+        on_path = np.zeros(self.into.shape, bool)
+        np.put_along_axis(on_path, np.take_along_axis(self.nodes, path, 1), True, 1)
+        tested = self.into & np.take_along_axis(on_path, self.parent, 1)
+        tested &= (accepted >= 0)[:, None]
+        self.survival.learn(self.x[tested], self.depth[tested], on_path[tested])

@@ -1,0 +1,257 @@
+"""Verifying what is worth its time: the budget follows planted costs, the ranking admits the best
+set, texts stay, and what a drafter missed while it did not draft it makes up for."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import test_copying
+import tiny
+from test_copying import ONCE, first_draft, target
+
+import specwb
+from specwb.drafters import admission
+from specwb.drafters.admission import Admission, Costs, Survival, admitted, convex
+from specwb.show.scope.recorder import record
+
+LENGTH = 40
+PROMPTS = [ONCE + ONCE[:9], ONCE + ONCE + [11], [7], ONCE[::-1] + ONCE[::-1][:6]]
+METHODS = dict(test_copying.METHODS)
+for name in [name for name in METHODS if name.startswith("falcon")]:
+    METHODS[name] = "falcon", {**METHODS[name][1], "draw": "greedy"}
+METHODS["eagle2"] = "eagle2", {"nodes": 7, "depth": 3, "top": 2, "head": "eagle"}
+METHODS["falcon_dynamic"] = (
+    "falcon_dynamic",
+    {"nodes": 7, "passes": 2, "top": 2, "beams": 2, "head": "falcon"},
+)
+METHODS["kangaroo's beams"] = (
+    "kangaroo",
+    {"tree": True, "gamma": 3, "top": 2, "nodes": 6, "eta": 0.05, "head": "kangaroo"},
+)
+every = pytest.mark.parametrize("name", METHODS)
+FREE = {1: 1.0}  # further tokens cost nothing
+DEAR = {1: 1.0, 2: 3.0}  # a further token costs two plain steps
+
+
+def built(name: str, costs: dict[int, float] | None = None, **more: Any) -> specwb.Method:
+    method = test_copying.built_of(METHODS[name], **more)
+    if costs is not None:
+        drafts = dict.fromkeys(range(1, 21), 0.0 if costs is FREE else 1.0)
+        method.drafter.costs = dict.fromkeys(range(1, 9), Costs(costs, drafts))
+    return method
+
+
+def plain(prompt: list[int]) -> list[int]:
+    return list(tiny.plain("llama", tuple(prompt), LENGTH, tiny.EXACT))
+
+
+# --------------------------------------------------------------------------------- what is admitted
+
+
+def test_the_ranking_admits_the_best_set():
+    """Of 2,000 batches of small drafts whose survival falls along each path: no set that is closed
+    under parents survives more often than the admitted one of its size, and none is worth more at
+    prices that do not fall."""
+    random = np.random.default_rng(0)
+    for _ in range(2000):
+        rows = [random.integers(1, 5) for _ in range(random.integers(1, 4))]
+        parents, survival = [], []
+        for nodes in rows[: 1 + (sum(rows) <= 9)]:
+            first = len(parents)
+            for i in range(nodes):
+                parent = int(random.integers(-1, i))
+                parents.append(-1 if parent < 0 else first + parent)
+                above = 1.0 if parent < 0 else survival[first + parent]
+                survival.append(above * random.choice([0.25, 0.5, 0.75, 1.0, random.random()]))
+        every_set = chain(*(combinations(range(len(parents)), n) for n in range(len(parents) + 1)))
+        closed = [s for s in every_set if all(parents[i] < 0 or parents[i] in s for i in s)]
+        values = np.array(survival)
+        price = np.sort(random.random(len(parents)))
+        chosen = admitted(values, price)
+        assert tuple(sorted(chosen)) in closed
+        sums = {s: values[list(s)].sum() for s in closed}
+        of_size = max(total for s, total in sums.items() if len(s) == len(chosen))
+        assert values[chosen].sum() >= of_size - 1e-12
+        best = max(total - price[: len(s)].sum() for s, total in sums.items())
+        assert values[chosen].sum() - price[: len(chosen)].sum() >= best - 1e-12
+
+
+def test_the_largest_convex_function_below_measured_seconds():
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        widths = [1, *sorted(random.choice(np.arange(2, 20), 4, replace=False).tolist())]
+        seconds = {n: float(random.random() + n / 10) for n in widths}
+        seconds[1] = 0.05
+        found = convex(seconds, 25)
+        assert len(found) == 26
+        assert (np.diff(found[1:], 2) > -1e-12).all()
+        for n in range(1, widths[-1] + 1):  # the lowest chord above or at n
+            chords = [
+                np.interp(n, [a, b], [seconds[a], seconds[b]])
+                for a in widths
+                for b in widths
+                if a <= n <= b and (a < b or a == n)
+            ]
+            assert found[n] == pytest.approx(min(chords))
+        assert found[25] - found[24] == pytest.approx(found[widths[-1]] - found[widths[-1] - 1])
+    assert (np.diff(convex({1: 2.0, 4: 1.0, 8: 1.5}, 10)) >= 0).all()
+
+
+def test_two_numbers_by_depth_are_fitted_to_what_was_accepted():
+    random = np.random.default_rng(2)
+    true, fitted = np.array([[0.0, 1.0], [-1.0, 0.5], [0.5, 2.0]]), Survival(2)
+    for _ in range(400):
+        depth = random.integers(1, 3, 16)
+        x = random.normal(size=16)
+        a, b = true[depth].T
+        fitted.learn(x, depth, random.random(16) < 1 / (1 + np.exp(-(a + b * x))))
+    assert abs(fitted.numbers[1:] - true[1:]).max() < 0.5
+    for _ in range(400):  # what is likelier for the drafter is accepted less often
+        x = random.normal(size=16)
+        fitted.learn(x, np.ones(16, int), x < 0)
+    assert fitted.numbers[1, 1] == 0
+
+
+# --------------------------------------------------------------------------------------- the budget
+
+
+@every
+@pytest.mark.parametrize("rows", [1, len(PROMPTS)])
+def test_the_budget_follows_planted_costs(name, rows):
+    """Where further tokens are free the whole draft is verified; where they cost more than they can
+    bring, steps are plain but for probes. The greedy text is that of plain decoding."""
+    for costs in (FREE, DEAR):
+        method, verified, whole = built(name, costs, verify="auto"), 0, 0
+        alone, steps, probes = built(name), 0, 0
+        for step in specwb.rounds(target(), PROMPTS[:rows], method, max_new_tokens=LENGTH):
+            nodes = int(step.draft.valid[:, 1:].sum())
+            verified += nodes
+            probes += nodes > 0
+            steps += 1
+        for row, prompt in enumerate(PROMPTS[:rows]):
+            text = step.state.tokens[row, len(prompt) :][:LENGTH].tolist()
+            assert text == plain(prompt)
+        if costs is DEAR:
+            assert 1 <= probes <= 3
+            assert steps > LENGTH - 2 * probes
+            continue
+        for step in specwb.rounds(target(), PROMPTS[:rows], alone, max_new_tokens=LENGTH):
+            whole += int((step.draft.valid & (step.verdict.accepted >= 0)[:, None])[:, 1:].sum())
+        assert verified == whole > 0
+
+
+@every
+def test_after_plain_steps_a_drafter_has_missed_nothing(name, monkeypatch):
+    """Its draft is then that of the drafter alone behind the same text; what pairs of Falcon see,
+    and the heuristic's length, depend on the steps before."""
+    order = [9, 0, 0, 0, 9, 0, 9, 9, 0, 0, 0, 0, 0, 0] * LENGTH
+
+    def levels(self):
+        return min(next(self.order), self.options[-1])
+
+    monkeypatch.setattr(Admission, "_levels", levels)
+    monkeypatch.setattr(Admission, "probe", 10**6, raising=False)
+    method, alone, compared = built(name, FREE, verify="auto"), built(name), 0
+    for prompts in (PROMPTS[:1], PROMPTS):
+        method.drafter.order = iter(order)
+        for step in specwb.rounds(target(), prompts, method, max_new_tokens=LENGTH):
+            for row in range(len(prompts)):
+                if step.verdict.accepted[row] < 0 or step.draft.tree.n == 1:
+                    continue
+                before = step.state.tokens[row, : int(step.length[row])].tolist()
+                if not name.startswith(("falcon", "sps,")) and row < 2:
+                    tokens = step.draft.tokens[row, step.draft.valid[row]].tolist()
+                    assert sorted(tokens) == sorted(first_draft(alone, before))
+                compared += 1
+        for row, prompt in enumerate(prompts):
+            assert step.state.tokens[row, len(prompt) :][:LENGTH].tolist() == plain(prompt)
+    assert compared > 5
+
+
+@every
+def test_with_exact_text_the_text_is_plain_decodings(name):
+    """At T > 0 too, whatever the budget."""
+    settings = {"max_new_tokens": 24, "temperature": 1.0, "exact_text": True, "seed": 3}
+    right = specwb.decode(target(), PROMPTS, "ar", **settings).tokens
+    method = built(name, {1: 1.0, 4: 1.2, 40: 4.8}, verify="auto")
+    out = specwb.decode(target(), PROMPTS, method, **settings)
+    assert out.tokens == right
+
+
+def test_seconds_are_measured_once_for_a_number_of_rows(monkeypatch):
+    method = built("mcsd", verify="auto")
+    calls: list[int] = []
+    real = Admission._measured
+
+    def measured(self, state, on):
+        calls.append(state.rows)
+        return real(self, state, on)
+
+    monkeypatch.setattr(Admission, "_measured", measured)
+    for rows in (1, 2, 1, 2):
+        out = specwb.decode(target(), PROMPTS[:rows], method, max_new_tokens=8)
+        assert out.tokens == [plain(prompt)[:8] for prompt in PROMPTS[:rows]]
+    assert calls == [1, 2]
+    costs = method.drafter.costs[2]
+    assert list(costs.draft) == [1, 2, 3]
+    assert set(costs.target) == {1, 2, 4, 6, 8, 12, 16}
+    assert min(*costs.target.values(), *costs.draft.values()) > 0
+
+
+def test_probes_become_rare_and_never_end():
+    method = built("eagle", DEAR, verify="auto")
+    at = [
+        i
+        for i, step in enumerate(specwb.rounds(target(), [[7]], method, max_new_tokens=400, eos=()))
+        if step.draft.tree.n > 1
+    ]
+    waits = np.diff(at)
+    assert waits[0] < waits[1] < waits[2]
+    assert at[-1] > 80
+
+
+# ------------------------------------------------------------------------ what is refused, and seen
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("mcsd:tree=3-1-1,draw=with,verify=auto", "verify=auto is not for drafts"),
+        ("mcsd:tree=2-2,draw=top,verify=auto", "verify=auto is not for drafts"),
+        ("mcsd:tree=2-2,draw=with,rule=kseq,verify=auto", "'kseq' needs drafts of a fixed shape"),
+        ("mcsd:tree=2-2,rule=traversal,verify=auto", "'traversal' needs drafts of a fixed shape"),
+        ("sps:verify=some", "verify must be auto"),
+        ("sps:verify=auto,copy=3", "copied tokens have no confidences"),
+        ("mcsd:verify=auto", "nothing to choose from"),
+        ("pld:verify=auto", "no option 'verify'"),
+    ],
+)
+def test_what_cannot_be_verified_in_part(spec, why):
+    options: dict[str, Any] = {} if "pld" in spec else {"draft": tiny.draft(dtype=tiny.EXACT)}
+    if spec == "mcsd:verify=auto":
+        options["tree"] = ()
+    with pytest.raises((specwb.MethodError, specwb.RuleMismatch), match=why):
+        specwb.method(spec, target(), **options)
+
+
+def test_shared_lists_and_recorded_steps_are_refused():
+    head = tiny.head("falcon", dtype=tiny.EXACT)
+    with pytest.raises(specwb.MethodError, match="draw=greedy"):
+        specwb.method("falcon:verify=auto", target(), head=head, tree=(2, 2))
+    method = built("mcsd", FREE, verify="auto")
+    with pytest.raises(specwb.ArgumentError, match="graphs=True"):
+        next(specwb.rounds(target(), [[7]], method, graphs=True))
+
+
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(admission, "here", lambda: object())
+    with pytest.raises(specwb.MethodError, match="several processes"):
+        specwb.decode(target(), [[7]], built("sps", FREE, verify="auto"))
+
+
+def test_the_microscope_sees_the_drafter_behind():
+    rounds = record(target(), PROMPTS[0], built("eagle", FREE, verify="auto"), max_new_tokens=12)
+    assert {step["lens"]["kind"] for step in rounds["rounds"]} == {"eagle"}
