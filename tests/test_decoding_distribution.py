@@ -106,12 +106,14 @@ FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
 
 def filtered(methods: dict[str, tuple[str, dict]]) -> pytest.MarkDecorator:
     """Every method without filters, and with one of the two, in turns: what filters change is p and
-    q, which no method computes by itself."""
-    cases = []
+    q, which no rule computes by itself, so that the second case of a drafter with them is rare."""
+    cases, drafters = [], set()
     for i, (name, own) in enumerate(methods.items()):
-        one = ("top_k", "top_p")[i % 2]
+        one, drafter = ("top_k", "top_p")[i % 2], own[0].partition(":")[0]
+        marks = [pytest.mark.slow, *[pytest.mark.rare] * (drafter in drafters)]
+        drafters.add(drafter)
         cases.append(pytest.param(*own, "plain", id=f"{name}-plain"))
-        cases.append(pytest.param(*own, one, id=f"{name}-{one}", marks=pytest.mark.slow))
+        cases.append(pytest.param(*own, one, id=f"{name}-{one}", marks=marks))
     return pytest.mark.parametrize(("spec", "options", "name"), cases)
 
 

@@ -51,6 +51,7 @@ def run(page: Path, monkeypatch) -> None:
         METHODS.update(before)
 
 
+@pytest.mark.slow
 def test_the_program_in_readme_runs(monkeypatch, capsys):
     (program,) = programs(ROOT / "README.md")
     page = (ROOT / "README.md").read_text()

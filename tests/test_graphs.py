@@ -51,7 +51,13 @@ def _eager(pair, prompts, method, **settings):
     return specwb.decode(pair.target, prompts, method, graphs=False, **settings)
 
 
-@pytest.mark.parametrize("exact_text", [False, True], ids=["sampled", "exact text"])
+@pytest.mark.parametrize(
+    "exact_text",
+    [
+        pytest.param(False, id="sampled"),
+        pytest.param(True, id="exact text", marks=pytest.mark.slow),
+    ],
+)
 @captured_cases
 def test_replayed_rounds_are_the_eager_ones(key, options, exact_text, taped):
     """Sampled with filters; steps at T = 0 are recorded in the next test, all cases and settings on

@@ -386,13 +386,14 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
     pair, taus = EVERYTHING, []
     method = made(key, options, pair)
     depth = method.drafter.limits.depth
-    for temperature in (0.0, 1.0):
-        settings = {"max_new_tokens": 30, "temperature": temperature, "seed": 1}
-        taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_step)
     # a scorer with random weights leads away from the likeliest tokens
     least = 1 if key in FROM_THE_TEXT or "score" in options else 1.5
-    good = [tau == 1 if depth == 0 else least < tau < depth + 1 for tau in taus]
-    assert any(good), f"tau must be between {least} and {depth + 1}: {taus}"
+    for temperature in (0.0, 1.0):  # one of the two is enough
+        settings = {"max_new_tokens": 30, "temperature": temperature, "seed": 1}
+        taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_step)
+        if taus[-1] == 1 if depth == 0 else least < taus[-1] < depth + 1:
+            return
+    pytest.fail(f"tau must be between {least} and {depth + 1}: {taus}")
 
 
 @every_case

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import pytest
@@ -27,6 +28,7 @@ QUESTIONS = [
 ]
 CELLS = ("T=1 ar", "T=1 mcsd:tree=2-2-1", "T=1 mcsd:tree=2-2-1 batch", "T=1 mcsd:tree=2 long")
 FEW = replace(read_paper("mcsd"), measure=CELLS, claims=(), rounds=4)
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -134,9 +136,9 @@ def test_what_cannot_be_built_is_refused_or_named_before_anything_is_measured(mo
 @pytest.mark.parametrize(
     ("name", "cells", "keys"),
     [
-        ("kangaroo", ("T=0 ar", "T=0 kangaroo:gamma=6,eta=0"), {"costs", "traces"}),
-        ("mcsd_ti", ("T=0 ar", "T=0 mcsd_ti:tree=2-1"), {"moved"}),
-        ("easyspec", ("T=0 ar", "T=0 easyspec:n=4"), {"cosines", "drift", "stages", "times"}),
+        slow("kangaroo", ("T=0 ar", "T=0 kangaroo:gamma=6,eta=0"), {"costs", "traces"}),
+        slow("mcsd_ti", ("T=0 ar", "T=0 mcsd_ti:tree=2-1"), {"moved"}),
+        slow("easyspec", ("T=0 ar", "T=0 easyspec:n=4"), {"cosines", "drift", "stages", "times"}),
         ("acceptance", (), {"columns"}),
     ],
 )
