@@ -56,7 +56,7 @@ def built_of(row: tuple[str, dict[str, Any]], **more: Any) -> specwb.Method:
 
 
 @every
-@pytest.mark.parametrize("rows", [1, len(PROMPTS)])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), len(PROMPTS)])
 def test_the_text_stays_and_both_draft(name, rows):
     """Every draft that is not copied is that of the drafter alone behind the same text; what pairs
     of Falcon see, and the heuristic's length, depend on the steps before."""
