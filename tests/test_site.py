@@ -8,6 +8,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from test_layers import FLOORS
 
 from specwb.show import course
 from specwb.show.scope import checked
-from specwb.theory.analysis import RATES, best_gamma, expected_tokens, optimum, roofline, speedup
+from specwb.theory.analysis import best_gamma, expected_tokens, roofline, speedup
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
@@ -79,29 +80,82 @@ def front_page_computes(expression: str) -> Any:
         return browser.new_page().evaluate(f"(() => {{ {body} }})()")
 
 
-def test_the_pages_explorers_compute_what_python_computes():
-    pytest.importorskip("ipywidgets")
-    from specwb.show.widgets.acceptance import shaped
-
-    settings, counts = ((1.0, 3.0, 1.0), (0.2, -5.0, 5.0), (1.3, 0.5, 1.0)), (1, 2, 8)
-    tokens, fast, best, roof, at, rates = front_page_computes(
+def test_the_pages_formulas_are_pythons():
+    tokens, fast, best, roof, at = front_page_computes(
         "[expectedTokens(0.75, 4), speedup(0.75, 4, 0.05, 1.5),"
         " bestGamma(0.75, 0.05, (g) => 1 + g / 30, 12), scoring({balance: 56.9}, 4, 16),"
-        " scoring({seconds: [[1, 2], [5, 3], [9, 5]]}, 2, 1),"
-        f" {json.dumps(settings)}.map((one) => {json.dumps(counts)}.map((k) => {{"
-        " const [p, q] = shaped(...one);"
-        " return [overlap(p, q, level(p, q, k)), mostAccepted(p, q, k)]; }))]"
+        " scoring({seconds: [[1, 2], [5, 3], [9, 5]]}, 2, 1)]"
     )
     assert tokens == pytest.approx(expected_tokens(0.75, 4), rel=1e-12)
     assert fast == pytest.approx(speedup(0.75, 4, 0.05, 1.5), rel=1e-12)
     assert best == best_gamma(0.75, 0.05, lambda g: 1 + g / 30, 12)
     assert roof == pytest.approx(roofline(4, 16, 56.9), rel=1e-12)
     assert at == pytest.approx(1.25)  # of 3 tokens, between those of 1 and 5
-    for one, pairs in zip(settings, rates, strict=True):
-        p, q = shaped(*one)
-        for k, pair in zip(counts, pairs, strict=True):
-            wanted = float(RATES["rrs"](p, q, k)), float(optimum(p, q, k, "iid"))
-            assert pair == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_a_stored_explorer_shows_what_the_notebooks_does(tmp_path, monkeypatch):
+    """At settings of each grid: the line and the figure are Python's, and a control that has no
+    effect is disabled."""
+    pytest.importorskip("anywidget")
+    monkeypatch.syspath_prepend(SITE)
+    import explorers
+    import libraries
+
+    grids = [
+        {"level_1": [1, 2, 6], "level_2": [1, 6]},
+        {"shape": [explorers.SPEED], "nodes": [4, 8]},
+        {"shape": [explorers.SPEED], "costs": [explorers.ROOFLINE], "balance": [8, 512]},
+    ]
+    cell = "4_draft_trees", "designer"
+    stored = replace(explorers.STORED[cell], grids=grids)
+    view = stored.make()
+    monkeypatch.setitem(explorers.STORED, cell, stored)
+    with pytest.raises(SystemExit, match="the explorer of 4_draft_trees, cell designer, has chang"):
+        explorers.html(*cell, "2-2, 7 nodes")
+    place = explorers.html(*cell, view.summary)
+    libraries.plotly(tmp_path)
+    for name in ("site.js", "explorers.js"):
+        shutil.copy(SITE / name, tmp_path)
+    loaded = '<script src="site.js"></script><script src="explorers.js"></script>'
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html>{loaded}<div class=cell_output>{place}</div>", "utf-8")
+    with chromium() as browser:
+        tab = browser.new_page()
+        tab.goto(page.as_uri())
+        said, drawn = tab.get_by_role("status"), tab.locator(".specwb-plotly")
+
+        def same(**settings: Any) -> None:
+            with view.at(**settings):
+                assert said.inner_text() == view.summary
+                wanted = json.loads(view._figures[0].figure.to_json())["data"]
+            tab.wait_for_function("document.querySelector('.specwb-plotly').data")
+            tab.wait_for_timeout(300)
+            keys = ("type", "x", "y", "z", "text")
+            shown = drawn.evaluate("(plot) => plot.data")
+            assert [{k: t.get(k) for k in keys} for t in shown] == [
+                {k: t.get(k) for k in keys} for t in wanted
+            ]
+
+        def disabled() -> list[str]:
+            return tab.locator("input:disabled").evaluate_all("(all) => all.map((x) => x.name)")
+
+        tab.wait_for_selector("[name=level_1]")
+        same()
+        assert disabled() == ["nodes", "balance"]
+        tab.locator("[name=level_1]").press("ArrowLeft")
+        same(level_1=1)
+        tab.locator("[name=shape]").select_option(label=explorers.SPEED)
+        tab.locator("[name=nodes]").press("ArrowRight")
+        assert disabled() == ["balance", "level_1", "level_2"]
+        same(shape=explorers.SPEED, nodes=8)
+        tab.locator("[name=costs]").select_option(label=explorers.ROOFLINE)
+        tab.locator("[name=balance]").press("End")
+        same(shape=explorers.SPEED, costs=explorers.ROOFLINE, balance=512)
+        tab.locator("[name=shape]").select_option(index=0)
+        for level in ("level_1", "level_2"):
+            tab.locator(f"[name={level}]").press("End")
+        assert said.inner_text().startswith("Not drawn: 6-6 has 43 nodes, more than 40")
 
 
 def test_a_stored_question_without_its_answer_is_named():
@@ -216,6 +270,11 @@ def test_the_site_is_whole(site):
         tab.locator("[name=gamma]").fill("6")
         c = float(tab.locator("[name=c]").input_value())
         assert f"{speedup(0.9, 6, c):.2f}x" in tab.locator("#mountSpeed .said").inner_text()
+        tab.goto((site / "notebooks/lessons/3_many_candidates.html").as_uri())
+        said = tab.locator(".specwb-explorer").get_by_role("status")
+        tab.locator("[name=temperature]").press("End")
+        assert said.inner_text().startswith("temperature 3.0, mismatch 1.0")
+        assert tab.locator(".specwb-explorer svg.main-svg").count() > 0
 
 
 def test_architecture_s_floors_are_those_of_the_program():

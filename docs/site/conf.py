@@ -30,8 +30,9 @@ html_theme = "furo"
 html_title = "specwb"
 SHARED = ROOT / "specwb" / "show" / "widgets" / "question"  # with notebooks
 html_static_path = [f"{name}.{kind}" for name in (HERE / "site", SHARED) for kind in ("css", "js")]
+html_static_path.append(str(HERE / "explorers.js"))
 html_css_files = ["question.css", "site.css"]
-html_js_files = ["question.js", "site.js"]
+html_js_files = ["question.js", "site.js", "explorers.js"]
 html_show_copyright = False
 html_copy_source = False
 

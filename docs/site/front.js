@@ -1,5 +1,4 @@
-// What pages compute: from acceptance to tokens per step and speed, and what several candidates are
-// worth, as specwb.theory.analysis.
+// What pages compute: from acceptance to tokens per step and speed, as specwb.theory.analysis.
 export function expectedTokens(alpha, gamma) {
   let total = 1;
   for (let i = 0; i < gamma; i++) total = total * alpha + 1;
@@ -34,43 +33,6 @@ tokens of each of the rows, over its time for one token of each. */
 export function scoring(machine, gamma, batch) {
   if (!machine.seconds) return roofline(gamma, batch, machine.balance);
   return secondsAt(machine.seconds, batch * (gamma + 1)) / secondsAt(machine.seconds, batch);
-}
-
-const softmax = (z) => {
-  const powers = z.map((x) => Math.exp(x - Math.max(...z)));
-  const total = powers.reduce((a, b) => a + b);
-  return powers.map((x) => x / total);
-};
-
-/* p and q of lesson 2: two bells over 13 tokens. */
-export function shaped(temperature, shift, sharpness, tokens = 13) {
-  const places = Array.from({ length: tokens }, (_, i) => i - Math.floor(tokens / 2));
-  return [softmax(places.map((x) => -(x ** 2) / 4 / temperature)),
-    softmax(places.map((x) => (-sharpness * (x - shift) ** 2) / 4 / temperature))];
-}
-
-/* The line c q that recursive rejection of k independent candidates takes of p. */
-export function level(p, q, k) {
-  let [c, left] = [0, 1];
-  for (let j = 0; j < k; j++) {
-    c += left;
-    left = p.reduce((sum, a, x) => sum + Math.max(a - c * q[x], 0), 0);
-  }
-  return c;
-}
-
-export const overlap = (p, q, c = 1) => p.reduce((sum, a, x) => sum + Math.min(a, c * q[x]), 0);
-
-/* The most that any rule accepts of k independent candidates: the smallest bound of a set of
-tokens, all those that the draft overrates most. */
-export function mostAccepted(p, q, k) {
-  const order = p.map((_, x) => x).sort((x, y) => p[x] * q[y] - p[y] * q[x]);
-  let [inP, inQ, least] = [0, 0, 1];
-  for (const x of order) {
-    [inP, inQ] = [inP + p[x], inQ + q[x]];
-    least = Math.min(least, inP + 1 - inQ ** k);
-  }
-  return least;
 }
 
 const MOST = 12;
@@ -155,54 +117,6 @@ export function mountSpeed(element, machines) {
       class: n === best ? "best" : "", onclick: () => { gamma.input.value = n; draw(); } },
     tag("i", { style: `height:${(100 * x) / top}%` }),
     tag("em", {}, n === g || n === best ? x.toFixed(2) : ""), tag("span", {}, String(n)))));
-  }
-  draw();
-}
-
-const CANDIDATES = 8;
-
-/* What several candidates take of p; k: how many at first. */
-export function mountCandidates(element, k) {
-  const heat = control(draw, "temperature", "temperature of both", 0.2, 5, 0.1, 1);
-  const shift = control(draw, "shift", "shift of q", -5, 5, 0.5, 3);
-  const sharp = control(draw, "sharpness", "sharpness of q", 0.2, 5, 0.1, 1);
-  const many = control(draw, "k", "k, candidates", 1, CANDIDATES, 1, k);
-  const said = tag("p", { class: "said", role: "status" });
-  const [columns, chart] = ["tokens", "chart shares"].map((kind) => tag("div", { class: kind }));
-  const soft = (...words) => tag("p", { class: "soft" }, ...words);
-  columns.setAttribute("aria-hidden", "true");
-  element.replaceChildren(heat.row, shift.row, sharp.row, many.row, said,
-    soft("The columns are p, a bell over 13 tokens: ", tag("b", { class: "taken" }, "taken"), " by ",
-      "the candidates, ", tag("b", { class: "left" }, "left"), " for the bonus token. Dashed: q, ",
-      "another bell."),
-    columns, soft("Acceptance of recursive rejection by the number k of independent candidates. ",
-      "Line above a bar: the most that any rule can accept."), chart);
-
-  function draw() {
-    const inputs = [heat, shift, sharp, many];
-    const [t, s, steep, n] = inputs.map(({ input }) => Number(input.value));
-    [t.toFixed(1), s.toFixed(1), steep.toFixed(1), n].forEach((words, i) => {
-      inputs[i].shown.textContent = words;
-    });
-    const [p, q] = shaped(t, s, steep);
-    const c = level(p, q, n);
-    const rates = Array.from({ length: CANDIDATES }, (_, i) => overlap(p, q, level(p, q, i + 1)));
-    const most = mostAccepted(p, q, n).toFixed(3);
-    said.replaceChildren(tag("b", {}, rates[n - 1].toFixed(3)), n === 1
-      ? " is how often the candidate is accepted; no rule accepts it more often."
-      : ` is how often recursive rejection accepts one of ${n} candidates; no rule for ${n} `
-        + `independent ones accepts more than ${most}.`);
-    const high = Math.max(...p, ...q);
-    const bar = (kind, share, top) => tag("i", { class: kind, style: `height:${(100 * share) / top}%` });
-    columns.replaceChildren(...p.map((a, x) => {
-      const taken = Math.min(a, c * q[x]);
-      return tag("div", {}, bar("left", a - taken, high), bar("taken", taken, high),
-        bar("draft", q[x], high));
-    }));
-    chart.replaceChildren(...rates.map((rate, i) => tag("button", { type: "button",
-      "aria-label": `${i + 1} candidates: ${rate.toFixed(3)}`, "aria-pressed": String(i + 1 === n),
-      onclick: () => { many.input.value = i + 1; draw(); } }, bar("most", mostAccepted(p, q, i + 1), 1),
-    bar("", rate, 1), tag("em", {}, rate.toFixed(2)), tag("span", {}, String(i + 1)))));
   }
   draw();
 }

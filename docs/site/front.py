@@ -11,6 +11,7 @@ from typing import Any
 
 from specwb.drafters.base import Entry
 from specwb.engine.methods import METHODS
+from specwb.show.course import calibration
 from specwb.show.palette import VOCABULARY
 from specwb.show.scope.pages import inside_script, section
 
@@ -55,24 +56,26 @@ GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 """What one has, the ``needs`` of the methods that make use of it, and when to choose them."""
 
-MACHINES = (
-    {
+
+def machines() -> tuple[dict[str, Any], ...]:
+    """The hardware of the page: of each the time of a draft pass over that of the target's (c), and
+    how the target's time grows with the number of tokens, in seconds or by what is free."""
+    model = calibration()
+    measured = {
         "name": "two-core CPU: a 9.3M model, 1.2M draft",
         "about": "Measured: Intel Xeon, 2 threads, specwb's lab model (12 layers of 256).",
-        "c": 0.224,
-        "seconds": ((1, 0.00297), (2, 0.00353), (4, 0.00396), (9, 0.00461), (32, 0.00852)),
-    },
-    {
+        "c": round(model.c, 3),
+        "seconds": sorted(model.target.items()),
+    }
+    sheet = {
         "name": "H100, by its data sheet: 8B model, 1B draft",
         "about": f"A pass takes as long as reading the weights up to {BALANCE:.0f} tokens, and"
         " from there on as long as the arithmetic; c is the ratio of the weights. No device"
         " does quite as well.",
         "c": round(1.24 / 8.03, 3),  # Llama's weights, in billions
         "balance": BALANCE,
-    },
-)
-"""The hardware of the page: of each the time of a draft pass over that of the target's (c), and how
-the target's time grows with the number of tokens, in seconds or by what is free."""
+    }
+    return measured, sheet
 
 
 def methods() -> str:
@@ -130,7 +133,7 @@ space plays.</p>
             "\n## What the speedup depends on\n",
             "Move the sliders. The formulas are those of [theory, chapter 3](theory/03_speed.md)"
             " and of `specwb.theory.analysis`.\n",
-            raw(explorer("mountSpeed", MACHINES)),
+            raw(explorer("mountSpeed", machines())),
             "\n## Which method when\n",
             raw(chart),
             "\nPublished numbers are Spec-Bench's, of Vicuna 7B on an RTX 3090, greedy."
@@ -163,21 +166,6 @@ def explorer(mount: str, given: Any) -> str:
 </script>
 <noscript>The sliders need JavaScript.</noscript>
 """
-
-
-EXPLORERS: dict[tuple[str, str], tuple[str, Any]] = {
-    ("1_one_speculative_step", "speed"): ("mountSpeed", MACHINES),
-    ("2_the_rejection_rule", "explorer"): ("mountCandidates", 1),
-    ("3_many_candidates", "explorer"): ("mountCandidates", 2),
-    ("8_the_residual_k_times", "explorer"): ("mountCandidates", 3),
-}
-"""Lesson and cell -> the arguments of :func:`explorer` for what runs in the lesson's page."""
-
-
-def in_lesson(lesson: str, cell: str) -> str:
-    """The explorer that stands below the picture of a lesson's widget, "" where there is none."""
-    mount, given = EXPLORERS.get((lesson, cell), ("", None))
-    return explorer(mount, given) if mount else ""
 
 
 def raw(html: str) -> str:

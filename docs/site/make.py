@@ -3,9 +3,9 @@
     python docs/site/make.py [FOLDER] [--pages]
 
 writes them to ``build/site`` or the folder named; they are read from there without a server,
-without Python and without a network; with ``--pages`` without the reference, which takes most of
-the time. No notebook is executed: questions are those that they stored, and the first page and the
-gallery play what ``docs/site/record.py`` recorded.
+without Python and without a network; with ``--pages`` without the reference and the frames of the
+lessons' explorers, which take most of the time. No notebook is executed: questions are those that
+they stored, and the first page and the gallery play what ``docs/site/record.py`` recorded.
 
 Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only
 the site can have: a theorem that is named is a link to it, a function to the reference, a test to
@@ -59,7 +59,7 @@ OPAQUE = re.compile(
 THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 STILL = "<i>A picture: its controls need a running kernel, as in <code>make lab</code>.</i>"
-BELOW = "<i>A picture of the notebook's controls; those below it run in this page.</i>"
+ALIVE = "<i>A picture: its controls need JavaScript.</i>"
 ASKED = re.compile(r'course\.(?:ask\("([\w.-]+)".*|score\(\))\)?$')
 LINK = re.compile(r"\[(`?)([^\]]*?)`?\]\(([^)\s]+)\)")
 
@@ -82,11 +82,12 @@ class Staging:
         files: the repository's files, none of them pages, that pages link to.
     """
 
-    def __init__(self, folder: Path, reference: bool = True) -> None:
+    def __init__(self, folder: Path, whole: bool = True) -> None:
         self.folder = folder
         self.pages = set(pages())
         self.theorems = theorems()
-        self.modules = module_names() if reference else []
+        self.whole = whole
+        self.modules = module_names() if whole else []
         self.files: set[Path] = set()
 
     def write(self, name: str | Path, text: str) -> None:
@@ -156,12 +157,26 @@ class Staging:
             label = f"({cell_label(path, cell.get('id', ''))})="
             cells.append({"cell_type": "markdown", "metadata": {}, "source": label})
             if asked := ASKED.match("".join(cell["source"])):
-                cells.append(html_cell(question(cell, *asked.groups())))
+                anchor = re.sub(r"\W|_", "-", cell_label(path, cell.get("id", "")))
+                html = f'<div id="{anchor}">{question(cell, *asked.groups())}</div>'
+                source = f"```{{raw}} html\n{html}\n```"  # which cannot carry the label's id
+                cells.append({"cell_type": "markdown", "metadata": {}, "source": source})
                 continue
-            cells.append(drawn(cell, front.in_lesson(path.stem, cell.get("id", ""))))
+            cells.append(drawn(cell, self.explorer(path.stem, cell)))
         for i, cell in enumerate(cells):
             cell["id"] = f"cell-{i}"
         return json.dumps({**book, "cells": cells})
+
+    def explorer(self, lesson: str, cell: dict[str, Any]) -> str:
+        """What runs in the place of a widget's picture, "" where nothing does."""
+        if (lesson, cell.get("id")) == ("1_one_speculative_step", "speed"):
+            return front.explorer("mountSpeed", front.machines())
+        data = [output.get("data", {}) for output in cell.get("outputs", [])]
+        if not self.whole or not any(WIDGET in one for one in data):
+            return ""
+        import explorers
+
+        return explorers.html(lesson, cell["id"], "".join(data[0]["text/plain"]))
 
 
 def cell_label(path: Path, cell: str) -> str:
@@ -186,7 +201,7 @@ def drawn(cell: dict[str, Any], explorer: str = "") -> dict[str, Any]:
         if "image/png" in data or "image/svg+xml" in data:
             summary = "".join(data.get("text/plain", ""))
             if WIDGET in data:
-                words = f"{escape(summary)} · {BELOW if explorer else STILL}"
+                words = f"{escape(summary)} · {ALIVE if explorer else STILL}"
                 outputs.append(html_output(f'<p class="specwb-still">{words}</p>{explorer}'))
     image = {"image": {"alt": " ".join(summary.split())}} if summary else {}
     return {**cell, "outputs": outputs, "metadata": {**cell["metadata"], "mystnb": image}}
@@ -237,12 +252,6 @@ def plotly(figure: str, summary: str) -> str:
         f'<div class="specwb-plotly" role="img" aria-label="{escape(summary, quote=True)}">'
         f'<script type="application/json">{text}</script></div>'
     )
-
-
-def html_cell(html: str) -> dict[str, Any]:
-    """A cell of which only an output is shown."""
-    source = f"```{{raw}} html\n{html}\n```"
-    return {"cell_type": "markdown", "metadata": {}, "source": source}
 
 
 def module_names() -> list[str]:
@@ -387,11 +396,11 @@ def build(folder: Path, only_pages: bool = False) -> int:
 
     Args:
         folder: of the site; ``index.html`` is its first page.
-        only_pages: without the reference, which takes most of the time.
+        only_pages: without the reference and the explorers, which take most of the time.
     """
     from sphinx.cmd.build import build_main
 
-    staging = Staging(folder / ".source", reference=not only_pages)
+    staging = Staging(folder / ".source", whole=not only_pages)
     for page in sorted(staging.pages):
         name = page.relative_to(ROOT)
         if page.suffix == ".ipynb":

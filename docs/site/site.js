@@ -2,22 +2,35 @@
 const SITE_STATIC = new URL(".", document.currentScript.src);
 let plotly; // of the page, once somebody asked for it
 
-function draw(part) {
-  const places = [...part.querySelectorAll(".specwb-plotly > script")];
-  if (!places.length) return;
+function plotted(place, figure) {
   plotly ??= new Promise((resolve) => {
     const library = document.createElement("script");
     library.src = new URL("plotly.min.js", SITE_STATIC).href;
     library.onload = resolve;
     document.head.append(library);
   });
-  plotly.then(() => places.forEach((script) => {
-    const figure = JSON.parse(script.textContent);
+  plotly.then(() => {
     const layout = { ...figure.layout, width: undefined, autosize: true };
+    if (place.clientWidth < 480) {
+      const beside = ([name, axis]) => name.startsWith("xaxis") && axis.domain?.[0] > 0.2;
+      if (Object.entries(layout).some(beside)) layout.width = 560; // it scrolls
+      else if (layout.title?.text) { // in several lines
+        const text = layout.title.text.replace(/(.{20,40})\s/g, "$1<br>");
+        const more = 16 * (text.split("<br>").length - 1);
+        layout.title = { ...layout.title, text, font: { size: 13 } };
+        layout.margin = { ...layout.margin, t: layout.margin.t + more };
+      }
+    }
+    Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false });
+  });
+}
+
+function draw(part) {
+  for (const script of part.querySelectorAll(".specwb-plotly > script")) {
     const place = script.parentElement;
-    place.textContent = "";
-    Plotly.newPlot(place, figure.data, layout, { responsive: true, displaylogo: false });
-  }));
+    script.remove();
+    plotted(place, JSON.parse(script.textContent));
+  }
 }
 document.addEventListener("DOMContentLoaded", () => draw(document));
 
