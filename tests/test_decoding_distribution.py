@@ -54,6 +54,7 @@ METHODS: dict[str, tuple[str, dict]] = {
         {"tree": (3, 2, 1), "draw": "with"},
     ),
     "mcsd wider than the support": ("mcsd", {"tree": (6,)}),
+    "the race of two without replacement": ("mcsd:rule=race", {"tree": (2, 2)}),
     "mcsd top and sample": ("mcsd", {"tree": (3, 2, 1), "draw": "top"}),
     "medusa": ("medusa", {"tree": (3, 2)}),
     "eagle": ("eagle", {"tree": TREE}),

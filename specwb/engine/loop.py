@@ -81,6 +81,7 @@ class Decoding:
     state: State = field(init=False)
     drafter: Drafter = field(init=False)
     noise: Noise = field(init=False)
+    _horizon: int = field(default=0, init=False, repr=False)  # of the noise that was made last
 
     def __post_init__(self) -> None:
         self.rule = self.method.rule_for(self.sampling)
@@ -166,9 +167,18 @@ class Decoding:
         return draft
 
     def _gumbel(self) -> Tensor:
-        """``[B,D+1,V]``: the noise of the next places of the text."""
-        ahead = torch.arange(self.drafter.limits.depth + 1, device=self.target.device)
-        return self.noise.gumbel(self.state.length[:, None] + ahead, self.target.vocabulary)
+        """``[B,D+1,V]``: the noise of the next places of the text. What a single row was not given
+        in the step before is all that is computed for it, where its length is known."""
+        state, earlier, places = self.state, self.state.gumbel, self.drafter.limits.depth + 1
+        new = places
+        if earlier is not None and state.rows == 1 and not state.static:
+            new = min(state.horizon - self._horizon, places)
+        self._horizon = state.horizon
+        ahead = torch.arange(places - new, places, device=self.target.device)
+        gumbel = self.noise.gumbel(state.length[:, None] + ahead, self.target.vocabulary)
+        if earlier is not None and new < places:
+            gumbel = torch.cat([earlier[:, new:], gumbel], 1)
+        return gumbel
 
     def settle(self, draft: Draft) -> Step:
         """All of a step that follows the draft: score, verify, commit."""
