@@ -775,12 +775,18 @@ class HostReads(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": 0.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}],
-    ids=["T0", "filtered"],
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
+        {"temperature": 1.0, "exact_text": True},
+    ],
+    ids=["T0", "filtered", "exact text"],
 )
 @every_case
 def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch):
     pair = EVERYTHING
+    if "exact_text" in settings:
+        options = {n: x for n, x in options.items() if n != "rule"}
     method = made(key, options, pair)
     counts = []
     real = engine.Decoding.step
