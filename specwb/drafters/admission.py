@@ -14,8 +14,8 @@ confidences, and leaves what it has learnt::
 
 The measured seconds of a forward pass are replaced by the largest convex function below them: the
 price of a further node never falls, so the nodes before the first that is not worth its time are
-the best set for this price, and the step is lossless although the confidences are its own (theorem
-6.7). Now and then a step is a probe: it drafts all levels and verifies a number of
+the best set for this price (theorem 6.8), and the step is lossless although the confidences are its
+own (theorem 6.9). Now and then a step is a probe: it drafts all levels and verifies a number of
 nodes that is fixed beforehand, so that what was not worth its time once can be so again.
 """
 

@@ -498,6 +498,53 @@ _in_trees(
 )
 
 
+SECONDS = (_1, Fraction(7, 4), Fraction(9, 5))
+"""Of a step that verifies no, one and two draft tokens, in plain steps."""
+
+
+def argmax_budget(
+    scheme: str,
+    target: Model,
+    draft: Model,
+    parents: Sequence[int],
+    sure: Callable[[Tokens], Fraction] | None = None,
+) -> Iterator[Outcome]:
+    """Wrong: of two drafted tokens as many are verified as make the largest number of tokens per
+    second expected, by the confidences of this step.
+
+    The second confidence knows the first token, and so decides whether that one is tested. A budget
+    that is fixed before, or found by stopping at the first token that does not pay, is right
+    (theorem 6.9).
+
+    Args:
+        sure: By path, the probability that the next token survives; default the draft's largest.
+    """
+    if tuple(parents) != (-1, 0, 1):
+        raise ArgumentError(f"this is for a chain of two tokens, got the tree {tuple(parents)}")
+    of = sure or (lambda path: max(draft(path)))
+
+    def change(paths: Paths) -> Paths:
+        if paths[1] is None:
+            return paths
+        first = of(())
+        tokens = (_1, 1 + first, 1 + first + first * of(paths[1]))
+        speed = [n / seconds for n, seconds in zip(tokens, SECONDS, strict=True)]
+        budget = speed.index(max(speed))
+        return [path if i <= budget else None for i, path in enumerate(paths)]
+
+    return walks(rejection, SCHEMES[scheme], target, draft, parents, change)
+
+
+_in_trees(
+    "argmax_budget",
+    argmax_budget,
+    "IID",
+    (-1, 0, 1),
+    "rejection",
+    "as many tokens are verified as this step's confidences make fastest",
+)
+
+
 def at_once(
     scheme: str, target: Model, draft: Model, parents: Sequence[int], plain: bool = True
 ) -> Iterator[Outcome]:

@@ -9,6 +9,7 @@ from fractions import Fraction as F
 import pytest
 
 from specwb.theory import exact
+from specwb.theory.wrong_rules import argmax_budget
 
 
 def model(seed: int, v: int = 2):
@@ -114,3 +115,87 @@ def test_shapes_that_look_back_are_lossless():
         assert off(policy, target, draft) == 0
         shapes |= {tuple(at for at, _ in drawn) for drawn, _ in drawings(policy, draft)}
     assert len(shapes) > 30
+
+
+# ------------------------------------------------------------------------------------ 6.9, budgets
+
+SHAPES = [(-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, 1, 1), (-1, 0, 0, 1, 2)]
+
+
+def scored(seed: int):
+    """Random scores of candidates by the path to their parent, and by rank, that fall along paths
+    and siblings."""
+    shares: dict = {}
+
+    def score(parents, paths, node):
+        if node == 0:
+            return F(1)
+        above = parents[node]
+        if (seed, paths[above]) not in shares:
+            rng = random.Random(f"{seed} {paths[above]}")
+            shares[seed, paths[above]] = sorted(
+                (F(rng.randint(1, 9), 10) for _ in range(3)), reverse=True
+            )
+        rank = sum(parents[i] == above for i in range(node))
+        return score(parents, paths, above) * shares[seed, paths[above]][rank]
+
+    return score
+
+
+def verified(seed: int, parents, others, budget):
+    """What a step verifies of a draft: the first of the order of its candidates and of ``others``,
+    the scores of other rows'; ``budget(scores in order)`` is their number."""
+    score = scored(seed)
+
+    def change(paths):
+        own = [
+            (-score(parents, paths, i), 1, i)
+            for i in range(1, len(parents))
+            if paths[i] is not None
+        ]
+        order = sorted([*own, *((-other, 0, 0) for other in others)])
+        kept = {i for _, mine, i in order[: budget([-s for s, *_ in order])] if mine}
+        return [path if i in kept or i == 0 else None for i, path in enumerate(paths)]
+
+    return change
+
+
+def off_by(budget, seed: int, parents) -> F:
+    rng = random.Random(seed)
+    target, draft = model(seed, V), model(70 + seed, V)
+    others = [F(rng.randint(1, 9), 10) for _ in range(rng.randint(0, 2))]
+    change = verified(seed, parents, others, budget)
+    outcomes = exact.walks(exact.rrsw, exact.without_replacement, target, draft, parents, change)
+    output = exact.completed(outcomes, target, DEPTH + 1)
+    return exact.tv(output, exact.target_distribution(target, DEPTH + 1))
+
+
+def test_budgets_by_the_past_and_by_descent_are_lossless():
+    """Of a row next to others, whatever these have drawn. The budget by the best number of the same
+    scores and seconds is not, in some of the instances."""
+    costs = [F(2, 10), F(3, 10), F(4, 10), F(5, 10), F(6, 10), F(7, 10)]
+    seconds = [F(n) for n in (20, 35, 36, 37, 38, 39, 40)]
+
+    def descent(scores):
+        return next((k for k, s in enumerate(scores) if s <= costs[k]), len(scores))
+
+    def fastest(scores):
+        speed = [(1 + sum(scores[:k])) / seconds[k] for k in range(len(scores) + 1)]
+        return speed.index(max(speed))
+
+    wrong = 0
+    for seed in range(8):
+        for parents in SHAPES:
+            assert all(off_by(lambda _, n=n: n, seed, parents) == 0 for n in range(4))
+            assert off_by(descent, seed, parents) == 0
+            wrong += off_by(fastest, seed, parents) > 0
+    assert wrong > 0
+
+
+def test_a_budget_by_all_scores_of_the_step_is_not():
+    """The smallest case, in which token 0 has 3/5 in place of 1/2."""
+    sure = {(): F(7, 10), (0,): F(9, 10), (1,): F(1, 10)}
+    half, q = [F(1, 2), F(1, 2)], [F(4, 5), F(1, 5)]
+    outcomes = argmax_budget("IID", lambda _: half, lambda _: q, (-1, 0, 1), sure.__getitem__)
+    texts = exact.completed(outcomes, lambda _: half, 3)
+    assert sum(chance for text, chance in texts.items() if text[0] == 0) == F(3, 5)

@@ -1,4 +1,4 @@
-(* The instances of theorems 5.4, 8.1 and 8.3 to 8.7, computed over the rationals. *)
+(* The instances of theorems 5.4, 6.9, 8.1 and 8.3 to 8.7, computed over the rationals. *)
 Require Import QArith List Bool.
 Import ListNotations.
 Open Scope Q_scope.
@@ -82,6 +82,18 @@ Theorem sorted :
 Proof. vm_compute; reflexivity. Qed.
 
 (* 8.4: the better one of two draws is kept: token 1 has 8/9 and not 2/3. *)
+(* 6.9: how many of two tokens are verified, by the largest number of tokens a second; the second
+   score knows the first token. *)
+Definition fastest (s1 s2 : Q) : nat :=
+  let one_token := (1 + s1) / (7#4) in
+  let two_tokens := (1 + s1 + s1 * s2) / (9#5) in
+  if andb (Qle_bool one_token 1) (Qle_bool two_tokens 1) then 0%nat
+  else if Qle_bool two_tokens one_token then 1%nat else 2%nat.
+Theorem budget_by_all_scores :
+  same (one [4#5; 1#5] (fun x =>
+    if Nat.eqb (fastest (7#10) (if Nat.eqb x 0 then 9#10 else 1#10)) 0 then [1#2; 1#2]
+    else rrs [x] [1#2; 1#2] [4#5; 1#5])) [3#5; 2#5] = true.
+Proof. vm_compute; reflexivity. Qed.
 Theorem pruned :
   same (two [1#3; 2#3] (fun x y => rrs [Nat.max x y] [1#3; 2#3] [1#3; 2#3])) [1#9; 8#9] = true.
 Proof. vm_compute; reflexivity. Qed.
