@@ -24,8 +24,7 @@ FIGURES = {
     " those that plain decoding writes in their time: prompt processing is not in it",
 }
 """Name -> formula. ``compare``, ``evaluate``, ``sweep`` and ``tune`` print the one of that name as
-speedup. A paper's study prints ``speedup.steady``; in its files, and in the code of
-:mod:`specwb.lab.papers`, that is the key ``speedup``."""
+speedup. What :mod:`specwb.lab.papers` calls ``speedup`` is ``speedup.steady``."""
 PLAIN = {
     "ar": "specwb's own plain decoding",
     "hf_greedy": "transformers' generate",
