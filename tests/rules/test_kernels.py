@@ -50,14 +50,16 @@ def test_every_rule_is_driven() -> None:
 
 @every_device
 @pytest.mark.parametrize(("name", "tree"), CASES)
-def test_kernel_is_the_exact_rule(name: str, tree: driven.Parents, device: str) -> None:
+def test_kernel_is_the_exact_rule(
+    name: str, tree: driven.Parents, device: str, computed_once
+) -> None:
     """In one batch are distributions of all kinds, and trees with more children than tokens."""
     assert Batch(name, tree, rational(name), device=device).worst_tv() < 1e-8
 
 
 @every_device
 @every_rule
-def test_nodes_that_are_left_out_do_not_exist(name: str, device: str) -> None:
+def test_nodes_that_are_left_out_do_not_exist(name: str, device: str, computed_once) -> None:
     if name in ("top", "gbv", "rrs, paths"):  # what these draw is there whole
         return
     batch = Batch(name, DRIVEN[name][3][:3][-1], rational(name), device=device, lose=0.3)
@@ -68,7 +70,7 @@ def test_nodes_that_are_left_out_do_not_exist(name: str, device: str) -> None:
 @every_device
 @pytest.mark.parametrize("kind", FLOATS)
 @every_rule
-def test_kernel_in_float32(name: str, kind: str, device: str, monkeypatch) -> None:
+def test_kernel_in_float32(name: str, kind: str, device: str, monkeypatch, computed_once) -> None:
     """Logits of any kind, in half precision, and drafts that are over-confident by 16 and 102."""
     monkeypatch.setattr(D, "EQUAL", 1e-5)
     batch = Batch(name, DRIVEN[name][3][:3][-1], floats(name, kind), torch.float32, device)
@@ -315,7 +317,9 @@ def test_what_is_selected_of_two_distinct_candidates(v: int, device: str) -> Non
 
 
 @pytest.mark.parametrize("tree", [(-1, 0, 0), (-1, 0, 0, 1, 1, 2)])
-def test_the_race_of_two_distinct_candidates_is_lossless(tree: tuple[int, ...]) -> None:
+def test_the_race_of_two_distinct_candidates_is_lossless(
+    tree: tuple[int, ...], computed_once
+) -> None:
     for seed in range(2):
         p, q = models(seed, 3, "dense")
         output = D.distribution_of(WeightedRace, p, q, tree, Scheme.WITHOUT_REPLACEMENT)

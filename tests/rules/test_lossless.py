@@ -4,11 +4,10 @@ they decode, and their wrong relatives."""
 from __future__ import annotations
 
 import pytest
-import torch
 from instances import all_trees, dense_pairs, level_order, pairs
 
 from specwb.core.flow import Exactness
-from specwb.rules import RULES, kseq, race
+from specwb.rules import RULES
 from specwb.theory import exact as E
 from specwb.theory.decisions import check_rule
 from specwb.theory.instances import models
@@ -95,35 +94,6 @@ def test_the_output_at_one_node(name) -> None:
                 if scheme == E.LOSSLESS[name][0]:  # its own
                     optimal.append(accepted == optimum)
     assert all(optimal) is (name in ("rejection", "top", "point"))
-
-
-@pytest.fixture
-def computed_once(monkeypatch):
-    """k-SEQ's scale and the race's weights are computed once for equal rows of p, q and the number
-    of candidates: :func:`check_rule` asks about thousands of uniforms with each of them."""
-
-    def remembered(compute):
-        known: dict[tuple, tuple] = {}
-
-        def computed(p, q, k):
-            rows = torch.cat([p, q, k[:, None]], 1)
-            key, where = (rows @ torch.rand_like(rows[0])).unique(return_inverse=True)
-            one = torch.empty_like(key, dtype=torch.long).scatter(0, where, torch.arange(len(rows)))
-            assert torch.equal(rows[one][where], rows)
-            names = [tuple(row) for row in rows[one].tolist()]
-            new = [(name, i) for name, i in zip(names, one) if name not in known]
-            if new:
-                at = torch.stack([i for _, i in new])
-                results = compute(p[at], q[at], k[at])
-                known.update(zip([name for name, _ in new], zip(*results)))
-            return [torch.stack(x)[where] for x in zip(*map(known.get, names))]
-
-        return computed
-
-    scales = remembered(lambda *of: [scale(*of)])
-    scale = kseq.scale
-    monkeypatch.setattr(kseq, "scale", lambda *of: scales(*of)[0])
-    monkeypatch.setattr(race, "race_weights", remembered(race.race_weights))
 
 
 @pytest.mark.parametrize("name", EVERY)
