@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +68,11 @@ def evaluate(
     loading: opt.LOAD = None,
     seed: opt.SEED = 0,
     csv: Annotated[Path | None, typer.Option(help="File for all figures as CSV."), FILE] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="File for one record a request, with its accepted lengths, as JSON."),
+        FILE,
+    ] = None,
 ) -> None:
     """Answer a benchmark's questions, all turns of them, by every method; print its metrics.
 
@@ -127,6 +133,8 @@ def evaluate(
         tell(screen, note)
     if csv is not None:
         write(frame.to_csv(index=False), csv)
+    if json is not None:
+        write(dumps(summary.requests(answers), indent=1) + "\n", json)
 
 
 def _cells(frame: pd.DataFrame) -> list[dict[str, str]]:

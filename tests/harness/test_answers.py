@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specwb.lab.harness import answers
+from specwb.lab.harness import answers, summary
 from specwb.lab.harness.answers import CONVENTIONS, Turn, shipped_turns
 from specwb.models.questions import Question
 
@@ -37,6 +37,21 @@ TURNS = [turn(1, (3, 0, 1), (3, 3, 3)), turn(2, (2, 2, 0), (3, 2, 0), 3.0)]
 )
 def test_conventions(name, value):
     assert CONVENTIONS[name].compute(TURNS) == pytest.approx(value)
+
+
+def test_a_record_of_each_request():
+    first, second = summary.requests({"sps": TURNS})
+    assert first == {
+        "method": "sps",
+        "question_id": 1,
+        "turn": 0,
+        "subtask": "qa",
+        "output_tokens": 7,
+        "steps": 3,
+        "seconds": 1.0,
+        "accepted_lengths": {"0": 1, "1": 1, "3": 1},
+    }
+    assert second["accepted_lengths"] == {"0": 1, "2": 2}
 
 
 def test_answers_there_and_back():

@@ -325,12 +325,15 @@ def test_the_command_prints_and_keeps_everything(call, refused, target, tmp_path
     monkeypatch.setattr(specwb, "load", lambda *a, **k: target)
     csv = tmp_path / "f.csv"
     arguments = ["evaluate", "--bench", str(file), "--methods", "pld", "--max-new-tokens", "6"]
-    arguments += ["--out", str(tmp_path / "out"), "--csv", str(csv)]
+    records = tmp_path / "requests.json"
+    arguments += ["--out", str(tmp_path / "out"), "--csv", str(csv), "--json", str(records)]
     code, printed, said = call(*arguments)
     assert code == 0, said
     assert "overall" in printed
     assert "the faster plain decoding" in printed
     assert len(csv.read_text().splitlines()) == 1 + 3 * 2
+    for request in json.loads(records.read_text()):
+        assert sum(request["accepted_lengths"].values()) == request["steps"]
     assert len((tmp_path / "out/answers/pld.jsonl").read_text().splitlines()) == 2
     said = refused("evaluate", "--template", "chatml")
     assert "unknown chat template 'chatml'" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,29 @@ def rows_of(answers: Mapping[str, Sequence[Turn]]) -> pd.DataFrame:
     )
     rows = turns.groupby(["method", "prompt", "subtask"], sort=False).sum().reset_index()
     return rows.assign(tokens_per_second=rows.tokens / rows.seconds)
+
+
+def requests(answers: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
+    """Make one record a request, of no engine's own form: what was written in how many steps.
+
+    Its keys are method, question_id, turn, subtask, output_tokens, steps, seconds, and
+    accepted_lengths: by number of kept draft tokens (a string; the bonus token is not counted), the
+    number of steps that kept so many.
+    """
+    return [
+        {
+            "method": method,
+            "question_id": turn.question_id,
+            "turn": turn.turn,
+            "subtask": turn.subtask,
+            "output_tokens": len(turn.tokens),
+            "steps": len(turn.accepted),
+            "seconds": turn.seconds,
+            "accepted_lengths": {str(n): k for n, k in sorted(Counter(turn.accepted).items())},
+        }
+        for method, some in answers.items()
+        for turn in some
+    ]
 
 
 def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame:
