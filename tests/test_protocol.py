@@ -188,7 +188,12 @@ def named(key: str, options: dict, *more: object) -> str:
 
 
 def cases(chosen: list[tuple], names: str = "key, options") -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(names, chosen, ids=[named(*case) for case in chosen])
+    """Those on the second family are slow."""
+    rows = []
+    for case in chosen:
+        marks = [pytest.mark.slow] * any(part is QWEN2 for part in case)
+        rows.append(pytest.param(*case, id=named(*case), marks=marks))
+    return pytest.mark.parametrize(names, rows)
 
 
 NAMES = [named(*case) for case in CASES]
