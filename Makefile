@@ -28,7 +28,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2
 
 run: $(STAMP)
 	@if $(BIN)/python -m specwb.models.smol; then \
-	  $(BIN)/specwb compare --target smol --prompts chat --seconds 240 --methods "$(SMOL)"; \
+	  $(BIN)/specwb compare --target smol --prompts chat --seconds 240 --methods "$(SMOL)" && \
+	  echo "to see every decision on a prompt of your own: $(BIN)/specwb trace mcsd --target smol" \
+	    "--prompt 'Who are you?' --html build/trace.html"; \
 	else \
 	  echo "so the lab family is compared, which comes with the project"; $(BIN)/specwb compare; \
 	fi && echo "to learn how this works: make lab opens lesson 1, one speculative step"

@@ -20,7 +20,8 @@ from browsing import chromium
 from test_layers import FLOORS
 
 from specwb.show import course
-from specwb.show.scope import checked
+from specwb.show.scope import TraceError, checked
+from specwb.show.scope.pages import player
 from specwb.theory.analysis import best_gamma, expected_tokens, roofline, speedup
 
 ROOT = Path(__file__).parents[1]
@@ -229,6 +230,35 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
         assert score.inner_text().startswith("Questions: 2 asked, 0 answered")
 
 
+def test_a_recording_of_another_version_is_named():
+    one = json.loads(RECORDINGS[0].read_text("utf-8"))
+    with pytest.raises(TraceError, match="recording old: this trace has version 0, this specwb pl"):
+        player({"new": one, "old": {**one, "version": 0}})
+
+
+@pytest.mark.slow
+def test_the_player_plays_the_recording_that_its_address_names(tmp_path):
+    page = tmp_path / "microscope.html"
+    traces = {path.stem: json.loads(path.read_text("utf-8")) for path in RECORDINGS}
+    page.write_text(player(traces), "utf-8")
+    with chromium() as browser:
+        tab = browser.new_page(viewport={"width": 390, "height": 844})
+        tab.goto(f"{page.as_uri()}?recording=edit&play")
+        tab.wait_for_function("document.querySelector('[aria-label=frame]')?.value > 0")
+        assert "Asked: Who built the bridge" in tab.locator("[data-request]").inner_text()
+        tab.get_by_label("frame", exact=True).press("End")
+        assert tab.locator("[data-text]").inner_text() == f"…{traces['edit']['text']}"
+        tally = tab.locator("[data-tally]").inner_text()
+        assert tally.startswith("So far 48 tokens from 6 forwards of the target;")
+        assert tab.locator(".race .fast").bounding_box()["width"] == pytest.approx(
+            8 * tab.locator(".race .plain").bounding_box()["width"], rel=0.02
+        )
+        tab.goto(f"{page.as_uri()}?recording=none")
+        assert (
+            tab.locator("body").inner_text().startswith("There is no recording none; there are ar,")
+        )
+
+
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 def test_something_happens_in_every_recording(path):
     trace = checked(json.loads(path.read_text("utf-8")))
@@ -261,9 +291,16 @@ def test_the_site_is_whole(site):
     wrong = {page: bad for page, bad in look(site, pages, widths=(420, 1200)) if bad}
     assert wrong == {}
     with chromium() as browser:
-        tab = browser.new_page()
+        tab = browser.new_page(viewport={"width": 1280, "height": 800})
+        sizes: list[int] = []
+        tab.on("requestfinished", lambda request: sizes.append(len(request.response().body())))
         tab.goto((site / "index.html").as_uri())
-        tab.wait_for_timeout(500)
+        tab.wait_for_timeout(2000)
+        assert 100_000 < sum(sizes) <= 300_000
+        tab.keyboard.press("Tab")
+        assert tab.evaluate("document.activeElement.textContent") == "Skip to content"
+        race = tab.locator(".race").bounding_box()
+        assert race["y"] + race["height"] < 800  # seen without scrolling
         assert int(tab.get_by_label("frame", exact=True).input_value()) > 0
         tab.get_by_label("hardware and models").select_option("1")
         tab.locator("[name=alpha]").fill("0.9")

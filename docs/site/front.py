@@ -1,5 +1,5 @@
 """The first page of the site: a recorded decoding that plays at once, what a speedup depends on,
-and a map of the methods. It needs no Python and no network, and is smaller than 1.5 MB."""
+and a map of the methods. It needs no Python and no network, and weighs less than 300 kB."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from specwb.engine.methods import METHODS
 from specwb.show.course import calibration
 from specwb.show.palette import VOCABULARY
 from specwb.show.scope.pages import inside_script, section
+from specwb.theory.analysis import best_gamma, roofline, speedup
 
 SCRIPT = Path(__file__).with_name("front.js")
-RECORDING = Path(__file__).parents[2] / "data/recordings/front.json"
+RECORDING = Path(__file__).parents[2] / "data/recordings/edit.json"
 BALANCE = 989e12 / 3350e9
 """Operations a byte of an H100's data sheet: bf16 without sparsity over the memory's bandwidth."""
 PUBLISHED = {
@@ -116,10 +117,12 @@ def page() -> str:
     trace = json.loads(RECORDING.read_text("utf-8"))
     html = f"""
 <div class="front">
-<p class="lead">A small drafter proposes the next few tokens, the large model checks all of them in
-one forward pass, and a rule decides which to keep, so that the text is distributed exactly as if
-the large model had written it alone.</p>
+<p class="lead">A drafter guesses the next few tokens, the large model checks all of them in one
+forward pass, and a rule decides which to keep: the text is what the large model alone would have
+written, in fewer passes.</p>
 {section(trace, "front", play=True)}
+<noscript><img src="_images/step.svg" alt="One step: guesses, one pass over all of them, what is
+kept, and one token more"></noscript>
 <p class="soft">{escape(_origin(trace))} It pauses when you touch it: arrow keys step,
 space plays.</p>
 </div>
@@ -131,8 +134,9 @@ space plays.</p>
             "# Speculative decoding, step by step\n",
             raw(html),
             "\n## What the speedup depends on\n",
-            "Move the sliders. The formulas are those of [theory, chapter 3](theory/03_speed.md)"
-            " and of `specwb.theory.analysis`.\n",
+            "Move the sliders, and find two things. The formulas are those of"
+            " [theory, chapter 3](theory/03_speed.md) and of `specwb.theory.analysis`.\n",
+            _goals(),
             raw(explorer("mountSpeed", machines())),
             "\n## Which method when\n",
             raw(chart),
@@ -175,6 +179,25 @@ def raw(html: str) -> str:
 def _origin(trace: dict[str, Any]) -> str:
     name, sampling = trace["target"]["name"], trace["sampling"]
     return (
-        f"A recording: {name} with its draft model, {trace['method']['spec']}, temperature"
-        f" {sampling['temperature']:g}, seed {sampling['seed']}."
+        f"A recording: {name}, {trace['method']['spec']}, temperature {sampling['temperature']:g}."
+        " The drafter copies what followed the same words earlier in the text, and an answer that"
+        " repeats its question is the best case for it."
+    )
+
+
+def _goals() -> str:
+    """Two things to find with the sliders, with their answers folded."""
+    measured, sheet = machines()
+    c, v = measured["c"], calibration().v(4)
+    alpha = next(a / 100 for a in range(100) if speedup(a / 100, 4, c, v) >= 2)
+    rows = next(
+        2**n
+        for n in range(9)
+        if best_gamma(0.75, sheet["c"], lambda g, n=n: roofline(g, 2**n, BALANCE), 12) == 0
+    )
+    return (
+        "1. On the two-core CPU: from which α on do four draft tokens per step double the speed?\n"
+        "2. On the H100, with α = 0.75: with how many texts decoded together does no γ pay any"
+        f" more?\n\n<details><summary>Answers</summary>\n\n{alpha:.2f}, and {rows}.\n\n"
+        "</details>\n"
     )

@@ -28,7 +28,7 @@ from typing import Any
 import specwb
 from specwb.engine.methods import METHODS
 from specwb.show.course.question import ask, lessons
-from specwb.show.scope.pages import PACKED, section, unpacked
+from specwb.show.scope.pages import PACKED, player, section, unpacked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -322,14 +322,18 @@ def gallery(staging: Staging) -> None:
             f"gallery/{name}.md",
             f"# {name}\n\n{METHODS[name].paper}. {about}.\n\nOne decoding, recorded; step through"
             " it with the arrow keys, with shift by whole steps, and play it with space."
-            f"\n\n```{{raw}} html\n{section(trace, name)}\n```\n",
+            f"\n\n```{{raw}} html\n{section(trace, name)}\n<p><a"
+            f' href="../microscope.html?recording={name}&amp;play">As a race</a>.</p>\n```\n',
         )
         rows.append(f"| [{name}]({name}.md) | {METHODS[name].needs} | {METHODS[name].paper} |")
     listed = "\n".join(names)
     staging.write(
         "gallery/index.md",
         "# Gallery\n\nMethods under the microscope: one recorded decoding each, which plays"
-        " without Python.\n\n| method | needs | source |\n|---|---|---|\n"
+        " without Python. In a page of your own, next to this site's `microscope.html`:\n\n"
+        "```html\n"
+        '<iframe src="microscope.html?recording=mcsd&play" width="900" height="700"></iframe>\n'
+        "```\n\n| method | needs | source |\n|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listed}\n```\n",
     )
@@ -416,7 +420,10 @@ def build(folder: Path, only_pages: bool = False) -> int:
         reference(staging)
     sources(staging)
     settings = ["-c", str(Path(__file__).parent), "-d", str(folder / ".doctrees")]
-    return build_main(["-q", "-b", "html", *settings, str(staging.folder), str(folder)])
+    status = build_main(["-q", "-b", "html", *settings, str(staging.folder), str(folder)])
+    traces = {path.stem: json.loads(path.read_text("utf-8")) for path in RECORDINGS.glob("*.json")}
+    (folder / "microscope.html").write_text(player(dict(sorted(traces.items()))), "utf-8")
+    return status
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Record what the site plays: one decoding per method, and the one on the first page.
+"""Record what the site plays: one decoding per method, and ``edit``, which is on the first page.
 
     python docs/site/record.py [NAME ..]
 
@@ -35,7 +35,6 @@ OTHER = {**WARM, "seed": 1}  # with the first these end after a sentence
 
 RECORDINGS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "edit": ("smol", "pld", BRIDGE, {"max_new_tokens": 48}),
-    "front": ("smol", "sps:gamma=3", QUESTION, {**WARM, "seed": 5}),
     "ar": ("smol", "ar", QUESTION, OTHER),
     "sps": ("smol", "sps:gamma=4", QUESTION, {**WARM, "seed": 6}),
     "mcsd": ("smol", "mcsd:tree=3-2-1", QUESTION, WARM),

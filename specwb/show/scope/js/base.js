@@ -138,6 +138,10 @@ const STYLE = `
 .sw svg .t-residual { fill: var(--t-residual); }
 .sw .text { font: 13.5px/1.75 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere;
   margin: 0; max-height: 190px; overflow-y: auto; }
+.sw .race { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 10px;
+  align-items: center; font-size: 12.5px; margin-top: 6px; }
+.sw .race i { display: block; height: 10px; border-radius: 3px; min-width: 1px; }
+.sw .race .fast { background: var(--accepted); } .sw .race .plain { background: var(--other); }
 .sw .token { border-radius: 3px; padding: 1px 0; border-bottom: 2px solid transparent; }
 .sw .token.prompt { color: var(--soft); }
 .sw .token.accepted { border-bottom-color: var(--accepted);

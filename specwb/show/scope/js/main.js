@@ -97,16 +97,16 @@ export function mount(element, data, ask = null) {
     const focused = document.activeElement?.closest?.("[data-node]")?.dataset.node;
     const tree = treeOf(trace, at, ui.chosen ?? highlighted(trace, at), half[0], choose);
     const lens = lensOf(trace, at, outer - 26, id);
-    const text = prose(trace, at);
-    hosts.stage.replaceChildren(...[
-      h("section", { class: two ? "panes" : "panes tall" },
-        h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
-          tree), legend(), treeNote(trace, at)),
-        h("div", { class: "pane", "data-panel": "" }, panel.pane)),
-      h("section", { "aria-label": "text" }, text, h("p", { class: "soft", "data-tally": "" },
-        tally(trace, at))),
-      lens,
-    ].filter(Boolean));
+    const text = prose(trace, at, data.play ? 1 : 240);
+    const panes = h("section", { class: two ? "panes" : "panes tall" },
+      h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
+        tree), legend(), treeNote(trace, at)),
+      h("div", { class: "pane", "data-panel": "" }, panel.pane));
+    const so = h("section", { "aria-label": "text" }, text, data.play ? race(trace, at) : null,
+      h("p", { class: "soft", "data-tally": "" }, tally(trace, at)));
+    // what plays by itself is a race first, below the request
+    hosts.stage.replaceChildren(...[...(data.play ? [so, panes] : [panes, so]), lens]
+      .filter(Boolean));
     text.scrollTop = text.scrollHeight;
     // what stands below must not jump while it plays
     if (ui.playing) root.style.minHeight = `${root.offsetHeight}px`;
@@ -179,7 +179,8 @@ export function mount(element, data, ask = null) {
       button(icon("M1,1 v10 l7,-5 z M8,1 h2 v10 h-2 z"), "next step (shift + right)",
         () => round(1)), hosts.range, hosts.where,
       h("ol", { class: "stages", "aria-label": "stage" }, ...Object.values(hosts.stages)));
-    root.replaceChildren(data.live ? controls() : chooser(), transport, hosts.says, hosts.stage);
+    root.replaceChildren(data.live ? controls() : chooser(), ...(data.play ? [request(traces[0])]
+      : []), transport, hosts.says, hosts.stage);
   }
 
   function chooser() {

@@ -1,17 +1,35 @@
 // The text by who wrote it, and the legend of colours.
 // forwards of the target and tokens so far, next to plain decoding's one token per forward
+function counted(trace, frame) {
+  return [written(trace, frame).length, frame.stage === "draft" ? frame.r : frame.r + 1];
+}
+
+/* What was asked, without the words that a chat's template puts around it. */
+function request(trace) {
+  const text = (trace.prompt.text ?? "").split("\nuser\n").at(-1).replace(/\nassistant\n$/, "");
+  return h("p", { class: "soft", "data-request": "" }, h("b", {}, "Asked: "), text);
+}
+
+/* Two bars over the whole text: what is written, and what plain decoding would have by now. */
+function race(trace, frame) {
+  const [tokens, steps] = counted(trace, frame);
+  const lane = (name, n, kind) => [h("span", {}, name), h("i", { class: kind,
+    style: `width:${(100 * n) / trace.tokens.length}%` })];
+  return h("div", { class: "race", "aria-hidden": "true" },
+    ...lane("this method", tokens, "fast"), ...lane("plain decoding", steps, "plain"));
+}
+
 function tally(trace, frame) {
-  const steps = frame.stage === "draft" ? frame.r : frame.r + 1;
-  const tokens = written(trace, frame).length;
+  const [tokens, steps] = counted(trace, frame);
   const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
   return `So far ${count(tokens, "token")} from ${count(steps, "forward")} of the target; plain ` +
     `decoding would have ${count(steps, "token")}.`;
 }
 
-function prose(trace, frame) {
+function prose(trace, frame, most) {
   const text = trace.prompt.text === null ? trace.prompt.tokens.join(" ") + " "
     : trace.prompt.text;
-  const shown = text.length > 240 ? "\u2026" + text.slice(-239) : text;
+  const shown = text.length > most ? "\u2026" + text.slice(text.length - most + 1) : text;
   const block = h("p", { class: "text", "data-text": "", tabindex: 0, "aria-label": "the text" },
     h("span", { class: "token prompt" }, shown));
   for (const one of written(trace, frame)) {
