@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import specwb
+from specwb.core.flow import Exactness
 from specwb.models import ranks
 
 # kernels of other attentions than cuDNN's are the ones that the runtime can stand in for; LSTMs too
@@ -37,12 +38,12 @@ def moved(target: specwb.Target, dtype: torch.dtype) -> specwb.Target:
     return specwb.load(copy.deepcopy(target.model).to(dtype), device="cuda")
 
 
-def measured(method: specwb.Method, target: specwb.Target, temperature: float, graphs) -> dict:
+def measured(method: specwb.Method, target: specwb.Target, sampling: dict, graphs) -> dict:
     """Counts of a decoding step once it has settled: the most of four steps, each counter apart;
     violations of all steps. The first step is eager, the second recorded."""
     device.reset()
     steps = specwb.rounds(
-        target, PROMPTS, method, max_new_tokens=60, temperature=temperature, eos=7, graphs=graphs
+        target, PROMPTS, method, max_new_tokens=60, eos=7, graphs=graphs, **sampling
     )
     most, violations = dict.fromkeys(device.NAMES, 0), 0
     for i in range(8):
@@ -61,7 +62,8 @@ def counted(about: dict, method: specwb.Method, target: specwb.Target, graphs=No
     drafter = method.drafter
     about |= {name: getattr(drafter, name) for name in ("host_reads", "captured", "staged")}
     try:
-        counts = measured(method, target, about["T"], graphs)
+        sampling = {"temperature": about["T"], "exact_text": about.get("exact_text", False)}
+        counts = measured(method, target, sampling, graphs)
     except Exception as error:
         message = f"{type(error).__name__}: {error} ({device.complaint()})"
         report(**about, error=message.replace("\n", " ")[:400])
@@ -112,8 +114,12 @@ def steps(dtype: torch.dtype) -> None:
             executions = [{"execution": way} for way in ("fused", "simulation", "streams")]
         for execution in executions:
             method = variants.method(key, {**options, **execution})
-            for temperature in (0.0, 1.0):
+            exact = [(1.0, True)] * (
+                method.rule is None and method.exactness is not Exactness.LOSSY
+            )
+            for temperature, exact_text in [(0.0, False), (1.0, False), *exact]:
                 about = {"case": protocol.named(key, {**options, **execution}), "T": temperature}
+                about["exact_text"] = exact_text
                 if method.drafter.captured:
                     counted({**about, "mode": "graph"}, method, variants.target)
                     device.shortest = method.drafter.staged
@@ -142,7 +148,7 @@ def rank(folder: str) -> None:
             if exchanged in ({0}, {None}) or len(exchanged) > 1:
                 report(**about, error=f"collectives of a step, recorded and eager: {exchanged}")
     alone = specwb.method("sps", whole, draft=whole)
-    measured(alone, whole, 0.0, True)
+    measured(alone, whole, {}, True)
     device.reset()
     ranks.leave()
     if device.counts()["violations"]:

@@ -64,8 +64,10 @@ def faults(row: dict) -> list[str]:
     if "replays" not in row:
         return []
     reads = 1 + row["host_reads"]
-    # each read ends a stage; the draft is put together in one, and one follows it
-    graphs = 0 if row["mode"] == "eager" else reads + 2 if row["staged"] else 1
+    # each read ends a stage; the draft is put together in one, one follows it, and the noise of
+    # exact_text is one
+    stages = reads + 2 + row.get("exact_text", False)
+    graphs = 0 if row["mode"] == "eager" else stages if row["staged"] else 1
     # where no step can be recorded, what the host finds has a size of its own
     pageable = 0 if row["captured"] else row["pageable"]
     limits = {"violations": 0, "replays": graphs, "reads": reads, "pageable": pageable}
