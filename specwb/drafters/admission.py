@@ -264,6 +264,10 @@ class Admission(InFront):
         self.full = self.behind.propose(state, noise)
         return self._admitted(state, self.full)
 
+    def _read(self, numbers: Tensor) -> np.ndarray:
+        """A host read."""
+        return np.array(numbers.tolist())
+
     def _admitted(self, state: State, full: Draft) -> Draft:
         """The part of a draft that is verified."""
         rows, tree = state.rows, full.tree
@@ -271,7 +275,7 @@ class Admission(InFront):
         live = full.valid & ~state.done[:, None]
         of_nodes = full.confidence, live, tree.parent, tree.depth
         columns = [x.double().expand(rows, -1) for x in of_nodes]
-        table = np.array(torch.stack(columns).tolist())  # a host read
+        table = self._read(torch.stack(columns))
         self.parent, self.depth = table[2:].astype(int)
         self.parent = self.parent.clip(0)
         self.x = self.survival.logit(table[0])
@@ -342,8 +346,8 @@ class Admission(InFront):
         return draft
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        known = torch.cat([verdict.accepted[:, None], verdict.path], 1).tolist()  # a host read
-        accepted, path = np.split(np.array(known), [1], 1)
+        known = self._read(torch.cat([verdict.accepted[:, None], verdict.path], 1))
+        accepted, path = np.split(known, [1], 1)
         accepted = accepted[:, 0]
         seconds = self.drafting[self.levels] + self.seconds[self.rows + self.count]
         rows = int((accepted >= 0).sum())

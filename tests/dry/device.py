@@ -6,9 +6,11 @@ from __future__ import annotations
 import ctypes
 import os
 
+import numpy as np
 import torch
 
 from specwb.core import flow
+from specwb.drafters.admission import Admission
 from specwb.drafters.base import Drafter
 from specwb.drafters.diffusion import DiffusionDrafter
 
@@ -62,6 +64,14 @@ def endless() -> None:
         length = 0 if shortest else drafter.length.most
         return [[length] + [0] * (len(row) - 1) for row in numbers.tolist()]
 
+    def table(drafter: Admission, numbers: torch.Tensor) -> np.ndarray:
+        numbers.tolist()
+        if numbers.dim() == 2:  # nothing was accepted
+            return np.zeros(numbers.shape, int)
+        read = np.ones(numbers.shape)  # confidences, validity, parents and depths: all below a root
+        read[2], read[3, :, 0] = 0, 0
+        return read
+
     initialise, known = flow.State.__init__, DiffusionDrafter._sizes
 
     def init(state: flow.State, *args, **settings) -> None:
@@ -72,4 +82,5 @@ def endless() -> None:
     flow.State.read = read  # type: ignore[method-assign]
     Drafter.largest = largest  # type: ignore[method-assign]
     DiffusionDrafter._sizes = sizes  # type: ignore[method-assign]
+    Admission._read = table  # type: ignore[method-assign]
     DiffusionDrafter._read = lattice  # type: ignore[method-assign]
