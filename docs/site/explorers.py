@@ -2,8 +2,7 @@
 stored in the page, where ``explorers.js`` chooses among it.
 
 A page says nothing that :class:`specwb.show.widgets.controls.Explorer` did not compute, and at
-other settings than those of the grid a control cannot be put. What a lesson asks to be found is on
-the grid (``tests/test_site.py``).
+other settings than those of the grid a control cannot be put.
 """
 
 from __future__ import annotations
