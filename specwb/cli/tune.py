@@ -12,7 +12,6 @@ import typer
 from specwb.cli import options as opt
 from specwb.cli.shared import command_line, loaded, table, tell, whole, wide
 from specwb.core.files import TUNED
-from specwb.core.options import parse_value
 from specwb.core.progress import progress
 
 MOST = 512
@@ -75,6 +74,7 @@ def tune(
 
     Chains, trees and all other methods are measured side by side.
     """
+    from specwb.core.options import parse_value
     from specwb.engine import machine
     from specwb.lab.bench import report
     from specwb.lab.cost import tune as tuning

@@ -204,8 +204,9 @@ class Admission(InFront):
             return target.score(state, draft, self.features).logits
 
         def propose(levels: int) -> Tensor:
-            if isinstance(behind, Levels) and self.cuts:
-                behind.most = levels
+            if isinstance(behind, Levels):
+                behind.most = levels if self.cuts else None
+                behind.fed = None  # the text does not grow between two drafts
             return behind.propose(state, noise).tokens
 
         def seconds(work: Callable[[], Tensor]) -> float:

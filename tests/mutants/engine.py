@@ -156,15 +156,15 @@ def drawn_tokens_stay(patch):
 @killed_by("test_decoding_distribution.py: of_the_text_is sps-top_p")
 def temperature_on_the_draft_only(patch):
     """p is the target's distribution at temperature 1, whatever was asked for."""
-    cold = "replace(self.sampling, temperature=1.0).probabilities(self.logits[row, node])"
-    _with_replace(patch, Scores.p, "self.sampling.probabilities(self.logits[row, node])", cold)
+    cold = "replace(self.sampling, temperature=1.0).probabilities(self.deciding[row, node])"
+    _with_replace(patch, Scores.p, "self.sampling.probabilities(self.deciding[row, node])", cold)
 
 
 @killed_by("test_ar_oracle.py: sampling_follows")
 def filters_on_the_draft_only(patch):
     """top-k and top-p are not applied to p where single rows are verified on the host."""
-    plain = "replace(self.sampling, top_k=0, top_p=1.0).probabilities(self.logits[i, node])"
-    _with_replace(patch, Scores.row, "self.sampling.probabilities(self.logits[i, node])", plain)
+    plain = "replace(self.sampling, top_k=0, top_p=1.0).probabilities(self.deciding[i, node])"
+    _with_replace(patch, Scores.row, "self.sampling.probabilities(self.deciding[i, node])", plain)
 
 
 def _with_replace(patch: Patch, function: Callable, old: str, new: str) -> None:

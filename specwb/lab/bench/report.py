@@ -156,7 +156,7 @@ def _settings(facts: Mapping[str, Any]) -> str:
     prompts = f"{facts['prompts']} of {facts['all_prompts']} prompts"
     if facts["categories_left_out"]:
         prompts += f" (none of {', '.join(facts['categories_left_out'])})"
-    parts = [prompts, *(f"{name} {value}" for name, value in settings.items())]
+    parts = [prompts, *(f"{k} {v}" for k, v in settings.items() if v is not False)]
     if facts["cut_prompts"]:
         parts.append(f"{facts['cut_prompts']} cut to the context")
     if facts["interrupted"]:
