@@ -100,8 +100,8 @@ def test_a_stored_explorer_shows_what_the_notebooks_does(tmp_path, monkeypatch):
     effect is disabled."""
     pytest.importorskip("anywidget")
     monkeypatch.syspath_prepend(SITE)
-    import explorers
     import libraries
+    import stored_explorers as explorers
 
     grids = [
         {"level_1": [1, 2, 6], "level_2": [1, 6]},

@@ -174,9 +174,9 @@ class Staging:
         data = [output.get("data", {}) for output in cell.get("outputs", [])]
         if not self.whole or not any(WIDGET in one for one in data):
             return ""
-        import explorers
+        import stored_explorers
 
-        return explorers.html(lesson, cell["id"], "".join(data[0]["text/plain"]))
+        return stored_explorers.html(lesson, cell["id"], "".join(data[0]["text/plain"]))
 
 
 def cell_label(path: Path, cell: str) -> str:
