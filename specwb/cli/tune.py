@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import command_line, loaded, table, tell, whole, wide
+from specwb.cli.shared import command_line, loaded, refuse, table, tell, whole, wide
 from specwb.core.files import TUNED
 from specwb.core.progress import progress
 
@@ -26,6 +26,7 @@ COLUMNS = {
 
 
 def tune(
+    ctx: typer.Context,
     target: opt.TARGET = "lab",
     draft: opt.DRAFT = None,
     device: opt.DEVICE = "auto",
@@ -80,14 +81,17 @@ def tune(
     from specwb.lab.cost import tune as tuning
     from specwb.models.questions import load_prompts
 
-    questions = load_prompts(prompts)
+    questions, batches = load_prompts(prompts), []
+    if batch is not None:
+        refuse(ctx, "tune --batch", "nodes", "out")
+        batches = tuning.checked_batches(map(parse_value, batch.split(",")), questions)
     model = loaded(target, device, dtype, loading, stored=True)
     if batch is not None:
         with progress("tuning", lasting=True) as moved:
             found = tuning.by_batch(
                 model,
                 questions,
-                [parse_value(part) for part in batch.split(",")],
+                batches,
                 draft=draft,
                 temperature=temperature,
                 max_new_tokens=max_new_tokens,

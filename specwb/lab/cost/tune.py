@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,15 @@ def tune(
     return result
 
 
+def checked_batches(batches: Iterable[Any], questions: Sequence[Question]) -> list[int]:
+    """Check numbers of prompts that are decoded together.
+
+    Raises:
+        TuneError: one is no number of prompts, or larger than there are questions.
+    """
+    return [integer("batch", batch, 1, len(questions), kind=TuneError) for batch in batches]
+
+
 def by_batch(
     target: Target,
     questions: Sequence[Question],
@@ -214,8 +223,7 @@ def by_batch(
     Raises:
         ValueError: there are fewer questions than rows, or as :func:`specwb.compare`.
     """
-    for batch in batches:
-        integer("batch", batch, 1, len(questions), kind=TuneError)
+    batches = checked_batches(batches, questions)
     fixed, auto = (that_run(specs, target, draft)[0] for specs in (FIXED_IN_BATCHES, AUTO))
     rows: list[dict[str, Any]] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -58,7 +58,8 @@ def record(
         options = {}
     (ids,) = token_rows(target, [prompt])  # type: ignore[list-item]
     sampling = Sampling(temperature, top_k, top_p)
-    settings = {"max_new_tokens": max_new_tokens, "seed": seed, "eos": eos, **asdict(sampling)}
+    drawn = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
+    settings = {"max_new_tokens": max_new_tokens, "seed": seed, "eos": eos, **drawn}
     drafter, lenses = watched(method.drafter, target)
     seen = replace(method, drafter=drafter, arenas={})
     steps = list(rounds(target, [ids], seen, trace=True, **settings, **options))
@@ -85,7 +86,7 @@ def record(
             "scheme": method.drafter.scheme(sampling).value,
         },
         target={"name": target.name, "vocabulary": target.vocabulary},
-        sampling={**asdict(sampling), "seed": seed, "max_new_tokens": max_new_tokens},
+        sampling={**drawn, "seed": seed, "max_new_tokens": max_new_tokens},
         prompt={
             "text": words.decode(shown, skip_special_tokens=True) if words else None,
             "tokens": shown,
