@@ -4,7 +4,6 @@ and a map of the methods. It needs no Python and no network, and weighs less tha
 from __future__ import annotations
 
 import json
-import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -97,8 +96,7 @@ def methods() -> str:
 
 
 def _method(entry: Entry) -> str:
-    about = " ".join(entry.about.replace("``", "").split())
-    first = re.sub(r"(\.) [A-Z].*", r"\1", about)
+    first = " ".join(entry.about.partition("\n\n")[0].replace("``", "").split())
     facts = []
     if entry.needs.startswith("a draft model and"):
         facts.append(f"needs {entry.needs}")

@@ -90,8 +90,9 @@ class Options:
 
 
 def diffuspec(target: Target, options: Options) -> Drafter:
-    """DiffuSpec: all draft tokens from one forward pass of a diffusion model, a path through their
-    lattice by beam search, and an adaptive draft length.
+    """DiffuSpec: a diffusion model fills all places of a block in one forward pass, and a search
+    finds a path through its guesses that reads well from left to right. Long drafts cost as much
+    as short ones.
 
     The length is ``k`` tokens in every step, or adaptive between ``k_min`` and ``k_max``
     (``delta``, ``share``).

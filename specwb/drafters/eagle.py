@@ -144,8 +144,13 @@ class Options:
 
 
 def eagle(target: Target, options: Options) -> Drafter:
-    """EAGLE-1: a one-layer head on the target's hidden states drafts a static tree, by default the
-    best one of ``nodes`` nodes for the head's measured accuracies."""
+    """EAGLE-1: a head of one layer, which reads the target's hidden states, drafts a tree, one pass
+    per level. It knows the path that it extends, and each level costs about as much as one of
+    the target's layers.
+
+    The tree is fixed, by default the best one of ``nodes`` nodes for the head's measured
+    accuracies.
+    """
     head: EagleHead = trained_head("eagle", target, options.head, load_eagle, EagleHead)
     tree = EAGLE_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes)

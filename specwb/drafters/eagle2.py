@@ -64,8 +64,12 @@ class Options:
 
 
 def eagle2(target: Target, options: Options) -> Drafter:
-    """EAGLE-2: a dynamic tree from the same head as eagle. Each of ``depth`` levels expands the
-    ``top`` most probable nodes; the best ``nodes`` of all (root included) are verified."""
+    """EAGLE-2: EAGLE-1's head drafts a new tree in every step, which grows where the head is
+    confident, so that few nodes are spent on unlikely paths.
+
+    Each of ``depth`` levels expands the ``top`` most probable nodes; the best ``nodes`` of all,
+    root included, are verified.
+    """
     return dynamic("eagle2", "eagle", target, options)
 
 

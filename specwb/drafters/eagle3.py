@@ -10,8 +10,9 @@ from specwb.models.target import Target
 
 
 def eagle3(target: Target, options: Options) -> Drafter:
-    """EAGLE-3: a head on the hidden states of three layers, with a smaller vocabulary, drafts
-    EAGLE-2's dynamic tree."""
+    """EAGLE-3: a head that reads the target's hidden states at three depths, and knows the frequent
+    tokens only, drafts EAGLE-2's trees.
+    """
     drafter = dynamic("eagle3", "eagle3", target, options)
     if not isinstance(drafter.head, Eagle3Head):
         raise MethodError("eagle3: this is an EAGLE-1 head, whose dynamic tree is eagle2")

@@ -174,8 +174,13 @@ class Options:
 
 
 def easyspec(target: Target, options: Options) -> Drafter:
-    """EasySpec: a chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, from a draft
-    model that runs the attentions of ``n`` layers in parallel."""
+    """EasySpec: a large draft model runs several of its layers in parallel, on several GPUs, which
+    takes less time and gives nearly the same tokens. The target verifies them, so what is lost
+    is acceptance and not exactness.
+
+    A chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, with the attentions of
+    ``n`` layers in parallel.
+    """
     key, width, tree, draw = "easyspec", options.width, options.tree, options.draw
     model = deep_draft(target, options.draft)
     if width > 1 and (tree is not None or draw != "without"):

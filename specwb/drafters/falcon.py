@@ -306,8 +306,13 @@ class Options:
 
 
 def falcon(target: Target, options: Options) -> Drafter:
-    """Falcon: a head that predicts blocks of k tokens per forward pass drafts a static tree, by
-    default the best one of ``nodes`` nodes for the head's measured accuracies and ``passes``."""
+    """Falcon: a head that guesses blocks of k tokens per forward pass drafts a tree in fewer passes
+    than EAGLE's head. The tokens of a block are less certain, since each is guessed before the
+    one in front of it is known.
+
+    The tree is fixed, by default the best one of ``nodes`` nodes for the head's measured accuracies
+    and ``passes``.
+    """
     head = falcon_head("falcon", target, options.head, options.align)
     depth = None if options.passes is None else head.k * options.passes
     tree = PUBLISHED[options.tree] if isinstance(options.tree, str) else options.tree

@@ -105,10 +105,11 @@ class Options:
 
 
 def falcon_dynamic(target: Target, options: Options) -> Drafter:
-    """Falcon with a dynamic tree, by the head's confidence: ``top`` tokens of each list, the
-    ``beams`` best blocks per pass, the best ``nodes`` (root included) of all.
+    """Falcon with a dynamic tree: blocks of tokens are added where the head is confident.
 
-    The candidates are point masses at every temperature.
+    The ``top`` tokens of each place are candidates, the ``beams`` best blocks are extended per
+    pass, and the best ``nodes`` of all, root included, are verified. The candidates are point
+    masses at every temperature.
     """
     key, top = "falcon_dynamic", options.top
     head = falcon_head(key, target, options.head, options.align)

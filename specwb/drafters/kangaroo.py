@@ -248,11 +248,12 @@ class Options:
 
 
 def kangaroo(target: Target, options: Options) -> Drafter:
-    """Kangaroo: a chain of up to ``gamma`` tokens from the target's first layers and an adapter,
-    which ends below a token with low confidence.
+    """Kangaroo: the target's own first layers and a small adapter draft a chain until their
+    confidence is low, and the other layers verify it. There is little to train and little to
+    store.
 
-    ``tree=true`` is the paper's tree of the ``top`` best beams per level, with at most ``gamma``
-    levels and ``nodes`` nodes.
+    The chain has at most ``gamma`` tokens. ``tree=true`` is the paper's tree: the ``top`` best
+    paths of each level are extended, for at most ``gamma`` levels and ``nodes`` nodes.
     """
     key, tree, stop, eta = "kangaroo", options.tree, options.stop, options.eta
     if not eta and stop != "top":

@@ -193,8 +193,13 @@ class Options:
 
 
 def lookahead(target: Target, options: Options) -> Drafter:
-    """Lookahead decoding: n-grams of ``level`` tokens from ``window`` columns, at most ``guesses``
-    of them verified per step."""
+    """Lookahead decoding: the target guesses several places at once beside the text, collects
+    n-grams of its guesses, and verifies those that begin with the last token. It needs no other
+    model, but arithmetic to spare: each forward pass computes dozens of tokens.
+
+    N-grams of ``level`` tokens come from ``window`` columns; at most ``guesses`` of them are
+    verified per step.
+    """
     return Lookahead(options.window, options.level, options.guesses, options.prompt)
 
 

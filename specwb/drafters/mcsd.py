@@ -31,7 +31,10 @@ class Options:
 
 
 def mcsd(target: Target, options: Options) -> Drafter:
-    """Multi-candidate speculative decoding: a tree of tokens from a small draft model."""
+    """Multi-candidate speculative decoding: a small model drafts several candidates for each place,
+    as a tree. One of several is right more often than a single guess, and all of them are
+    verified in one forward pass.
+    """
     model = draft_model(target, options.draft)
     tree = drawable("mcsd", options.tree, model.drafts, options.draw, empty=True)
     return LevelDrafter(model, tree, options.draw)

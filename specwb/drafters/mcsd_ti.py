@@ -127,8 +127,9 @@ class Options:
 
 
 def mcsd_ti(target: Target, options: Options) -> Drafter:
-    """Improved MCSD: a tree that is cut, in every step, at the depth below which a trained decision
-    model expects no further token to be accepted.
+    """Improved MCSD: a draft model's tree, cut in every step where a trained decision model expects
+    that no further token is accepted, which saves passes of the draft model where the text is
+    hard.
 
     With several roots the target draws the first level itself: LOSSY, only with ``lossy=true``.
     """

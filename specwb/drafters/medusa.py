@@ -117,11 +117,13 @@ class Options:
 
 
 def medusa(target: Target, options: Options) -> Drafter:
-    """Medusa: the best tokens of several heads in one tree, by default the best tree of ``nodes``
-    nodes (root included) for the heads' measured accuracies.
+    """Medusa: several small heads on the target's last hidden state each guess one of the next
+    tokens, and their best guesses form a tree. One pass of the heads drafts it all, but no head
+    knows what the others guessed.
 
-    At T > 0 it is exact by the point-mass rule; ``rule=typical`` is the paper's typical acceptance
-    (LOSSY).
+    The tree is by default the best one of ``nodes`` nodes, root included, for the heads' measured
+    accuracies. At T > 0 it is exact by the point-mass rule; ``rule=typical`` is the paper's typical
+    acceptance (LOSSY).
     """
     heads: MedusaHeads = trained_head("medusa", target, options.head, load_medusa, MedusaHeads)
     tree = MEDUSA_TREE if isinstance(options.tree, str) else options.tree

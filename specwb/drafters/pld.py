@@ -109,8 +109,11 @@ class Options:
 
 
 def pld(target: Target, options: Options) -> Drafter:
-    """Prompt lookup: up to ``gamma`` tokens that followed the last ``ngram`` (or fewer) tokens
-    earlier in the text."""
+    """Prompt lookup: what followed the same last tokens earlier in the text is the draft. It costs
+    next to nothing, and pays where an answer repeats its question: edits, summaries, code.
+
+    The draft is of at most ``gamma`` tokens, and the last ``ngram`` tokens or fewer are compared.
+    """
     return PromptLookup(options.gamma, options.ngram)
 
 

@@ -60,7 +60,10 @@ class Options:
 
 
 def sps(target: Target, options: Options) -> Drafter:
-    """Speculative sampling: a chain of ``gamma`` tokens from a small draft model."""
+    """Speculative sampling: a small model with the same tokens drafts a chain of ``gamma`` tokens,
+    one forward pass each. It works on any text, and pays where the small model is cheap beside
+    the target and often agrees with it.
+    """
     model = draft_model(target, options.draft)
     gamma, schedule, confidence = options.gamma, options.schedule, options.confidence
     if schedule == "constant" and not confidence:

@@ -107,9 +107,13 @@ class Options:
 
 
 def suffix(target: Target, options: Options) -> Drafter:
-    """Suffix decoding: up to ``gamma`` tokens that most often followed the last tokens earlier in
-    the text, longer matches counting more, while the estimated probability that all are accepted is
-    at least ``confidence``."""
+    """Suffix decoding: what most often followed the same last tokens earlier in the text, longer
+    matches counting more, is the draft. Like prompt lookup it costs next to nothing, and it
+    drafts less where the text gives little reason to.
+
+    The draft is of at most ``gamma`` tokens, and ends where the estimated probability that all are
+    accepted falls below ``confidence``.
+    """
     return SuffixDecoding(options.gamma, options.ngram, options.confidence)
 
 
