@@ -21,6 +21,9 @@ STAMP := $(VENV)/.installed
 SMOL := pld lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 eagle:nodes=4 \
   eagle2:nodes=6,depth=3,top=3 eagle3:nodes=5,depth=2,top=3 falcon:nodes=4 \
   falcon_dynamic:nodes=6 kangaroo:gamma=3 diffuspec:k=3
+TRACE := $(BIN)/specwb trace mcsd:tree=2-1 eagle3:nodes=5,depth=2,top=3 medusa:nodes=6 \
+  --target smol --temperature 0 --max-new-tokens 40 --html build/run.html --chat --prompt
+PROMPT := Explain to a child why the moon changes its shape.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
 .PHONY: run test test-slow test-ci test-all prove mutants matrix slides dry gpu site
@@ -29,8 +32,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2
 run: $(STAMP)
 	@if $(BIN)/python -m specwb.models.smol; then \
 	  $(BIN)/specwb compare --target smol --prompts chat --seconds 240 --methods "$(SMOL)" && \
-	  echo "to see every decision on a prompt of your own: $(BIN)/specwb trace mcsd --target smol" \
-	    "--prompt 'Who are you?' --html build/trace.html"; \
+	  $(TRACE) "$(PROMPT)" && \
+	  echo "every decision on one request, step by step: build/run.html; for a request of your" \
+	    "own: $(TRACE) 'Who are you?'"; \
 	else \
 	  echo "so the lab family is compared, which comes with the project"; $(BIN)/specwb compare; \
 	fi && echo "to learn how this works: make lab opens lesson 1, one speculative step"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import errors, loaded, whole
+from specwb.cli.shared import errors, loaded, message, whole
 
 if TYPE_CHECKING:
     from specwb.engine.streaming import Stream
@@ -39,10 +39,7 @@ def generate(
     device: opt.DEVICE = "auto",
     dtype: opt.DTYPE = "auto",
     loading: opt.LOAD = None,
-    chat: Annotated[
-        bool,
-        typer.Option("--chat", help="Apply the chat template: the prompt is a user's message."),
-    ] = False,
+    chat: opt.CHAT = False,
     system: Annotated[
         str | None, typer.Option(help="System message of a chat; needs --chat.")
     ] = None,
@@ -75,15 +72,8 @@ def generate(
     chosen = specwb.method(method, model)
     if draft is not None:
         chosen = specwb.method(method, model, draft=draft)
-    if chat and not getattr(model.tokenizer, "chat_template", None):
-        raise ValueError(
-            f"--chat: {model.name!r} has no chat template; name one with --template, or leave "
-            "--chat out"
-        )
-    messages = [{"role": "user", "content": text}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": system})
-    (ids,) = token_rows(model, messages if chat else text)
+    asked = message(model, text, system, "name one with --template, or") if chat else text
+    (ids,) = token_rows(model, asked)
     stream, interrupted = Stream(_printer()), False
     steps = specwb.rounds(
         model,

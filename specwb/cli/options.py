@@ -46,6 +46,10 @@ LOAD = Annotated[
         "revision=main; may be repeated.",
     ),
 ]
+CHAT = Annotated[
+    bool,
+    typer.Option("--chat", help="Apply the chat template: the prompt is a user's message."),
+]
 TEMPLATE = Annotated[
     str | None,
     typer.Option(help="Chat template in place of the tokenizer's: vicuna or llama-2."),

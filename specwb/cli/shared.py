@@ -243,6 +243,21 @@ def loaded(
         return load(target, device=device, dtype=dtype, **settings)
 
 
+def message(
+    model: Target, text: str, system: str | None = None, advice: str = ""
+) -> list[dict[str, str]]:
+    """A prompt as the message of a user, behind a system message where there is one.
+
+    Raises:
+        ValueError: the model has no chat template; ``advice`` is what else may be done.
+    """
+    if not getattr(model.tokenizer, "chat_template", None):
+        leave = " ".join(f"{advice} leave --chat out".split())
+        raise ValueError(f"--chat: {model.name!r} has no chat template; {leave}")
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [*before, {"role": "user", "content": text}]
+
+
 def _use_threads(device: str, stored: bool) -> None:
     import torch
 

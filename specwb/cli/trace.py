@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import command_line, loaded, whole, wide
+from specwb.cli.shared import command_line, loaded, message, whole, wide
 from specwb.core.files import FILE
 
 PROMPT = "def area(width, height):\n    "
@@ -20,6 +20,7 @@ def trace(
         list[str], typer.Argument(help="Methods with their options, such as mcsd:tree=4-2-2.")
     ],
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = PROMPT,
+    chat: opt.CHAT = False,
     html_file: Annotated[
         Path | None,
         typer.Option("--html", help="Page to write that plays the recordings."),
@@ -54,10 +55,11 @@ def trace(
     model = loaded(target, device, dtype, loading)
     # all of them, before any work is done
     chosen = [built_with(spec, model, draft) for spec in methods]
+    asked = message(model, prompt) if chat else prompt
     traces = [
         record(
             model,
-            prompt,
+            asked,
             one,
             max_new_tokens=max_new_tokens,
             temperature=temperature,

@@ -219,3 +219,9 @@ def test_traces_are_written(call, monkeypatch, tmp_path):
     assert call("trace", "ar", "pld", *short, str(two))[0] == 0
     both = json.loads(two.read_text("utf-8"))
     assert [trace["method"]["key"] for trace in both] == ["ar", "pld"]
+    code, _, err = call("trace", "pld", "--chat", *short, str(one))
+    assert (code, "has no chat template; leave --chat out" in err) == (2, True)
+    model.tokenizer.chat_template = "w3 {{ messages[0]['content'] }} w4"
+    assert call("trace", "pld", "--chat", *short, str(one))[0] == 0
+    asked = json.loads(one.read_text("utf-8"))["prompt"]["tokens"]
+    assert asked == model.tokenizer("w3 w1 w2 w4")["input_ids"]
