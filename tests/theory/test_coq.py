@@ -15,6 +15,7 @@ FILES = (
     "Sums",
     "SingleDraft",
     "Recursive",
+    "Steps",
     "Without",
     "Optimum",
     "Block",

@@ -1,5 +1,5 @@
-(* One draft: theorems 1.1 (lossless), 2.1 (acceptance is 1 - TV), 2.2 (no lossless rule accepts
-  more). *)
+(* One draft: theorems 1.1 (lossless), 2.1 (acceptance is 1 - TV) and 2.2 (no lossless rule accepts
+   more). *)
 Require Import Reals Lra Lia List.
 Require Import Sums.
 Open Scope R_scope.
@@ -12,19 +12,12 @@ Hypothesis p1 : sum n p = 1.  Hypothesis q1 : sum n q = 1.
 Definition tv := sum n (fun x => Rabs (p x - q x)) / 2.
 Definition beta := sum n (fun x => Rmin (p x) (q x)).
 Definition res := sum n (fun y => pos (p y - q y)).
-(* the test u q(x) < p(x) with u uniform accepts x with probability acc x; where q x = 0 x is never
-  drawn *)
-Definition acc x := Rmin 1 (p x / q x).
+(* the probability that x passes the test u q(x) < p(x), u being uniform *)
+Definition acc x := ratio (p x) (q x).
 Definition closing y := if Req_EM_T res 0 then p y else pos (p y - q y) / res.
 Definition out y := q y * acc y + sum n (fun x => q x * (1 - acc x)) * closing y.
 Lemma drawn x : q x * acc x = Rmin (p x) (q x).
-Proof. unfold acc. destruct (Req_dec (q x) 0) as [e|e].
-  - rewrite e, Rmult_0_l. pose proof (p0 x). unfold Rmin. destruct (Rle_dec (p x) 0); lra.
-  - assert (0 < q x) by (pose proof (q0 x); lra). assert (E: q x * (p x / q x) = p x) by (field;
-    lra).
-    unfold Rmin. destruct (Rle_dec 1 (p x / q x)), (Rle_dec (p x) (q x)); try lra.
-    + assert (q x * 1 <= q x * (p x / q x)) by (apply Rmult_le_compat_l; lra). lra.
-    + assert (q x * (p x / q x) < q x * 1) by (apply Rmult_lt_compat_l; lra). lra. Qed.
+Proof. apply drawn_and_accepted; auto. Qed.
 Lemma acceptance : sum n (fun x => q x * acc x) = beta.
 Proof. apply sum_ext; intros; apply drawn. Qed.
 Lemma res_beta : res = 1 - beta.

@@ -66,6 +66,21 @@ Proof.
   { subst. assert (0 <= sum n f) by (apply sum_ge0; auto). lra. }
   specialize (IHn H ltac:(lia)). specialize (H n). lra.
 Qed.
+(* The probability that a uniform u has u * b < a: min(1, a / b); 1 for a / 0, 0 for 0 / 0. *)
+Definition ratio (a b : R) := if Rlt_dec b a then 1 else a / b.
+Lemma ratio_in a b : 0 <= a -> 0 <= b -> 0 <= ratio a b <= 1.
+Proof.
+  intros Ha Hb. unfold ratio. destruct (Rlt_dec b a); [lra|].
+  destruct (Req_dec b 0); [replace a with 0 by lra; unfold Rdiv; lra|].
+  assert (0 < / b) by (apply Rinv_0_lt_compat; lra). split; [apply Rmult_le_pos; lra|].
+  apply Rmult_le_reg_r with b; [lra|]. unfold Rdiv. rewrite Rmult_assoc, Rinv_l; lra.
+Qed.
+(* A token of draft probability b is drawn and accepted with min(a, b). *)
+Lemma drawn_and_accepted a b : 0 <= a -> 0 <= b -> b * ratio a b = Rmin a b.
+Proof.
+  intros Ha Hb. unfold ratio, Rmin. destruct (Rlt_dec b a), (Rle_dec a b); try lra.
+  destruct (Req_dec b 0); [subst; lra|]. field. auto.
+Qed.
 (* What a test leaves: with P and d of mass 1 the weights that are rejected sum to the residual. *)
 Lemma rejected_mass n (P d : nat -> R) : sum n P = 1 -> sum n d = 1 ->
   sum n (fun x => d x - Rmin (P x) (d x)) = sum n (fun y => pos (P y - d y)).
