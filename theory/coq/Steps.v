@@ -40,10 +40,8 @@ Fixpoint at_ (s : draft) (h : list nat) : list nat :=
   | [] => []
   | (v, d) :: s => if list_eq_dec Nat.eq_dec v h then d :: at_ s h else at_ s h
   end.
-(* The probability that a text goes on with t after h under plain sampling. *)
-Fixpoint target (h t : list nat) : R :=
-  match t with [] => 1 | y :: t => p h y * target (y :: h) t end.
-(* The same for a walk down the draft s from h; after the step's last token it is next. *)
+(* The probability that the text goes on with t after h, if the walk down the draft s is at h, and
+   next is this probability after the step's last token. *)
 Fixpoint walk (next : list nat -> list nat -> R) (s : draft) (h t : list nat) : R :=
   match t with
   | [] => 1
@@ -77,16 +75,16 @@ Lemma at_other s v h d : v <> h -> at_ ((v, d) :: s) h = at_ s h.
 Proof. intros. simpl. destruct (list_eq_dec Nat.eq_dec v h); [contradiction|auto]. Qed.
 (* A node above, or none at all: the walk from h does not see a draw at a shorter text. *)
 Lemma walk_below s v d t : forall h, (length v < length h)%nat ->
-  walk target ((v, d) :: s) h t = walk target s h t.
+  walk (along p) ((v, d) :: s) h t = walk (along p) s h t.
 Proof.
   induction t as [|y t IH]; intros h Hv; auto. cbn [walk].
   rewrite at_other by (intros ->; lia). rewrite IH by (simpl; lia). reflexivity.
 Qed.
 (* Where nothing is drawn the token is the target's, and so is the text after it. *)
 Lemma walk_leaf s h t : Forall (fun y => (y < n)%nat) t -> at_ s h = [] ->
-  walk target s h t = target h t.
+  walk (along p) s h t = along p h t.
 Proof.
-  intros Ht E. destruct t as [|y t]; auto. cbn [walk target]. inversion Ht.
+  intros Ht E. destruct t as [|y t]; auto. cbn [walk along]. inversion Ht.
   rewrite E, only_candidates, leaf by auto. ring.
 Qed.
 (* Only below what is drawn are there draws. *)
@@ -108,13 +106,13 @@ Qed.
 (* One more draw, at any node, does not change the distribution of the text. *)
 Lemma one_more_draw root s v : grown root s -> forall t h,
   Forall (fun y => (y < n)%nat) t -> (length root <= length h)%nat ->
-  sum m (fun d => q v (at_ s v) d * walk target ((v, d) :: s) h t) = walk target s h t.
+  sum m (fun d => q v (at_ s v) d * walk (along p) ((v, d) :: s) h t) = walk (along p) s h t.
 Proof.
   intros G t. induction t as [|y t IH]; intros h Ht Hh; cbn [walk].
   { rewrite sum_scal, q1. ring. }
   inversion Ht as [|? ? Hy Ht']; subst.
   destruct (list_eq_dec Nat.eq_dec v h) as [->|Hv].
-  - set (w := walk target s (y :: h) t). set (g := target (y :: h) t).
+  - set (w := walk (along p) s (y :: h) t). set (g := along p (y :: h) t).
     pose proof (fair h (at_ s h) y Hy) as F.
     rewrite (sum_ext m _ (fun d => q h (at_ s h) d * accepts h (d :: at_ s h) y * (w - g)
       + q h (at_ s h) d * (accepts h (d :: at_ s h) y + ends h (d :: at_ s h) y) * g)).
@@ -126,8 +124,8 @@ Proof.
       rewrite sum_scal, q1. ring.
     + unfold w. rewrite walk_leaf by auto. fold g. rewrite only_candidates by auto. ring.
   - rewrite (sum_ext m _ (fun d =>
-      q v (at_ s v) d * walk target ((v, d) :: s) (y :: h) t * accepts h (at_ s h) y
-      + q v (at_ s v) d * (ends h (at_ s h) y * target (y :: h) t))).
+      q v (at_ s v) d * walk (along p) ((v, d) :: s) (y :: h) t * accepts h (at_ s h) y
+      + q v (at_ s v) d * (ends h (at_ s h) y * along p (y :: h) t))).
     2:{ intros d _. rewrite at_other by auto. ring. }
     rewrite sum_plus, !sum_scal, q1, IH by (simpl; auto). ring.
 Qed.
@@ -136,10 +134,10 @@ Qed.
 Lemma step_is_target (f : draft -> option (list nat)) next k h t :
   (forall s v, f s = Some v -> exists_ h s v) -> Forall (fun y => (y < n)%nat) t ->
   (forall s h u, (length u < length t)%nat -> Forall (fun y => (y < n)%nat) u ->
-    next s h u = target h u) ->
-  forall s, grown h s -> step f next k s h t = walk target s h t.
+    next s h u = along p h u) ->
+  forall s, grown h s -> step f next k s h t = walk (along p) s h t.
 Proof.
-  intros Hf Ht Hn. assert (W : forall s, walk (next s) s h t = walk target s h t).
+  intros Hf Ht Hn. assert (W : forall s, walk (next s) s h t = walk (along p) s h t).
   { intros s. generalize h. clear h Hf. induction t as [|y t IH]; intros h; auto. cbn [walk].
     inversion Ht. rewrite IH, Hn; auto. intros. apply Hn; simpl; auto. }
   induction k as [|k IH]; intros s G; simpl; auto.
@@ -149,7 +147,7 @@ Qed.
 
 (* Theorem 4.5 with 6.7: j steps write at least j tokens, and the first j are the target's. *)
 Theorem steps_write_the_targets_text : forall j log h t, Forall (fun y => (y < n)%nat) t ->
-  (length t <= j)%nat -> text j log h t = target h t.
+  (length t <= j)%nat -> text j log h t = along p h t.
 Proof.
   induction j as [|j IH]; intros log h t Ht Hj; destruct t as [|y t]; auto; [simpl in Hj; lia|].
   cbn [text]. rewrite step_is_target; auto.
@@ -185,7 +183,7 @@ Definition list_ends h ds y := match list_of ds with None => p h y | Some d => E
 Theorem steps_of_any_lossless_rule : forall most choose,
   (forall log h s v, choose log h s = Some v -> exists_ mem h s v) ->
   forall j log h t, Forall (fun y => (y < n)%nat) t -> (length t <= j)%nat ->
-  text m (fun h _ => D h) list_accepts list_ends most choose j log h t = target p h t.
+  text m (fun h _ => D h) list_accepts list_ends most choose j log h t = along p h t.
 Proof.
   intros most choose Hc. apply steps_write_the_targets_text with (mem := mem); auto;
     unfold list_accepts, list_ends.
@@ -205,7 +203,7 @@ Theorem steps_of_recursive_rejection : forall n (p : list nat -> nat -> R) q,
   forall most choose, (forall log h s v, choose log h s = Some v -> exists_ Nat.eqb h s v) ->
   forall j log h t, Forall (fun y => (y < n)%nat) t -> (length t <= j)%nat ->
   text n q (fun h => accepts n (p h) (q h)) (fun h => ends n (p h) (q h)) most choose j log h t
-  = target p h t.
+  = along p h t.
 Proof.
   intros n p q p0 p1 q0 q1 most choose Hc.
   apply steps_write_the_targets_text with (mem := Nat.eqb); auto.

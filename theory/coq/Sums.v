@@ -1,5 +1,6 @@
-(* Finite sums over the tokens 0 .. n-1, and positive parts: what all proofs here share. *)
-Require Import Reals Lra Lia.
+(* Sums over the tokens 0 .. n-1, positive parts, and texts: what the proofs here share. *)
+Require Import Reals Lra Lia List.
+Import ListNotations.
 Open Scope R_scope.
 
 Fixpoint sum (n : nat) (f : nat -> R) : R :=
@@ -33,6 +34,8 @@ Lemma sum_plus n f g : sum n (fun y => f y + g y) = sum n f + sum n g.
 Proof. induction n; simpl; lra. Qed.
 Lemma sum_scal n c f : sum n (fun y => f y * c) = sum n f * c.
 Proof. induction n; simpl; lra. Qed.
+Lemma sum_first n f : sum (S n) f = f O + sum n (fun y => f (S y)).
+Proof. induction n; simpl in *; lra. Qed.
 Lemma sum_le n f g : (forall y, (y < n)%nat -> f y <= g y) -> sum n f <= sum n g.
 Proof.
   induction n; simpl; intros; [lra|].
@@ -91,3 +94,8 @@ Proof.
   { rewrite <- sum_plus. apply sum_ext; intros. lra. }
   lra.
 Qed.
+
+(* The probability of the text t after h, token by token from d. What comes before, h, stands with
+   its newest token first, what follows, t, with its first token first; so everywhere here. *)
+Fixpoint along (d : list nat -> nat -> R) (h t : list nat) : R :=
+  match t with [] => 1 | y :: t => d h y * along d (y :: h) t end.
