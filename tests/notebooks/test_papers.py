@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 import pytest
 
@@ -32,4 +33,6 @@ def test_a_ledger_counts_its_verdicts(monkeypatch):
     rows = papers.verdicts("falcon")
     assert data["text/plain"].startswith(f"{len(rows)} claims of falcon: ")
     assert sum(map(int, re.findall(r"[:,] (\d+) ", data["text/plain"]))) == len(rows)
-    assert data["text/html"].count("<tr>") == len(rows) + 1 + (len(rows) > papers.SHOWN)
+    assert data["text/html"].count("<div") == len(rows)
+    for row in rows:
+        assert escape(row.claim.text) in data["text/html"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
 from functools import cache
 from html import escape
 from typing import Any
@@ -16,10 +16,12 @@ from specwb.lab.papers.judge import Judgement
 from specwb.lab.papers.paper import read_paper
 from specwb.lab.papers.results import shipped, shipped_verdicts
 from specwb.show import ledger
+from specwb.show.palette import ACCEPTED, OTHER, REJECTED
 from specwb.show.pictures import draw
 from specwb.show.widgets.display import show
 
-SHOWN = 8  # rows of a ledger that are not folded away
+SHOWN = 6  # claims of a ledger that are not folded away
+_COLOURS = {"agrees": ACCEPTED, "more than claimed": ACCEPTED, "differs": REJECTED}
 _shipped = cache(lambda name, family: shipped(read_paper(name), family))
 
 
@@ -46,26 +48,41 @@ def verdicts(name: str, family: str = "lab") -> list[Judgement]:
 
 
 def show_ledger(name: str, family: str = "lab") -> None:
-    """Display a paper's rows of the ledger: every claim, the paper's number, ours, the verdict.
+    """Display a paper's part of the ledger, a card for each claim: the claim, the paper's ratio,
+    ours with its interval as a picture and in digits, the verdict. What its abstract claims comes
+    first.
 
     In a terminal and in notebook tests: how many claims have which verdict.
     """
     one = ledger.judged(read_paper(name), results(name, family), family)
-    lines = [ledger.claim_row(verdict) for verdict in one.verdicts]
-    table = f"<table><thead>{_row(ledger.HEADER, 'th')}</thead><tbody>%s</tbody></table>"
-    first, rest = (table % "".join(map(_row, some)) for some in (lines[:SHOWN], lines[SHOWN:]))
-    folded = f"<details><summary>{len(lines) - SHOWN} more claims</summary>{rest}</details>"
-    texts = f"{one.paper.source}. {one.measured}", f"{ledger.RULE} {ledger.PICTURE}"
-    html = "".join(f"<p>{escape(text)}</p>" for text in texts)
-    html += first + (folded if len(lines) > SHOWN else "")
+    cards = [_card(v) for v in sorted(one.verdicts, key=lambda v: not v.claim.headline)]
     tally = Counter(verdict.word for verdict in one.verdicts)
-    summary = f"{len(lines)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
+    summary = f"{len(cards)} claims of {name}: " + ", ".join(f"{n} {w}" for w, n in tally.items())
+    html = f"<p><b>{summary}.</b> {_text(one.measured)}</p>" + "".join(cards[:SHOWN])
+    html += _folded(f"{len(cards) - SHOWN} more claims", cards[SHOWN:])
+    html += _folded("How a verdict is given", [_text(f"{ledger.RULE} {ledger.PICTURE}")])
     display({"text/html": html, "text/plain": summary}, raw=True)
 
 
-def _row(cells: Iterable[str], tag: str = "td") -> str:
-    pairs = [(escape(cell), getattr(cell, "picture", "")) for cell in cells]
-    return "<tr>" + "".join(f"<{tag}>{text} {svg}</{tag}>" for text, svg in pairs) + "</tr>"
+def _card(verdict: Judgement) -> str:
+    """A claim in three lines of HTML, no wider than a phone."""
+    text, paper, here, word, note = ledger.claim_row(verdict)
+    ratios = [f"{who} {_text(x)}" for who, x in (("paper", paper), ("here", here)) if x]
+    said = "; ".join([*ratios, f"<b>{word}</b>"])
+    color = _COLOURS.get(verdict.word, OTHER)
+    return (
+        f'<div style="border-left:4px solid {color};margin:8px 0;padding:0 8px;max-width:640px">'
+        f"{_text(text)}<br>{getattr(here, 'picture', '')} {said}<br>"
+        f"<small>{_text(note)}</small></div>"
+    )
+
+
+def _folded(title: str, parts: list[str]) -> str:
+    return f"<details><summary>{title}</summary>{''.join(parts)}</details>" if parts else ""
+
+
+def _text(text: str) -> str:
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def paper_figure(name: str, which: str) -> go.Figure:
