@@ -53,19 +53,37 @@ def test_checks_are_links(page):
     assert script["linked"](page.read_text()) == page.read_text()
 
 
-def test_the_list_of_machine_checked_statements_is_that_of_the_pages():
-    listed, linked = set(), set()
-    row = r"^\| \[([\d., ]+)\]\(\.\./(\w+)\.md\) \|.*\| (\w+)\.v: (\w+) \|$"
+def test_the_lists_of_machine_checked_statements_are_those_of_the_pages():
+    """Which statements are checked, and of which theorems they are the whole or a part: the two
+    tables of ``theory/coq`` agree with the pages' lines "Coq:" and "Coq (which part):"."""
     readme = (ROOT / "theory" / "coq" / "README.md").read_text()
-    for numbers, page, file, name in re.findall(row, readme, re.MULTILINE):
+    listed, extent = set(), {}
+    row = r"^\| \[([\d., ]+)\]\(\.\./(\w+)\.md\) \| (.*) \| (\w+)\.v: (\w+) \|$"
+    for numbers, page, statement, file, name in re.findall(row, readme, re.MULTILINE):
         for number in numbers.split(", "):
-            listed.add((page, ".".join(number.split(".")[:2]), f"theory/coq/{file}.v::{name}"))
+            theorem = ".".join(number.split(".")[:2])
+            listed.add((page, theorem, f"theory/coq/{file}.v::{name}"))
+            column = "in part" if statement.startswith("*in part:* ") else "whole"
+            assert extent.setdefault(theorem, column) == column, theorem
+    linked, columns = set(), {}
+    row = r"^\| \[\d+\]\(\.\./(\w+)\.md\) \|([^|]*)\|([^|]*)\|([^|]*)\|$"
+    table = {page: cells for page, *cells in re.findall(row, readme, re.MULTILINE)}
     for page in PAGES:
+        cells = dict(zip(("whole", "in part", "not"), table.pop(page.stem), strict=True))
+        numbers = []
         for theorem in re.split(r"^## (?=Theorem)", page.read_text(), flags=re.MULTILINE)[1:]:
-            number = re.match(r"Theorem ([\d.]+)", theorem).group(1)
-            for reference in re.findall(r"`(theory/coq/[^`]+)`", theorem):
-                linked.add((page.stem, number, reference))
+            numbers.append(re.match(r"Theorem ([\d.]+)", theorem).group(1))
+            references = re.findall(r"`(theory/coq/[^`]+)`", theorem)
+            linked |= {(page.stem, numbers[-1], reference) for reference in references}
+            columns[numbers[-1]] = "not"
+            if references:
+                columns[numbers[-1]] = "in part" if "\nCoq (" in theorem else "whole"
+        for column, cell in cells.items():
+            there = [number for number in numbers if columns[number] == column]
+            assert cell.strip() == ", ".join(there), (page.stem, column)
+    assert not table
     assert listed == linked
+    assert {number: column for number, column in columns.items() if column != "not"} == extent
     assert len(listed) > 20
 
 
