@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 import textwrap
 from fractions import Fraction as F
+from functools import cache
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import torch
@@ -379,6 +381,53 @@ def block() -> Figure:
     return figure
 
 
+def most() -> Figure:
+    """Theorem 7.9: what rules keep of two paths of two tokens, over the most that any could."""
+    parents, random = (-1, 0, 0, 1, 2), Random(1)
+
+    def model() -> exact.Model:
+        @cache
+        def row(prefix: exact.Tokens) -> exact.Dist:
+            return exact.norm([F(random.randint(1, 12) ** 2) for _ in range(3)])
+
+        return row
+
+    by_tree, by_node = exact.TREE_RULES, exact.expected_accepted
+    rules = {
+        "RRSw, without replacement": lambda *m: by_node(exact.rrsw, exact.without_replacement, *m),
+        "traversal, without replacement": lambda *m: exact.mean_accepted(
+            by_tree["traversal"].outcomes("WITHOUT_REPLACEMENT", *m)
+        ),
+        "RRS, two paths": lambda *m: exact.mean_accepted(exact.paths_outcomes(exact.rrs, *m)),
+        "traversal, two paths": lambda *m: exact.mean_accepted(
+            by_tree["traversal"].outcomes("IID", *m)
+        ),
+        "GBV, two paths": lambda *m: exact.mean_accepted(by_tree["gbv"].outcomes("IID", *m)),
+    }
+    shares: dict[str, list[float]] = {name: [] for name in rules}
+    for _ in range(24):
+        given = model(), model(), parents
+        best = {s: analysis.tree_optimum(*given, s) for s in ("iid", "without")}
+        for name, kept in rules.items():
+            scheme = "without" if name.endswith("replacement") else "iid"
+            shares[name].append(float(kept(*given)) / best[scheme])
+    assert max(map(max, shares.values())) < 1 + 1e-9
+    figure, (axes,) = sheet(1, 2.8)
+    for y, values in enumerate(reversed(shares.values())):
+        axes.plot(values, [y] * len(values), "o", color=ACCEPTED, alpha=0.45, mec="none")
+        axes.plot(np.median(values), y, "|", color=INK, ms=18)
+        axes.annotate(f"median {np.median(values):.2f}", (1.02, y), va="center", fontsize=9)
+    axes.set_yticks(range(len(rules)), list(reversed(shares)))
+    axes.axvline(1, color=OTHER)
+    axes.set(
+        xlabel="E[N] over the most that any lossless rule keeps",
+        xlim=(None, 1.12),
+        ylim=(-0.6, len(rules) - 0.4),
+        xticks=np.arange(0.75, 1.01, 0.05),
+    )
+    return figure
+
+
 def wrong() -> Figure:
     """Page 8: rules that are almost right, how far off they are and what they accept."""
     figure, (axes,) = sheet(1, 5.4)
@@ -411,6 +460,7 @@ PICTURES = (
     tree,
     growth,
     block,
+    most,
     wrong,
     *METHODS,
 )

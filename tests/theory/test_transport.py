@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from specwb.core.errors import ArgumentError
 from specwb.theory import analysis, exact
 from specwb.theory.analysis import transport
 
@@ -31,6 +32,13 @@ def instance(seed: int) -> tuple[list[float], list[float], int]:
         p = [float(x == 0) for x in range(v)]
     p, q = ([w + (not any(ws)) for w in ws] for ws in (p, q))
     return [a / sum(p) for a in p], [b / sum(q) for b in q], k
+
+
+def tiny_model(v: int, seed: int) -> exact.Model:
+    """A model of v tokens whose rows are random fractions."""
+    return lambda prefix: exact.norm(
+        [Fraction(random.Random(f"{seed} {prefix} {x}").randint(1, 12) ** 2) for x in range(v)]
+    )
 
 
 INSTANCES = [instance(seed) for seed in range(500)]
@@ -68,6 +76,31 @@ def test_no_rule_is_above_the_optimum():
                 assert attained >= (1 - (1 - 1 / k) ** k) * best - 1e-12
     assert all(strict[name] > 50 for name in ("naive", "rrs", "rrsw", "kseq", "coupling"))
     assert strict["race"] < strict["kseq"]
+
+
+def test_the_optimum_of_a_tree():
+    """A chain's is block verification's, a node's alpha*; no rule for trees is above it, and the
+    rules for trees are not all below it."""
+    above_rules = []
+    for seed in range(6):
+        target, draft = (tiny_model(3, 2 * seed + i) for i in range(2))
+        chain = analysis.tree_optimum(target, draft, (-1, 0, 1, 2), "iid")
+        block = exact.block_expected_accepted(target, draft, (-1, 0, 1, 2))
+        assert chain == pytest.approx(float(block), abs=1e-9)
+        for scheme in ("iid", "without"):
+            node = analysis.tree_optimum(target, draft, (-1, 0, 0), scheme)
+            alpha = analysis.optimum(target(()), draft(()), 2, scheme)
+            assert node == pytest.approx(float(alpha), abs=1e-9)
+        tree = (-1, 0, 0, 1, 2)
+        for name, scheme in (("traversal", "without"), ("traversal", "iid"), ("gbv", "iid")):
+            drawn = "IID" if scheme == "iid" else "WITHOUT_REPLACEMENT"
+            kept = exact.mean_accepted(exact.TREE_RULES[name].outcomes(drawn, target, draft, tree))
+            above_rules.append(analysis.tree_optimum(target, draft, tree, scheme) - float(kept))
+    assert -1e-9 < min(above_rules) < 1e-4 < 0.1 < max(above_rules)
+    with pytest.raises(ArgumentError, match="scheme must be iid or without, got 'top'"):
+        analysis.tree_optimum(target, draft, (-1, 0), "top")
+    with pytest.raises(ArgumentError, match="node 0 must be the root"):
+        analysis.tree_optimum(target, draft, (0, 0))
 
 
 def test_a_vocabulary_of_thousands():

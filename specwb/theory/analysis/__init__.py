@@ -71,7 +71,7 @@ from specwb.theory.analysis.rules import (
     top_and_sample_rate,
 )
 from specwb.theory.analysis.timing import DESIGNS, measured_speedups
-from specwb.theory.analysis.transport import optimum, optimum_lp
+from specwb.theory.analysis.transport import optimum, optimum_lp, tree_optimum
 from specwb.theory.analysis.trees import (
     best_tree,
     choose_tree,

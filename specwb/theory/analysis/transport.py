@@ -22,7 +22,7 @@ theory/05_optimum.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -202,7 +202,6 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
     Raises:
         TransportError: The program was not solved.
     """
-    from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
 
     a, b = as_probabilities(p, q)
@@ -216,13 +215,74 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
         hits[i, list(tokens)] = 1
     sum_over_tokens = kron(eye_array(n), np.ones((1, v)))
     sum_over_tuples = kron(np.ones((1, n)), eye_array(v))
-    best = linprog(
+    return -_solved(
         -hits.ravel(),
         A_eq=vstack([sum_over_tokens, sum_over_tuples]).tocsr(),
         b_eq=[*(float(probability) for _, probability in tuples), *a.tolist()],
-        method="highs",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
+
+
+def tree_optimum(
+    target: exact.Model, draft: exact.Model, parents: Sequence[int], scheme: str = "without"
+) -> float:
+    """The most draft tokens that any lossless rule accepts in one step over a tree, on average
+    (theorem 7.9); of depth 1 it is alpha*, of a chain block verification's.
+
+    A linear program in ``a(D, v)``, the probability that D is drafted and the kept path goes
+    through its node v, which for the root is P(D). With ``A(v) = sum over D of a(D, v)``:
+
+        maximise    sum over D and nodes v but the root of  a(D, v)
+        where       sum over children c of v in D of a(D, c)  <=  a(D, v)
+                    A(v y)  <=  p(y | v) A(v).
+
+    It has a variable for every draft and node, so V and the tree must be small. Drafts of equal
+    nodes are one. HiGHS solves it, through scipy.
+
+    Args:
+        target, draft: distributions of the next token after a path, as fractions.
+        parents: of the nodes, -1 for the root; each has its children drawn by ``scheme``, "iid" or
+            "without".
+    Raises:
+        ArgumentError: ``parents`` is no tree, or the scheme is another.
+        TransportError: the program was not solved.
+    """
+    from scipy.sparse import dok_array
+
+    if scheme not in ("iid", "without"):
+        raise ArgumentError(f"scheme must be iid or without, got {scheme!r}")
+    draws = exact.iid if scheme == "iid" else exact.without_replacement
+    drafts: dict[frozenset[exact.Tokens], Fraction] = {}
+    for paths, chance in exact.trees(draws, draft, parents):
+        nodes = frozenset(path for path in paths if path)
+        drafts[nodes] = drafts.get(nodes, Fraction(0)) + chance
+    variables = [(d, v) for d in drafts for v in d]
+    following: dict[exact.Tokens, set[exact.Tokens]] = {}  # children in any draft
+    for _, v in variables:
+        following.setdefault(v[:-1], set()).add(v)
+    # left sides of the inequalities, each by its draft and node, or by its node
+    terms: dict[Any, dict[int, float]] = {}
+    for column, (d, v) in enumerate(variables):
+        for inequality in ((d, v[:-1]), v):
+            terms.setdefault(inequality, {})[column] = 1.0
+        terms.setdefault((d, v), {})[column] = -1.0
+        for child in following.get(v, ()):
+            terms.setdefault(child, {})[column] = -float(target(v)[child[-1]])
+    bounds: dict[Any, float] = {(d, ()): float(chance) for d, chance in drafts.items()}
+    bounds |= {v: float(target(())[v[0]]) for v in following[()]}
+    matrix = dok_array((len(terms), len(variables)))
+    for row, of_row in enumerate(terms.values()):
+        for column, value in of_row.items():
+            matrix[row, column] = value
+    at_most = [bounds.get(inequality, 0.0) for inequality in terms]
+    return -_solved(-np.ones(len(variables)), A_ub=matrix.tocsr(), b_ub=at_most)
+
+
+def _solved(costs: Any, **program: Any) -> float:
+    """The least value of a linear program whose variables are not negative."""
+    from scipy.optimize import linprog
+
+    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    best = linprog(costs, **program, method="highs", options=tight)
     if not best.success:
         raise TransportError(f"the linear program was not solved: {best.message}")
-    return -float(best.fun)
+    return float(best.fun)
