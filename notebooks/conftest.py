@@ -3,7 +3,9 @@ them (specwb.show.widgets.show)."""
 
 from __future__ import annotations
 
+import forked
 import pytest
+from jupyter_client.provisioning import local_provisioner
 
 from specwb.show.scope.pages import PACKED
 
@@ -14,6 +16,7 @@ CELL_TIMEOUT = 120  # seconds; nbval's own 2000 is how long a dead kernel would 
 
 
 def pytest_configure(config):
+    local_provisioner.launch_kernel = forked.Kernel
     if getattr(config.option, "nbval_cell_timeout", None) == 2000:
         config.option.nbval_cell_timeout = CELL_TIMEOUT
 

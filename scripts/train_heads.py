@@ -104,7 +104,9 @@ def main() -> None:
         for name in names:
             train(given, name)
     else:
-        context = multiprocessing.get_context("spawn")
+        # forks of a process that has imported all of this and has not touched a GPU
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["scripts.train_heads"])
         begin = context.Barrier(len(names))
         processes = [context.Process(target=train, args=(given, name, begin)) for name in names]
         for process in processes:

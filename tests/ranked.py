@@ -1,5 +1,5 @@
-"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw:
-``python ranked.py FOLDER``.
+"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw,
+and then FOLDER/script.py under torchrun's agent: ``python ranked.py FOLDER``.
 
 The ranks are children of one process, which has read all the libraries for them; each gets the
 environment that torchrun would make.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import runpy
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import Any
 import tiny
 import torch
 from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import specwb
 from specwb.models import ranks
@@ -229,9 +231,24 @@ def start(folder: Path, size: int) -> None:
         os.waitpid(child, 0)
 
 
+def under_torchrun(script: Path) -> None:
+    """Runs a script as ``torchrun --standalone --nproc-per-node 2`` does, in forks."""
+    config = LaunchConfig(
+        1,
+        1,
+        2,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+    )
+    elastic_launch(config, lambda: runpy.run_path(str(script)) and None)()
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     deep("llama")
     tiny.target("llama")
     for count in (2, 4):
         start(Path(sys.argv[1]), count)
+    under_torchrun(Path(sys.argv[1]) / "script.py")

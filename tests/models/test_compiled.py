@@ -3,10 +3,9 @@ token however many are scored with it."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import os
-import subprocess
+import platform
 import sys
 import threading
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from llvmlite import binding
 from numba import njit
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
@@ -311,6 +311,17 @@ def test_a_cache_that_another_thread_opens_does_not_change_the_way():
         assert isinstance(backbone.compiled_layers(x, cache, 0, None), compiled.Layers)
 
 
+@pytest.fixture
+def imported_anew(monkeypatch):
+    """The modules of the compiled pass are imported again when they are next used."""
+    for module in (compiled, kernels):
+        monkeypatch.delitem(sys.modules, module.__name__)
+        monkeypatch.setattr(specwb.models, module.__name__.rpartition(".")[2], module)
+    products.compiled_pass.cache_clear()
+    yield
+    products.compiled_pass.cache_clear()
+
+
 # ------------------------------------------------------------------------ which layers are compiled
 
 
@@ -536,57 +547,38 @@ def test_layers_that_stay_with_torch(changes):
         torch.testing.assert_close(backbone.head(hidden), made(ids).logits, atol=1e-5, rtol=0)
 
 
-CASES = {  # what breaks the compiled pass -> the line about it
-    "off": None,
-    "no numba": "no numba here",
-    "no fma": "no instruction for fma",
-    "no folder": "not writable",
-}
-SCRIPT = """
-import os, platform, sys
-import torch
-from llvmlite import binding
-from transformers import LlamaConfig, LlamaForCausalLM
-folder, cases = sys.argv[1], sys.argv[2:]
-for case in cases:
-    child = os.fork()
-    if child:
-        assert os.waitpid(child, 0)[1] == 0, case
-        continue
-    for number, end in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{{folder}}/{{case}}.{{end}}", os.O_WRONLY | os.O_CREAT), number)
-    os.environ["SPECWB_CACHE"] = "/proc/none" if case == "no folder" else folder
-    if case == "off":
-        os.environ["SPECWB_COMPILED"] = "0"
-    elif case == "no numba":
-        sys.path.insert(0, folder)
-    elif case == "no fma":
-        binding.get_host_cpu_features, platform.machine = dict, lambda: "x86_64"
-    import specwb
-    torch.manual_seed(0)
-    target = specwb.load(LlamaForCausalLM(LlamaConfig(**{sizes})))
-    print(specwb.decode(target, [[1, 2, 3]], "ar", max_new_tokens=8).tokens)
-    break
-"""
-
-
 @pytest.mark.parametrize(
-    "cases", [[*CASES][:3], pytest.param([*CASES][3:], marks=pytest.mark.slow)], ids="-".join
+    ("case", "line"),
+    [
+        ("off", None),
+        ("no numba", "no compiled forward pass (import of numba halted"),
+        ("no fma", "no compiled forward pass (this processor has no instruction for fma)"),
+    ],
 )
-def test_without_the_compiled_pass(tmp_path, cases):
-    """Texts are decoded by torch's operators, with one line where it was not asked for. Each case
-    is a fork of one process that has not imported specwb."""
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 208}
-    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": None}
-    (tmp_path / "numba.py").write_text("raise ImportError('no numba here')")
-    script = [sys.executable, "-c", SCRIPT.format(sizes=sizes), str(tmp_path), *cases]
-    root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-    done = subprocess.run(script, capture_output=True, text=True, cwd=root)
-    for case in cases:
-        line = CASES[case]
-        out, err = ((tmp_path / f"{case}.{end}").read_text() for end in ("out", "err"))
-        assert out, (case, err, done.stderr)
-        assert len(ast.literal_eval(out)[0]) == 8
-        lines = [one for one in err.splitlines() if "compil" in one]
-        assert len(lines) == (line is not None), case
-        assert line is None or line in lines[0]
+def test_without_the_compiled_pass(case, line, monkeypatch, caplog, imported_anew):
+    """Texts are decoded by torch's operators, with one line where it was not asked for."""
+    if case == "off":
+        monkeypatch.setenv("SPECWB_COMPILED", "0")
+    elif case == "no numba":
+        monkeypatch.setitem(sys.modules, "numba", None)
+    else:
+        monkeypatch.setattr(binding, "get_host_cpu_features", dict)
+        monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    target = specwb.load(model("llama", torch.float32))
+    out = specwb.decode(target, [[1, 2, 3]], "ar", max_new_tokens=8)
+    assert products.compiled_pass() is None
+    assert len(out.tokens[0]) == 8
+    assert len(caplog.messages) == (line is not None)
+    assert line is None or line in caplog.text
+
+
+def test_without_a_folder_for_machine_code(monkeypatch, caplog, imported_anew):
+    monkeypatch.setenv("SPECWB_CACHE", "/proc/none")
+    monkeypatch.delitem(
+        sys.modules, "ipykernel", raising=False
+    )  # nbval's; there no line is written
+    here = products.compiled_pass()
+    assert here.compiled(lambda x: x + 1)(1) == 2
+    assert here.FOLDER is None
+    here._announce(torch.float32)
+    assert "at every start, since /proc/none is not writable" in caplog.text

@@ -29,9 +29,12 @@ both = pytest.mark.parametrize("size", SIZES)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
-    """What every rank of two and of four wrote."""
+def run(tmp_path_factory) -> tuple[Path, str]:
+    """The folder that the ranks wrote to, and what the script of the docs printed."""
     folder: Path = tmp_path_factory.mktemp("ranked")
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    (script,) = [part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "ranks" in part]
+    (folder / "script.py").write_text(script.replace('"auto"', '"cpu"'), encoding="utf-8")
     tiny.target("llama").model.save_pretrained(folder / "target")
     tiny.tokenizer([f"w{i}" for i in range(tiny.VOCABULARY)]).save_pretrained(folder / "target")
     shutil.copytree(folder / "target", folder / "incomplete")
@@ -50,16 +53,24 @@ def seen(tmp_path_factory) -> dict[int, list[dict[str, Any]]]:
     run = subprocess.Popen(
         [sys.executable, str(here), str(folder)],
         env=environment,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        _, errors = run.communicate(timeout=300)
+        printed, errors = run.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         os.killpg(run.pid, signal.SIGKILL)
         raise
     assert run.returncode == 0, errors
+    return folder, printed
+
+
+@pytest.fixture(scope="module")
+def seen(run) -> dict[int, list[dict[str, Any]]]:
+    """What every rank of two and of four wrote."""
+    folder, _ = run
     found = {
         size: [torch.load(folder / f"{size}-{rank}.pt", weights_only=True) for rank in range(size)]
         for size in SIZES
@@ -136,21 +147,10 @@ def test_what_every_rank_holds_and_loads(size, seen):
 
 
 @pytest.mark.slow
-def test_the_script_of_the_docs_runs_under_torchrun(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
-    (script,) = [part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "ranks" in part]
-    (tmp_path / "script.py").write_text(script.replace('"auto"', '"cpu"'), encoding="utf-8")
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*start, "--master-port", str(ranked.free_port()), str(tmp_path / "script.py")],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
+def test_the_script_of_the_docs_runs_under_torchrun(run):
+    """One rank prints."""
     alone = specwb.decode(specwb.load("lab"), "It was", "easyspec", max_new_tokens=48)
-    assert run.stdout == f"{alone.text}\n"
+    assert run[1] == f"{alone.text}\n"
 
 
 @pytest.mark.slow
