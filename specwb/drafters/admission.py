@@ -163,6 +163,13 @@ class Admission(InFront):
             raise MethodError(
                 "verify=auto needs children drawn for each node by itself; take draw=greedy"
             )
+        length = behind.length if isinstance(behind, Levels) else None
+        if scheme is not Scheme.POINT and length and length.confidence and behind.limits.children > 1:
+            # a level that other branches let be drafted would tell of their tokens (theorem 6.9.4)
+            raise MethodError(
+                "verify=auto takes no sampled tree whose drafting stops by a confidence; take a "
+                "chain, or set the confidence to 0"
+            )
         if not behind.limits.depth:
             raise MethodError("verify=auto has nothing to choose from in a draft of nothing")
         super().__init__(behind)

@@ -241,6 +241,8 @@ def test_shared_lists_and_recorded_steps_are_refused():
     head = tiny.head("falcon", dtype=tiny.EXACT)
     with pytest.raises(specwb.MethodError, match="draw=greedy"):
         specwb.method("falcon:verify=auto", target(), head=head, tree=(2, 2))
+    with pytest.raises(specwb.MethodError, match="stops by a confidence"):
+        built("kangaroo's tree", verify="auto", eta=0.1)
     method = built("mcsd", FREE, verify="auto")
     with pytest.raises(specwb.ArgumentError, match="graphs=True"):
         next(specwb.rounds(target(), [[7]], method, graphs=True))

@@ -192,6 +192,27 @@ def test_budgets_by_the_past_and_by_descent_are_lossless():
     assert wrong > 0
 
 
+def test_a_child_that_depends_on_another_branch_spoils_a_fixed_budget():
+    """Theorem 6.9.4: the second child of the root, drawn iff the token below the first is 0, takes
+    that token's place. All of it verified is lossless (theorem 6.7)."""
+    half, q = [F(1, 2), F(1, 2)], [F(3, 4), F(1, 4)]
+
+    def policy(drawn):
+        if len(drawn) < 2:
+            return (drawn[0][1],) if drawn else ()
+        return () if len(drawn) == 2 and drawn[1][1] == 0 else None
+
+    def first_two(drawn):
+        return drawn if len(drawn) == 2 else (drawn[0], drawn[2])
+
+    model_of_half, model_of_q = (lambda _: half), (lambda _: q)
+    assert off(policy, model_of_half, model_of_q) == 0
+    text = text_distribution(policy, model_of_half, model_of_q, first_two)
+    second = {x: sum(text[0, x, y] for y in range(2)) for x in range(2)}
+    # token 0 first: accepted with 1/2, and then 3/8 goes on with 0
+    assert second == {0: F(1, 2) * F(3, 8), 1: F(1, 2) * F(5, 8)}
+
+
 def test_a_budget_by_all_scores_of_the_step_is_not():
     """The smallest case, in which token 0 has 3/5 in place of 1/2."""
     sure = {(): F(7, 10), (0,): F(9, 10), (1,): F(1, 10)}
