@@ -164,7 +164,12 @@ class Admission(InFront):
                 "verify=auto needs children drawn for each node by itself; take draw=greedy"
             )
         length = behind.length if isinstance(behind, Levels) else None
-        if scheme is not Scheme.POINT and length and length.confidence and behind.limits.children > 1:
+        if (
+            scheme is not Scheme.POINT
+            and length
+            and length.confidence
+            and behind.limits.children > 1
+        ):
             # a level that other branches let be drafted would tell of their tokens (theorem 6.9.4)
             raise MethodError(
                 "verify=auto takes no sampled tree whose drafting stops by a confidence; take a "
