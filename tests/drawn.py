@@ -13,13 +13,21 @@ pytest.importorskip("anywidget")
 
 from specwb.show.widgets.figure import LiveFigure, plain
 
+
+def live(widget) -> list[LiveFigure]:
+    """The figures inside a widget, those of closed tabs too."""
+    if isinstance(widget, LiveFigure):
+        return [widget]
+    return [one for child in getattr(widget, "children", ()) for one in live(child)]
+
+
 picture = plain
 """A figure as JSON, for comparison with what is shown."""
 
 
 def every_figure(widget) -> list[dict]:
-    """``data`` and ``layout`` of every figure among a widget's children."""
-    figures = [child for child in widget.children if isinstance(child, LiveFigure)]
+    """``data`` and ``layout`` of every figure inside a widget."""
+    figures = live(widget)
     sent = [json.loads(figure.source.value) for figure in figures]
     return [{"data": one["data"], "layout": one["layout"]} for one in sent]
 

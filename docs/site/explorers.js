@@ -2,10 +2,10 @@
 async function mountStored(place) {
   const packed = Uint8Array.from(atob(place.dataset.frames), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const { controls, grids, first, tabs, paths, base, frames } = await new Response(stream).json();
+  const { controls, grids, first, tabs, tab: opened, paths, base, frames } = await new Response(stream).json();
   const at = { ...first };
   let [grid] = grids;
-  let tab = 0;
+  let tab = opened;
   const make = (name, attributes, ...children) => {
     const node = Object.assign(document.createElement(name), attributes);
     node.append(...children);
@@ -53,7 +53,7 @@ async function mountStored(place) {
   const said = make("p", {});
   said.setAttribute("role", "status");
   const plot = make("div", { className: "specwb-plotly" });
-  const buttons = tabs.map(([words], i) => make("button", { type: "button", onclick: () => {
+  const buttons = tabs.map((words, i) => make("button", { type: "button", onclick: () => {
     tab = i;
     show();
   } }, words));
@@ -76,7 +76,7 @@ async function mountStored(place) {
       const inside = path.slice(0, -1).reduce((part, key) => part[key], figures);
       inside[path.at(-1)] = changes[i + 1];
     }
-    plotted(plot, figures[tabs.length ? tabs[tab][1] : 0]);
+    plotted(plot, figures[tab]);
   }
   show();
 }

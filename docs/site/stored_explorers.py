@@ -22,7 +22,6 @@ from specwb.models.path import KIND, load_path
 from specwb.show import course, widgets
 from specwb.show.widgets.controls import Explorer
 from specwb.show.widgets.designer import MEASURED, ROOFLINE, SPEED, TOKENS
-from specwb.show.widgets.diffuspec import NGRAMS
 from specwb.show.widgets.display import _setting
 from specwb.show.widgets.figure import plain
 
@@ -37,13 +36,10 @@ class Stored:
         make: the explorer as its lesson shows it at first.
         grids: control -> values; a control that a grid leaves out stays as it is at first. The
             initial values are added to the first grid.
-        tabs: names of its figures with their numbers, first the one that the lesson asks for; of
-            one figure none.
     """
 
     make: Callable[[], Explorer]
     grids: Sequence[Grid]
-    tabs: Sequence[tuple[str, int]] = ()
 
     def settings(self, first: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Every stored setting, with the number of its grid; ``first``: the initial one."""
@@ -67,17 +63,14 @@ def designer() -> Explorer:
     return widgets.TreeDesigner(warm, cost=cost, tree=(2, 1))
 
 
-def lattice(**at: Any) -> Explorer:
+def lattice() -> Explorer:
     lab, texts, trigrams = course.lattices()
-    return widgets.LatticeExplorer(lab, texts, trigrams, text=3, **at)
-
-
-def walk() -> Explorer:
-    lab = course.lattices()[0]
-    return lattice(scorer=load_path(lab.heads / "path" / KIND, lab), score=KIND)
+    scorer = load_path(lab.heads / "path" / KIND, lab)
+    return widgets.LatticeExplorer(lab, texts, trigrams, scorer, text=3, reached=2, top=8)
 
 
 CITIES = (("New", "York"), ("Los", "Angeles"), ("San", "Francisco"))
+LAMBDAS = [0.0, 0.25, 0.5, 0.75, 0.9, 1.0]
 TENTHS = [round(i / 10, 1) for i in range(11)]
 SHAPES: Grid = {
     "temperature": [0.3, 1.0, 3.0],
@@ -89,7 +82,6 @@ WRONG: Grid = {
                  "rrs_without_replacement"],
     "mismatch": SHAPES["mismatch"],
 }  # fmt: skip
-CUT, RATES, OUTPUT = ("p, cut by lines", 0), ("acceptance by rule", 1), ("what comes out", 2)
 BEST: Grid = {"shape": [TOKENS, SPEED], "nodes": [4, 8, 16, 40], "depth": [1, 2, 4, 8]}
 
 STORED: dict[tuple[str, str], Stored] = {
@@ -103,9 +95,7 @@ STORED: dict[tuple[str, str], Stored] = {
             }
         ],
     ),
-    ("3_many_candidates", "explorer"): Stored(
-        widgets.RulesExplorer, [SHAPES, WRONG], (RATES, OUTPUT, CUT)
-    ),
+    ("3_many_candidates", "explorer"): Stored(widgets.RulesExplorer, [SHAPES, WRONG]),
     ("4_draft_trees", "designer"): Stored(
         designer,
         [
@@ -119,18 +109,18 @@ STORED: dict[tuple[str, str], Stored] = {
         [{"eta": [round(i / 20, 2) for i in range(21)], "gamma": [2, 3, 4, 5, 6]}],
     ),
     ("8_the_residual_k_times", "explorer"): Stored(
-        lambda: widgets.RulesExplorer(k=3), [SHAPES], (CUT, RATES, OUTPUT)
+        lambda: widgets.RulesExplorer(k=3, tab=2), [SHAPES]
     ),
     ("9_what_a_block_cannot_know", "explorer"): Stored(
         lambda: widgets.DependenceExplorer(CITIES, [0.5, 0.25, 0.25]),
         [{"d": TENTHS, "g": [0.0, 0.25, 0.5, 0.75, 1.0]}],
     ),
     ("10_a_path_through_the_lattice", "explorer"): Stored(
-        lambda: lattice(reached=2, top=8),
-        [{"text": [2, 3, 6, 10], "reached": range(1, 9), "lam": [0.0, 0.5, 1.0], "top": [8, 11]}],
-    ),
-    ("10_a_path_through_the_lattice", "walk-explorer"): Stored(
-        walk, [{"text": range(1, 13), "score": [NGRAMS, KIND], "beams": [1, 3]}]
+        lattice,
+        [
+            {"text": [1, 3, 4], "reached": range(1, 9), "lam": LAMBDAS, "top": [8, 11]},
+            {"text": range(1, 13), "reached": [8], "score": [KIND], "beams": [1, 3]},
+        ],
     ),
 }
 """Lesson and cell -> what its page has of its explorer."""
@@ -141,10 +131,11 @@ def frames(stored: Stored) -> dict[str, Any]:
 
     Returns:
         ``controls``, each a name, a label, whether it is a menu, and the words of its values;
-        ``grids``, each control -> names of values; ``first``, where they stand at first; ``tabs``;
-        ``base``, the figures at first; and ``frames``, by the names of all values: the line, and
-        what differs from the base, as numbers of ``paths``, each with its value. Where nothing can
-        be drawn the line says so, and nothing follows.
+        ``grids``, each control -> names of values; ``first``, where they stand at first; ``tabs``,
+        the names of its figures, and ``tab``, the number of the first; ``base``, the figures at
+        first; and ``frames``, by the names of all values: the line, and what differs from the base,
+        as numbers of ``paths``, each with its value. Where nothing can be drawn the line says so,
+        and nothing follows.
     """
     explorer = stored.make()
     redraw, explorer._redraw = explorer._redraw, lambda: None  # once for all controls
@@ -172,7 +163,8 @@ def frames(stored: Stored) -> dict[str, Any]:
         ],
         "grids": grids,
         "first": {name: _name(explorer[name], value) for name, value in first.items()},
-        "tabs": list(stored.tabs),
+        "tabs": list(explorer.tabs),
+        "tab": explorer.tab,
         "paths": [json.loads(path) for path in paths],
         "base": base,
         "frames": drawn,

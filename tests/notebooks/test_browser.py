@@ -216,7 +216,7 @@ def test_the_kernel_sends_plotly_once_where_the_page_has_none(browser, lab):
     )
     run_all(page)
     page.wait_for_function(
-        "(plots => plots.length == 4 && plots.every(plot => plot.querySelector('.trace')))"
+        "(plots => plots.length == 2 && plots.every(plot => plot.querySelector('.trace')))"
         "([...document.querySelectorAll('.js-plotly-plot')])",
         timeout=SECONDS * 1000,
     )

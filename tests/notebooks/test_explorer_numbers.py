@@ -101,9 +101,9 @@ def test_rules_and_what_they_accept(seed):
         *numbers(rules)
     }
     assert every_figure(rules) == [
-        picture(figures.slices(p, q, exact.rrs_levels(p, q, 2))),
         picture(figures.rule_rates(rules.rates, rules.optima, drawn)),
         picture(figures.output(p, p, "rrsw")),
+        picture(figures.slices(p, q, exact.rrs_levels(p, q, 2))),
     ]
 
 

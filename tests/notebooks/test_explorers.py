@@ -9,13 +9,12 @@ from html import unescape
 
 import plotly.graph_objects as go
 import pytest
-from drawn import every_figure, numbers
+from drawn import every_figure, live, numbers
 from explorers import EXPLORERS
 
 import specwb
 from specwb.show import widgets
 from specwb.show.widgets.controls import Control, Explorer
-from specwb.show.widgets.figure import LiveFigure
 
 CONTROLS = {
     name: [f.name for f in fields(kind) if isinstance(f.default, Control)]
@@ -45,7 +44,7 @@ def test_its_line_and_figures_follow_its_controls(name):
     view = EXPLORERS[name]()
     children = view.children
     assert repr(view) == f"{name}({view.summary})"
-    figures = [child for child in children if isinstance(child, LiveFigure)]
+    figures = live(view)
     assert {one.layout.width for one in (view, *figures)} == {"100%"}
     assert {one.figure.layout.width for one in figures} == {None}
     (line,) = [x for x in children if 'role="status"' in getattr(x, "value", "")]

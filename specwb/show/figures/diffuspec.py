@@ -81,8 +81,8 @@ def lattice(
         bars.bars(parts[0], first, list(costs), DRAFT, orientation="h")
     outside = {"text": texts, "textposition": "outside", "cliponaxis": False}
     bars.bars(parts[1], second, list(costs), READER, "/", orientation="h", **outside)
-    sizes = 27 * (m + 3), 30 * len(costs) + 40  # pixels
-    height, gaps = sum(sizes) + 200, (0.1, 80 / (sum(sizes) + 200))
+    sizes = 21 * (m + 3), 21 * len(costs) + 20  # pixels
+    height, gaps = sum(sizes) + 160, (0.1, 70 / (sum(sizes) + 160))
     return draw([[panel], [bars]], height, heights=sizes, gaps=gaps, barmode="stack")
 
 

@@ -81,7 +81,7 @@ def dependence(
     kept = Panel(f"second token kept: {float(chance @ stays):.3f}", x, axis("probability", 0, 1))
     kept.bars("kept", at, stays, ACCEPTED, width=wide)
     kept.bars("lost", at, 1 - stays, REJECTED, ".", hollow=True, width=wide)
-    return draw([panels, [area, kept]], 580, barmode="stack", gaps=(0.16, 0.16))
+    return draw([panels, [area, kept]], 470, barmode="stack", gaps=(0.16, 0.2))
 
 
 def block_tree(tree: BlockTree, title: str) -> go.Figure:

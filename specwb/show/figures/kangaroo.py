@@ -130,4 +130,4 @@ def stopping(
         panel.y = {"rangemode": "tozero"}
     for panel in (here, published):
         panel.rule(y=1).x["title"] = {"text": "threshold eta", "standoff": 4}
-    return draw([[tokens, cr], [here, published]], 600, gaps=(0.09, 0.14))
+    return draw([[tokens, cr], [here, published]], 480, gaps=(0.09, 0.17))

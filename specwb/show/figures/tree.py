@@ -54,7 +54,7 @@ def tree_mask(parents: Sequence[int]) -> go.Figure:
 def designer(
     parents: Sequence[int], values: Sequence[float], best: Mapping[int, float], speed: float
 ) -> go.Figure:
-    """A tree, its mask and positions, and its speedup among the best trees by number of nodes.
+    """A tree, and its speedup among the best trees by number of nodes.
 
     Args:
         parents: -1 for the root, in level order.
@@ -63,7 +63,6 @@ def designer(
         speed: the tree's own speedup.
     """
     tree = valued("tree (marker size: value)", parents, values)
-    mask = mask_panel("mask (colour: position)", parents, y=0.74, length=0.5)
     sizes, n = sorted(best), len(parents)
     curve = Panel("predicted speedup by number of nodes")
     curve.x = axis(NODES, 0.5, max(sizes[-1], n) + 0.5)
@@ -71,8 +70,7 @@ def designer(
     look = FIRST, "solid", "circle"
     curve.line("best tree of so many nodes", sizes, [best[m] for m in sizes], look, size=5)
     curve.here("this tree", n, speed).rule(y=1)
-    heights, widths = (0.66, 0.34), (0.52, 0.48)
-    return draw([[tree, mask], [curve]], 720, heights=heights, widths=widths, gaps=(0.08, 0.2))
+    return draw([[tree, curve]], 400)
 
 
 # ------------------------------------------------------------------------------------------- parts

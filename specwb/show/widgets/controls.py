@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from html import escape
-from typing import Any, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import ipywidgets as w
 import plotly.graph_objects as go
@@ -111,6 +111,8 @@ class Explorer(w.VBox):
     """
 
     continuous = False  # whether it follows while a slider is being dragged
+    tabs: ClassVar[tuple[str, ...]] = ()  # names of figures of which one is seen at a time
+    tab = 0  # the one at first
     summary = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -134,7 +136,10 @@ class Explorer(w.VBox):
         self._figures: list[Any] = []
         self._redraw()
         boxes = [w.HBox(row, layout={"flex_flow": "row wrap"}) for _, row in sorted(rows.items())]
-        super().__init__([*boxes, self._line, *self._figures], layout={"width": "100%"})
+        seen = self._figures
+        if self.tabs:
+            seen = [w.Tab(seen, titles=self.tabs, selected_index=self.tab)]
+        super().__init__([*boxes, self._line, *seen], layout={"width": "100%"})
 
     def prepare(self) -> None:
         """Check the data, and compute what ``draw`` needs again and again."""

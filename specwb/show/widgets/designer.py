@@ -10,7 +10,7 @@ from typing import Any
 from specwb.core.errors import ArgumentError
 from specwb.core.tree import Tree
 from specwb.show import figures
-from specwb.show.widgets.controls import Control, Drawn, Explorer
+from specwb.show.widgets.controls import Control, Explorer
 from specwb.theory.analysis import best_tree, choose_tree, path_values, roofline
 from specwb.theory.exact import depths
 
@@ -50,6 +50,7 @@ class TreeDesigner(Explorer):
     cost: Callable[[list[int]], float] | None = None
     tree: Sequence[int] = (4, 2, 2)
     most: int = 40
+    tabs = "tree and speedup", "mask"
     shape: Any = Control(HAND, of=[HAND, TOKENS, SPEED], label="tree")
     nodes: Any = Control(16, low=1, high=lambda self: self.most, row=1)
     depth: Any = Control(6, high=DEEPEST, row=1)
@@ -96,7 +97,7 @@ class TreeDesigner(Explorer):
 
     def draw(
         self, shape: str, nodes: int, depth: int, costs: str, n: int, c: float, *levels: int
-    ) -> Drawn:
+    ) -> tuple[Any, ...]:
         for level in (self.level_1, self.level_2, self.level_3, self.level_4):
             level.disabled = shape != HAND
         self.balance.disabled = self.c.disabled = costs != ROOFLINE
@@ -120,7 +121,8 @@ class TreeDesigner(Explorer):
             f"{self.speed:.2f}x; the fastest of at most {_nodes(nodes)} and depth {depth} has "
             f"{_nodes(top)} and {best[top]:.2f}x"
         )
-        return line, figures.designer(self.parents, values, best, self.speed)
+        tree = figures.designer(self.parents, values, best, self.speed)
+        return line, tree, figures.tree_mask(self.parents)
 
 
 def _nodes(n: int) -> str:

@@ -74,6 +74,8 @@ def still(thing: BaseFigure | w.Widget) -> list[dict[str, Any]]:
         return still(thing.figure)
     if isinstance(thing, w.HTML):
         return [{"html": thing.value}] if thing.value else []
+    if isinstance(thing, w.Tab):
+        return still(thing.children[thing.selected_index])
     if isinstance(thing, w.Box):
         parts: list[dict[str, Any]] = []
         for part in (part for child in thing.children for part in still(child)):

@@ -56,7 +56,12 @@ class RulesExplorer(Explorer):
     """Shape p and q (:func:`pair`), choose the number of candidates, and watch what every rule
     makes of them; then choose a wrong rule.
 
+    Args:
+        tab: the number of the figure that is seen at first.
     """
+
+    tabs = "acceptance", "what comes out", "p, cut by lines"
+    tab: int = 0
 
     temperature: Any = Control(1.0, low=0.3, high=3, step=0.1)
     mismatch: Any = Control(1.0, high=3, step=0.1)
@@ -87,4 +92,4 @@ class RulesExplorer(Explorer):
         )
         rates = figures.rule_rates(self.rates, self.optima, schemes)
         cut = figures.slices(self.p, self.q, exact.rrs_levels(self.p, self.q, k))
-        return line, cut, rates, figures.output(self.p, self.out, name)
+        return line, rates, figures.output(self.p, self.out, name), cut
