@@ -4,7 +4,6 @@ is right, and what a cell starts from is not yet."""
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 import pytest
 from books import LESSONS, PAPERS, ROOT, cells, code, prose
@@ -13,9 +12,7 @@ import specwb
 from scripts.drawings.drawing import DARK, INK
 from scripts.drawings.lessons import DRAWINGS
 from specwb.show import course
-from specwb.show.course.exercises import pairs
 from specwb.show.palette import VOCABULARY
-from specwb.theory import exact, wrong_rules
 from specwb.theory.analysis import best_gamma, speedup
 
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
@@ -107,17 +104,17 @@ def test_the_answers_to_lesson_6_s_tasks():
     assert numbers(LESSONS[5], "stop-answer") == [round(x, 2) for x in right]
 
 
-def test_a_wrong_verifier_is_exposed_by_two_tokens():
-    """Lesson 2 promises it, and its folded answer names the verifiers that need three."""
+def test_the_answers_to_lesson_10_s_tasks():
+    pytest.importorskip("plotly")
+    from specwb.show.widgets import LatticeExplorer
 
-    def exposed(mutant, tokens):
-        return any(
-            mutant.output(p, q) != p for p, q in pairs(parts=3) if len(p) == len(q) == tokens
-        )
+    lab, texts, trigrams = course.lattices()
+    explorer, at = LatticeExplorer(lab, texts, trigrams, text=3, top=8), texts[2]
 
-    assert wrong_rules.AT_ONE_NODE[0].wrong.startswith("bonus token from p")
-    p, q = exact.norm([1, 1]), exact.norm([1, 0])  # the folded answer
-    assert exact.tv(wrong_rules.AT_ONE_NODE[0].output(p, q), p) == Fraction(1, 4)
-    silent = [m for m in wrong_rules.AT_ONE_NODE if not exposed(m, 2)]
-    assert [m.name for m in silent] == ["rrs_without_replacement", "deduplicated", "noise_reused"]
-    assert all(exposed(m, 3) for m in silent)
+    def kept(**settings):
+        with explorer.at(**settings):
+            return at.kept(explorer.paths["beam 1"].tokens)
+
+    assert [kept(lam=i / 20) for i in range(21)] == [3] * 18 + [1] * 3
+    assert (kept(top=11), at.kept(at.lattice().row)) == (4, 1)
+    assert lab.tokenizer.decode([at.greedy[3]]) == " he"
