@@ -1,9 +1,5 @@
-(* Theorem 4.3: the scalar form of recursive rejection. Theorem 4.6: RRSw on k candidates without
-   replacement rejects all of them at most as often as RRS on k independent ones; rejw and rejr are
-     the
-   recursive definitions of theorems 4.1 and 4.2 and not the scalar form. Theorem 4.7.1: RRS
-     accepts at
-   least as often as the naive rule. *)
+(* Theorems 4.3, 4.6 and 4.7.1. rejw and rejr are the recursive definitions of theorems 4.1 and 4.2,
+   and not the scalar form, which theorem 4.3 is about. *)
 Require Import Reals Lra Lia List.
 Require Import Sums.
 Open Scope R_scope.
@@ -19,8 +15,8 @@ Definition mass h := sum n (off h).
 Definition draw h x := off h x / mass h.
 Definition res (d P:nat->R) := sum n (fun y => pos (P y - d y)).
 Definition next d P := fun y => pos (P y - d y) / res d P.
-(* probability that none of k further candidates is accepted, the target now being P and h rejected
-  *)
+(* The probability that none of k further candidates is accepted, the target now being P and h
+   rejected: without replacement, and with it. *)
 Fixpoint rejw (k:nat) (h:list nat) (P:nat->R) : R :=
   match k with O => 1 | S k => if Req_EM_T (mass h) 0 then 1
     else sum n (fun x => (draw h x - Rmin (P x) (draw h x)) * rejw k (x::h) (next (draw h) P)) end.
@@ -158,6 +154,68 @@ Proof. induction k; intros c Hc; simpl. lra.
   - assert (0 < Rc (c + Rc c)) by (pose proof (Rc_ge (c + Rc c)); lra). rewrite <- IHk by auto.
     rewrite (rejr_ext k (next q (at_ c)) (at_ (c + Rc c))). field; lra. intros. unfold next.
       rewrite stepr, Hr by auto. unfold at_. field. lra. Qed.
+(* Theorem 4.3. Multiplied by what is left, a test asks for one number. *)
+Lemma test a b r : 0 < b -> 0 < r -> (b < pos a / r <-> b * r < a).
+Proof.
+  intros Hb Hr. assert (E : pos a / r * r = pos a) by (field; lra).
+  assert (0 < b * r) by (apply Rmult_lt_0_compat; auto). unfold pos, Rmax in *. split; intros H1.
+  - assert (b * r < (if Rle_dec a 0 then 0 else a) / r * r) by (apply Rmult_lt_compat_r; auto).
+    destruct (Rle_dec a 0); lra.
+  - apply Rmult_lt_reg_r with r; auto. destruct (Rle_dec a 0); lra.
+Qed.
+(* The first target is p. *)
+Theorem scalar_start : forall y, at_ 0 y = p y.
+Proof.
+  assert (E : forall y, cut 0 y = p y).
+  { intros y. unfold cut, pos. rewrite Rmult_0_l, Rminus_0_r. now apply Rmax_left. }
+  intros y. unfold at_, Rc. rewrite (sum_ext n _ p) by auto. rewrite p1, E. field.
+Qed.
+(* With replacement: the test against the target at the level c, and the next target. *)
+Theorem scalar_form_with : forall c, 0 < Rc c ->
+  (forall u x, 0 < u -> 0 < q x -> (u * q x < at_ c x <-> u * Rc c * q x < p x - c * q x)) /\
+  (0 < Rc (c + Rc c) -> forall y, next q (at_ c) y = at_ (c + Rc c) y).
+Proof.
+  intros c Hc. split.
+  - intros u x Hu Hx. unfold at_, cut. rewrite test by (auto; now apply Rmult_lt_0_compat).
+    replace (u * q x * Rc c) with (u * Rc c * q x) by ring. reflexivity.
+  - intros Hn y. unfold next, res. rewrite stepr by auto.
+    rewrite (sum_ext n _ (fun z => cut (c + Rc c) z * / Rc c)) by (intros; now apply stepr).
+    rewrite sum_scal. fold (Rc (c + Rc c)). unfold at_. field. lra.
+Qed.
+(* Without replacement, h rejected: the same, and a rejected candidate has no mass left. *)
+Theorem scalar_form_without : forall h c, 0 < Rc c -> 0 < mass h -> dead h c ->
+  let next_c := c + Rc c / mass h in
+  (forall u x, 0 < u -> 0 < q x -> ~ In x h ->
+    (u * draw h x < at_ c x <-> u * Rc c * q x < (p x - c * q x) * mass h)) /\
+  (0 < Rc next_c -> forall y, next (draw h) (at_ c) y = at_ next_c y) /\
+  (forall u x, 0 < u < 1 -> 0 < q x -> ~ In x h -> ~ u * draw h x < at_ c x ->
+    dead (x :: h) next_c).
+Proof.
+  intros h c Hc Hm Hd next_c.
+  assert (T : forall u x, 0 < u -> 0 < q x -> ~ In x h ->
+    (u * draw h x < at_ c x <-> u * Rc c * q x < (p x - c * q x) * mass h)).
+  { intros u x Hu Hx Hh. assert (E : draw h x = q x / mass h).
+    { unfold draw, off, inb. now destruct (in_dec Nat.eq_dec x h). }
+    assert (0 < q x / mass h) by now apply Rdiv_lt_0_compat.
+    unfold at_, cut. rewrite E, test by (auto; now apply Rmult_lt_0_compat).
+    replace (u * (q x / mass h) * Rc c) with (u * Rc c * q x / mass h) by (field; lra).
+    set (a := u * Rc c * q x). set (b := p x - c * q x).
+    assert (Ea : a / mass h * mass h = a) by (field; lra).
+    split; intros L; [rewrite <- Ea; now apply Rmult_lt_compat_r|].
+    apply Rmult_lt_reg_r with (mass h); lra. }
+  split; [exact T|split; [intros; now apply next_step|]].
+  intros u x Hu Hx Hh Hr z [<-|Hz].
+  - unfold cut, pos. apply Rmax_right.
+    assert (N : (p x - c * q x) * mass h <= u * Rc c * q x).
+    { apply Rnot_lt_le. intros L. apply Hr, T; auto. lra. }
+    assert (0 < Rc c * q x) by (apply Rmult_lt_0_compat; auto).
+    assert (u * Rc c * q x <= Rc c * q x) by nra.
+    unfold next_c. apply Rmult_le_reg_r with (mass h); auto.
+    replace ((p x - (c + Rc c / mass h) * q x) * mass h)
+      with ((p x - c * q x) * mass h - Rc c * q x) by (field; lra). lra.
+  - apply Rle_antisym; [|apply pos_ge]. rewrite <- (Hd z Hz). apply pos_mono. pose proof (q0 z).
+    assert (0 < Rc c / mass h) by now apply Rdiv_lt_0_compat. unfold next_c. nra.
+Qed.
 Theorem without_replacement_accepts_at_least_as_often : forall k, rejw k nil p <= rejr k p.
 Proof. intros k. assert (E: Rc 0 = 1) by (rewrite <- p1; apply sum_ext; intros; unfold cut, pos,
   Rmax; pose proof (p0 y); destruct (Rle_dec (p y - 0 * q y) 0); lra).
@@ -166,6 +224,47 @@ Proof. intros k. assert (E: Rc 0 = 1) by (rewrite <- p1; apply sum_ext; intros; 
   rewrite (rejw_ext k nil p (at_ 0)), (rejr_ext k p (at_ 0)) by auto.
   assert (rejw k nil (at_ 0) * Rc 0 <= Rc (it k 0)) by (apply bound; try lra; intros x []).
   pose proof (rrs_scalar k 0 ltac:(lra)). rewrite E in *. lra. Qed.
+(* With one more candidate, rejecting all of them is not more likely: without replacement, ... *)
+Lemma next_ge d P y : (y < n)%nat -> 0 <= next d P y.
+Proof.
+  intros Hy. assert (0 <= res d P) by (apply sum_ge0; intros; apply pos_ge). unfold next.
+  destruct (Req_dec (res d P) 0) as [e|e].
+  - replace (pos (P y - d y)) with 0; [unfold Rdiv; lra|symmetry].
+    apply (sum_zero n (fun y => pos (P y - d y))); auto. intros; apply pos_ge.
+  - apply Rmult_le_pos; [apply pos_ge|left; apply Rinv_0_lt_compat; lra].
+Qed.
+Lemma one_more_without k : forall h P, (forall y, (y < n)%nat -> 0 <= P y) ->
+  rejw (S k) h P <= rejw k h P.
+Proof.
+  assert (U : forall k h P, rejw (S k) h P = if Req_EM_T (mass h) 0 then 1
+    else sum n (fun x => (draw h x - Rmin (P x) (draw h x)) * rejw k (x :: h) (next (draw h) P)))
+    by reflexivity.
+  induction k as [|k IH]; intros h P HP; rewrite U; [|rewrite (U k)];
+    destruct (Req_EM_T (mass h) 0) as [|Hm]; simpl; try lra.
+  - assert (0 < mass h) by (pose proof (mass_ge h); lra).
+    apply Rle_trans with (sum n (draw h)); [|rewrite draw1 by auto; lra].
+    apply sum_le; intros x Hx. specialize (HP x Hx).
+    assert (0 <= draw h x)
+      by (apply Rmult_le_pos; [apply off_ge|left; now apply Rinv_0_lt_compat]).
+    assert (0 <= Rmin (P x) (draw h x)) by now apply Rmin_glb. lra.
+  - apply sum_le; intros x _. apply Rmult_le_compat_l; [apply weight_ge|].
+    apply IH. intros; now apply next_ge.
+Qed.
+(* ... and with it. *)
+Lemma one_more_with k : forall P, (forall y, (y < n)%nat -> 0 <= P y) ->
+  rejr (S k) P <= rejr k P.
+Proof.
+  assert (U : forall k P, rejr (S k) P = sum n (fun x => (q x - Rmin (P x) (q x))
+    * rejr k (next q P))) by reflexivity.
+  induction k as [|k IH]; intros P HP; rewrite U; [|rewrite (U k)]; simpl.
+  - apply Rle_trans with (sum n q); [|rewrite q1; lra]. apply sum_le; intros x Hx.
+    assert (0 <= Rmin (P x) (q x)) by (apply Rmin_glb; auto). lra.
+  - apply sum_le; intros x _. apply Rmult_le_compat_l; [apply weight_ge|].
+    apply IH. intros; now apply next_ge.
+Qed.
+Theorem one_more_candidate : forall k,
+  rejw (S k) nil p <= rejw k nil p /\ rejr (S k) p <= rejr k p.
+Proof. intros k. split; [apply one_more_without|apply one_more_with]; auto. Qed.
 (* Theorem 4.7.1: RRS accepts at least as often as drawing from p and looking whether the token was
   drafted *)
 Lemma q_le y : (y<n)%nat -> q y <= 1. Proof. intros. rewrite <- q1. apply one_le; auto. Qed.
