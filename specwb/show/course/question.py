@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,12 @@ class MultipleChoice:
 def lessons() -> dict[str, dict[str, Any]]:
     """Return the files of all lessons and papers, by their names, the lessons first."""
     files = sorted(FOLDER.glob("*.toml"), key=lambda path: (len(path.stem), path.stem))
-    return {path.stem: tomllib.loads(path.read_text("utf-8")) for path in files}
+    return {path.stem: _parsed(path.read_text("utf-8")) for path in files}
+
+
+@cache
+def _parsed(text: str) -> dict[str, Any]:
+    return tomllib.loads(text)
 
 
 def questions() -> list[str]:
