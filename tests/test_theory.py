@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -111,11 +110,13 @@ def test_every_picture_is_drawn_by_the_script_and_shown():
 
 
 @pytest.mark.slow
-def test_pictures_can_be_drawn(tmp_path):
+def test_pictures_can_be_drawn(tmp_path, monkeypatch):
     """What they show is asserted in them, against the closed forms of the theorems."""
     pytest.importorskip("matplotlib")
-    command = [sys.executable, str(ROOT / "theory" / "pictures.py"), str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
+    program = str(ROOT / "theory" / "pictures.py")
+    monkeypatch.syspath_prepend(str(ROOT / "theory"))
+    monkeypatch.setattr(sys, "argv", [program, str(tmp_path)])
+    runpy.run_path(program, run_name="__main__")
     stored = {path.name for path in (ROOT / "theory" / "pictures").glob("*.svg")}
     assert {path.name for path in tmp_path.glob("*.svg")} == stored
 

@@ -173,13 +173,18 @@ def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
     assert other.seconds.isna().all()
 
 
+@pytest.fixture(scope="module")
+def alone(folder) -> pd.DataFrame:
+    """The runs of one process."""
+    return specwb.sweep(str(folder), PROMPTS, "pld", **AXES)
+
+
 @pytest.mark.slow
-def test_several_processes_decode_the_same(folder):
-    alone = specwb.sweep(str(folder), PROMPTS, "pld", **AXES)
+def test_several_processes_decode_the_same(folder, alone):
     same(alone, specwb.sweep(str(folder), PROMPTS, "pld", jobs=2, **AXES))
 
 
-def test_processes_are_those_of_joblibs_backend_in_force(folder, monkeypatch):
+def test_processes_are_those_of_joblibs_backend_in_force(folder, alone, monkeypatch):
     """A cluster's workers come in so; here they are threads of this process."""
     threads = []
     in_process = run._in_process
@@ -188,7 +193,6 @@ def test_processes_are_those_of_joblibs_backend_in_force(folder, monkeypatch):
         threads.append(threading.current_thread())
         return in_process(*given)
 
-    alone = specwb.sweep(str(folder), PROMPTS, "pld", **AXES)
     monkeypatch.setattr(run, "_in_process", noted)
     with joblib.parallel_config(backend="threading"):
         same(alone, specwb.sweep(str(folder), PROMPTS, "pld", jobs=2, **AXES))
@@ -198,42 +202,44 @@ def test_processes_are_those_of_joblibs_backend_in_force(folder, monkeypatch):
         in_process(str(folder), "float32", "0" * 64, [], False)
 
 
-KILLED = """
-import sys
-sys.path.insert(0, {tests!r})
-import tiny, specwb
-prompts = [[i, i + 1, i] for i in range(1, 31)]
-specwb.sweep(tiny.target(), prompts, "pld", gamma=[1, 2, 3], store={store!r}, max_new_tokens=24)
-"""
+def sweeping(target, store: Path) -> int:
+    """A copy of this process that sweeps 80 runs and then ends with exit code 0; its id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            prompts = [[i, i + 1, i] for i in range(1, 21)]
+            axes = {"gamma": [1, 2, 3], "store": store, "max_new_tokens": 24, "timed": False}
+            specwb.sweep(target, prompts, "pld", **axes)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
 
 
-@pytest.mark.slow
-def test_a_sweep_survives_being_killed(tmp_path):
+def test_a_sweep_survives_being_killed(target, tmp_path):
     """By SIGKILL, again and again, until it is whole: nothing is lost or counted double."""
-    store, tests = str(tmp_path / "s.sqlite"), str(Path(__file__).parents[1])
-    script = KILLED.format(tests=tests, store=store)
-    kills, before = 0, 0
-    for _ in range(40):
-        process = subprocess.Popen([sys.executable, "-c", script])
-        deadline = time.monotonic() + 300
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-            with RunStore(store) as opened:
-                done = len(opened.done())
-            if before + 24 <= done < 4 * 30:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                kills += 1
-                break
-        if process.returncode == 0:
-            break
+    store = tmp_path / "s.sqlite"
+
+    def done() -> int:
         with RunStore(store) as opened:
-            after = len(opened.done())
-        assert after >= before + 24
-        before = after
+            return len(opened.done())
+
+    kills, before, status = 0, 0, -1
+    while status:
+        child, ended = sweeping(target, store), 0
+        while not ended:
+            time.sleep(0.05)
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended and before + 16 <= done() < 4 * 20:
+                os.kill(child, signal.SIGKILL)
+                ended, status = os.waitpid(child, 0)
+        assert status in (0, signal.SIGKILL)
+        kills += bool(status)
+        assert done() >= before + 16 or not status
+        before = done()
     assert kills >= 3
     stored = frame(store)
-    assert len(stored) == 4 * 30
+    assert len(stored) == 4 * 20
     assert not stored.duplicated(["id", "prompt"]).any()
     assert (stored.groupby("prompt").text.nunique() == 1).all()  # every run is whole
 
