@@ -81,7 +81,6 @@ Theorem sorted :
     true.
 Proof. vm_compute; reflexivity. Qed.
 
-(* 8.4: the better one of two draws is kept: token 1 has 8/9 and not 2/3. *)
 (* 6.9: how many of two tokens are verified, by the largest number of tokens a second; the second
    score knows the first token. *)
 Definition fastest (s1 s2 : Q) : nat :=
@@ -94,6 +93,7 @@ Theorem budget_by_all_scores :
     if Nat.eqb (fastest (7#10) (if Nat.eqb x 0 then 9#10 else 1#10)) 0 then [1#2; 1#2]
     else rrs [x] [1#2; 1#2] [4#5; 1#5])) [3#5; 2#5] = true.
 Proof. vm_compute; reflexivity. Qed.
+(* 8.4: the better one of two draws is kept: token 1 has 8/9 and not 2/3. *)
 Theorem pruned :
   same (two [1#3; 2#3] (fun x y => rrs [Nat.max x y] [1#3; 2#3] [1#3; 2#3])) [1#9; 8#9] = true.
 Proof. vm_compute; reflexivity. Qed.

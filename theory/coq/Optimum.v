@@ -1,8 +1,7 @@
 (* Theorem 5.1, upper half: no lossless rule accepts more often than
-   1 + min over S of (p(S) - P(all drafts in S)), whatever the law of the drafts is.
-   Theorem 5.9: drafts without replacement lie in S at most as often as independent ones, for every
-     S,
-   so that their optimum is at least as large. *)
+   1 + min over S of (p(S) - P(all drafts in S)), whatever the distribution of the drafts is.
+   Theorem 5.9.1: drafts without replacement lie in S at most as often as independent ones, for
+   every S, so that their optimum is at least as large. *)
 Require Import Reals Lra Lia List.
 Require Import Sums.
 Open Scope R_scope.
