@@ -1,4 +1,4 @@
-(* Theorems 7.1 and 7.2: block verification is lossless, and no lossless rule for one path keeps
+(* Theorems 7.1, 7.2 and (in part) 7.3: block verification is lossless, and no lossless rule for one path keeps
    more.
 
    g tokens are drafted one after another. A rule is any r with r l N b the probability that of the
@@ -419,6 +419,28 @@ Proof.
     + exists ((u ++ v) ++ [y]), []. rewrite app_nil_r. split; auto. rewrite Rmin_right by lra.
       rewrite along_snoc, app_nil_r. simpl. ring.
 Qed.
+
+(* Theorem 7.3: the probability that all tokens of t, after h, pass tests of their own, ... *)
+Fixpoint tested h (t : list nat) : R :=
+  match t with [] => 1 | x :: t => ratio (p h x) (q h x) * tested (x :: h) t end.
+(* ... is at most its weight in block verification. *)
+Lemma tested_below t : forall h w, 0 <= w <= 1 ->
+  0 <= tested h t /\ w * tested h t <= weights h w t.
+Proof.
+  induction t as [|x t IH]; intros h w Hw; simpl; [lra|].
+  destruct (IH (x :: h) (weight h w x) (weight_in h w x ltac:(lra))) as [T0 T].
+  pose proof (ratio_in (p h x) (q h x) (p0 h x) (q0 h x)) as I.
+  split; [apply Rmult_le_pos; lra|]. eapply Rle_trans; [|apply T]. rewrite <- Rmult_assoc.
+  apply Rmult_le_compat_r; auto. unfold weight. pose proof (p0 h x). pose proof (q0 h x).
+  unfold ratio in *. destruct (Rlt_dec (q h x) (w * p h x)); [nra|].
+  destruct (Rlt_dec (q h x) (p h x)); [|unfold Rdiv; right; ring].
+  destruct (Req_dec (q h x) 0) as [e|e].
+  - assert (w = 0) by nra. subst w. unfold Rdiv. rewrite !Rmult_0_l. lra.
+  - apply Rmult_le_reg_r with (q h x); [lra|].
+    replace (w * p h x / q h x * q h x) with (w * p h x) by (field; auto). nra.
+Qed.
+Theorem block_keeps_what_tests_keep : forall t, tested [] t <= weights [] 1 t.
+Proof. intros t. pose proof (tested_below t [] 1 ltac:(lra)). lra. Qed.
 
 (* ------------------------------------------------------------------- the number of tokens kept *)
 
