@@ -27,10 +27,6 @@ from specwb.show.widgets.controls import Explorer
 RATES = [0.55, 0.2, 0.1, 0.05]
 PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
 TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
-TIMES = {
-    1: {"attention": 0.5, "mlp": 0.25, "head": 0.125, "verify": 4.0},
-    4: {"attention": 1.0, "mlp": 0.5, "head": 0.25, "verify": 6.0},
-}
 EXITS = {
     "own": ExitCost(1.0, {1: 1.5, 2: 1.8, 5: 3.0}),
     "other": ExitCost(1.0, {1: 1.25, 5: 2.0}),
@@ -96,18 +92,15 @@ def stop(**at: Any) -> widgets.StopExplorer:
 EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "AcceptanceExplorer": lambda **at: widgets.AcceptanceExplorer(draws=100, **at),
     "BlockDesigner": lambda **at: widgets.BlockDesigner(BLOCKS, most=12, **at),
-    "BlockExplorer": widgets.BlockExplorer,
     "DependenceExplorer": lambda **at: widgets.DependenceExplorer(PAIRS, [0.5, 0.3, 0.2], **at),
     "Dials": lambda **at: widgets.Dials(
         "sps:gamma=2", tiny.target(), TEXTS, {"draft": tiny.draft()}, **at
     ),
-    "DevicesExplorer": lambda **at: widgets.DevicesExplorer(TIMES, 8, **at),
     "FuzzyExplorer": lambda **at: widgets.FuzzyExplorer(deep(), windows(), **{"n": 3, **at}),
     "LatticeExplorer": lambda **at: widgets.LatticeExplorer(
         tiny.target(), found(), proxy(), tiny.scorer(tiny.target(), 6), **at
     ),
     "LengthExplorer": lambda **at: widgets.LengthExplorer(replay(), top=12, **at),
-    "MaskExplorer": widgets.MaskExplorer,
     "RootsExplorer": widgets.RootsExplorer,
     "RulesExplorer": widgets.RulesExplorer,
     "SpeedExplorer": lambda **at: widgets.SpeedExplorer(v=lambda gamma: 1 + gamma / 10, **at),

@@ -52,6 +52,11 @@ def draw(paper: Paper, name: str, documents: Sequence[Mapping[str, Any]]) -> go.
     rows = [boxes[i : i + columns] for i in range(0, len(boxes), columns)]
     rows[-1] += [None] * (columns - len(rows[-1]))
     figure = laid_out(rows, 130 + 390 * len(rows), title=drawing["title"])
+    kinds = [title.rpartition(": ")[2] for title in titles]
+    for i, kind in enumerate(kinds, 1):  # what is compared across panels has one axis
+        first = 1 + kinds.index(kind)
+        if first < i:
+            figure.layout[f"yaxis{i}"].matches = "y" if first == 1 else f"y{first}"
     text = "<br>".join(wrap(note(paper, name), WORDS))
     ticks = {str(point.x) for curve in every for point in curve.points if is_bars}
     longest, margin = max(map(len, ticks), default=0), figure.layout.margin

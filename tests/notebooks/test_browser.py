@@ -31,8 +31,6 @@ MADE = {  # notebooks of a few cells
     "controls": (
         "from specwb.show import widgets\nwidgets.RulesExplorer()",
         "widgets.RootsExplorer()",
-        "widgets.BlockExplorer()",
-        "widgets.MaskExplorer()",
     ),
 }
 TOKEN = "specwb"

@@ -8,14 +8,12 @@ from statistics import fmean
 import numpy as np
 import pytest
 import tiny
-import torch
 from drawn import every_figure, numbers, picture, shown
 from explorers import (
     BLOCKS,
     EXPLORERS,
     PAIRS,
     RATES,
-    TIMES,
     TOKENS,
     deep,
     found,
@@ -27,7 +25,6 @@ from explorers import (
 
 import specwb
 from specwb import Tree
-from specwb.core.mask import sight_mask
 from specwb.drafters.diffuspec_parts.lattice import beam, viterbi
 from specwb.drafters.heads import accuracies, measured_tree
 from specwb.lab.evaluation import lattices
@@ -40,7 +37,6 @@ from specwb.show.widgets.kangaroo import ETAS
 from specwb.show.widgets.rules import NAMES, UNITS, pair
 from specwb.theory import analysis, exact
 from specwb.theory.analysis import dependence
-from specwb.theory.analysis import layer_parallel as parallel
 from specwb.theory.exact import depths
 from specwb.theory.exact.roots import first_stays, kept_root
 from specwb.theory.wrong_rules import AT_ONE_NODE
@@ -144,18 +140,6 @@ def test_best_trees_are_the_librarys(nodes, depth):
             assert numbers(view)[-3:] == [str(depth), str(len(parents)), f"{speed:.2f}"]
 
 
-@pytest.mark.parametrize(("name", "cut"), [("4-1-1-1-1", 0), ("4-2-2-1", 2), ("4-2-1-1-1", 5)])
-def test_the_block_shown_is_the_cut_trees_mask(name, cut):
-    view = widgets.MaskExplorer(tree=name, cut=cut)
-    ks = tuple(map(int, name.split("-")))
-    whole, built = Tree.branching(*ks), Tree.branching(*ks[:cut])
-    (cells,) = shown(view)["data"]
-    assert [[v is not None for v in row] for row in cells["z"]] == whole.mask[0].tolist()
-    assert sum(v == 1 for row in cells["z"] for v in row) == int(built.mask.sum())
-    assert f"{built.D} of {whole.D} levels: {built.n} of {whole.n}" in view.summary
-    assert "NOT" not in view.summary
-
-
 @pytest.mark.parametrize(
     ("W", "D", "rates"), [(1, 1, (0.2, 0.2, 0.9, 0.9)), (4, 3, (0.5, 0.05, 1.0, 0.0))]
 )
@@ -175,21 +159,6 @@ def test_the_root_that_stays(W, D, rates):
 
 
 # ----------------------------------------------------------------------------------------- blocks
-
-
-@pytest.mark.parametrize(("k", "pairs", "align"), [(2, 7, "left"), (3, 8, "right"), (1, 5, "left")])
-def test_who_sees_whom(k, pairs, align):
-    view = widgets.BlockExplorer(k=k, pairs=pairs, align=align)
-    (cells,) = shown(view)["data"]
-    ends = [
-        min(i // k * k + k, pairs) if align == "left" else pairs - (pairs - 1 - i) // k * k
-        for i in range(pairs)
-    ]
-    mask = sight_mask(torch.tensor([ends]) - 1, pairs, torch.float32)[0] == 0
-    assert [[v is not None for v in row] for row in cells["z"]] == mask.tolist()
-    assert [sum(v == 1 for v in row) for row in cells["z"]] == [ends.count(end) for end in ends]
-    assert view.sees == ends[-k:]
-    assert ("without the newest pair" in view.summary) == any(end < pairs for end in ends[-k:])
 
 
 @pytest.mark.parametrize(("d", "g"), [(0.0, 0.5), (0.35, 0.2), (1.0, 1.0)])
@@ -323,34 +292,10 @@ def test_cosines_are_the_librarys(n, first, last, whole):
 
 
 @pytest.mark.parametrize(
-    ("n", "width", "devices", "exchange", "calibrate"),
-    [(4, 1, 4, 0.0, True), (3, 4, 2, 0.05, True), (4, 1, 1, 0.5, True), (6, 4, 3, 0.1, False)],
-)
-def test_a_round_on_devices_takes_what_the_closed_form_says(n, width, devices, exchange, calibrate):
-    settings = {"n": n, "width": width, "devices": devices, "exchange": exchange}
-    view = widgets.DevicesExplorer(TIMES, 8, calibrate=calibrate, **settings)
-    at, groups, alone = TIMES[width], grouping(8, n), [(i,) for i in range(8)]
-    a, m, head = at["attention"], at["mlp"], at["head"]
-    fuzzy, layers = (parallel.step_time(g, a, m, exchange, devices, head) for g in (groups, alone))
-    assert view.drafting == pytest.approx(4 * fuzzy + (layers if calibrate else fuzzy))
-    assert view.plain == pytest.approx(5 * (8 * (a + m) + head))
-    # a shorter exchange than the limit is a gain, a longer one is not
-    waits = exchange if devices > 1 else 0
-    assert (view.drafting < view.plain - 1e-9) == (waits < view.limit - 1e-12)
-    busy = {t["name"]: sum(t["x"]) for t in shown(view)["data"]}
-    assert busy["attention"] == pytest.approx(5 * 8 * a)  # each once a step, wherever it runs
-    assert busy["mlp"] == pytest.approx(5 * 8 * m * devices)
-    wanted = [n, width, devices, exchange, view.drafting, view.plain, view.plain / view.drafting]
-    assert said(view)[:7] == pytest.approx(wanted, abs=0.0051)
-    assert ("no exchange is short enough" in view.summary) == (view.limit == 0) == (devices == 1)
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: widgets.LatticeExplorer(tiny.target(), [], proxy()), "no place"),
         (lambda: widgets.LengthExplorer(replay(6), top=600), "got 600"),
-        (lambda: widgets.DevicesExplorer({}, 8), "nothing to choose width from"),
         (lambda: widgets.BlockDesigner({"falcon": (2, {})}), "the card has no accuracies by rank"),
     ],
 )

@@ -15,7 +15,6 @@ from specwb.core.blocks import BlockTree
 from specwb.core.tree import Tree
 from specwb.theory import exact
 from specwb.theory.analysis import adl_trace
-from specwb.theory.analysis.layer_parallel import Span
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("plotly")
@@ -46,12 +45,6 @@ MEANS = pd.DataFrame(
     ]
 )
 BLOCKS = BlockTree(Tree.branching(2, 2, 1), 2)
-SPANS = [
-    Span(0, 0.0, 1.0, "attention", 0, 0),
-    Span(1, 1.0, 1.5, "mlp", 0, 0),
-    Span(0, 2.0, 2.75, "mlp", 1, 1),
-    Span(0, 2.75, 5.0, "verify", None, 2),
-]
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
 CURVES = {"a": [1.0, 2.0, 1.5], "b": [1.0, 1.5, 1.25]}
 
@@ -62,7 +55,6 @@ EVERY: dict[str, tuple] = {
     "adaptive": (adl_trace([None, None, 3], [4, 1, 3], 2, 4, 1), 2, 4),
     "bars": ({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1),
     "block_designer": (BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
-    "block_sight": ([2, 2, 4, 4], [1, 1, 3, 3], 2),
     "block_tree": (BLOCKS, "t"),
     "by_layer": (CURVES, [(0,), (1, 2)], "t", "y"),
     "by_parameter": (MEANS, ["eta", "gamma"], "tau"),
@@ -70,10 +62,7 @@ EVERY: dict[str, tuple] = {
         *({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x"),
         *({"a": {0.2: 1.5}}, {"a": [0.1]}),
     ),
-    "cache_slots": ({"m": [[1, 0]], "n": [[1, 2]]}, ["layer 1"], [7, 8], ["x", "y"]),
-    "calibration": ({"a": ([0.1, 0.9], [0, 1]), "b": ([0.5], [1])},),
     "comparison": (COMPARED,),
-    "densities": ([0.9, 0.6], [0.1]),
     "dependence": ([[0.5, 0], [0.25, 0.25]], "ab", "cd", 0.5),
     "designer": ([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),
     "estimates": ({"a": [1.0, 2.0], "b": [2.0]}, 1, "x"),
@@ -81,9 +70,7 @@ EVERY: dict[str, tuple] = {
         *(["ab", "cd"], [P[:2], Q[:2]], [(0, "a"), (None, "e")], [[0, 1]], {"s": (1, 2, "ad")}),
         *([2, 2], None, "after: x", ("first", "second")),
     ),
-    "mask_slices": (Tree.branching(2, 1), 1),
     "output": (P, Q, "it"),
-    "round_on_devices": (SPANS, 2, "t"),
     "rule_rates": ({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
     "slices": (P, Q, [1, 1.5]),
     "speedup": (CURVES, {2: 2.5}, 1),
@@ -173,14 +160,6 @@ VALUES: list[tuple[str, tuple, tuple[str, ...], list]] = [
         [[0.5, 0.3, 0.4], [0.9, 0.9, 0.6]],
     ),
     (
-        *("densities", ([0.95, 0.9, 0.55, 1.0], [0.05, 0.52], 2), ("x", "y")),
-        [[[0, 0.5, 1], [0, 2, 2]], [[0, 0.5, 1], [1, 1, 1]], [[0.25, 0.75], [0, 0.8]]],
-    ),
-    (
-        *("calibration", ({"a": ([0.05, 0.09, 0.95], [0, 1, 1])},), ("x", "y")),
-        [[[0, 1], [0, 1]], [[0.07, 0.95], [0.5, 1]]],
-    ),
-    (
         *("designer", ([-1, 0], [1, 0.5], {3: 1.5, 1: 1.0, 2: 1.25}, 1.125), ("x", "y")),
         [
             *([[0, 1, None], [0, 0, None]], [[0, 1], [0, 0]]),
@@ -190,14 +169,6 @@ VALUES: list[tuple[str, tuple, tuple[str, ...], list]] = [
     (
         *("adaptive", EVERY["adaptive"], ("y",)),
         [[4, 1, 3], [4, 3, 3], [4, 3, 3], [2, 2.5, 2.75], [2, 1.5, 2.25], [2]],
-    ),
-    (
-        *("round_on_devices", EVERY["round_on_devices"], ("y", "base", "x")),
-        [
-            [["device 0"], [0.0], [1.0]],
-            [["device 1", "device 0"], [1.0, 2.0], [0.5, 0.75]],
-            *([[], [], []], [[], [], []], [["device 0"], [2.75], [2.25]]),
-        ],
     ),
 ]
 
@@ -232,8 +203,6 @@ def test_titles_say_what_was_computed():
 REFUSED = [
     ("value_tree", ([-1, 0, 0], [1, 0.5]), "a tree of 3 nodes needs as many"),
     ("value_tree", ([0, 0], [1, 1]), "node 0 must be the root"),
-    ("densities", ([1.5], [0.1]), r"in \[0, 1\]"),
-    ("calibration", ({"a": ([-0.05], [1])},), r"in \[0, 1\]"),
     ("acceptance", (P, [1.0], [1]), "same tokens"),
 ]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from books import LESSONS, PAPERS, ROOT, cells, code, prose
+from books import LESSONS, NOTEBOOKS, PAPERS, ROOT, cells, code, prose
 
 import specwb
 from scripts.drawings.drawing import DARK, INK
@@ -21,7 +21,7 @@ ASKED = re.compile(r'course\.ask\("([^"]+)"')
 
 
 def test_every_question_is_asked_once():
-    asked = [key for path in LESSONS + PAPERS for key in ASKED.findall(code(path))]
+    asked = [key for path in LESSONS + PAPERS + NOTEBOOKS for key in ASKED.findall(code(path))]
     assert sorted(asked) == sorted(course.questions())
 
 

@@ -1,6 +1,4 @@
-"""Drafting in blocks: what a pair sees, trees by passes, and what a block lacks of the
-dependence between two tokens.
-"""
+"""Drafting in blocks: trees by passes, and the dependence that a block lacks."""
 
 from __future__ import annotations
 
@@ -10,37 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from specwb.core.blocks import BlockTree
-from specwb.show.figures.kit import BARE, Panel, axis, draw, steps
+from specwb.show.figures.kit import BARE, Panel, axis, draw
 from specwb.show.figures.tree import NODES, leaves_of, tree_panel
-from specwb.show.palette import ACCEPTED, DRAFT, FIRST, INK, OTHER, PALETTE, REJECTED, looks
-
-MARKED = 24  # pairs that can have numbers in their cells
-
-
-def block_sight(ends: Sequence[int], starts: Sequence[int], k: int) -> go.Figure:
-    """Which pairs each pair of a text sees, and what the last k of them predict.
-
-    A row is a pair that looks, a column one that is looked at: dark its own block, light an earlier
-    one, empty hidden.
-
-    Args:
-        ends, starts: numbers (from 1) of the last and the first pair of each pair's block.
-        k: the size of a block.
-    """
-    n, every = len(ends), list(range(1, len(ends) + 1))
-    z = [
-        [None if j > end else int(j >= start) for j in every]
-        for end, start in zip(ends, starts, strict=True)
-    ]
-    names = {None: "", 0: "·", 1: "own"}
-    words = [[names[v] for v in row] for row in z]
-    rows = [f"{i} predicts X{i - n + k}" if i > n - k else str(i) for i in every]
-    panel = Panel("What each pair sees: its own block (dark) and earlier ones")
-    panel.x = axis("seen pair (the newest is last)", tickvals=every, **BARE)
-    panel.y = axis(tickvals=every, ticktext=rows, autorange="reversed", **BARE)
-    hover = "pair %{y} sees pair %{x} (%{text})"
-    panel.cells(every, every, z, steps("#56B4E9", FIRST), words, hover=hover, written=n <= MARKED)
-    return draw(panel, max(260, 110 + 26 * n))
+from specwb.show.palette import ACCEPTED, DRAFT, INK, OTHER, PALETTE, REJECTED, looks
 
 
 def dependence(

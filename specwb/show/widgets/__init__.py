@@ -9,9 +9,9 @@ from specwb.show.widgets.designer import TreeDesigner
 from specwb.show.widgets.dials import Dials
 from specwb.show.widgets.diffuspec import LatticeExplorer, LengthExplorer
 from specwb.show.widgets.display import show
-from specwb.show.widgets.easyspec import DevicesExplorer, FuzzyExplorer
-from specwb.show.widgets.falcon import BlockDesigner, BlockExplorer, DependenceExplorer
+from specwb.show.widgets.easyspec import FuzzyExplorer
+from specwb.show.widgets.falcon import BlockDesigner, DependenceExplorer
 from specwb.show.widgets.kangaroo import StopExplorer
-from specwb.show.widgets.mcsd_ti import MaskExplorer, RootsExplorer
+from specwb.show.widgets.mcsd_ti import RootsExplorer
 from specwb.show.widgets.microscope import Microscope
 from specwb.show.widgets.rules import RulesExplorer

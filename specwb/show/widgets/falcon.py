@@ -1,4 +1,4 @@
-"""Drafting in blocks: what a pair sees, what a block cannot know, and trees by passes."""
+"""Drafting in blocks: what a block cannot know, and trees by passes."""
 
 from __future__ import annotations
 
@@ -7,42 +7,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 
 from specwb.core.blocks import BlockTree
-from specwb.core.mask import block_ends
 from specwb.drafters.heads import accuracies, measured_tree
-from specwb.models.falcon import ALIGNS, LARGEST
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.analysis import dependence, path_values
-
-
-class BlockExplorer(Explorer):
-    """Choose the size of a block, the number of pairs of a text and where blocks end, and see what
-    each pair sees and which pairs predict the next tokens.
-
-    The blocks are those of the drafter (:func:`specwb.core.mask.block_ends`).
-    """
-
-    k: Any = Control(2, low=1, high=LARGEST)
-    pairs: Any = Control(7, low=LARGEST, high=12)
-    align: Any = Control("right", of=ALIGNS, label="blocks end")
-
-    def draw(self, k: int, n: int, align: str) -> Drawn:
-        ends = (block_ends(torch.arange(n), torch.tensor(n - 1), k, align) + 1).tolist()
-        starts = [ends.index(end) + 1 for end in ends]
-        self.sees = ends[n - k :]
-        spans = dict.fromkeys(zip(starts, ends, strict=True))
-        blocks = " ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-        seen = enumerate(self.sees, 1)
-        sights = ", ".join(f"X{j} by pair {n - k + j}, which sees {end} of {n}" for j, end in seen)
-        missing = sum(end < n for end in self.sees)
-        tokens = f"{missing} of the {k} next tokens are" if missing > 1 else "1 of them is"
-        without = f"{tokens} predicted without the newest pair"
-        judged = without if missing else "all see the newest pair"
-        line = f"k = {k}, {n} pairs in blocks {blocks}: {sights}; {judged}"
-        return line, figures.block_sight(ends, starts, k)
 
 
 class DependenceExplorer(Explorer):

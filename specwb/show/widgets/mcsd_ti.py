@@ -1,46 +1,17 @@
-"""Improved multi-candidate decoding: slices of a mask, several roots."""
+"""Improved multi-candidate decoding: several roots."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any
 
-from specwb.core.tree import Tree
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.exact import tv
 from specwb.theory.exact.roots import first_stays, kept_root
 
-TREES = {"-".join(map(str, ks)): ks for ks in ((4, 1, 1, 1, 1), (4, 2, 2, 1), (4, 2, 1, 1, 1))}
 P = dict(zip("abcd", (Fraction(n, 10) for n in (4, 3, 2, 1))))
 """The target's distribution over the first tokens."""
-
-
-class MaskExplorer(Explorer):
-    """Choose a tree and how many of its levels are left, and see the block of the whole mask that
-    the cut tree's mask is.
-    """
-
-    tree: Any = Control(of=list(TREES))
-    cut: Any = Control(2, high=max(map(len, TREES.values())), label="levels left")
-
-    def draw(self, name: str, cut: int) -> Drawn:
-        tree = Tree.branching(*TREES[name])
-        cut = min(cut, tree.D)
-        piece = tree.prefix(cut)
-        built = Tree.parents(tree.host[0][: piece.n])  # from the parents alone, all tables new
-        tables = ("mask", "parent", "depth", "rank", "kids", "trail")
-        same = all(bool((getattr(piece, x) == getattr(built, x)).all()) for x in tables)
-        same &= (piece.D, piece.K, piece.widths) == (built.D, built.K, built.widths)
-        seen = int(piece.mask[0, -1].sum())
-        levels = "1 level" if cut == 1 else f"{cut} levels"
-        line = (
-            f"tree {name}, {cut} of {tree.D} levels: {piece.n} of {tree.n} nodes, the leading "
-            f"{piece.n} x {piece.n} block of the mask; {'equal to' if same else 'NOT equal to'} a "
-            f"tree of {levels} built anew; the last node sees {seen} nodes, "
-            f"so it stands at position +{seen - 1}"
-        )
-        return line, figures.mask_slices(tree, cut)
 
 
 class RootsExplorer(Explorer):

@@ -224,9 +224,10 @@ LENSES.kangaroo = (lens, round, frame, trace, width) => {
     const shallow = i < lens.exit;
     svg.append(s("rect", { x: 8, y: 10 + (lens.layers - 1 - i) * each, width: 110,
       height: each - 3, rx: 3, class: `fill-${shallow ? "draft" : "target"} ` +
-      `stroke-${shallow ? "draft" : "target"}`, "fill-opacity": 0.3 }),
-      label(63, 10 + (lens.layers - 1 - i) * each + each / 2 + 3, `layer ${i + 1}`, {
-        "text-anchor": "middle", "font-size": 11 }));
+      `stroke-${shallow ? "draft" : "target"}`, "fill-opacity": 0.3 }));
+    if (each < 12) continue;  // no room for a line of words
+    svg.append(label(63, 10 + (lens.layers - 1 - i) * each + each / 2 + 3, `layer ${i + 1}`, {
+      "text-anchor": "middle", "font-size": 11 }));
   }
   const exit = 10 + (lens.layers - lens.exit) * each;
   svg.append(arrow(120, exit + 2, 178, exit + 2, "draft"),
