@@ -24,6 +24,7 @@ SMOL := pld lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 
 TRACE := $(BIN)/specwb trace mcsd:tree=2-1 eagle3:nodes=5,depth=2,top=3 medusa:nodes=6 \
   --target smol --temperature 0 --max-new-tokens 40 --html build/run.html --chat --prompt
 PROMPT := Explain to a child why the moon changes its shape.
+TIER := not slow# of make test; .ci/run has "not rare"
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
 .PHONY: run test test-slow test-ci test-all prove mutants matrix slides dry gpu site
@@ -40,7 +41,7 @@ run: $(STAMP)
 	fi && echo "to learn how this works: make lab opens lesson 1, one speculative step"
 
 test: $(STAMP)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "$(TIER)"
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow

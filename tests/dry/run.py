@@ -54,7 +54,7 @@ def run(part: str, environment: dict[str, str]) -> list[dict]:
             if process.returncode:
                 last = (errors.strip().splitlines() or ["no message"])[-1]
                 rows.append({"case": part, "error": f"exit code {process.returncode}: {last}"})
-    return rows
+    return rows or [{"case": part, "error": "nothing was run"}]
 
 
 def faults(row: dict) -> list[str]:

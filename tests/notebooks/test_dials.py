@@ -60,11 +60,11 @@ def test_every_method_has_its_options_as_controls(key):
     assert f"tau {out.mean_tokens_per_step:.2f} (" in view.summary
     played = view.scope.traces[0]["method"]["spec"]
     assert played == specwb.method(key, tiny.target(), **models(key)).key
-    for name in view.settings():
-        before = view[name].value
-        view[name].value = somewhere_else(view[name])
+    start = view.settings()
+    for name in start:
+        view._set({**start, name: somewhere_else(view[name])})
         assert "Not drawn" in view.summary or view.tau[0] >= 1
-        view[name].value = before
+    view._set(start)
     assert view.tau[0] == pytest.approx(out.mean_tokens_per_step)
 
 

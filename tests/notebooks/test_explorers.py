@@ -11,9 +11,11 @@ import plotly.graph_objects as go
 import pytest
 from drawn import every_figure, live, numbers
 from explorers import EXPLORERS
+from traitlets import TraitError
 
 import specwb
 from specwb.show import widgets
+from specwb.show.widgets import designer
 from specwb.show.widgets.controls import Control, Explorer
 
 CONTROLS = {
@@ -71,7 +73,10 @@ def test_its_line_and_figures_follow_its_controls(name):
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
-def test_a_wrong_initial_value_is_refused(name):
+def test_a_wrong_initial_value_is_refused(name, monkeypatch):
+    """Before anything is drawn."""
+    monkeypatch.setattr(getattr(widgets, name), "draw", lambda *_: ("a line", go.Figure()))
+    monkeypatch.setattr(designer, "choose_tree", lambda *_: None)  # for its data, each time
     make, view = EXPLORERS[name], EXPLORERS[name]()
     for control in CONTROLS[name]:
         widget = getattr(view, control)
@@ -119,3 +124,15 @@ def test_what_is_declared_is_there():
     assert "bold" not in line.value
     with pytest.raises(specwb.ArgumentError, match="three is not drawn"):
         Doubled(4, k=3)
+
+
+def test_several_controls_are_set_with_one_drawing(monkeypatch):
+    one, drawn, draw = Doubled(4), [], Doubled.draw
+    monkeypatch.setattr(Doubled, "draw", lambda self, *at: drawn.append(at) or draw(self, *at))
+    with one.at(k=1, rate=0.5, shout=True):
+        assert one.summary == "1 0.5 True"
+    assert drawn == [(1, 0.5, True), (2, 0.25, False)]
+    with pytest.raises(TraitError), one.at(k=1, rate="x"):
+        pass
+    one.k.value = 1
+    assert one.summary == "1 0.25 False"

@@ -145,11 +145,10 @@ def test_what_cannot_be_built_is_refused_or_named_before_anything_is_measured(mo
 def test_the_command_measures_cells_and_what_is_beside_them(
     call, name, cells, keys, monkeypatch, tmp_path
 ):
-    few = replace(read_paper(name), measure=cells, claims=(), figures={}, trained=None)
+    few = replace(read_paper(name), measure=cells, claims=(), figures={}, trained=None, rounds=4)
     if few.settings:
-        few = replace(
-            few, settings={"temperatures": [1.0], "ks": [1, 2], "tokens": 6, "positions": 2}
-        )
+        settings = {"temperatures": [1.0], "ks": [1, 2], "tokens": 6, "positions": 2}
+        few = replace(few, rounds=0, settings=settings)
     monkeypatch.setattr(papers, "read_paper", lambda _: few)
     monkeypatch.setattr("specwb.models.questions.load_prompts", lambda _: load_prompts("lab")[:2])
     monkeypatch.chdir(tmp_path)

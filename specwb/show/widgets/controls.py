@@ -114,6 +114,7 @@ class Explorer(w.VBox):
     tabs: ClassVar[tuple[str, ...]] = ()  # names of figures of which one is seen at a time
     tab = 0  # the one at first
     summary = ""
+    _held = False  # while several controls are set
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -166,6 +167,8 @@ class Explorer(w.VBox):
         return {name: control.read(widget) for name, (control, widget) in self._controls.items()}
 
     def _redraw(self) -> None:
+        if self._held:
+            return
         try:
             self.summary, *new = self.draw(*self.settings().values())
         except SpecwbError as error:
@@ -214,5 +217,12 @@ class Explorer(w.VBox):
             self._set(before)
 
     def _set(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            self[name].value = value
+        """Set controls, and draw once."""
+        before, self._held = self.settings(), True
+        try:
+            for name, value in values.items():
+                self[name].value = value
+        finally:
+            self._held = False
+        if self.settings() != before:
+            self._redraw()
