@@ -1,5 +1,5 @@
-(* Theorems 7.1, 7.2 and (in part) 7.3: block verification is lossless, and no lossless rule for one path keeps
-   more.
+(* Theorems 7.1, 7.2 and, in part, 7.3: block verification is lossless, and no lossless rule for one
+   path keeps more.
 
    g tokens are drafted one after another. A rule is any r with r l N b the probability that of the
    path l it keeps the first N tokens and adds the bonus token b; later steps add tokens of the
