@@ -140,7 +140,7 @@ VARIANTS: dict[str, list[dict]] = {
         {"tree": True, "gamma": 3, "top": 3, "nodes": 9, "eta": 0.05},
         {"gamma": 3, "eta": 0.05, "stop": "entropy", "head": Head("kangaroo0")},
         {"tree": (2, 1, 1), "eta": 0.15, "head": Head("kangaroo2layer")},
-        {"tree": (2, 1, 1), "eta": 0.15, "verify": "auto"},
+        {"gamma": 3, "eta": 0.15, "verify": "auto"},
     ],
     "mcsd_ti": [
         {"tree": (2, 1, 3), "threshold": 0.79},
@@ -313,11 +313,11 @@ def test_exact_text_is_plain_decodings_at_every_temperature(key, options):
             pair.target, PROMPTS, method, max_new_tokens=[12, 9, 11], seed=[3, 4, 5], **settings
         )
         assert out.tokens == [row[:n] for row, n in zip(wanted, [12, 9, 11])]
-        alone = specwb.decode(
-            pair.target, [PROMPTS[2]], method, max_new_tokens=LONGEST, seed=[5], **settings
-        )
-        assert alone.tokens == wanted[2:]
         taus.append(out.mean_tokens_per_step)
+    alone = specwb.decode(
+        pair.target, [PROMPTS[2]], method, max_new_tokens=LONGEST, seed=[5], **settings
+    )
+    assert alone.tokens == wanted[2:]
     least = 1 if key in FROM_THE_TEXT or "score" in options else 1.3
     assert max(taus) == 1 if method.drafter.limits.depth == 0 else max(taus) > least, taus
 
@@ -385,7 +385,7 @@ def test_draft_equal_to_target_is_always_accepted(key, options, temperature, exa
         assert whole == [full - 1] * 15
 
 
-@every_case
+@first_cases
 def test_draft_pairs_accept_something_and_not_everything(key, options):
     """Acceptance 0 or D everywhere would make the rest of this file prove nothing."""
     pair, taus = EVERYTHING, []
@@ -401,7 +401,7 @@ def test_draft_pairs_accept_something_and_not_everything(key, options):
     pytest.fail(f"tau must be between {least} and {depth + 1}: {taus}")
 
 
-@every_case
+@first_cases
 def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypatch):
     """The drafter's tokens are overwritten: the plain continuation for j levels of the deepest
     path, wrong everywhere else. Where the drafter has run the target's first layers already, they
@@ -502,7 +502,7 @@ def assert_recomputed(kept: list[Kept], fresh: Callable[[torch.Tensor], torch.Te
 
 
 @cases(
-    [(*case, 1.0) for case in ON_BOTH_FAMILIES] + [(*case, EVERYTHING, 0.0) for case in FIRST],
+    [(*case, EVERYTHING, 1.0) for case in CASES] + [(*case, EVERYTHING, 0.0) for case in FIRST],
     "key, options, pair, temperature",
 )
 def test_caches_equal_recomputation_after_every_round(key, options, pair, temperature, monkeypatch):
@@ -561,7 +561,7 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
         assert checked > 10, "no drafter cache was compared"
 
 
-@cases([case for case in CASES if case[0] != "ar"])
+@cases([case for case in FIRST if case[0] != "ar"])
 def test_features_equal_recomputation_after_every_round(key, options, monkeypatch):
     """Whatever a drafter asks for: hidden states of every layer, by position, exact below length -
     1."""
@@ -634,7 +634,7 @@ def test_a_row_alone_is_the_row_in_a_batch(key, options, pair):
     assert all(a != b for a, b in zip(out.tokens, other.tokens)), "the seed changes nothing"
 
 
-@every_case
+@first_cases
 def test_equal_prompts_get_different_texts_and_one_seed_always_the_same(key, options):
     pair = EVERYTHING
     method = made(key, options, pair)
@@ -649,9 +649,8 @@ def test_equal_prompts_get_different_texts_and_one_seed_always_the_same(key, opt
     )
 
 
-@cases(
-    [(*case, 0.0) for case in CASES] + [(*case, 1.0) for case in FIRST], "key, options, temperature"
-)
+@hot_and_cold
+@first_cases
 def test_a_done_row_does_not_change(key, options, temperature):
     pair = EVERYTHING
     eos = pair.plain(PROMPTS[1], LONGEST)[2]
@@ -711,7 +710,7 @@ def test_a_method_is_a_description_and_can_be_shared(key, options):
     assert [found[3], found[7]] == apart
 
 
-@every_case
+@first_cases
 def test_every_token_is_reported_once(key, options):
     pair = EVERYTHING
     heard: list[list[int]] = [[], [], []]
@@ -778,18 +777,20 @@ class HostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"temperature": 0.0},
-        {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
-        {"temperature": 1.0, "exact_text": True},
-    ],
-    ids=["T0", "filtered", "exact text"],
+READING = {
+    "T0": {"temperature": 0.0},
+    "filtered": {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
+    "exact text": {"temperature": 1.0, "exact_text": True},
+}
+
+
+@cases(
+    [(*case, "filtered") for case in CASES]
+    + [(*case, name) for case in FIRST for name in ("T0", "exact text")],
+    "key, options, name",
 )
-@every_case
-def test_host_reads_a_round_are_as_declared(key, options, settings, monkeypatch):
-    pair = EVERYTHING
+def test_host_reads_a_round_are_as_declared(key, options, name, monkeypatch):
+    pair, settings = EVERYTHING, READING[name]
     if "exact_text" in settings:
         options = {n: x for n, x in options.items() if n != "rule"}
     method = made(key, options, pair)
