@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +24,11 @@ from torch import rand as bound_rand
 from typer.testing import CliRunner
 
 import specwb
-from specwb.certificate import child, interception
+from specwb.certificate import child, interception, measure
 from specwb.certificate.adapters import ADAPTERS, drawn, residual
 from specwb.certificate.certify import BIASED, LOSSLESS, NOTHING, certify
 from specwb.certificate.forking import distribution
-from specwb.certificate.instances import instances
+from specwb.certificate.instances import OTHERS, instances
 from specwb.certificate.known import VERIFIERS, token_rejection
 from specwb.certificate.symbols import NoCertificate
 from specwb.cli.main import app
@@ -45,16 +46,31 @@ def _marks(name, verdict):
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.rare][: 1 + whole])
 
 
+@pytest.fixture
+def confirmed_soon(monkeypatch):
+    """A fork of this process confirms a bias by a tenth of the runs: more of them can only refuse
+    what is no bias."""
+    monkeypatch.setattr(measure, "CONFIRMED", 25)
+
+
+def all_instances(one):
+    return instances(one.draw, (1.0, *OTHERS) if one.logits else (1.0,), one.logits)
+
+
 def gets_its_verdict(name, cases):
+    """What is biased is handed over, all else named. Of those that are wrong only where nobody
+    looks, the last instances are tried first."""
     one = verifiers.TABLE[name]
-    path = f"certificate.verifiers:{name}"
-    result = certify(path, one.draw, logits=one.logits, cases=cases, seconds=BUSY)
+    if one.truth == "outside" and one.verdict == BIASED:
+        cases = all_instances(one)[::-1]
+    verifier = one.function if one.verdict == BIASED else f"certificate.verifiers:{name}"
+    result = certify(verifier, one.draw, logits=one.logits, cases=cases, seconds=BUSY)
     assert result.verdict == one.verdict, result
     assert bool(result.reason) == (result.verdict == NOTHING)
 
 
 @pytest.mark.parametrize("name", [_marks(x, one.verdict) for x, one in verifiers.TABLE.items()])
-def test_a_verifier_of_known_truth_gets_its_verdict(name):
+def test_a_verifier_of_known_truth_gets_its_verdict(name, confirmed_soon):
     few = instances(verifiers.TABLE[name].draw)[:3]
     gets_its_verdict(name, few if name in verifiers.STATES else None)
 
@@ -62,7 +78,7 @@ def test_a_verifier_of_known_truth_gets_its_verdict(name):
 @pytest.mark.parametrize("name", ALWAYS)
 def test_a_verifier_gets_its_verdict_on_some_instances(name):
     one = verifiers.TABLE[name]
-    gets_its_verdict(name, instances(one.draw, logits=one.logits)[::4])
+    gets_its_verdict(name, instances(one.draw, logits=one.logits)[::6])
 
 
 def test_no_false_lossless_is_expected():
@@ -106,7 +122,7 @@ class Pair(NamedTuple):
     draw: object
 
 
-def test_generators_that_others_hold_do_not_prevent_a_certificate():
+def test_generators_that_others_hold_do_not_prevent_a_certificate(confirmed_soon):
     """Libraries such as numba hold Python's generator in dictionaries, pairs and attributes."""
     holders = [Holder(random.random), Pair("draw", random.random)]
     holders += [defaultdict(list, draw=random.random)]
@@ -127,9 +143,12 @@ def test_generators_that_others_hold_do_not_prevent_a_certificate():
         for i, name in enumerate(VERIFIERS)
     ],
 )
-def test_known_verifiers_get_their_verdict(name):
+def test_known_verifiers_get_their_verdict(name, confirmed_soon):
+    """Token rejection on all instances, other lossless ones on a third of them, in turn."""
     one = VERIFIERS[name]
-    result = certify(one.verify, one.draw, logits=one.logits, seconds=BUSY)
+    third = all_instances(one)[list(VERIFIERS).index(name) % 3 :: 3]
+    some = third if one.verdict == LOSSLESS and name != "token_rejection" else None
+    result = certify(one.verify, one.draw, logits=one.logits, cases=some, seconds=BUSY)
     assert result.verdict == one.verdict, result
     assert bool(result) == (one.verdict == LOSSLESS)
     if result.worst:
@@ -140,14 +159,14 @@ def test_known_verifiers_get_their_verdict(name):
 
 def test_a_temperature_of_1_hides_eagles_bias():
     one = VERIFIERS["bonus_without_temperature"]
-    few = instances(one.draw, [1.0], logits=True)[::3]
+    few = instances(one.draw, [1.0], logits=True)[::6]
     result = certify(one.verify, one.draw, logits=True, cases=few, seconds=BUSY)
     assert result.verdict == LOSSLESS, result
 
 
 def test_transformers_own_function_is_lossless():
     name = "transformers.generation.utils:_speculative_sampling"
-    result = certify(name, like="transformers", cases=instances("chain")[::3], seconds=BUSY)
+    result = certify(name, like="transformers", cases=instances("chain")[::6], seconds=BUSY)
     assert result.verdict == LOSSLESS, result
 
 
@@ -271,8 +290,9 @@ LIKE = [
 @pytest.mark.parametrize(
     ("like", "function", "draw", "verdict"), LIKE, ids=lambda x: x if isinstance(x, str) else ""
 )
-def test_an_engines_signature(like, function, draw, verdict):
-    result = certify(function, draw, like=like, cases=instances(draw)[:12], seconds=BUSY)
+def test_an_engines_signature(like, function, draw, verdict, confirmed_soon):
+    few = instances(draw)[: 12 : 3 if verdict == LOSSLESS else 1]
+    result = certify(function, draw, like=like, cases=few, seconds=BUSY)
     assert result.verdict == verdict, result
 
 
@@ -283,22 +303,22 @@ def test_every_adapter_has_a_test_and_is_on_the_page():
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_a_sampler_may_be_given_with_its_test(wrong):
+def test_a_sampler_may_be_given_with_its_test(wrong, confirmed_soon):
     sample = (lambda q, p, g, n: int(p[n].argmax())) if wrong else sample_rejected
     verify = ADAPTERS["tensorrt_llm"](tensorrt_llm, sample=sample)
     result = certify(verify, cases=instances("chain")[:3], seconds=BUSY)
     assert result.verdict == (BIASED if wrong else LOSSLESS)
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_temperatures_reach_an_adapted_function(cold):
-    def verify(*a):
-        return eagle(*a, cold=cold)
-
-    for temperature, verdict in ((1.0, LOSSLESS), (0.7, BIASED if cold else LOSSLESS)):
-        few = instances("top", [temperature])[:3]
-        result = certify(verify, "top", like="eagle", logits=True, cases=few, seconds=BUSY)
-        assert result.verdict == verdict, result
+@pytest.mark.parametrize(
+    ("cold", "temperature", "verdict"),
+    [(False, 0.7, LOSSLESS), (True, 1.0, LOSSLESS), (True, 0.7, BIASED)],
+)
+def test_temperatures_reach_an_adapted_function(cold, temperature, verdict, confirmed_soon):
+    few = instances("top", [temperature])[:3]
+    verify = partial(eagle, cold=cold)
+    result = certify(verify, "top", like="eagle", logits=True, cases=few, seconds=BUSY)
+    assert result.verdict == verdict, result
 
 
 # --------------------------------------------------------------------------------------- rules
@@ -507,7 +527,7 @@ def test_a_bias_that_changes_later_is_no_bias():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["min", "max"])
-def test_a_temperature_that_is_cut_off_is_seen(wrong):
+def test_a_temperature_that_is_cut_off_is_seen(wrong, confirmed_soon):
     """min(T, 1) is right at T = .7 and max(T, .5) at T = 1.5."""
 
     def verify(p, q, drafts, temperature):
@@ -515,7 +535,8 @@ def test_a_temperature_that_is_cut_off_is_seen(wrong):
         p, q = (p / cut).softmax(-1), (q / temperature).softmax(-1)
         return token_rejection(p, q, drafts)
 
-    assert certify(verify, logits=True, seconds=BUSY).verdict == BIASED
+    warm = [x for x in instances("chain", (1.0, *OTHERS), logits=True) if x.temperature != 1]
+    assert certify(verify, logits=True, cases=warm, seconds=BUSY).verdict == BIASED
 
 
 def test_inputs_are_copies():
@@ -528,7 +549,7 @@ def test_inputs_are_copies():
     assert certify(changes, cases=instances("chain")[:3], seconds=BUSY).verdict == LOSSLESS
 
 
-def test_a_bias_is_found_before_what_cannot_be_followed():
+def test_a_bias_is_found_before_what_cannot_be_followed(confirmed_soon):
     def verify(p, q, drafts):
         if len(drafts) > 1:
             torch.randn(()).item()
