@@ -60,7 +60,7 @@ class Control:
         if self.of is not None:
             if not self.of:
                 raise ArgumentError(f"there is nothing to choose {name} from")
-            kind, traits = w.Dropdown, {"options": self.of}
+            kind, traits = w.Dropdown, {"options": self.of, "disabled": len(self.of) == 1}
             if self.slide:
                 kind, traits = w.SelectionSlider, {**traits, "continuous_update": live}
             wanted = f"one of {', '.join(str(x[1] if type(x) is tuple else x) for x in self.of)}"
