@@ -15,10 +15,12 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specwb.show.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
+from specwb.show import palette
+from specwb.show.palette import ACCEPTED, DRAFT, OTHER, TARGET
 
 INK = "#222222"
-HATCHES = {ACCEPTED: "", REJECTED: "//", RESIDUAL: "..", TARGET: "", DRAFT: "", OTHER: ""}
+HATCHES = {ACCEPTED: "", TARGET: "", DRAFT: "", OTHER: ""}
+HATCHES |= {colour: 2 * hatch for colour, hatch in palette.HATCHES.items()}
 STYLE = {
     "font.size": 10,
     "font.family": "DejaVu Sans",

@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 import torch
-from drawing import INK, bars, box, diagram, save, sheet, tokens
+from drawing import HATCHES, INK, bars, box, diagram, save, sheet, tokens
 from matplotlib.figure import Figure
 from pictures_methods import METHODS
 
@@ -438,7 +438,9 @@ def wrong() -> Figure:
         rows.append((float(exact.tv(mutant.output(P, Q), P)), float(rate), mutant.wrong))
     rows.sort()
     places = range(len(rows))
-    axes.barh(places, [off for off, _, _ in rows], color=REJECTED, hatch="////", edgecolor=INK)
+    axes.barh(
+        places, [off for off, _, _ in rows], color=REJECTED, hatch=HATCHES[REJECTED], edgecolor=INK
+    )
     for y, (off, rate, _) in enumerate(rows):
         axes.text(off + 0.004, y, f"{off:.3f}, accepts {rate:.2f}", va="center")
     axes.set_yticks(places, [textwrap.fill(name, 52) for _, _, name in rows], fontsize=8)

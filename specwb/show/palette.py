@@ -27,6 +27,10 @@ VOCABULARY = {
 }
 """Name -> colour, as the microscope takes it."""
 
+HATCHES = {RESIDUAL: "/", REJECTED: "."}
+"""How bars of these are hatched, as plotly and matplotlib write it; those of the rest are plain, or
+hatched in other ways where several have one colour."""
+
 FIRST = TARGET  # a series that is neither the target's nor the draft's
 MARK = REJECTED  # a line or a point that others are compared with
 INK = "#767676"  # of words and axes: the grey whose contrast with white and with black is alike

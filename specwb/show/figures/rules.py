@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from specwb.show.figures.kit import HATCHES, Panel, axis, draw
+from specwb.show.figures.kit import Panel, axis, draw
 from specwb.show.palette import (
     ACCEPTED,
     DARK,
     DRAFT,
     FAINT,
+    HATCHES,
     INK,
     MARK,
     OTHER,
@@ -37,6 +38,7 @@ DRAWN = {
 """Sampling schemes in few letters, for the axis below the bars."""
 TOKENS = axis("token", type="category", dtick=1)
 HOVER = "token %{x}: %{y:.4f}"
+CANDIDATES = ("", "x", "-", "+", "|", "\\")  # the hatching of accepted ones, in their order
 
 
 def acceptance(p: Distribution, q: Distribution, counts: Sequence[int]) -> go.Figure:
@@ -58,8 +60,8 @@ def acceptance(p: Distribution, q: Distribution, counts: Sequence[int]) -> go.Fi
     panel.y = axis("probability", 0, 1.15 * float(np.maximum(target, draft).max()))
     for name, heights, colour, hatch in (
         ("accepted, min(p, q)", both, ACCEPTED, ""),
-        ("residual, (p − q)+", target - both, RESIDUAL, "/"),
-        ("rejected, (q − p)+", draft - both, REJECTED, "."),
+        ("residual, (p − q)+", target - both, RESIDUAL, HATCHES[RESIDUAL]),
+        ("rejected, (q − p)+", draft - both, REJECTED, HATCHES[REJECTED]),
     ):
         panel.bars(name, names, heights, colour, hatch, hollow=True, hover=HOVER)
     for name, values, look in (
@@ -83,17 +85,17 @@ def slices(p: Distribution, q: Distribution, levels: Sequence[Any]) -> go.Figure
 
     Args:
         p, q: distributions ``[V]``.
-        levels: the multiples of q, rising; at most seven.
+        levels: the multiples of q, rising; at most six.
     """
     tokens, ends = list(map(str, range(len(p)))), [0, *levels]
     below = [[min(a, c * b) for a, b in zip(p, q, strict=True)] for c in ends]
     panel = Panel(f"p, cut at {', '.join(map(_multiple, levels))}", TOKENS)
     panel.y = axis("probability", 0, 1.1 * float(max(p)))
-    for j, (low, high, hatch) in enumerate(zip(below, below[1:], HATCHES), 1):
+    for j, (low, high, hatch) in enumerate(zip(below, below[1:], CANDIDATES), 1):
         heights = [b - a for a, b in zip(low, high, strict=True)]
         panel.bars(f"candidate {j}", tokens, heights, ACCEPTED, hatch, hollow=j > 1, hover=HOVER)
     left = [a - b for a, b in zip(p, below[-1], strict=True)]
-    panel.bars("bonus token", tokens, left, RESIDUAL, ".", hollow=True, hover=HOVER)
+    panel.bars("bonus token", tokens, left, RESIDUAL, HATCHES[RESIDUAL], hollow=True, hover=HOVER)
     x, y, ring = tokens * len(levels), [c * b for c in levels for b in q], {"width": 3}
     look = (DRAFT, "", "line-ew")
     panel.points("these lines", x, y, look, size=34, marker_line={**ring, "color": DRAFT})

@@ -54,9 +54,9 @@ function patterns(id) {
   return s(
     "defs",
     {},
-    stripe("draft", "M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2", 6),
-    stripe("residual", "M0,1.5 h5", 5),
-    stripe("rejected", "M0,0 l9,9 M9,0 l-9,9", 9),
+    stripe("draft", "M0,1.5 h5", 5),
+    stripe("residual", "M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2", 6),
+    stripe("rejected", "M1,1.5 h1.5", 5),
     stripe("other", "M2,0 v4", 4),
   );
 }
