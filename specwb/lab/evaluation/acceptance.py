@@ -19,9 +19,11 @@ from specwb.lab.bench.statistics import mean_and_error
 from specwb.models.target import Target
 from specwb.theory.analysis import DRAWN, RATES, optimum, rrsw_estimate
 
+RULES = {**{name: DRAWN[name] for name in RATES}, "exact_text": "without"}
+"""How the candidates of every rule are drawn; ``exact_text`` is no rule but shared noise."""
 SCHEMES = tuple(dict.fromkeys(DRAWN.values()))
 """The ways to draw candidates, as ``analysis.optimum`` names them."""
-COLUMNS = (*RATES, *(f"optimum {scheme}" for scheme in SCHEMES))
+COLUMNS = (*RULES, *(f"optimum {scheme}" for scheme in SCHEMES))
 BOUNDS = frozenset({"coupling"})
 """Rules whose rate is known only by a lower bound. They are shown and never win."""
 TIE = 2.0
@@ -60,9 +62,10 @@ def distributions_along(
 def rates(p: Tensor, q: Tensor, ks: Sequence[int], *, samples: int = 64, seed: int = 0) -> Tensor:
     """Compute the acceptance of every rule, and the optimum alpha* of every sampling scheme.
 
-    The rules are those of ``analysis.RATES``. All rates are exact but ``rrsw`` for k >= 3, which
-    is estimated without bias from ``samples`` tuples. Its noise is independent from position to
-    position and so contained in every standard error taken over positions or prompts.
+    The rules are those of ``analysis.RATES``, and ``exact_text``. All rates are exact but ``rrsw``
+    for k >= 3 and ``exact_text``, which are estimated without bias from ``samples`` draws. Their
+    noise is independent from position to position and so contained in every standard error taken
+    over positions or prompts.
 
     Returns:
         ``[len(ks), m, len(COLUMNS)]``.
@@ -73,9 +76,25 @@ def rates(p: Tensor, q: Tensor, ks: Sequence[int], *, samples: int = 64, seed: i
             return optimum(p, q, k, name.removeprefix("optimum "))
         if name == "rrsw":
             return rrsw_estimate(p, q, k, samples=samples, seed=seed)[0]
-        return RATES[name](p, q, k)
+        return places.lt(k).double().mean(-1) if name == "exact_text" else RATES[name](p, q, k)
 
+    places = first_arrivals(p, q, samples, seed)
     return torch.stack([torch.stack([column(name, k) for name in COLUMNS], -1) for k in ks])
+
+
+def first_arrivals(p: Tensor, q: Tensor, samples: int, seed: int) -> Tensor:
+    """How many tokens come before the target's in the draft's race with the same noise, ``E / q``
+    (theorem 7.8), in so many races of each pair: ``[m, samples]``; V where the draft cannot draw
+    it."""
+    generator = torch.Generator(p.device).manual_seed(seed)
+    noise = torch.empty(samples, p.shape[-1], dtype=p.dtype, device=p.device)
+    places = []
+    for a, b in zip(p, q, strict=True):
+        noise.exponential_(generator=generator)
+        theirs = noise / b
+        first = theirs.gather(1, (noise / a).argmin(1, keepdim=True))
+        places.append(torch.where(first.isinf()[:, 0], len(a), (theirs < first).sum(1)))
+    return torch.stack(places)
 
 
 def random_positions(length: int, count: int, seed: int) -> list[int]:
@@ -130,7 +149,7 @@ def table(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def _compared(cell: pd.DataFrame, labels: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of one domain, temperature and k; ``labels`` are their first columns."""
     prompts = cell.groupby("prompt")[list(COLUMNS)].mean()
-    rules = [name for name in RATES if name not in BOUNDS]
+    rules = [name for name in RULES if name not in BOUNDS]
     winner = max(rules, key=lambda name: prompts[name].mean())
     best = []
     for name in rules:
@@ -141,16 +160,16 @@ def _compared(cell: pd.DataFrame, labels: dict[str, Any]) -> list[dict[str, Any]
             best.append((behind, name))
     verdict = " = ".join(name for _, name in sorted(best, key=lambda one: one[0]))
     rows = []
-    for name in RATES:
+    for name, drawn in RULES.items():
         mean, error = mean_and_error(prompts[name])  # type: ignore[arg-type]
         rows.append(
             {
                 **labels,
                 "rule": name,
-                "drawn": DRAWN[name],
+                "drawn": drawn,
                 "mean": mean,
                 "error": error,
-                "optimum": float(prompts[f"optimum {DRAWN[name]}"].mean()),
+                "optimum": float(prompts[f"optimum {drawn}"].mean()),
                 "verdict": verdict,
                 "prompts": len(prompts),
                 "positions": len(cell),

@@ -19,7 +19,7 @@ from specwb.lab.papers.run import Models
 from specwb.models.questions import Question, interleave
 
 SAMPLES = 64
-"""Of the rate that is estimated, see :func:`specwb.lab.evaluation.acceptance.rates`."""
+"""Of the rates that are estimated, see :func:`specwb.lab.evaluation.acceptance.rates`."""
 
 
 def probe(
