@@ -2,7 +2,7 @@
 #   it cannot be had, on the lab family, which comes with the project.
 # make test: set up and run the tests that are not slow, and the quick notebooks.
 # make test-all: those, and then all others: several processes, trainings that are killed, the shipped
-#   models, a browser, every notebook. make test-ci: the others without what takes minutes by itself.
+#   models, a browser, every notebook.
 # make mutants: code that is wrong on purpose, each piece of which the tests must refute.
 # make prove: the machine-checked proofs in theory/coq, where Coq is installed.
 # make slides: slides of the lessons, without code, in build/slides.
@@ -25,10 +25,11 @@ SMOL := pld lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 
 TRACE := $(BIN)/specwb trace mcsd:tree=2-1 eagle3:nodes=5,depth=2,top=3 medusa:nodes=6 \
   --target smol --temperature 0 --max-new-tokens 40 --html build/run.html --chat --prompt
 PROMPT := Explain to a child why the moon changes its shape.
-TIER := not slow# of make test; .ci/run has "not rare"
+# the tests of make test; .ci/run takes "not rare"
+TIER := not slow
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests notebooks --nbval -n 2 --dist loadscope
 
-.PHONY: run test test-slow test-ci test-all prove mutants matrix slides dry gpu site
+.PHONY: run test test-slow test-all prove mutants matrix slides dry gpu site
 .PHONY: lint lab clean
 
 run: $(STAMP)
@@ -46,9 +47,6 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
-
-test-ci: $(STAMP)
-	$(PYTEST) -m "slow and not rare"
 
 test-all: test test-slow
 

@@ -72,8 +72,8 @@ def generate(
     chosen = specwb.method(method, model)
     if draft is not None:
         chosen = specwb.method(method, model, draft=draft)
-    asked = message(model, text, system, "name one with --template, or") if chat else text
-    (ids,) = token_rows(model, asked)
+    advice = "name one with --template, or leave --chat out"
+    (ids,) = token_rows(model, message(model, text, system, advice) if chat else text)
     stream, interrupted = Stream(_printer()), False
     steps = specwb.rounds(
         model,

@@ -244,16 +244,15 @@ def loaded(
 
 
 def message(
-    model: Target, text: str, system: str | None = None, advice: str = ""
+    model: Target, text: str, system: str | None = None, advice: str = "leave --chat out"
 ) -> list[dict[str, str]]:
     """A prompt as the message of a user, behind a system message where there is one.
 
     Raises:
-        ValueError: the model has no chat template; ``advice`` is what else may be done.
+        ValueError: the model has no chat template; ``advice`` says what to do.
     """
     if not getattr(model.tokenizer, "chat_template", None):
-        leave = " ".join(f"{advice} leave --chat out".split())
-        raise ValueError(f"--chat: {model.name!r} has no chat template; {leave}")
+        raise ValueError(f"--chat: {model.name!r} has no chat template; {advice}")
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
 

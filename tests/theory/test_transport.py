@@ -97,6 +97,7 @@ def test_the_optimum_of_a_tree():
             kept = exact.mean_accepted(exact.TREE_RULES[name].outcomes(drawn, target, draft, tree))
             above_rules.append(analysis.tree_optimum(target, draft, tree, scheme) - float(kept))
     assert -1e-9 < min(above_rules) < 1e-4 < 0.1 < max(above_rules)
+    assert analysis.tree_optimum(target, draft, (-1,)) == 0
     with pytest.raises(ArgumentError, match="scheme must be iid or without, got 'top'"):
         analysis.tree_optimum(target, draft, (-1, 0), "top")
     with pytest.raises(ArgumentError, match="node 0 must be the root"):

@@ -19,7 +19,7 @@ from specwb.lab.bench.statistics import mean_and_error
 from specwb.models.target import Target
 from specwb.theory.analysis import DRAWN, RATES, optimum, rrsw_estimate
 
-RULES = {**{name: DRAWN[name] for name in RATES}, "exact_text": "without"}
+RULES = {**DRAWN, "exact_text": "without"}
 """How the candidates of every rule are drawn; ``exact_text`` is no rule but shared noise."""
 SCHEMES = tuple(dict.fromkeys(DRAWN.values()))
 """The ways to draw candidates, as ``analysis.optimum`` names them."""
@@ -76,16 +76,18 @@ def rates(p: Tensor, q: Tensor, ks: Sequence[int], *, samples: int = 64, seed: i
             return optimum(p, q, k, name.removeprefix("optimum "))
         if name == "rrsw":
             return rrsw_estimate(p, q, k, samples=samples, seed=seed)[0]
-        return places.lt(k).double().mean(-1) if name == "exact_text" else RATES[name](p, q, k)
+        if name == "exact_text":
+            return places.lt(k).double().mean(-1)
+        return RATES[name](p, q, k)
 
     places = first_arrivals(p, q, samples, seed)
     return torch.stack([torch.stack([column(name, k) for name in COLUMNS], -1) for k in ks])
 
 
 def first_arrivals(p: Tensor, q: Tensor, samples: int, seed: int) -> Tensor:
-    """How many tokens come before the target's in the draft's race with the same noise, ``E / q``
-    (theorem 7.8), in so many races of each pair: ``[m, samples]``; V where the draft cannot draw
-    it."""
+    """The target's token is the first in the race ``E / p``. How many tokens are before it in the
+    draft's race with the same noise, ``E / q`` (theorem 7.8): ``[m, samples]``, V where the draft
+    cannot draw it. Noise is drawn anew for each pair."""
     generator = torch.Generator(p.device).manual_seed(seed)
     noise = torch.empty(samples, p.shape[-1], dtype=p.dtype, device=p.device)
     places = []

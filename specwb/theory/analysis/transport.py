@@ -256,6 +256,8 @@ def tree_optimum(
         nodes = frozenset(path for path in paths if path)
         drafts[nodes] = drafts.get(nodes, Fraction(0)) + chance
     variables = [(d, v) for d in drafts for v in d]
+    if not variables:  # of the root alone
+        return 0.0
     following: dict[exact.Tokens, set[exact.Tokens]] = {}  # children in any draft
     for _, v in variables:
         following.setdefault(v[:-1], set()).add(v)
