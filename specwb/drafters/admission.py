@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -54,6 +54,8 @@ PROBES = 0.01
 """Share of the time that probes may cost in the long run."""
 MEMORY = 0.95
 """Weight of a past step against the one after it."""
+ANEW = 32
+"""Steps until a decoding that begins with what others have learnt probes, at most."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,19 @@ class Survival:
             self.numbers[d, 1] = max(0.0, self.numbers[d, 1])
 
 
+class Learnt:
+    """What past steps have taught: in them each number of levels was worth so many tokens of a row
+    beyond their price, the mean over at most 16 drafts; the tokens that were ``written``, and would
+    have been in the same time ``plain``, in the last steps; and when to probe."""
+
+    def __init__(self, options: Sequence[int]) -> None:
+        self.survival = Survival(options[-1])
+        self.worth = dict.fromkeys(options, 0.0)
+        self.drafts = dict.fromkeys(options, 0)
+        self.written, self.plain = 0.0, 0.0
+        self.since, self.wait = 0, 1  # steps since the last probe, and until the next
+
+
 class Admission(InFront):
     """Lets the drafter behind draft as many levels as have paid, and verifies the nodes that are
     worth their time; where none are, it decodes plainly.
@@ -146,7 +161,9 @@ class Admission(InFront):
     run; its distribution does not, nor does greedy text or that of ``exact_text``.
 
     The seconds are measured before the first decoding with so many rows, with its text
-    (:attr:`costs`, which all decodings of a method share). On the CPU's compiled pass a step costs
+    (:attr:`costs`, which all decodings of a method share). They share what they learn, too, where
+    nothing is drawn: at T = 0 and with exact text. A sampled decoding learns by itself, since
+    another one with its seed was told of the same uniforms. On the CPU's compiled pass a step costs
     what its nodes cost; elsewhere rows are filled up to the longest. Steps are never recorded as
     CUDA graphs, since their shapes follow the budget.
 
@@ -184,6 +201,7 @@ class Admission(InFront):
         self.cuts = isinstance(behind, Levels) and type(behind).propose is Levels.propose
         self.options = range(1, limits.depth + 1) if self.cuts else [limits.depth]
         self.costs: dict[int, Costs] = {}  # by number of rows
+        self.shared: dict[tuple[int, Sampling], Learnt] = {}
 
     def open(self, state: State, target: Target) -> None:
         if here() is not None:
@@ -192,15 +210,15 @@ class Admission(InFront):
             self.costs[state.rows] = self._measured(state, target)
         super().open(state, target)
         self.behind.confident = True
-        costs, depth = self.costs[state.rows], self.limits.depth
+        costs = self.costs[state.rows]
         self.seconds = convex(costs.target, state.rows * self.limits.nodes)
         self.drafting = {0: 0.0, **costs.draft}
-        self.survival = Survival(depth)
-        self.worth = dict.fromkeys(self.options, 0.0)  # tokens of a row beyond their price
-        self.drafts = dict.fromkeys(self.options, 0)  # steps that each worth is of
-        self.rows, self.written, self.plain = state.rows, 0.0, 0.0
+        self.learnt = Learnt(self.options)
+        if state.sampling.greedy:
+            self.learnt = self.shared.setdefault((state.rows, state.sampling), self.learnt)
+            self.learnt.wait = min(self.learnt.wait, ANEW)
+        self.rows = state.rows
         self.live = np.ones(state.rows, bool)  # rows that had not finished before the last step
-        self.since, self.wait = 0, 1  # steps since the last probe, and until the next
 
     def _measured(self, state: State, target: Target) -> Costs:
         rows, device, depth = state.rows, state.length.device, self.limits.depth
@@ -240,24 +258,26 @@ class Admission(InFront):
     @property
     def price(self) -> float:
         """Tokens per second: what plain decoding writes, or past steps wrote, if that is more."""
-        gain = max(1.0, self.written / self.plain) if self.plain else 1.0
+        past = self.learnt
+        gain = max(1.0, past.written / past.plain) if past.plain else 1.0
         return gain * self.rows / self.seconds[self.rows]
 
     def _levels(self) -> int:
         """How many levels this step drafts. A probe drafts all of them, after waits that grow until
         probes take the share :data:`PROBES` of the time."""
         deepest, price, plain = self.options[-1], self.price, self.seconds[self.rows]
-        worth = {n: self.rows * w - price * self.drafting[n] for n, w in self.worth.items()}
+        past = self.learnt
+        worth = {n: self.rows * w - price * self.drafting[n] for n, w in past.worth.items()}
         best = max([0, *self.options], key=lambda n: worth.get(n, 0.0))
-        self.since += 1
+        past.since += 1
         self.probe = 0
-        if self.since >= self.wait:
+        if past.since >= past.wait:
             most = len(self.seconds) - 1 - self.rows
             within = int((self.seconds[self.rows :] <= 2 * plain).sum()) - 1
             self.probe = min(most, max(within, self.rows))
             extra = self.drafting[deepest] + self.seconds[self.rows + self.probe] - plain
             longest = extra / (PROBES * (plain + self.drafting[best]))
-            self.since, self.wait = 0, max(1, min(4 * self.wait, math.ceil(longest)))
+            past.since, past.wait = 0, max(1, min(4 * past.wait, math.ceil(longest)))
         return deepest if self.probe else best
 
     def propose(self, state: State, noise: Noise) -> Draft:
@@ -291,8 +311,8 @@ class Admission(InFront):
         table = self._read(torch.stack(columns))
         self.parent, self.depth = table[2:].astype(int)
         self.parent = self.parent.clip(0)
-        self.x = self.survival.logit(table[0])
-        likely = table[1] * self.survival.below_parent(self.x, self.depth)
+        self.x = self.learnt.survival.logit(table[0])
+        likely = table[1] * self.learnt.survival.below_parent(self.x, self.depth)
         survival = table[1] * (self.depth == 0)
         for d in range(1, tree.D + 1):
             above = np.take_along_axis(survival, self.parent, 1)
@@ -311,15 +331,15 @@ class Admission(InFront):
         would have been worth."""
         price = self.price * np.diff(self.seconds)[self.rows :]
         price = np.append(price, np.full(survival.size, np.inf))  # of done rows' nodes
-        chosen = np.empty(0, int)
+        chosen, past = np.empty(0, int), self.learnt
         for n in self.options:
             if n > self.levels:
                 break
             part = np.where(self.depth <= n, survival, 0).ravel()
             chosen = admitted(part, price)
             worth = (part[chosen].sum() - price[: len(chosen)].sum()) / max(1, self.rows)
-            self.drafts[n] = min(self.drafts[n] + 1, 16)
-            self.worth[n] += (worth - self.worth[n]) / self.drafts[n]
+            past.drafts[n] = min(past.drafts[n] + 1, 16)
+            past.worth[n] += (worth - past.worth[n]) / past.drafts[n]
         if not self.probe:
             return chosen
         return admitted(
@@ -364,8 +384,9 @@ class Admission(InFront):
         accepted = accepted[:, 0]
         seconds = self.drafting[self.levels] + self.seconds[self.rows + self.count]
         rows = int((accepted >= 0).sum())
-        self.written = MEMORY * self.written + (accepted + 1).sum()
-        self.plain = MEMORY * self.plain + rows * seconds / self.seconds[self.rows]
+        past = self.learnt
+        past.written = MEMORY * past.written + (accepted + 1).sum()
+        past.plain = MEMORY * past.plain + rows * seconds / self.seconds[self.rows]
         self.rows, self.live = max(1, rows), accepted >= 0
         if self.full is None:
             self.missed += 1
@@ -377,4 +398,4 @@ class Admission(InFront):
         np.put_along_axis(on_path, np.take_along_axis(self.nodes, path, 1), True, 1)
         tested = self.into & np.take_along_axis(on_path, self.parent, 1)
         tested &= (accepted >= 0)[:, None]
-        self.survival.learn(self.x[tested], self.depth[tested], on_path[tested])
+        self.learnt.survival.learn(self.x[tested], self.depth[tested], on_path[tested])

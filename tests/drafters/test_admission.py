@@ -213,6 +213,23 @@ def test_probes_become_rare_and_never_end():
     assert at[-1] > 80
 
 
+@pytest.mark.parametrize(
+    ("settings", "probes"),
+    [({}, 1), ({"temperature": 1.0}, 3), ({"temperature": 1.0, "exact_text": True}, 1)],
+)
+def test_what_was_learnt_goes_to_the_next_decoding_where_nothing_is_drawn(settings, probes):
+    """A sampled decoding with the same seed was told of its own uniforms."""
+    method = built("eagle", DEAR, verify="auto")
+    for first in (True, False):
+        counts = [
+            step.draft.tree.n > 1
+            for step in specwb.rounds(
+                target(), [[7]], method, max_new_tokens=40, eos=(), **settings
+            )
+        ]
+        assert sum(counts) == (3 if first else probes)
+
+
 # ------------------------------------------------------------------------ what is refused, and seen
 
 
