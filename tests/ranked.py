@@ -1,5 +1,5 @@
-"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw,
-and then FOLDER/script.py under torchrun's agent: ``python ranked.py FOLDER``.
+"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw:
+``python ranked.py FOLDER``.
 
 The ranks are children of one process, which has read all the libraries for them; each gets the
 environment that torchrun would make.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import os
-import runpy
 import socket
 import sys
 import time
@@ -22,7 +21,6 @@ from typing import Any
 import tiny
 import torch
 from torch import nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import specwb
 from specwb.models import ranks
@@ -67,12 +65,10 @@ def deep(kind: str = "llama") -> specwb.Target:
 
 
 HOT = {"temperature": 1.0, "seed": [3, 4, 5]}
-# method and decoding: more attentions than ranks, a rank with nothing to run, MLPs side by side, no
-# calibration
+SIZE = 4
+# method and decoding: a rank with nothing to run, MLPs side by side, no calibration
 CASES: dict[str, tuple[dict, dict]] = {
-    "chain": ({"n": 4, "gamma": 4}, {}),
     "tree": ({"n": 5, "tree": (2, 2, 1)}, HOT),
-    "wide": ({"n": 4, "gamma": 3, "width": 3}, HOT),
     "all at once": ({"groups": "0-5", "gamma": 3, "mlp": "parallel"}, {}),
     "not calibrated": ({"groups": "0-5", "gamma": 3, "calibrate": False}, HOT),
 }
@@ -179,17 +175,17 @@ def end(here: Ranks) -> str:
     RankGroups.attend = attend  # type: ignore[method-assign]
     try:
         with here.answered():
-            decoded(tiny.target(), "chain", "ranks")
+            decoded(tiny.target(), "tree", "ranks")
     except RanksError as error:
         return str(error)
     return "nothing was seen"
 
 
-def rank(folder: Path, size: int, number: int, ports: list[int]) -> None:
+def rank(folder: Path, number: int, ports: list[int]) -> None:
     os.environ |= {
         "RANK": str(number),
         "LOCAL_RANK": str(number),
-        "WORLD_SIZE": str(size),
+        "WORLD_SIZE": str(SIZE),
         "MASTER_ADDR": "127.0.0.1",
     }
     os.environ["MASTER_PORT"] = str(ports[0])
@@ -200,15 +196,14 @@ def rank(folder: Path, size: int, number: int, ports: list[int]) -> None:
         seen = work(here, folder)
         ranks.leave()
         assert ranks.here() is None
-        torch.save(seen, folder / f"{size}-{number}.pt")
-        if size == 2:
-            os.environ["MASTER_PORT"] = str(ports[1])
-            began = time.monotonic()
-            seen["ended"] = end(ranks.join("cpu", timeout=4.0))
-            seen["waited"] = time.monotonic() - began
+        torch.save(seen, folder / f"{number}.pt")
+        os.environ["MASTER_PORT"] = str(ports[1])
+        began = time.monotonic()
+        seen["ended"] = end(ranks.join("cpu", timeout=4.0))
+        seen["waited"] = time.monotonic() - began
     except BaseException:
         seen["failed"] = traceback.format_exc()
-    torch.save(seen, folder / f"{size}-{number}.pt")
+    torch.save(seen, folder / f"{number}.pt")
 
 
 def free_port() -> int:
@@ -217,38 +212,18 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def start(folder: Path, size: int) -> None:
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    deep("llama")
+    tiny.target("llama")
     ports, children = [free_port(), free_port()], []
-    for number in range(size):
+    for number in range(SIZE):
         child = os.fork()
         if not child:
             try:
-                rank(folder, size, number, ports)
+                rank(Path(sys.argv[1]), number, ports)
             finally:
                 os._exit(0)
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
-
-
-def under_torchrun(script: Path) -> None:
-    """Runs a script as ``torchrun --standalone --nproc-per-node 2`` does, in forks."""
-    config = LaunchConfig(
-        1,
-        1,
-        2,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        start_method="fork",
-    )
-    elastic_launch(config, lambda: runpy.run_path(str(script)) and None)()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    deep("llama")
-    tiny.target("llama")
-    for count in (2, 4):
-        start(Path(sys.argv[1]), count)
-    under_torchrun(Path(sys.argv[1]) / "script.py")

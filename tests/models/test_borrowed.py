@@ -21,13 +21,7 @@ from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.load import draft_model
 
 PROMPTS = [[3, 1, 4, 1, 5, 9], [5], [2, 6, 5]]
-METHODS = [
-    "sps:gamma=3,confidence=0.02",
-    "sps:schedule=heuristic",
-    "mcsd:tree=3-2-1",
-    "mcsd_ti:stop=top,threshold=0.05",
-    "easyspec:groups=1-2",
-]
+METHODS = ["sps:gamma=3,confidence=0.02", "mcsd:tree=3-2-1", "easyspec:groups=1-2"]
 
 
 def target() -> specwb.Target:
@@ -50,10 +44,9 @@ def made(folder: Path, model: specwb.Target, some: torch.Tensor | None) -> Kanga
     return adapter
 
 
-@pytest.mark.parametrize("has_words", [False, True])
-def test_it_is_its_layers_between_the_targets_embedding_and_output(has_words, tmp_path):
+def test_it_is_its_layers_between_the_targets_embedding_and_output(tmp_path):
     model = target()
-    some = words(model) if has_words else None
+    some = words(model)
     made(tmp_path / "draft", model, some)
     draft = borrowed(tmp_path / "draft", model)
     assert draft.name == str(tmp_path / "draft")
@@ -67,51 +60,39 @@ def test_it_is_its_layers_between_the_targets_embedding_and_output(has_words, tm
     for layer in draft.model.model.layers:
         x = layer(x, position_embeddings=around)
     weight = model.backbone.lm_head.weight
-    wanted = F.linear(draft.model.model.norm(x), weight if some is None else weight[some])
+    wanted = F.linear(draft.model.model.norm(x), weight[some])
     logits = draft.model(ids).logits
     assert logits.shape[-1] == model.vocabulary
-    torch.testing.assert_close(logits if some is None else logits[..., some], wanted)
-    if some is not None:
-        outside = torch.ones(model.vocabulary, dtype=torch.bool)
-        outside[some] = False
-        assert (logits[..., outside] == -torch.inf).all()
+    torch.testing.assert_close(logits[..., some], wanted)
+    outside = torch.ones(model.vocabulary, dtype=torch.bool)
+    outside[some] = False
+    assert (logits[..., outside] == -torch.inf).all()
     assert draft.vocabulary == model.vocabulary
     assert draft.model.model.embed_tokens is model.backbone.inner.embed_tokens
 
 
 @pytest.mark.parametrize("spec", METHODS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_methods_draft_its_words_and_nothing_else(spec, temperature, tmp_path):
+def test_methods_draft_its_words_and_nothing_else(spec, tmp_path):
     model = target()
     some = words(model)
     made(tmp_path / "draft", model, some)
-    name, _, options = spec.partition(":")
-    method = specwb.method(f"{name}:{options},draft={tmp_path / 'draft'}", model)
-    plain = specwb.decode(model, PROMPTS, max_new_tokens=16, temperature=temperature, seed=0)
+    method = specwb.method(f"{spec},draft={tmp_path / 'draft'}", model)
+    outside = torch.ones(model.vocabulary, dtype=torch.bool)
+    outside[some] = False
     seen = 0
-    for step in specwb.rounds(
-        model, PROMPTS, method, max_new_tokens=16, temperature=temperature, seed=0, trace=True
-    ):
+    for step in specwb.rounds(model, PROMPTS, method, max_new_tokens=16, temperature=1.0, seed=0):
         drafted = step.draft.tokens[:, 1:][step.draft.valid[:, 1:]]
-        if name != "mcsd_ti":  # the target draws its tree's roots
-            assert torch.isin(drafted, some).all()
+        assert torch.isin(drafted, some).all()
         seen += drafted.numel()
-        if step.draft.q is not None and name != "mcsd_ti":
-            outside = torch.ones(model.vocabulary, dtype=torch.bool)
-            outside[some] = False
-            assert not step.draft.q[..., outside].any()
-            torch.testing.assert_close(step.draft.q.sum(-1), torch.ones_like(step.draft.q[..., 0]))
+        assert not step.draft.q[..., outside].any()
+        torch.testing.assert_close(step.draft.q.sum(-1), torch.ones_like(step.draft.q[..., 0]))
     assert seen
-    if not temperature:
-        assert specwb.decode(model, PROMPTS, method, max_new_tokens=16).tokens == plain.tokens
 
 
 def test_what_is_no_such_model(tmp_path):
     model = target()
-    for other in (tmp_path, model, "lab", "a" * 5000, "a\0b"):
+    for other in (tmp_path, model, "a" * 5000, "a\0b"):
         assert not is_borrowed(other)
-    (tmp_path / "config.json").write_text("{")
-    assert not is_borrowed(tmp_path)
     attention = KangarooAdapter(eagle_config(model, 1), 0, "attention")
     attention.save(tmp_path / "attention")
     with pytest.raises(HeadError, match="whole layers"):

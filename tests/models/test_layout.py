@@ -8,17 +8,6 @@ import torch
 
 import specwb
 from specwb.core.flow import Draft, Scheme
-from specwb.models.layout import leaf_paths
-
-
-def test_leaf_paths_by_hand():
-    nodes, where = leaf_paths(specwb.Tree.parents([-1, 0, 0, 1, 1, 3]).host, torch.device("cpu"))
-    assert nodes.tolist() == [[[0, 2, 2, 2], [0, 1, 4, 4], [0, 1, 3, 5]]]
-    assert where.tolist() == [[0, 5, 1, 10, 6, 11]]
-    # rows of different shapes; the second has a padding node, which is a path of its own
-    nodes, where = leaf_paths(((-1, 0, 0, 1), (-1, 0, 1, -1)), torch.device("cpu"))
-    assert nodes.tolist() == [[[0, 2, 2], [0, 1, 3]], [[0, 1, 2], [3, 3, 3]]]
-    assert where.tolist() == [[0, 4, 1, 5], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize(
@@ -48,3 +37,18 @@ def test_scores_and_cache_of_any_tree(rows, unverified):
         found.append((scores.logits, scores.features, *here))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tree", [(2, 2), None], ids=["tree", "chain"])
+def test_paths_go_on_from_drafted_states(tree):
+    """Kangaroo's, which the target's first layers have made."""
+    head, target = tiny.head("kangaroo", dtype=tiny.EXACT), tiny.target(dtype=tiny.EXACT)
+    shape = {"gamma": 3} if tree is None else {"tree": tree}
+    run = {"max_new_tokens": 16, "temperature": 1.0, "seed": 2}
+    method = specwb.method("kangaroo", target, head=head, eta=0, **shape)
+    one, other = (
+        specwb.decode(target, tiny.PROMPTS, method, layout=layout, **run)
+        for layout in ("tree", "batch")
+    )
+    assert one.tokens == other.tokens
+    assert one.accepted_lengths == other.accepted_lengths

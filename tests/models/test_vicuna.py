@@ -12,7 +12,6 @@ import torch
 
 import specwb
 from specwb.models.prompts import token_rows
-from specwb.models.templates import TemplateError
 
 sentencepiece = pytest.importorskip("sentencepiece")
 pytest.importorskip("google.protobuf")
@@ -69,8 +68,6 @@ def test_a_folder_with_tokenizer_model_alone_loads_and_decodes(vicuna):
 def test_a_chat_by_the_name_of_a_template(vicuna):
     with pytest.raises(specwb.PromptError, match="template="):
         token_rows(specwb.load(vicuna), CHAT)
-    with pytest.raises(TemplateError, match="'vicuan'"):
-        specwb.load("/nowhere", template="vicuan")
     target = specwb.load(vicuna, template="vicuna")
     (ids,) = token_rows(target, CHAT)
     text = target.tokenizer.decode(ids)
@@ -79,4 +76,3 @@ def test_a_chat_by_the_name_of_a_template(vicuna):
     assert ids.count(2) == 1
     (again,) = token_rows(target, [{"role": "system", "content": "A dog."}, *CHAT])
     assert "A dog. USER:" in target.tokenizer.decode(again)
-    assert specwb.decode(target, [CHAT, CHAT[:1]], "pld", max_new_tokens=4).texts

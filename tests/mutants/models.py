@@ -198,7 +198,7 @@ def state_after_a_blocks_first_pair(patch):
     patch.edit(FalconHead.unroll, "k, -1)[:, :, -1]", "k, -1)[:, :, 0]")
 
 
-@killed_by("models/test_kangaroo_adapter.py: begins_as_the_layer llama")
+@killed_by("models/test_kangaroo_adapter.py: begins_as_the_layer")
 def adapter_begins_a_layer_late(patch):
     """Kangaroo's adapter begins as the second layer behind its exit."""
     patch.edit(KangarooAdapter.start_from, "min(self.exit + i,", "min(self.exit + i + 1,")
@@ -222,7 +222,7 @@ def rows_by_the_number_of_words(patch):
     patch.edit(words.rows_of, "words.cpu().numpy().tobytes()", "len(words)")
 
 
-@killed_by("models/test_borrowed.py: between_the_targets True")
+@killed_by("models/test_borrowed.py: between_the_targets")
 def other_tokens_have_logit_0(patch):
     """Tokens that are no words of a draft model have the logit 0, and so a probability."""
     patch.edit(Spread.forward, "-torch.inf", "0.0")
