@@ -37,8 +37,8 @@ SECONDS = 1200  # a cell, on a busy machine
 PAGE = f"""<!DOCTYPE html><style>
   body {{ margin: 0; background: white; color: {DARK}; font: 13px 'DejaVu Sans', sans-serif }}
   #still {{ width: {WIDTH}px }}
-  #still > div {{ padding: 3px 6px }}
-  .control {{ display: inline-block; margin-right: 14px }}
+  #still > div {{ padding: 3px 6px; box-sizing: border-box }}
+  .control {{ display: inline-block; margin: 2px 14px 2px 0 }}
   .control b {{ font-weight: normal; border: 1px solid #B0B0B0; padding: 1px 6px }}
 </style><div id="still"></div>"""
 
@@ -72,9 +72,9 @@ DRAW = """async parts => {
     const box = still.appendChild(document.createElement("div"));
     if (part.html !== undefined) box.innerHTML = part.html;
     else if (part.traces !== undefined) {
+      box.style.padding = "3px 10px";
       const module = URL.createObjectURL(new Blob([part.module], { type: "text/javascript" }));
       (await import(module)).mount(box, { traces: part.traces, live: null, note: "" });
-      box.style.padding = "3px 10px";
       await new Promise(done => setTimeout(done, 500));
     }
     else {

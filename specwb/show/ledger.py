@@ -12,7 +12,7 @@ import numpy as np
 
 from specwb.lab.papers import FAMILIES, NAMES
 from specwb.lab.papers.figures import SHOWN, figure
-from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, Judgement, bounds, counts
+from specwb.lab.papers.judge import EVEN, JUDGED, PROMPTS, WORDS, Judgement, bounds, counts
 from specwb.lab.papers.paper import EVEN as CLAIMED_EVEN
 from specwb.lab.papers.paper import Paper, read_paper
 from specwb.lab.papers.results import files, shipped, verdicts
@@ -177,8 +177,7 @@ def claims(one: Judged) -> Section:
 
 def chance(every: Iterable[Judgement]) -> str:
     """Say how many of the intervals may miss the true ratio by chance."""
-    words = ("agrees", "more than claimed", "differs", "undecided")
-    of = sum(v.evidence == "measured here" and v.word in words for v in every)
+    of = sum(v.evidence == "measured here" and v.word in JUDGED for v in every)
     return f"Of {of} intervals at 95 % about {of / 20:.1f} miss the true ratio by chance."
 
 

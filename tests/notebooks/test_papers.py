@@ -24,6 +24,7 @@ def test_papers_results_and_figures():
 
 def test_a_ledger_counts_its_verdicts(monkeypatch):
     pytest.importorskip("plotly")
+    from specwb.lab.papers.judge import JUDGED
     from specwb.show.widgets import papers
 
     shown = []
@@ -32,7 +33,11 @@ def test_a_ledger_counts_its_verdicts(monkeypatch):
     (data,) = shown
     rows = papers.verdicts("falcon")
     assert data["text/plain"].startswith(f"{len(rows)} claims of falcon: ")
-    assert sum(map(int, re.findall(r"[:,] (\d+) ", data["text/plain"]))) == len(rows)
+    assert sum(map(int, re.findall(r" (\d+)(?:,|$)", data["text/plain"]))) == len(rows)
     assert data["text/html"].count("<div") == len(rows)
     for row in rows:
         assert escape(row.claim.text) in data["text/html"]
+    words = re.findall(r"<b>([a-z ]+)[^<]*</b><br><small>", data["text/html"])
+    judged = [word in JUDGED for word in words]
+    assert len(judged) == len(rows)
+    assert judged == sorted(judged, reverse=True)

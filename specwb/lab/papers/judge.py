@@ -36,7 +36,9 @@ EVEN = 1.05
 """Two settings are even if their ratio is within this factor of 1."""
 MACHINE = "cuda"
 """The kind of device that the papers' speeds are of."""
-WORDS = ("agrees", "more than claimed", "undecided", "differs", "other hardware", "not measured")
+JUDGED = ("agrees", "more than claimed", "undecided", "differs")
+"""The verdicts that a measurement or a theorem gives."""
+WORDS = (*JUDGED, "other hardware", "not measured")
 """What a verdict may be."""
 
 

@@ -39,10 +39,12 @@ function sureness(sure, threshold, name, width) {
   sure.forEach((value, i) => {
     const x = 52 + i * wideEach;
     const on = value >= threshold;
+    // a number that the threshold's line would cross stands above it
+    const crossed = y(value) > y(threshold) && y(value) - 16 < y(threshold);
     svg.append(s("rect", { x, y: y(value), width: 34, height: 82 - y(value), "stroke-width": 1.5,
       class: `fill-${on ? "draft" : "other"} stroke-${on ? "draft" : "other"}`,
       "fill-opacity": on ? 0.45 : 0.15, "stroke-dasharray": on ? null : "3 2" }),
-      label(x + 17, y(value) - 4, number(value), { "text-anchor": "middle", "font-size": 11 }),
+      label(x + 17, (crossed ? y(threshold) : y(value)) - 4, number(value), { "text-anchor": "middle", "font-size": 11 }),
       label(x + 17, 98, `level ${i + 1}`, { "text-anchor": "middle", class: "soft" }));
   });
   const end = 52 + sure.length * wideEach;
@@ -285,10 +287,12 @@ function caches(lens, round, frame, word) {
 
 LENSES.lattice = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
-  const each = 118;
+  const each = clip((width - 4) / (lens.places.length + 0.95), 76, 118);
+  const box = Math.min(84, each - 16);
+  const small = box < 76 ? 9 : 10.5;
   const lane = 52;
   const rows = Math.max(...lens.places.map((place) => place.tokens.length));
-  const left = 92;
+  const left = box + 8;
   const svg = s("svg", { width: left + lens.places.length * each, height: 38 + rows * lane,
     role: "img" });
   const at = (place, rank) => {
@@ -298,7 +302,7 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
   const text = lens.text.length ? lens.text.slice(-1) : round.tokens.slice(0, 1);
   const start = { x: 4, y: 30 };
   [...lens.paths.entries()].reverse().forEach(([n, path]) => {
-    let from = { x: start.x + 80, y: start.y + 12 };
+    let from = { x: start.x + box - 4, y: start.y + 12 };
     path.ranks.forEach((rank, i) => {
       const to = at(i, rank);
       if (!to) return;
@@ -307,24 +311,24 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
         `${to.x - 16},${to.y + 12 + shift} ${to.x},${to.y + 12 + shift}`, fill: "none",
         class: n ? "stroke-soft" : "stroke-ink", "stroke-width": n ? 1.3 : 3,
         "stroke-dasharray": n ? ["", "5 3", "2 3", "8 3 2 3"][n % 4] : null }));
-      from = { x: to.x + 84, y: to.y + 12 };
+      from = { x: to.x + box, y: to.y + 12 };
     });
   });
-  svg.append(chip(start.x, start.y, 80, word(text[0]), "target"));
+  svg.append(chip(start.x, start.y, box - 4, word(text[0]), "target"));
   lens.places.forEach((place, i) => {
-    svg.append(label(left + i * each + 42, 18, `place ${i + 1}`, { class: "soft",
+    svg.append(label(left + i * each + box / 2, 18, `place ${i + 1}`, { class: "soft",
       "text-anchor": "middle" }));
     place.tokens.forEach((token, j) => {
       const [x, y] = [left + i * each, 30 + j * lane];
       const best = lens.paths[0].ranks[i] === place.ranks[j];
       const [q, r] = [Math.exp(place.logq[j]), Math.exp(place.logr[j])];
-      svg.append(chip(x, y, 84, word(token), best ? "draft" : "other", { strong: best,
+      svg.append(chip(x, y, box, word(token), best ? "draft" : "other", { strong: best,
         pale: !best }),
-        s("rect", { x, y: y + 25, width: Math.max(84 * q, 0.8), height: 3, class: "fill-draft" }),
-        s("rect", { x, y: y + 29, width: Math.max(84 * r, 0.8), height: 3,
+        s("rect", { x, y: y + 25, width: Math.max(box * q, 0.8), height: 3, class: "fill-draft" }),
+        s("rect", { x, y: y + 29, width: Math.max(box * r, 0.8), height: 3,
           class: "fill-other" }),
-        label(x, y + 43, number(q), { class: "t-draft", "font-size": 10.5 }),
-        label(x + 84, y + 43, number(r), { class: "soft", "font-size": 10.5,
+        label(x, y + 43, number(q), { class: "t-draft", style: `font-size: ${small}px` }),
+        label(x + box, y + 43, number(r), { class: "soft", style: `font-size: ${small}px`,
           "text-anchor": "end" }));
     });
   });
@@ -358,7 +362,7 @@ LENSES.lookup = (lens, round, frame, trace, width) => {
       style: copied ? "border-bottom:2px dashed var(--draft)" : null },
       trace.words[token] ?? `${token} `));
   });
-  return { title: "Looked up in the text", body: [block, note(`The last ${lens.ngram} token` +
-    `${lens.ngram > 1 ? "s" : ""} (double line) stood in the text before; what followed there ` +
+  return { title: "Looked up in the text", body: [block, note("The last " +
+    `${lens.ngram > 1 ? `${lens.ngram} tokens` : "token"} (double line) stood in the text before; what followed there ` +
     "(dashed) is the draft. No model is asked.")] };
 };

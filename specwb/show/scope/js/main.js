@@ -313,7 +313,7 @@ function sayOf(trace, frame) {
   const n = round.tokens.length - 1;
   if (frame.stage === "draft") return { kind: "draft", says: `The draft proposes ${n} token` +
     `${n === 1 ? "" : "s"} after \u201c${visible(trace.words[round.tokens[0]] ?? "")}\u201d. ` +
-    "Nobody has judged them yet." };
+    `Nobody has judged ${n === 1 ? "it" : "them"} yet.` };
   if (frame.stage === "score") return { kind: "target", says: n ? "One forward of the target " +
     "scores all of them at once, and the place after each."
     : "One forward of the target scores the next place." };

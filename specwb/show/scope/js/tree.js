@@ -32,7 +32,7 @@ function treeOf(trace, frame, chosen, width, choose) {
   const { depth, y, leaves, deepest } = layout(round);
   const closing = frame.stage === "bonus";
   const columns = deepest + 1 + (closing && depth[round.bonus.node] === deepest ? 1 : 0);
-  const step = clip((width - 12) / Math.max(layout(round).deepest + 2, 3), 84, 150);
+  const step = clip((width - 12) / Math.max(deepest + 2, 3), 66, 150);
   const box = Math.min(step - 18, 104);
   const lane = leaves > 14 ? 31 : 36;
   const letters = Math.floor((box - 10) / 7.3);
