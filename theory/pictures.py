@@ -153,7 +153,7 @@ def stages() -> Figure:
 
 
 def level() -> Figure:
-    """Theorems 4.6 and 5.5: three rules as levels c on the curve f(c) = sum min(p, cq)."""
+    """Theorems 4.6 and 5.5: three rules as levels on the curve f(level) = sum min(p, level q)."""
     figure, (axes,) = sheet(1, 4.2)
 
     def f(c: F) -> F:
@@ -161,7 +161,7 @@ def level() -> Figure:
 
     ends = sorted({F(0), F(5, 2)} | {a / b for a, b in zip(P, Q) if b and a / b < F(5, 2)})
     axes.plot([float(c) for c in ends], [float(f(c)) for c in ends], color=TARGET, zorder=1)
-    axes.text(2.5, float(f(F(5, 2))) + 0.015, "f(c) = Σ min(p, cq)", color=TARGET, ha="right")
+    axes.text(2.5, float(f(F(5, 2))) + 0.015, "f(λ) = Σ min(p, λq)", color=TARGET, ha="right")
     m = F(1) + 1 - f(F(1))  # M_2
     assert f(m) == exact.rrs_acceptance(P, Q, 2)
     rho, rate = float(exact.kseq_rho(P, Q, 2)), float(exact.kseq_acceptance(P, Q, 2))
@@ -170,9 +170,9 @@ def level() -> Figure:
         if lost:
             second.append((1 + (1 - f(F(1))) / (1 - Q[x]), lost / (1 - f(F(1)))))
     assert sum((w * f(c) for c, w in second), F(0)) == exact.rrsw_acceptance(P, Q, 2)
-    marks = [(1.0, float(f(F(1))), "o", OTHER, "one candidate: c = 1")]
-    marks += [(float(m), float(f(m)), "s", DRAFT, f"RRS: c = $M_2$, accepts {float(f(m)):.3f}")]
-    marks += [(rho, rate, "D", RESIDUAL, f"k-SEQ: c = ρ*, accepts {rate:.3f}")]
+    marks = [(1.0, float(f(F(1))), "o", OTHER, "one candidate: λ = 1")]
+    marks += [(float(m), float(f(m)), "s", DRAFT, f"RRS: λ = $M_2$, accepts {float(f(m)):.3f}")]
+    marks += [(rho, rate, "D", RESIDUAL, f"k-SEQ: λ = ρ*, accepts {rate:.3f}")]
     for c, height, marker, colour, label in marks:
         axes.vlines(c, 0, height, color=colour, linewidth=0.9, linestyle=":")
         axes.plot(c, height, marker, color=colour, markersize=8, label=label)
@@ -187,7 +187,7 @@ def level() -> Figure:
     best = float(exact.optimum(exact.iid, P, Q, 2))
     axes.axhline(best, color=INK, linewidth=0.8, linestyle="--")
     axes.text(0.02, best + 0.012, f"most with 2 independent candidates: {best:.2f}", color=INK)
-    axes.set(xlim=(0, 2.5), ylim=(0, 0.85), xlabel="level c", ylabel="probability of acceptance")
+    axes.set(xlim=(0, 2.5), ylim=(0, 0.85), xlabel="level λ", ylabel="probability of acceptance")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return figure
 
@@ -221,6 +221,30 @@ def cut() -> Figure:
     axes.text(0.62, float((b + a**k) / 2), text, ha="right", va="center")
     axes.set(xlabel="q(S)", ylabel="probability", xlim=(0, 1.02), ylim=(0, 1.03))
     axes.legend(loc="upper left")
+    return figure
+
+
+def arrivals() -> Figure:
+    """Theorem 5.3: at which times x (left side) and y (right side) may arrive, and how probably."""
+    figure, (axes,) = sheet(1, 3.4)
+    x, y, (t1, t2, t3, omega) = 0.45, 0.7, (0.6, 1.3, 3.4, 2.6)  # rates, and a case of the times
+    end = min(t3, omega)
+    before, behind = np.linspace(0, t2, 60), np.linspace(t2, end, 60)
+    rest = np.exp(-(x + y) * behind)
+    left, right = np.exp(-x * before - y * t2), np.exp(-y * before)
+    assert np.trapezoid(left, before) < t2 * np.exp(-y * t2) < np.trapezoid(right, before)
+    axes.plot(before, right, "--", color=INK, label="right: y arrives at t, x at any time")
+    axes.plot([0, t2], 2 * [np.exp(-y * t2)], ":", color=INK, label="a rectangle in between")
+    axes.plot(before, left, color=INK, label="left: x arrives at t, y after $t_2$")
+    axes.fill_between(behind, rest, color=OTHER, alpha=0.4, label="both: the other one after t")
+    for name, at in (("$t_1$", t1), ("$t_2$", t2), ("$t_3$", t3), ("ω", omega)):
+        axes.axvline(at, color=INK, linewidth=0.6, linestyle="-" if at in (t2, end) else ":")
+        axes.text(at, 1.03, name, ha="center")
+    axes.text((end + 3.9) / 2, 0.06, "never", ha="center", color=INK)
+    axes.set(xlim=(0, 3.9), ylim=(0, 1.02), xlabel="time t of the arrival")
+    axes.set_ylabel("density over rate")
+    axes.set_xticks([0])
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return figure
 
 
@@ -457,6 +481,7 @@ PICTURES = (
     stages,
     level,
     cut,
+    arrivals,
     kseq,
     ordering,
     tree,

@@ -54,7 +54,7 @@ Lemma mass_ge h : 0 <= mass h.
 Proof. apply sum_ge0; intros; apply off_ge. Qed.
 (* The target at the level c gives the rejected tokens no mass. *)
 Definition dead h c := forall x, In x h -> cut c x = 0.
-(* A rejection without replacement leads to the level c + R(c) / mass: token by token, ... *)
+(* A rejection without replacement leads to the level c + Rc c / mass: token by token, ... *)
 Lemma step h c : 0 < Rc c -> 0 < mass h -> dead h c ->
   forall y, pos (at_ c y - draw h y) = cut (c + Rc c / mass h) y / Rc c.
 Proof.
@@ -157,7 +157,7 @@ Proof.
     + apply Rmult_le_compat_r; [lra|exact H].
     + right. field. lra.
 Qed.
-(* With replacement a rejection leads to the level c + R(c). *)
+(* With replacement a rejection leads to the level c + Rc c. *)
 Lemma stepr c : 0 < Rc c -> forall y, pos (at_ c y - q y) = cut (c + Rc c) y / Rc c.
 Proof.
   intros Hc y. unfold at_.
@@ -174,7 +174,7 @@ Proof.
 Qed.
 Lemma it_zero k : forall M, Rc M = 0 -> Rc (it k M) = 0.
 Proof. induction k; simpl; intros; auto. apply IHk. rewrite H, Rplus_0_r; auto. Qed.
-(* RRS rejects k more candidates with R(M_k), relative to what is left at the first of them. *)
+(* RRS rejects k more candidates with Rc M_k, relative to what is left at the first of them. *)
 Theorem rrs_scalar : forall k c, 0 < Rc c -> rejr k (at_ c) * Rc c = Rc (it k c).
 Proof.
   induction k; intros c Hc; simpl; [lra|].

@@ -174,7 +174,7 @@ def adl_trace(
         least: k_min, the smallest length.
         most: k_max, the largest length.
         delta: The growth of the length.
-        rho: The weight of the newest step, 0 < rho <= 1.
+        rho: The weight of the newest step, 0 < rho <= 1; omega in theorem 11.6.
         share: 1 is the paper's condition; with a smaller one the length grows if most of the
             generated tokens are accepted.
     Returns:

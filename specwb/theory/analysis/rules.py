@@ -12,7 +12,7 @@ Returns:
 Raises:
     ValueError: p or q is no distribution, their shapes differ, or k is not an integer >= 1.
 
-Notation: ``(x)+ = max(x, 0)`` and ``R(c) = sum (p - c q)+``.
+Notation: ``(x)+ = max(x, 0)`` and ``m(level) = sum (p - level q)+``.
 
 The same numbers over fractions, by enumeration, are in :mod:`specwb.theory.exact`; what no rule can
 exceed is :func:`specwb.theory.analysis.optimum`.
@@ -117,7 +117,7 @@ def rejection_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
 def rrs_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
     """Recursive rejection of k independent children accepts with ``1 - m_{k+1}``.
 
-    ``m_1 = 1`` and ``m_{j+1} = R(m_1 + .. + m_j)``.
+    ``m_1 = 1`` and ``m_{j+1} = m(m_1 + .. + m_j)``.
 
     Source: SpecInfer 2305.09781, MCSD 2401.06706. Differs from the papers in: the scalar form,
         which needs no residual vectors.
@@ -266,9 +266,9 @@ def exact_text_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
     """The next token is among the k first arrivals of the draft's race with the target's noise
     (``exact_text``) with probability
 
-        sum_y p(y) integral e^(-t) P(B_y(t) < k) dt,
+        sum_y p(y) integral e^(-t) P(A_y(t) < k) dt,
 
-    over t > 0 and y with q(y) > 0, where B_y(t) is the sum of independent Bernoulli variables over
+    over t > 0 and y with q(y) > 0, where A_y(t) is the sum of independent Bernoulli variables over
     x != y, of means ``1 - exp(-t (p(y) q(x) / q(y) - p(x))+)``. O(V^2 k), within 1e-8.
 
     Source: theorem 7.8.
@@ -321,7 +321,7 @@ def rrsw_estimate(
     ``1 - sum over x_1..x_{k-1} of prod_j (q_j - p_j)+(x_j) (1 - beta_k)``.
 
     The sum is over the children that are rejected, the last one in closed form. With
-    ``c_j = c_{j-1} + m_j / s_j``, ``s_j`` the mass of q not yet drawn and ``m_{j+1} = R(c_j)``,
+    ``c_j = c_{j-1} + m_j / s_j``, ``s_j`` the mass of q not yet drawn and ``m_{j+1} = m(c_j)``,
     every factor is a function of one scalar. Up to ``MAX_TUPLES`` tuples the sum is taken as it
     stands. Beyond, rejected children are drawn from their own distribution ``norm((q_j - p_j)+)``
     instead of q; the weights then telescope, and the estimate is ``1 - mean of m_{k+1}``, whose

@@ -105,20 +105,20 @@ def rrs_levels(p: Dist, q: Dist, k: int) -> list[Fraction]:
     """After j rejections recursive rejection with replacement draws from ``norm((p - M_j q)+)``.
 
     Returns ``M_1 .. M_k``, fewer where nothing is left to reject: ``M_1 = 1`` and
-    ``M_{j+1} = M_j + R(M_j)``, with ``R(c) = sum (p - c q)+``.
+    ``M_{j+1} = M_j + m(M_j)``, with ``m(level) = sum (p - level q)+``.
 
     Source: derived in theory/ (theorem 4.3).
     """
     levels: list[Fraction] = []
-    c, left = _0, _1
+    level, left = _0, _1
     while left and len(levels) < k:
-        levels.append(c := c + left)
-        left = sum(minus(p, q, c), _0)
+        levels.append(level := level + left)
+        left = sum(minus(p, q, level), _0)
     return levels
 
 
 def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection with replacement accepts with ``1 - R(M_k)`` (:func:`rrs_levels`)."""
+    """Recursive rejection with replacement accepts with ``1 - m(M_k)`` (:func:`rrs_levels`)."""
     return 1 - sum(minus(p, q, [_0, *rrs_levels(p, q, k)][-1]), _0)
 
 

@@ -234,9 +234,9 @@ def rrs_scalar(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Recursive rejection with replacement needs one scalar instead of a residual vector:
     ``rrs_scalar == rrs``.
 
-    With ``R(c) = sum (p - c q)+``, ``m_1 = 1``, ``M_j = m_1 + .. + m_j``, ``m_{j+1} = R(M_j)``:
-    accept x_j with ``min(1, (p(x_j) - M_{j-1} q(x_j))+ / (m_j q(x_j)))``; draw the bonus token from
-    ``norm((p - M_k q)+)``.
+    With ``m(level) = sum (p - level q)+``, ``m_1 = 1``, ``M_j = m_1 + .. + m_j`` and
+    ``m_{j+1} = m(M_j)``: accept x_j with ``min(1, (p(x_j) - M_{j-1} q(x_j))+ / (m_j q(x_j)))``;
+    draw the bonus token from ``norm((p - M_k q)+)``.
 
     Source: derived in theory/; SpecInfer and MCSD state the recursive form.
     """
@@ -248,9 +248,9 @@ def rrsw_scalar(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     ``rrsw_scalar == rrsw``.
 
     With ``A`` the children rejected so far, ``s_j = q(not in A_{j-1})``,
-    ``c_j = c_{j-1} + m_j / s_j``, ``m_{j+1} = R(c_j)``: accept x_j with
+    ``c_j = c_{j-1} + m_j / s_j``, ``m_{j+1} = m(c_j)``: accept x_j with
     ``min(1, (p(x_j) - c_{j-1} q(x_j))+ s_j / (m_j q(x_j)))``; draw the bonus token from
-    ``norm((p - c_k q)+)``, q unpruned: a rejected token stays at 0 because c only grows.
+    ``norm((p - c_k q)+)``, q unpruned: a rejected token stays at 0 because levels only grow.
 
     Source: derived in theory/; MCSD and Sequoia state the recursive form.
     """
