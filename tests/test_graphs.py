@@ -27,7 +27,6 @@ from specwb.core.probability import Sampling
 from specwb.drafters.base import Drafter
 from specwb.engine import graphs
 from specwb.engine import loop as engine
-from specwb.models.cache import KVCache
 
 SETTINGS = [
     {"temperature": 0.0},
@@ -41,7 +40,6 @@ def recorded(key: str, options: dict) -> bool:
     return "verify" not in options and (key != "diffuspec" or not options.get("tree"))
 
 
-captured_cases = cases(FIRST)
 every_captured_case = cases([case for case in CASES if recorded(*case)])
 settings_of = pytest.mark.parametrize("settings", SETTINGS, ids=["T0", "T1", "filtered"])
 
@@ -50,20 +48,13 @@ def _eager(pair, prompts, method, **settings):
     return specwb.decode(pair.target, prompts, method, graphs=False, **settings)
 
 
-@pytest.mark.parametrize(
-    "exact_text",
-    [
-        pytest.param(False, id="sampled"),
-        pytest.param(True, id="exact text", marks=pytest.mark.slow),
-    ],
-)
-@captured_cases
+@cases([(*case, bool(i % 2)) for i, case in enumerate(FIRST)], "key, options, exact_text")
 def test_replayed_rounds_are_the_eager_ones(key, options, exact_text, taped):
-    """Sampled with filters; steps at T = 0 are recorded in the next test, all cases and settings on
-    CUDA."""
+    """Sampled with filters, every other method's with exact text; steps at T = 0 are recorded
+    below, all cases and settings on CUDA."""
     pair = EVERYTHING
     method = made(key, options, pair)
-    run = {"max_new_tokens": [20, 13, 17], "seed": 3, "eos": 7, **SETTINGS[2]}
+    run = {"max_new_tokens": [18, 10, 14], "seed": 3, "eos": 7, **SETTINGS[2]}
     run["exact_text"] = exact_text
     eager = _eager(pair, PROMPTS, method, **run)
     out = specwb.decode(pair.target, PROMPTS, method, **run)
@@ -74,7 +65,7 @@ def test_replayed_rounds_are_the_eager_ones(key, options, exact_text, taped):
     # the next decoding replays the first one's recordings: other prompts, lengths and seeds
     earlier = {bucket: recording for bucket, recording in arena.recordings.items() if recording}
     other = [[9, 9, 1], [2, 4, 6, 8, 10], [11]]
-    run |= {"max_new_tokens": [12, 19, 16], "seed": 4}
+    run |= {"max_new_tokens": [9, 14, 12], "seed": 4}
     again = specwb.decode(pair.target, other, method, **run)
     wanted = _eager(pair, other, method, **run)
     assert (again.tokens, again.accepted_lengths) == (wanted.tokens, wanted.accepted_lengths)
@@ -83,12 +74,11 @@ def test_replayed_rounds_are_the_eager_ones(key, options, exact_text, taped):
     assert list(method.arenas.values()) == [arena]
 
 
-@pytest.mark.parametrize("options", [{}, {"confidence": 0.1}], ids=["one graph", "stages"])
-def test_graphs_end_with_their_method(options, taped):
+def test_graphs_end_with_their_method(taped):
     """Without the garbage collector, which might destroy them while others are recorded."""
     gc.disable()
     try:
-        method = made("sps", {"gamma": 2, **options}, LLAMA)
+        method = made("sps", {"gamma": 2, "confidence": 0.1}, LLAMA)
         specwb.decode(LLAMA.target, [[5, 9, 2]], method, max_new_tokens=8)
         (arena,) = method.arenas.values()
         alive = weakref.ref(arena.state.tokens)
@@ -113,8 +103,6 @@ def test_what_is_timed_is_replays(taped):
     assert len(runs) in (2, 3)
     (arena,) = method.arenas.values()
     assert all(arena.recordings.values())
-    graphs.replayed(run, method.arenas)
-    assert len(runs) in (3, 4)
 
 
 def test_what_is_not_drafted_is_no_part_of_what_is_replayed(taped):
@@ -155,30 +143,14 @@ def opened():
 
 
 @every_captured_case
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_a_drafter_lists_all_tensors_that_it_makes(key, options, temperature, opened):
-    drafter = opened(key, options, temperature).drafter
+def test_a_drafter_lists_all_tensors_that_it_makes(key, options, opened):
+    drafter = opened(key, options, 0.7).drafter
     assert drafter.captured
     listed = list(drafter.tensors().values())
     missing = [
         name for name, x in graphs.tensors_of(drafter) if not any(x is other for other in listed)
     ]
     assert not missing
-
-
-def test_the_state_and_the_noise_list_what_outlives_a_step(opened):
-    """All tensors but those that a step makes anew: the summary, and of the noise the block and
-    what it is read by, which follow from the seeds."""
-    decoding = opened("eagle", {}, 1.0)
-    decoding.noise.renew(decoding.state.length)
-    for part, anew in (
-        (decoding.state, {"_summary"}),
-        (decoding.noise, {"_start", "_block", "_position", "_streams", "_blocks"}),
-    ):
-        values = {name: x.data if isinstance(x, KVCache) else x for name, x in vars(part).items()}
-        tensors = {name for name, x in values.items() if isinstance(x, torch.Tensor)}
-        assert tensors - anew == set(part.tensors())
-        assert all(values[name] is x for name, x in part.tensors().items())
 
 
 class Last(Drafter):
@@ -198,13 +170,6 @@ class Last(Drafter):
 
     def observe(self, state, draft, verdict, scores):
         self.last.copy_(verdict.bonus[:, None])
-
-
-class Forgetful(Last):
-    """Does not list its tensor."""
-
-    def tensors(self):
-        return {}
 
 
 class Nested(Last):
@@ -287,7 +252,6 @@ def test_a_tensor_that_is_listed_is_the_next_decodings(registered, taped):
 @pytest.mark.parametrize(
     ("drafter", "message"),
     [
-        (Forgetful, r"Forgetful.tensors\(\) does not list last; .* makes its tensors in open"),
         (Nested, r"Nested.tensors\(\) does not list parts\['rows'\]\[0\].index;"),
         (Late, "Late: tensor last was made or replaced in a step"),
         (Exchanging, "Exchanging: tensor last was made or replaced in a step"),
@@ -303,7 +267,6 @@ def test_a_step_whose_tensors_a_graph_would_lose_is_not_recorded(
         drafted(method, OTHERS, None)
     with pytest.raises(Waits if drafter is Waiting else RuntimeError, match=message):
         drafted(method, PROMPTS, None)
-    assert drafted(method, PROMPTS, False), "eager steps need no list"
 
 
 def test_where_a_stage_was_given_up_those_that_it_read_are_recorded_anew(taped):
@@ -337,7 +300,7 @@ def test_where_a_stage_was_given_up_those_that_it_read_are_recorded_anew(taped):
 def test_two_decodings_at_once_have_an_arena_each(taped):
     pair = EVERYTHING
     method = made("sps", {}, pair)
-    run = {"max_new_tokens": 18, "temperature": 1.0}
+    run = {"max_new_tokens": 12, "temperature": 1.0}
     # leaves an arena that only one of them may take
     specwb.decode(pair.target, PROMPTS[:1], method, **run)
     apart = [_eager(pair, [prompt], method, seed=5, **run).tokens[0] for prompt in PROMPTS]
@@ -354,7 +317,7 @@ def test_two_decodings_at_once_have_an_arena_each(taped):
     assert last == apart
 
 
-@pytest.mark.parametrize(("key", "at"), [("pld", 1), ("pld", 2), ("eagle2", 2), ("mcsd_ti", 1)])
+@pytest.mark.parametrize(("key", "at"), [("pld", 1), ("sps", 2)])
 def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monkeypatch):
     pair = EVERYTHING
     method = made(key, {}, pair)
@@ -384,7 +347,7 @@ def test_an_interrupt_inside_a_round_leaves_nothing_behind(key, at, taped, monke
 def test_another_target_has_graphs_of_its_own(taped):
     method = specwb.method("pld", EVERYTHING.target)
     run = {"max_new_tokens": 18}
-    for target in (EVERYTHING.target, LLAMA.draft, EVERYTHING.target):
+    for target in (EVERYTHING.target, LLAMA.draft):
         out = specwb.decode(target, PROMPTS, method, **run)
         assert out.tokens == specwb.decode(target, PROMPTS, method, graphs=False, **run).tokens
     assert len(method.arenas) == 2
@@ -393,10 +356,9 @@ def test_another_target_has_graphs_of_its_own(taped):
     assert len(method.arenas) == graphs.ARENAS
 
 
-@pytest.mark.parametrize("key", ["lookahead", "eagle2"])
-def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
+def test_kept_steps_do_not_change_when_the_next_round_is_replayed(taped):
     pair = EVERYTHING
-    method = made(key, {}, pair)
+    method = made("eagle2", {}, pair)
     run = {"max_new_tokens": 18, "seed": 2, "temperature": 0.4}
     eager = list(specwb.rounds(pair.target, PROMPTS, method, graphs=False, **run))
     steps = list(specwb.rounds(pair.target, PROMPTS, method, **run))
@@ -404,10 +366,9 @@ def test_kept_steps_do_not_change_when_the_next_round_is_replayed(key, taped):
         assert torch.equal(a.length, b.length)
         assert torch.equal(a.verdict.accepted, b.verdict.accepted)
         assert torch.equal(a.verdict.bonus, b.verdict.bonus)
-        if key != "lookahead":  # its eager steps draft no more than some row can use
-            assert torch.equal(a.draft.tree.parent, b.draft.tree.parent)
-            assert torch.equal(a.draft.tokens, b.draft.tokens)
-            assert torch.equal(a.verdict.emitted, b.verdict.emitted)
+        assert torch.equal(a.draft.tree.parent, b.draft.tree.parent)
+        assert torch.equal(a.draft.tokens, b.draft.tokens)
+        assert torch.equal(a.verdict.emitted, b.verdict.emitted)
         assert torch.equal(a.offered, b.offered)
 
 

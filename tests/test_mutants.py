@@ -19,10 +19,10 @@ def test_a_mutant_still_applies(name):
 
 
 @pytest.mark.slow
-def test_the_suite_kills_every_ninth_mutant():
+def test_the_suite_kills_every_25th_mutant():
     """In a process of its own, which forks before torch has any threads; without the baseline,
     which the rest of the suite is. ``make mutants`` tries all."""
-    command = [sys.executable, "-m", "mutants", "--no-baseline", *list(MUTANTS)[::9]]
+    command = [sys.executable, "-m", "mutants", "--no-baseline", *list(MUTANTS)[::25]]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,8 +4,8 @@ needs anything else names it in ``NEEDS``. A value of an option that is made for
 :class:`Head`.
 
 All cases run on one family of models, which has every feature the backbone knows; a drafter sees a
-family through the backbone alone (tests/models/test_backbone.py), so that one case a method on
-another is enough. Every comparison of texts, decisions or caches is of numbers in float64, see
+family through the backbone alone (tests/models/test_backbone.py), and test_hf.py has one case a
+method on another. Every comparison of texts, decisions or caches is of numbers in float64, see
 tests/tiny.py.
 """
 
@@ -80,16 +80,14 @@ class Scorer(Head):
         return tiny.scorer(pair.target)
 
 
-EVERYTHING, QWEN2 = PAIRS = [Pair("everything", 0.02), Pair("qwen2", 0.01)]
+EVERYTHING = Pair("everything", 0.02)
 LLAMA = Pair("llama", 0.02)  # of test_hf.py, where every method writes the library's text on it
 PROMPTS = tiny.PROMPTS
-LONGEST = 12
+LONGEST = 9
 LONG = [
     i * 7 % 64 for i in range(60)
 ]  # a prompt that ends just before the 64 places that noise is made for
-LIMITS = [16, 13, 15]
-# options to test a method with, the first of them on every family; a key that is not here is tested
-# with its defaults
+# options to test a method with; a key that is not here is tested with its defaults
 VARIANTS: dict[str, list[dict]] = {
     "sps": [
         {"gamma": 4},
@@ -188,26 +186,17 @@ def named(key: str, options: dict, *more: object) -> str:
 
 
 def cases(chosen: list[tuple], names: str = "key, options") -> pytest.MarkDecorator:
-    """Those on the second family are slow."""
-    rows = []
-    for case in chosen:
-        marks = [pytest.mark.slow] * any(part is QWEN2 for part in case)
-        rows.append(pytest.param(*case, id=named(*case), marks=marks))
-    return pytest.mark.parametrize(names, rows)
+    return pytest.mark.parametrize(names, [pytest.param(*case, id=named(*case)) for case in chosen])
 
 
-NAMES = [named(*case) for case in CASES]
 every_case = cases(CASES)
 first_cases = cases(FIRST)
-ON_BOTH_FAMILIES = [(*case, EVERYTHING) for case in CASES] + [(*case, QWEN2) for case in FIRST]
-on_both_families = cases(ON_BOTH_FAMILIES, "key, options, pair")
 # those whose drafts are a draft model's own words; layers side by side say something else
 WITH_A_DRAFT = [
     (key, options)
     for key, options in CASES
     if "draft" in specwb.METHODS[key].options and (key != "easyspec" or options.get("n") == 1)
 ]
-hot_and_cold = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
 def made(key: str, options: dict, pair: Pair, draft: specwb.Target | None = None) -> specwb.Method:
@@ -255,12 +244,13 @@ def watched(
 # -------------------------------------------------------------------------------- greedy identity
 
 
-@on_both_families
-def test_greedy_is_plain_decoding(key, options, pair):
+@every_case
+def test_greedy_is_plain_decoding(key, options):
     """One batch of every prompt with every limit, a row among them that is far ahead of the others;
     one of a text from every place on, so that its end falls at every place of a block, with a
-    second end and limits among them; and single rows whose room ends with the limit, which is what
+    second end and limits among them; and a single row whose room ends with the limit, which is what
     a cache's is made by."""
+    pair = EVERYTHING
     method = made(key, options, pair)
     asked = [(prompt, limit) for prompt in PROMPTS for limit in range(1, LONGEST + 1)] + [
         (LONG, LONGEST)
@@ -281,14 +271,13 @@ def test_greedy_is_plain_decoding(key, options, pair):
         min((cut(t[:m], eos) for eos in ends), key=len) for t, m in zip(whole, limits)
     ]
 
-    for limit in (1, 2, 5):
-        out = specwb.decode(pair.target, [PROMPTS[0]], method, max_new_tokens=limit, eos=text[at])
-        assert out.tokens == [cut(pair.plain(PROMPTS[0], LONGEST)[:limit], text[at])]
+    out = specwb.decode(pair.target, [PROMPTS[0]], method, max_new_tokens=2, eos=text[at])
+    assert out.tokens == [cut(pair.plain(PROMPTS[0], LONGEST)[:2], text[at])]
 
 
 # ----------------------------------------------------------------------------------- exact text
 
-WARM = [(0.3, 1.0), (1.0, 0.8), (1.7, 1.0)]  # temperature and top-p
+WARM = [(0.3, 1.0), (1.0, 0.8)]  # temperature and top-p
 
 
 @functools.cache
@@ -310,16 +299,17 @@ def test_exact_text_is_plain_decodings_at_every_temperature(key, options):
         settings = {"temperature": temperature, "top_p": top_p, "exact_text": True}
         wanted = sampled_text(pair, temperature, top_p)
         out = specwb.decode(
-            pair.target, PROMPTS, method, max_new_tokens=[12, 9, 11], seed=[3, 4, 5], **settings
+            pair.target, PROMPTS, method, max_new_tokens=[9, 6, 8], seed=[3, 4, 5], **settings
         )
-        assert out.tokens == [row[:n] for row, n in zip(wanted, [12, 9, 11])]
+        assert out.tokens == [row[:n] for row, n in zip(wanted, [9, 6, 8])]
         taus.append(out.mean_tokens_per_step)
     alone = specwb.decode(
         pair.target, [PROMPTS[2]], method, max_new_tokens=LONGEST, seed=[5], **settings
     )
     assert alone.tokens == wanted[2:]
-    least = 1 if key in FROM_THE_TEXT or "score" in options else 1.3
-    assert max(taus) == 1 if method.drafter.limits.depth == 0 else max(taus) > least, taus
+    least = 0 if key in FROM_THE_TEXT else 1 if "score" in options else 1.3
+    depth = method.drafter.limits.depth
+    assert max(taus) == 1 if depth == 0 else least < max(taus) < depth + 1, taus
 
 
 @every_case
@@ -341,29 +331,26 @@ def test_drafts_have_the_noise_of_their_places(key, options, monkeypatch):
         return 1e4 * torch.nn.functional.one_hot(chosen, vocabulary).double()
 
     monkeypatch.setattr(specwb.core.noise.Noise, "gumbel", noise)
-    settings = {"temperature": 1.0, "exact_text": True, "max_new_tokens": 20, "eos": ()}
+    settings = {"temperature": 1.0, "exact_text": True, "max_new_tokens": 12, "eos": ()}
     depths = set()
     for step in specwb.rounds(pair.target, PROMPTS, method, **settings):
         drafted = (step.draft.valid * step.draft.tree.depth).amax(1)
         assert (step.state.done | (step.verdict.accepted == drafted)).all()
         depths.update(drafted.tolist())
-    assert max(depths) == min(drafter.limits.depth, 8)  # that is what the heuristic comes to
+    assert max(depths) == min(drafter.limits.depth, 6)  # that is what the heuristic comes to
     for row, prompt in zip(step.state.tokens.tolist(), PROMPTS):
-        places = torch.arange(len(prompt), len(prompt) + 20)
-        assert row[len(prompt) :][:20] == words[places * 7 % len(words)].tolist()
+        places = torch.arange(len(prompt), len(prompt) + 12)
+        assert row[len(prompt) :][:12] == words[places * 7 % len(words)].tolist()
 
 
 # ------------------------------------------------------------------------------------- acceptance
 
 
-@pytest.mark.parametrize(("temperature", "exact_text"), [(0.0, False), (1.0, False), (1.0, True)])
 @cases(WITH_A_DRAFT)
-def test_draft_equal_to_target_is_always_accepted(key, options, temperature, exact_text):
+def test_draft_equal_to_target_is_always_accepted(key, options):
     pair = EVERYTHING
-    if exact_text:
-        options = {n: x for n, x in options.items() if n != "rule"}
-    if options.get("rule") == "gbv":
-        temperature = 0.0  # the largest of several draws from p is not distributed like p
+    # for gbv: the largest of several draws from p is not distributed like p
+    temperature = 0.0 if options.get("rule") == "gbv" else 1.0
     method = made(key, options, pair, draft=pair.target)
     full, whole = method.drafter.limits.depth + 1, []
     for step in specwb.rounds(
@@ -372,7 +359,6 @@ def test_draft_equal_to_target_is_always_accepted(key, options, temperature, exa
         method,
         max_new_tokens=5 * full,
         temperature=temperature,
-        exact_text=exact_text,
         seed=[3, 4, 5],
     ):
         drafted = (step.draft.valid * step.draft.tree.depth).amax(1)
@@ -386,79 +372,60 @@ def test_draft_equal_to_target_is_always_accepted(key, options, temperature, exa
 
 
 @first_cases
-def test_draft_pairs_accept_something_and_not_everything(key, options):
-    """Acceptance 0 or D everywhere would make the rest of this file prove nothing."""
-    pair, taus = EVERYTHING, []
-    method = made(key, options, pair)
-    depth = method.drafter.limits.depth
-    # a scorer with random weights leads away from the likeliest tokens
-    least = 1 if key in FROM_THE_TEXT or "score" in options else 1.5
-    for temperature in (0.0, 1.0):  # one of the two is enough
-        settings = {"max_new_tokens": 30, "temperature": temperature, "seed": 1}
-        taus.append(specwb.decode(pair.target, PROMPTS, method, **settings).mean_tokens_per_step)
-        if taus[-1] == 1 if depth == 0 else least < taus[-1] < depth + 1:
-            return
-    pytest.fail(f"tau must be between {least} and {depth + 1}: {taus}")
-
-
-@first_cases
 def test_a_draft_of_the_truth_is_accepted_to_every_length(key, options, monkeypatch):
     """The drafter's tokens are overwritten: the plain continuation for j levels of the deepest
-    path, wrong everywhere else. Where the drafter has run the target's first layers already, they
-    run over these."""
+    path, j = 0, 1, .. step by step, wrong everywhere else. Where the drafter has run the target's
+    first layers already, they run over these."""
     pair = EVERYTHING
-    whole = [pair.plain(prompt, 24) for prompt in PROMPTS]
+    whole = [pair.plain(prompt, 45) for prompt in PROMPTS]
     truth = torch.tensor(
         [prompt + tokens + [0] * (7 - len(prompt)) for prompt, tokens in zip(PROMPTS, whole)]
     )
     method = made(key, options, pair)
     depth = method.drafter.limits.depth
     real = type(method.drafter).propose
-    reached, drafted = set(), {0}
+    reached, drafted, j = set(), {0}, -1
     kept: list[Kept] = []
-    for j in range(depth + 1):
+    most = min((depth + 1) * (depth + 2) + 3, 45)
+    limits = [most, most - 3, most - 1]
 
-        def propose(self, state, noise, j=j):
-            draft = real(self, state, noise)
-            tree = draft.tree
-            at = (state.length[:, None] - 1 + tree.depth).clamp_max(truth.shape[1] - 1)
-            right = truth.gather(1, at)
-            leaf = tree.depth[:, : tree.v].argmax(1)
-            on = tree.mask[torch.arange(tree.R), leaf] & (tree.depth <= j)
-            draft.tokens = torch.where(on, right, (right + 1) % tiny.VOCABULARY)
-            draft.valid = torch.ones_like(draft.valid)
-            if draft.hidden is not None:
-                draft.hidden = first_layers(pair.target, state, draft)
-            return draft
+    def propose(self, state, noise):
+        nonlocal j
+        j = (j + 1) % (depth + 1)
+        draft = real(self, state, noise)
+        tree = draft.tree
+        at = (state.length[:, None] - 1 + tree.depth).clamp_max(truth.shape[1] - 1)
+        right = truth.gather(1, at)
+        leaf = tree.depth[:, : tree.v].argmax(1)
+        on = tree.mask[torch.arange(tree.R), leaf] & (tree.depth <= j)
+        draft.tokens = torch.where(on, right, (right + 1) % tiny.VOCABULARY)
+        draft.valid = torch.ones_like(draft.valid)
+        if draft.hidden is not None:
+            draft.hidden = first_layers(pair.target, state, draft)
+        return draft
 
-        def right(state, drafter, step, j=j):
-            left = torch.tensor(LIMITS) + torch.tensor([len(p) for p in PROMPTS]) - step.length
-            deep = step.draft.tree.depth.amax(1).clamp_max(
-                j
-            )  # a tree that is grown may be less deep than it could be
-            drafted.add(step.draft.tree.D)
-            wanted = torch.where(left > 0, torch.minimum(left, deep + 1) - 1, -1)
-            assert step.verdict.accepted.tolist() == wanted.tolist()
-            reached.update(wanted.tolist())
-            keep_target_cache(state, kept)
+    def right(state, drafter, step):
+        left = torch.tensor(limits) + torch.tensor([len(p) for p in PROMPTS]) - step.length
+        deep = step.draft.tree.depth.amax(1).clamp_max(j)  # a grown tree may be less deep
+        drafted.add(step.draft.tree.D)
+        wanted = torch.where(left > 0, torch.minimum(left, deep + 1) - 1, -1)
+        assert step.verdict.accepted.tolist() == wanted.tolist()
+        reached.update(wanted.tolist())
+        keep_target_cache(state, kept)
 
-        drafter = copy.copy(method.drafter)
-        # the whole tree every round, whatever was found
-        changed = type(
-            "Patched",
-            (type(drafter),),
-            {"propose": propose, "largest": lambda self, state, count, most: most},
-        )
-        drafter.__class__ = changed
-        patched = specwb.Method(method.key, drafter, method.rule, method.exactness)
-        with watched(monkeypatch, after=right):
-            out = specwb.decode(pair.target, PROMPTS, patched, max_new_tokens=LIMITS)
-        assert out.tokens == [tokens[:n] for tokens, n in zip(whole, LIMITS)]
+    drafter = copy.copy(method.drafter)
+    # the whole tree every round, whatever was found
+    changed = {"propose": propose, "largest": lambda self, state, count, most: most}
+    drafter.__class__ = type("Patched", (type(drafter),), changed)
+    patched = specwb.Method(method.key, drafter, method.rule, method.exactness)
+    with watched(monkeypatch, after=right):
+        out = specwb.decode(pair.target, PROMPTS, patched, max_new_tokens=limits)
+    assert out.tokens == [tokens[:n] for tokens, n in zip(whole, limits)]
     assert_recomputed(kept, lambda text: tiny.recomputed(pair.target.backbone, text))
     # a diffusion model may never be sure enough, and beams may be pruned
     assert max(drafted) == depth or isinstance(method.drafter, DiffusionDrafter)
     # how far a row may copy bounds its own chain, not the other rows' trees
-    assert "copy" in options or set(range(min(max(drafted), max(LIMITS) - 1) + 1)) <= reached
+    assert "copy" in options or set(range(min(max(drafted), 7) + 1)) <= reached
 
 
 def first_layers(target: specwb.Target, state: specwb.State, draft: specwb.Draft) -> torch.Tensor:
@@ -501,11 +468,9 @@ def assert_recomputed(kept: list[Kept], fresh: Callable[[torch.Tensor], torch.Te
         torch.testing.assert_close(stored, right[:, : stored.shape[1]], atol=1e-4, rtol=1e-4)
 
 
-@cases(
-    [(*case, EVERYTHING, 1.0) for case in CASES] + [(*case, EVERYTHING, 0.0) for case in FIRST],
-    "key, options, pair, temperature",
-)
-def test_caches_equal_recomputation_after_every_round(key, options, pair, temperature, monkeypatch):
+@every_case
+def test_caches_equal_recomputation_after_every_round(key, options, monkeypatch):
+    pair = EVERYTHING
     method = made(key, options, pair)
     drafts = getattr(method.drafter, "behind", method.drafter)  # of one in front of another
     lengths, checked, opened = set(), 0, drafts
@@ -546,13 +511,13 @@ def test_caches_equal_recomputation_after_every_round(key, options, pair, temper
             pair.target,
             PROMPTS,
             method,
-            max_new_tokens=[22, 18, 20],
-            temperature=temperature,
+            max_new_tokens=[18, 14, 16],
+            temperature=1.0,
             seed=2,
         )
     assert_recomputed(targets, lambda text: tiny.recomputed(pair.target.backbone, text))
     assert_recomputed(own, fresh)
-    if temperature and key not in FROM_THE_TEXT:
+    if key not in FROM_THE_TEXT:
         assert len(lengths - {-1}) >= min(2, method.drafter.limits.depth + 1), (
             "one acceptance length alone proves little"
         )
@@ -579,12 +544,11 @@ def test_features_equal_recomputation_after_every_round(key, options, monkeypatc
 
     with watched(monkeypatch, after=check):
         asked = specwb.Method(method.key, drafter, method.rule, method.exactness)
-        out = specwb.decode(pair.target, PROMPTS, asked, max_new_tokens=16, temperature=1.0, seed=4)
+        specwb.decode(pair.target, PROMPTS, asked, max_new_tokens=12, temperature=1.0, seed=4)
     assert_recomputed(kept, lambda text: tiny.states(pair.target, text[None], drafter.features))
-    assert [len(row) for row in out.tokens] == [16, 16, 16]
 
 
-@hot_and_cold
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @cases(WITH_A_DRAFT)
 def test_children_are_the_draft_models_after_their_own_path(key, options, temperature):
     """At every node: the top candidates at T = 0, the law q at T > 0, from the library's own
@@ -595,7 +559,7 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
     loop = specwb.rounds(
         pair.target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1, trace=True
     )
-    for step, _ in zip(loop, range(3)):
+    for step, _ in zip(loop, range(2)):
         draft, parents = step.draft, step.draft.tree.host[0]
         for row in range(3):
             text = step.state.tokens[row, : int(step.length[row])].tolist()
@@ -615,71 +579,20 @@ def test_children_are_the_draft_models_after_their_own_path(key, options, temper
 # -------------------------------------------------------------------------------- rows of a batch
 
 
-@on_both_families
-def test_a_row_alone_is_the_row_in_a_batch(key, options, pair):
-    filters = {"top_k": 8, "top_p": 0.9} if pair is QWEN2 else {}
+@every_case
+def test_a_row_alone_is_the_row_in_a_batch(key, options):
+    pair = EVERYTHING
     method = made(key, options, pair)
-    prompts, seeds, limits = [PROMPTS[0], PROMPTS[1], LONG], [2**63 - 1, 0, -(2**63)], [12, 7, 10]
+    prompts, seeds, limits = [PROMPTS[1], PROMPTS[1], LONG], [2**63 - 1, 0, -(2**63)], [9, 7, 8]
+    filters = {"top_k": 16, "top_p": 0.95} if len(options) % 2 else {}
     settings = {"temperature": 1.0, **filters}
     out = specwb.decode(pair.target, prompts, method, max_new_tokens=limits, seed=seeds, **settings)
-    for i, prompt in enumerate(prompts):
+    assert out.tokens[0][:7] != out.tokens[1], "the seed changes nothing"
+    for i in (1, 2):
         one = {"max_new_tokens": limits[i], "seed": [seeds[i]], **settings}
-        alone = specwb.decode(pair.target, [prompt], method, **one)
+        alone = specwb.decode(pair.target, [prompts[i]], method, **one)
         assert alone.tokens == [out.tokens[i]]
         assert alone.accepted_lengths == [out.accepted_lengths[i]]
-    others = [s ^ 1 for s in seeds]
-    other = specwb.decode(
-        pair.target, prompts, method, max_new_tokens=limits, seed=others, **settings
-    )
-    assert all(a != b for a, b in zip(out.tokens, other.tokens)), "the seed changes nothing"
-
-
-@first_cases
-def test_equal_prompts_get_different_texts_and_one_seed_always_the_same(key, options):
-    pair = EVERYTHING
-    method = made(key, options, pair)
-    settings = {"max_new_tokens": 12, "temperature": 1.0}
-    out = specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings)
-    assert len({tuple(row) for row in out.tokens}) == 4
-    assert (
-        specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=7, **settings).tokens == out.tokens
-    )
-    assert (
-        specwb.decode(pair.target, [[1, 2, 3]] * 4, method, seed=8, **settings).tokens != out.tokens
-    )
-
-
-@hot_and_cold
-@first_cases
-def test_a_done_row_does_not_change(key, options, temperature):
-    pair = EVERYTHING
-    eos = pair.plain(PROMPTS[1], LONGEST)[2]
-    frozen: dict[int, list[int]] = {}
-    waited = 0
-    for step in specwb.rounds(
-        pair.target,
-        PROMPTS,
-        made(key, options, pair),
-        max_new_tokens=[25, 30, 3],
-        temperature=temperature,
-        seed=[1, 2, 3],
-        eos=eos if temperature == 0 else (),
-    ):
-        state = step.state
-        for row in range(3):
-            text = state.tokens[row, : int(state.length[row])].tolist()
-            if row in frozen:
-                waited += 1
-                assert text == frozen[row]
-                assert step.verdict.accepted[row] == -1
-                assert step.verdict.count[row] == 0
-                assert state.done[row]
-            elif state.done[row]:
-                frozen[row] = text
-            else:
-                assert step.verdict.accepted[row] >= 0
-    assert waited > 3
-    assert sorted(frozen) == [0, 1, 2]
 
 
 @first_cases
@@ -687,7 +600,7 @@ def test_a_method_is_a_description_and_can_be_shared(key, options):
     """Two decodings with one method object, round by round in turn."""
     pair = EVERYTHING
     method = made(key, options, pair)
-    settings = {"max_new_tokens": 14, "temperature": 1.0, "seed": 5}
+    settings = {"max_new_tokens": 6, "temperature": 1.0, "seed": 5}
     apart = [
         specwb.decode(pair.target, [prompt], method, **settings).tokens[0]
         for prompt in (PROMPTS[0], PROMPTS[2])
@@ -710,7 +623,7 @@ def test_a_method_is_a_description_and_can_be_shared(key, options):
     assert [found[3], found[7]] == apart
 
 
-@first_cases
+@cases([case for case in FIRST if case[0] in ("ar", "sps", "mcsd")])
 def test_every_token_is_reported_once(key, options):
     pair = EVERYTHING
     heard: list[list[int]] = [[], [], []]
@@ -780,19 +693,16 @@ class HostReads(TorchDispatchMode):
 READING = {
     "T0": {"temperature": 0.0},
     "filtered": {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
-    "exact text": {"temperature": 1.0, "exact_text": True},
 }
 
 
 @cases(
-    [(*case, "filtered") for case in CASES]
-    + [(*case, name) for case in FIRST for name in ("T0", "exact text")],
+    [(*case, "filtered") for case in CASES] + [(*case, "T0") for case in FIRST[1::2]],
     "key, options, name",
 )
 def test_host_reads_a_round_are_as_declared(key, options, name, monkeypatch):
+    """Those of exact text are counted by ``make dry``."""
     pair, settings = EVERYTHING, READING[name]
-    if "exact_text" in settings:
-        options = {n: x for n, x in options.items() if n != "rule"}
     method = made(key, options, pair)
     counts = []
     real = engine.Decoding.step
@@ -810,8 +720,8 @@ def test_host_reads_a_round_are_as_declared(key, options, name, monkeypatch):
             return done
 
         patch.setattr(engine.Decoding, "step", step)
-        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=14, eos=3, seed=1, **settings)
-    assert len(counts) > 3
+        specwb.decode(pair.target, PROMPTS, method, max_new_tokens=8, eos=3, seed=1, **settings)
+    assert len(counts) > 1
     for found in counts:
         # the engine's own, and what the drafter declares at most (in recorded rounds none:
         # test_graphs)
