@@ -144,25 +144,13 @@ class Nucleus(Rejection):
     """The test uses q cut to its top .9 and skips tokens outside of it. (Right.)"""
 
     name = "nucleus"
-    guard = True
 
     def node(self, p, q, tokens, ok, u):
         falling = q.sort(1, descending=True)
         kept = falling.values.cumsum(1) - falling.values < 0.9
         cut = torch.zeros_like(q).scatter(1, falling.indices, falling.values * kept)
         cut = cut / cut.sum(1, keepdim=True).clamp_min(1e-12)
-        inside = cut.gather(1, tokens) > 0
-        if self.guard:
-            return super().node(p, cut, tokens, ok & inside, u)
-        choice, residual = super().node(p, cut, tokens, ok & inside, u)
-        return torch.where(ok[:, 0] & ~inside[:, 0], 0, choice), residual
-
-
-class NucleusWithoutGuard(Nucleus):
-    """The test uses q cut to its top .9 and accepts tokens outside of it (u 0 < p)."""
-
-    name = "nucleus_without_guard"
-    guard = False
+        return super().node(p, cut, tokens, ok & (cut.gather(1, tokens) > 0), u)
 
 
 class Sorted(RRSw):
@@ -279,33 +267,6 @@ class BonusUniform(LevelDrafter):
         return super().propose(state, SimpleNamespace(make=noise.make, u=u))
 
 
-class SortedChildren(LevelDrafter):
-    """Children drawn without replacement are sorted by q."""
-
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        if draft.q is None:
-            return draft
-        x = draft.tokens[:, 1:]
-        order = draft.q[:, 0].gather(1, x).argsort(1, descending=True)
-        return replace(
-            draft,
-            tokens=torch.cat([draft.tokens[:, :1], x.gather(1, order)], 1),
-            valid=torch.cat([draft.valid[:, :1], draft.valid[:, 1:].gather(1, order)], 1),
-        )
-
-
-class BestOfFour(LevelDrafter):
-    """Of four children the two with the largest q are kept."""
-
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        if draft.q is None:
-            return draft
-        qx = draft.q[:, 0].gather(1, draft.tokens[:, 1:])
-        return shortened(draft, qx >= qx.topk(2, 1).values[:, -1:])
-
-
 class LeftOut(LevelDrafter):
     """A drawn token with q(x) < .3 is dropped."""
 
@@ -329,17 +290,6 @@ class CutQ(LevelDrafter):
         return drawn
 
 
-class MuchWarmer(LevelDrafter):
-    """q is reported at 1.6 times the temperature (HF #47932)."""
-
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        if draft.q is None:
-            return draft
-        power = draft.q ** (1 / 1.6)
-        return replace(draft, q=power / power.sum(-1, keepdim=True))
-
-
 class Stale(LevelDrafter):
     """From the fourth new token on, q is the first step's."""
 
@@ -355,19 +305,6 @@ class Stale(LevelDrafter):
             self.first = draft.q.clone()
         late = state.length - state.start >= 3
         return replace(draft, q=torch.where(late[:, None, None], self.first, draft.q))
-
-
-class LateArgmax(LevelDrafter):
-    """From the fourth new token on, the argmax is reported as a draw."""
-
-    def propose(self, state, noise):
-        self.late = state.length - state.start >= 3
-        return super().propose(state, noise)
-
-    def _children(self, logits, d, sampling, drafted, q):
-        tokens, ok = super()._children(logits, d, sampling, drafted, q)
-        best = logits.argmax(-1, keepdim=True)
-        return torch.where(self.late[:, None, None], best, tokens), ok
 
 
 class Points(LevelDrafter):
@@ -388,30 +325,6 @@ class NoDraft(LevelDrafter):
         if state.sampling.greedy:
             return draft
         return shortened(draft, (noise.u(ACCEPT)[:, :1] < 0.9).expand(-1, draft.tree.n - 1))
-
-
-class ShortByUniform(LevelDrafter):
-    """Drafting continues after the first token if that token's uniform is below .5. (Right.)"""
-
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        if state.sampling.greedy:
-            return draft
-        on = noise.u(ACCEPT)[:, :1] < 0.5
-        first = torch.ones_like(on)
-        return shortened(draft, torch.cat([first, *[on] * (draft.tree.n - 2)], 1))
-
-
-class SecondByFirst(LevelDrafter):
-    """The second sibling is drawn only if the first had q(x) < .5."""
-
-    def propose(self, state, noise):
-        draft = super().propose(state, noise)
-        if draft.q is None:
-            return draft
-        valid = draft.valid.clone()
-        valid[:, 2] &= draft.q[:, 0].gather(1, draft.tokens[:, 1:2])[:, 0] < 0.5
-        return replace(draft, valid=valid)
 
 
 # ------------------------------------------------------------------------------------------- cases
@@ -465,7 +378,7 @@ RULES = [
     *rules(ReplacementForgotten, Sorted, OneForSiblings, spec=SIBLINGS),
     *rules(DuplicatesDropped, spec="mcsd:tree=4-2-1,draw=with"),
     *rules(LowScale, spec=INDEPENDENT),
-    *rules(Uncapped, ProductOfUniforms, RowAbove, NucleusWithoutGuard, OneForDepths, Coarse),
+    *rules(Uncapped, ProductOfUniforms, RowAbove, OneForDepths, Coarse),
     *rules(RawTarget, FirstIds),
     *rules(AllAtDepthFive, spec="sps:gamma=6"),
     *rules(FourthUntested, spec="mcsd:tree=4-2-2"),
@@ -476,11 +389,8 @@ RIGHT = {
     "repeated siblings": "Independent siblings, also repeated ones, declared fixed. (Right.)",
 }
 DRAFTERS = [
-    *drafters(SortedChildren, spec="mcsd:tree=3"),
-    *drafters(BestOfFour, spec="mcsd:tree=4"),
-    *drafters(LeftOut, BonusUniform, CutQ, MuchWarmer, LateArgmax, Stale, NoDraft),
-    Case("SecondByFirst, kseq", "mcsd:tree=2,draw=with", KSeq, SecondByFirst),
-    *drafters(Points, ShortByUniform, right=True),
+    *drafters(LeftOut, BonusUniform, CutQ, Stale, NoDraft),
+    *drafters(Points, right=True),
     Case("stops below q < .3", "sps:gamma=4,confidence=0.3", right=True),
     Case("repeated siblings", "mcsd:tree=3-2,draw=with,rule=point", right=True),
 ]

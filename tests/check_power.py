@@ -61,8 +61,7 @@ The tables below apply both to every wrong rule and drafter of
 [tests/biased.py](../tests/biased.py). `rule`: found, with the largest total variation over its
 small instances; *passed*; or *not checked* where it cannot follow the rule. `check`: the share of
 {seeds} seeds at which it fails, with its defaults, on a pair of models over 64 tokens (tau 1.7 to
-2.9; 1,024 texts), or *refused* where the rule and drafter cannot be combined; then the tests that
-fail, each with its share.
+2.9; 1,024 texts); then the tests that fail, each with its share.
 """
 
 
@@ -74,25 +73,20 @@ def verified(case: biased.Case) -> str:
     return "passed" if outcome.lossless else "not checked"
 
 
-def report_of(name: str, seed: int) -> specwb.Check | None:
-    """The check of a case or of a right method; None where it is refused."""
+def report_of(name: str, seed: int) -> specwb.Check:
+    """The check of a case or of a right method."""
     torch.set_num_threads(1)
     target, draft = biased.pair()
-    try:
-        if name in biased.CASES:
-            method = biased.CASES[name].method(target, draft)
-        else:
-            method = specwb.method(name, target, draft=draft)
-        return specwb.check(target, method, biased.PROMPTS, seed=seed)
-    except specwb.RuleMismatch:
-        return None
+    if name in biased.CASES:
+        method = biased.CASES[name].method(target, draft)
+    else:
+        method = specwb.method(name, target, draft=draft)
+    return specwb.check(target, method, biased.PROMPTS, seed=seed)
 
 
 def checked(name: str, seed: int) -> str:
-    """Whether a check fails, and each of its three tests, 1 or 0 each; or "refused"."""
+    """Whether a check fails, and each of its three tests, 1 or 0 each."""
     report = report_of(name, seed)
-    if report is None:
-        return "refused"
     tests = (report.joint, report.later, report.martingale)
     return "".join(str(int(bad)) for bad in (not report.passed, *(test.failed for test in tests)))
 
@@ -120,17 +114,14 @@ def measure(columns: list[str]) -> Store:
                 results = [run.result() for run in many]
                 if column == "right":
                     results = [f"{sum(x[0] == '1' for x in results)} of {len(results)}"]
-                if set(results) == {"refused"}:
-                    results = results[:1]
+
                 store.setdefault(column, {})[name] = " ".join(results)
                 print(f"{column} {name}: {store[column][name]}", flush=True)
     return store
 
 
-def shares(outcomes: str) -> list[float] | None:
-    """The share of seeds at which the check and each of its tests fails; None where refused."""
-    if outcomes == "refused":
-        return None
+def shares(outcomes: str) -> list[float]:
+    """The share of seeds at which the check and each of its tests fails."""
     seeds = outcomes.split()
     return [sum(map(int, column)) / len(seeds) for column in zip(*seeds, strict=True)]
 
@@ -162,11 +153,10 @@ def page(store: Store) -> str:
 
 def row(case: biased.Case, store: Store) -> str:
     """A case's row of the table."""
-    found = shares(store["check"][case.name])
-    whole, *parts = found or [None]
+    whole, *parts = shares(store["check"][case.name])
     tests = zip(("first", "later", "longer"), parts)
     shown = [
-        "refused" if whole is None else f"{whole:.2f}",
+        f"{whole:.2f}",
         ", ".join(f"{test} {share:.2f}" for test, share in tests if share),
     ]
     says = case.says.removesuffix(" (Right.)").replace("|", "\\|")
