@@ -57,7 +57,7 @@ def by_hand(
     return emitted, length + len(emitted) >= limit
 
 
-@pytest.mark.parametrize("eos", [[], [3], [3, 4]], ids=["none", "one", "two"])
+@pytest.mark.parametrize("eos", [[], [3, 4]], ids=["none", "two"])
 @pytest.mark.parametrize(
     "tree", [TREE, specwb.Tree.chain(4), specwb.Tree.chain(0)], ids=["tree", "chain", "root"]
 )
@@ -85,16 +85,8 @@ def test_trim_is_closed(tree, eos):
     assert verdict.distribution is raw.distribution
     cuts = 0
     for i in range(rows):
-        wanted, over = by_hand(
-            path[i].tolist(),
-            int(accepted[i]),
-            bonus[i],
-            tokens[i],
-            lengths[i],
-            limit[i],
-            done[i],
-            eos,
-        )
+        row = path[i].tolist(), int(accepted[i]), bonus[i], tokens[i]
+        wanted, over = by_hand(*row, lengths[i], limit[i], done[i], eos)
         n = len(wanted)
         assert verdict.accepted[i] == n - 1
         assert verdict.count[i] == n
@@ -141,7 +133,7 @@ def test_advance_appends_what_was_emitted():
     assert state.done.all()
 
 
-@pytest.mark.parametrize("w", [1, 2, 4, 8])
+@pytest.mark.parametrize("w", [1, 4])
 def test_window_is_the_last_known_tokens(w):
     state = state_of([1, 3, 9], [20] * 3, [False] * 3, [])
     begin, positions, tokens = state.window(w)
@@ -233,7 +225,7 @@ def test_what_is_not_valid_is_not_accepted():
         assert out.accepted_lengths == [[1] * 6]
 
 
-@pytest.mark.parametrize("extent", [1, 7, 8, 13, 16])
+@pytest.mark.parametrize("extent", [7, 8])
 def test_an_aligned_mask_is_the_mask(extent):
     whole = torch.randn(2, 3, 20)
     for mask in (whole[..., :extent], whole[:, 1:, :extent].contiguous()):

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from scipy import stats
 
 from specwb import Noise
 from specwb.core.noise import ACCEPT, BONUS, DRAFT, TEXT, philox, row_seeds
@@ -52,13 +51,6 @@ def test_gumbel_noise_belongs_to_seed_place_and_token():
     assert torch.equal(alone[0, 0], gumbel[1, 1])
 
 
-def test_gumbel_noise_has_its_distribution():
-    noise = Noise(row_seeds(1, 50, torch.device("cpu")), {}, 1)
-    gumbel = noise.gumbel(torch.arange(20).expand(50, -1), 101)
-    assert stats.kstest(gumbel.flatten().numpy(), "gumbel_r").pvalue > 1e-3
-    assert gumbel.isfinite().all()
-
-
 # the known-answer vectors of Random123 (kat_vectors, philox4x32 10)
 @pytest.mark.parametrize(
     ("counter", "key", "answer"),
@@ -82,9 +74,7 @@ def test_philox_is_the_reference():
         assert found.tolist() == reference([a, b, c, 0], [k, l])
 
 
-@pytest.mark.parametrize(
-    ("ahead", "max_step"), [(32, 1), (32, 5), (32, 32), (8, 3), (4, 9), (1, 1)]
-)
+@pytest.mark.parametrize(("ahead", "max_step"), [(32, 5), (4, 9), (1, 1)])
 def test_blocks_computed_ahead_are_what_is_computed_afresh(ahead, max_step):
     """Rows advance by anything from 0 (the row is done) to the most that a step can bring."""
     seeds = torch.tensor([1, 2**62, -9])
@@ -110,30 +100,6 @@ def test_uniforms_depend_on_seed_stream_position_and_index_only():
     assert torch.equal(noise.make(DRAFT, positions[:, 7:9], 6), values[0][:, 7:9])
     second_row = Noise(torch.tensor([2]), {}, 1)
     assert torch.equal(second_row.make(BONUS, positions[:1], 6), values[2][1:])
-
-
-def test_uniforms_are_uniform_and_streams_independent():
-    noise = Noise(torch.arange(100), {}, 1)
-    positions = torch.arange(200).expand(100, 200)
-    u = {stream: noise.make(stream, positions, 2) for stream in (DRAFT, ACCEPT, BONUS)}
-    for stream, values in u.items():
-        assert values.dtype == torch.float64
-        assert float(values.min()) > 0
-        assert float(values.max()) < 1
-        assert stats.kstest(values.flatten().numpy(), "uniform").pvalue > 1e-3, stream
-    draft, accept, close = (u[stream][..., 0] for stream in (DRAFT, ACCEPT, BONUS))
-    pairs = {
-        "draft and accept": (draft, accept),
-        "draft and close": (draft, close),
-        "accept and close": (accept, close),
-        "indices": (draft, u[DRAFT][..., 1]),
-        "positions": (draft[:, 1:], draft[:, :-1]),
-        "seeds": (draft[1:], draft[:-1]),
-    }
-    for name, (a, b) in pairs.items():
-        cell = (a * 8).long() * 8 + (b * 8).long()
-        table = torch.bincount(cell.flatten(), minlength=64)
-        assert stats.chisquare(table.numpy()).pvalue > 1e-3, name
 
 
 def test_seeds_of_rows():

@@ -34,24 +34,14 @@ def test_methods_are_parted_by_spaces_and_commas(text, found):
 
 
 @pytest.mark.parametrize(
-    "tree",
-    [
-        Tree.chain(1),
-        Tree.chain(4),
-        Tree.branching(4),
-        Tree.branching(4, 2, 2),
-        Tree.parents([-1, 0, 0, 1, 1, 2]),
-    ],
+    "tree", [Tree.chain(4), Tree.branching(4, 2, 2), Tree.parents([-1, 0, 0, 1, 1, 2])]
 )
 def test_a_tree_is_what_its_spelling_says(tree):
     assert shape("x", parse_value(spell(tree))).host == tree.host
 
 
-@pytest.mark.parametrize("tree", ["4-x", 0.5, (0,), "0.7", ()])
+@pytest.mark.parametrize("tree", ["4-x", 0.5, (0,), "0.7"])
 def test_what_is_no_tree_is_refused(tree):
-    if tree == ():
-        assert shape("x", tree).n == 1
-        return
     with pytest.raises(MethodError, match=r"^x: "):
         shape("x", tree)
 
@@ -89,20 +79,14 @@ ENTRY = Entry("every", build, Options)
 @pytest.mark.parametrize(
     ("name", "value", "result"),
     [
-        ("count", 2, 2),
         ("count", np.int64(9), 9),
         ("least", None, None),
-        ("least", 10**6, 10**6),
         ("share", 1, 1.0),
         ("share", np.float64(0.25), 0.25),
         ("below", 0, 0.0),
-        ("flag", True, True),
-        ("draw", "without", "without"),
         ("tree", "published", "published"),
-        ("tree", None, None),
         ("grown", True, True),
         ("place", Path("x"), Path("x")),
-        ("model", object, object),
     ],
 )
 def test_values_that_can_be_used(name, value, result):
@@ -123,16 +107,12 @@ def test_trees_in_every_spelling(name, value):
         ("count", 10, "every: count must be an integer in 2..9, got 10"),
         ("count", 4.0, "every: count must be an integer in 2..9, got 4.0"),
         ("count", True, "every: count must be an integer in 2..9, got True"),
-        ("count", None, "every: count must be an integer in 2..9, got None"),
         ("least", -1, "every: least must be an integer >= 0, got -1"),
         ("share", 0, "every: share must be a number in (0, 1], got 0"),
         ("share", float("nan"), "every: share must be a number in (0, 1], got nan"),
         ("share", "half", "every: share must be a number in (0, 1], got 'half'"),
-        ("share", True, "every: share must be a number in (0, 1], got True"),
         ("below", 1, "every: below must be a number in [0, 1), got 1"),
-        ("flag", 1, "every: flag must be true or false, got 1"),
         ("flag", "yes", "every: flag must be true or false, got 'yes'"),
-        ("draw", "x", "every: draw must be with or without, got 'x'"),
         ("draw", None, "every: draw must be with or without, got None"),
         ("stop", 3, "every: stop must be one of a, b, c, got 3"),
         ("tree", True, "every: tree must be published, or a tree, got True"),

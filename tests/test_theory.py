@@ -86,16 +86,6 @@ def test_the_lists_of_machine_checked_statements_are_those_of_the_pages():
     assert len(listed) > 20
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_proofs_are_folded(page):
-    text = page.read_text()
-    folded = re.findall(
-        r"<details>\n<summary>Proof</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL
-    )
-    assert len(folded) == text.count("*Proof.*") == text.count("∎")
-    assert all(proof.startswith("*Proof.*") and proof.endswith("∎") for proof in folded)
-
-
 def test_every_picture_is_drawn_by_the_script_and_shown():
     """By the names of its functions; drawing them all is left to the slow test."""
     scripts = "".join(

@@ -50,20 +50,6 @@ def test_tables_agree_with_parents(row):
     assert tree.is_chain == (row == list(range(-1, tree.n - 1)))
 
 
-@settings(max_examples=40, deadline=None)
-@given(parents())
-def test_paths_give_the_same_shape_in_level_order(row):
-    tree = Tree.parents(row)
-
-    def ranks(t: Tree, i: int) -> tuple[int, ...]:
-        return tuple(int(t.rank[0, j]) for j in reversed(ancestors(t.host[0], i)[:-1]))
-
-    paths = [ranks(tree, i) for i in range(1, tree.n)]
-    again = Tree.paths(paths)
-    assert [ranks(again, i) for i in range(1, again.n)] == sorted(paths, key=lambda p: (len(p), p))
-    assert again.levels[-1][1] == again.n == tree.n
-
-
 def grown(*host: list[int]) -> GrownTree:
     tree = Tree([*host])
     return GrownTree(tree.parent.clone(), tree.depth.clone(), tree.D, tree.K)
@@ -72,23 +58,18 @@ def grown(*host: list[int]) -> GrownTree:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: Tree([]), "at least its root"),
         (lambda: Tree([[]]), "at least its root"),
         (lambda: Tree([[-1, 0], [-1]]), "same number"),
         (lambda: Tree([[0]]), "node 0 is the root.*got 0"),
         (lambda: Tree([[-1, 1]]), r"node 1 must be one of 0\.\.0 .*got 1"),
-        (lambda: Tree([[-1, 0, 5]]), "node 2 .* got 5"),
         (lambda: Tree([[-1, -2]]), "got -2"),
         (lambda: Tree([[-1, 0]], unverified=2), r"unverified must be 0\.\.1.*got 2"),
         (lambda: Tree.branching(4, 0, 2), "got 4-0-2"),
-        (lambda: Tree.branching(2, 1.5), "got 2-1.5"),
         (lambda: Tree.branching(5000), "at most 4096 nodes"),
         (lambda: Tree([[-1, 0, 0, -1], [-1, 0, 1, 2]]).levels, "one shared tree in level order"),
-        (lambda: Tree([[-1, 0, 1, 0, 3]]).prefix(1), "level order"),
         (lambda: Tree([[-1, 0, 1, 1]], unverified=1).prefix(1), "level order"),
         (lambda: grown([-1, 0, 1]).prefix(1), "no prefixes"),
         (lambda: setattr(Tree.chain(2), "K", 7), "never changed"),
-        (lambda: setattr(grown([-1, 0]), "K", 7), "never changed"),
     ],
 )
 def test_wrong_trees_are_refused(make, named):
@@ -102,16 +83,15 @@ def seen(mask: torch.Tensor) -> torch.Tensor:
     return mask == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "tree",
-    [Tree.chain(0), Tree.branching(2, 2), Tree([[-1, 0, 1, 2], [-1, 0, 0, -1], [-1, 0, 1, 0]])],
-    ids=["root", "tree", "rows"],
+    [Tree.branching(2, 2), Tree([[-1, 0, 1, 2], [-1, 0, 0, -1], [-1, 0, 1, 0]])],
+    ids=["tree", "rows"],
 )
-def test_every_node_sees_the_committed_text_its_ancestors_and_itself(tree, dtype):
+def test_every_node_sees_the_committed_text_its_ancestors_and_itself(tree):
     length = torch.tensor([6, 1, 3])
-    mask = tree_mask(tree, length, 6, dtype)
-    assert mask.dtype == dtype
+    mask = tree_mask(tree, length, 6, torch.bfloat16)
+    assert mask.dtype == torch.bfloat16
     found = seen(mask)
     assert found.shape == (3, tree.n, 5 + tree.n)
     for row, k in enumerate(length.tolist()):
@@ -229,19 +209,6 @@ def test_a_grown_tree_is_the_tree_of_its_parents(n, rows, deeper, wider, data):
     assert (grown.trail[..., tree.D + 1 :] == torch.arange(n)[:, None]).all()
 
 
-def test_a_cloned_grown_tree_has_memory_of_its_own():
-    tree = Tree([[-1, 0, 0, 1], [-1, 0, 1, 2]])
-    one = grown(*tree.host)
-    _ = one.host, one.table(torch.float32)
-    kept, before = one.clone(), {name: getattr(one, name).clone() for name in TABLES}
-    for name in TABLES:  # as the next replay of a graph does
-        getattr(one, name).zero_()
-    assert all(torch.equal(getattr(kept, name), before[name]) for name in TABLES)
-    assert kept.host == tree.host
-    assert torch.equal(kept.table(torch.float32), tree.table(torch.float32))
-    assert kept.to("cpu") is kept
-
-
 def test_merged_rows_of_different_shape():
     tree = Tree([[-1, 0, 0, 1, 2], [-1, 0, 1, -1, -1]])
     trie = tree.merged(
@@ -256,13 +223,10 @@ def test_merged_rows_of_different_shape():
 # --------------------------------------------------------------------------------- depth prefixes
 
 LEVELLED = {
-    "branching": Tree.branching(3, 2, 1),
     "widest below": Tree.branching(2, 1, 3),
     "lopsided": Tree.paths([(0, 0, 0, 0), (0, 1), (1, 0, 0), (2,), (1, 1)]),
     "chain": Tree.chain(4),
     "paths": Tree.branching(4, 1, 1),
-    "one level": Tree.branching(5),
-    "one long path": Tree.paths([(0,), (1,), (2, 0, 0)]),
 }
 
 

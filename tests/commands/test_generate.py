@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders
-from tokenizers.models import WordLevel
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from test_stops import fallback
+from transformers import AutoTokenizer
 
 import specwb
 from specwb.core.stops import Stops
@@ -29,27 +28,6 @@ def bytelevel():
     return AutoTokenizer.from_pretrained(data_dir() / "lab" / "target")
 
 
-@pytest.fixture(scope="module")
-def fallback():
-    """Returns a tokenizer like Llama 2's.
-
-    A word's token holds the space before it, which is dropped at the very beginning; what has no
-    token is bytes.
-    """
-    vocabulary = [*(f"<0x{b:02X}>" for b in range(256)), "▁Hello", "▁world", "!", "<unk>"]
-    ids = {word: i for i, word in enumerate(vocabulary)}
-    tokenizer = Tokenizer(WordLevel(ids, unk_token="<unk>"))
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
-
-
 def run_stream(tokenizer, prompt, blocks):
     """Streams the tokens of steps; returns the stream and the pieces that it showed."""
     pieces = []
@@ -62,9 +40,8 @@ def run_stream(tokenizer, prompt, blocks):
     return stream, pieces
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_pieces_add_up_to_the_text_and_no_character_is_split(bytelevel, seed):
-    rng = random.Random(seed)
+def test_pieces_add_up_to_the_text_and_no_character_is_split(bytelevel):
+    rng = random.Random(0)
     left = ids = bytelevel(TEXT)["input_ids"]
     blocks = []
     while left:
@@ -95,16 +72,17 @@ def test_speed_counts_neither_the_first_step_nor_its_tokens(bytelevel, monkeypat
     assert stream.tokens_per_second == 2.0
 
 
-def test_leading_spaces_and_bytes_of_a_fallback(fallback):
-    hello, world, mark = fallback.convert_tokens_to_ids(["▁Hello", "▁world", "!"])
-    assert fallback.decode([world]) == "world"  # alone it has no space
-    _, pieces = run_stream(fallback, [hello], [[world], [mark]])
+def test_leading_spaces_and_bytes_of_a_fallback():
+    tokenizer = fallback()
+    hello, world, mark = tokenizer.convert_tokens_to_ids(["▁Hello", "▁world", "!"])
+    assert tokenizer.decode([world]) == "world"  # alone it has no space
+    _, pieces = run_stream(tokenizer, [hello], [[world], [mark]])
     assert pieces == [(" world", False), ("!", False)]
     # The second character's first byte makes the decoder give up on the first character, which
     # was shown already.
     two = list("éà".encode())
-    assert fallback.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
-    _, pieces = run_stream(fallback, [hello], [[b] for b in two])
+    assert tokenizer.decode([hello, *two[:3]]) == "Hello\ufffd\ufffd\ufffd"
+    _, pieces = run_stream(tokenizer, [hello], [[b] for b in two])
     assert [text for text, _ in pieces] == ["é", "à"]
 
 
@@ -128,7 +106,7 @@ def lab():
 PROMPT = "def fib(n):"
 
 
-@pytest.mark.parametrize("temperature", ["0", "1e-9", "1"])
+@pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_pipe_gets_the_text_and_nothing_else(generate, lab, temperature):
     spec = "mcsd:tree=4-2-2"
     options = ("--method", spec, "--max-new-tokens", "24", "--temperature", temperature)
@@ -168,11 +146,6 @@ def test_a_terminal_tells_draft_tokens_from_bonus_tokens(generate, monkeypatch, 
     assert len(set(drafted)) > 2
     assert [(text, colour == "36") for colour, _, text in pieces] == drafted
     assert all(bool(line) is (colour == "32") for colour, line, _ in pieces)
-
-
-def test_a_prompt_from_standard_input(generate):
-    wanted = generate(PROMPT, "--max-new-tokens", "8")[1]
-    assert generate("-", "--max-new-tokens", "8", stdin=PROMPT)[1] == wanted
 
 
 def test_chat_applies_the_template(generate, lab):
@@ -218,8 +191,6 @@ def test_an_interrupt_leaves_the_text_and_a_summary(generate, monkeypatch):
         ([PROMPT, "--template", "vicuna"], "--system and --template are of a chat; give --chat"),
         ([PROMPT, "--stop", ""], "--stop has an empty text"),
         ([PROMPT, "--target", ""], "a folder or a hub id OWNER/NAME is needed, got ''"),
-        ([PROMPT, "--method", "nope"], "unknown method 'nope'"),
-        ([PROMPT, "--method", "ar", "--draft", "lab-draft"], "ar has no option 'draft'"),
         (
             [PROMPT, "--method", "sps:draft=lab-draft", "--draft", "lab-draft"],
             "'draft' is given twice",
@@ -236,14 +207,3 @@ def test_chat_without_a_template(refused, monkeypatch, lab):
     monkeypatch.setattr(lab.tokenizer, "chat_template", None)
     monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
     assert "has no chat template" in refused("generate", PROMPT, "--chat")
-
-
-def test_a_template_that_fails_and_a_draft_that_is_missing(refused, monkeypatch, lab):
-    monkeypatch.setattr(lab.tokenizer, "chat_template", "{{ raise_exception('no such role') }}")
-    monkeypatch.setattr(lab, "draft", None)
-    monkeypatch.setattr(specwb, "load", lambda *_, **__: lab)
-    for arguments, message in (
-        (["--chat", "--method", "ar"], "the chat template cannot be applied: no such role"),
-        ([], "name one with draft= (--draft on the command line)"),
-    ):
-        assert message in refused("generate", PROMPT, *arguments)

@@ -108,17 +108,9 @@ LOST = {
         ["compare", "--target", "m", "--json", "m/config.json"],
         "--json: m/config.json is there and not a file that may be replaced",
     ),
-    "trace: a file of the draft model": (
-        ["trace", "ar", "--draft", "./m", "--html", "m/card.json"],
-        "m/card.json is there and not a file",
-    ),
     "evaluate: a bench that is among its answers": (
         ["evaluate", "--bench", "ev/answers/ar.jsonl", "--out", "ev"],
         "--bench reads ev/answers/ar.jsonl, and --out would write to it",
-    ),
-    "compare: another evaluation's store": (
-        ["compare", "--json", "ev/store.sqlite"],
-        "--json: ev/store.sqlite is there and not a file that may be replaced: it is a store",
     ),
     "talks over a user's": (
         ["train", "talks", "--out", "talks.jsonl", "--set", "requests=p.jsonl,tokens=5"],
@@ -128,14 +120,6 @@ LOST = {
         ["train", "medusa", "--out", "proj"],
         "proj is there and not a trained head; move it away",
     ),
-    "a head into the project that one works in": (
-        ["train", "medusa", "--out", "."],
-        "--out . has no name of its own",
-    ),
-    "n-grams into a project": (
-        ["train", "ngram", "--out", "proj"],
-        "proj is there and not a trained head",
-    ),
     "the ledger into a project": (
         ["reproduce", "all", "--shipped", "--out", "proj"],
         "proj/ledger.md is there and not a page of specwb reproduce all",
@@ -144,15 +128,10 @@ LOST = {
         ["reproduce", "mcsd", "--restart", "--out", "proj/notes.json"],
         "--out: proj/notes.json is there and not a file of results",
     ),
-    "a tuning over notes": (
-        ["tune", "--out", "proj/notes.json"],
-        "--out: proj/notes.json is there and not a result of specwb tune",
-    ),
     "a sweep over prompts": (
         ["sweep", "s.toml", "--out", "p.jsonl"],
         "--out: p.jsonl is there and not a store of specwb's runs",
     ),
-    "a sweep into a folder": (["sweep", "s.toml", "--out", "proj"], "--out: proj is a folder"),
 }
 
 

@@ -17,10 +17,8 @@ from specwb.lab.cost.calibrate import (
     CostModel,
     accepted_by_rank,
     calibrate,
-    forward_seconds,
     in_order,
 )
-from specwb.theory import analysis
 
 PROMPTS = [[1, 2, 3], [5], [7, 8, 9, 10]]
 
@@ -82,19 +80,6 @@ def test_acceptance_counts_the_children_that_the_walk_took():
     assert rates((1, 1, 1), (3, 0, 0)) == [[0], [0], [0]]  # depths 2 and 3 are never reached
 
 
-def test_rates_reproduce_tau():
-    """Over decoding steps that no limit cuts, the sum of reach is the measured tau."""
-    method = specwb.method("sps", tiny.target(), draft=tiny.draft("llama", 0.05), gamma=3)
-    settings = {"temperature": 1.0, "max_new_tokens": 60, "seed": 1}
-    rates, lengths = accepted_by_rank(tiny.target(), PROMPTS, method, **settings), []
-    for prompt in PROMPTS:
-        lengths += specwb.decode(tiny.target(), prompt, method, **settings).accepted_lengths[0][:-1]
-    assert 0.1 < rates[0][0] < 1
-    assert sum(analysis.reach([r[0] for r in rates])) == pytest.approx(
-        1 + sum(lengths) / len(lengths)
-    )
-
-
 def test_the_prompt_is_in_the_first_step_alone(monkeypatch):
     run = Run([[0] * 4], 4, 16.0, step_seconds=[9.0, 1.0, 2.0, 4.0])
     monkeypatch.setattr(
@@ -102,15 +87,6 @@ def test_the_prompt_is_in_the_first_step_alone(monkeypatch):
     )
     plain = specwb.method("ar", tiny.target())
     assert measuring.step_seconds(tiny.target(), [1], plain, 3) == 2.0
-
-
-def test_forwards_take_time_and_more_tokens_no_less():
-    seconds = forward_seconds(tiny.target(), [1, 200], [1, 2, 3], rounds=6)
-    assert list(seconds) == [1, 200]
-    assert 0 < seconds[1] <= seconds[200]  # equal where other work disturbed the first
-    for widths in ([], [0]):
-        with pytest.raises(ValueError, match="widths must be integers >= 1"):
-            forward_seconds(tiny.target(), widths, [1])
 
 
 def test_calibrate(monkeypatch):
@@ -126,18 +102,6 @@ def test_calibrate(monkeypatch):
     assert m.round_seconds(wide.drafter.tree) == 5.0
     assert calibrate(target, wide, PROMPTS, {1: 1.0, 7: 6.0}, **how).draft == {1: 0.0}
     assert measuring.middle(target, PROMPTS) == [1, 2, 3]
-
-
-def test_after_its_time_no_prompt_is_begun(monkeypatch):
-    begun = []
-    decode = measuring.decoding_rounds
-    monkeypatch.setattr(
-        measuring, "decoding_rounds", lambda *a, **k: begun.append(a[1]) or decode(*a, **k)
-    )
-    accepted_by_rank(
-        tiny.target(), PROMPTS, specwb.method("pld", tiny.target()), max_new_tokens=4, seconds=1e-9
-    )
-    assert begun == [[PROMPTS[0]]]
 
 
 def test_times_in_order_by_hand():

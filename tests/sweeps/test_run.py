@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -155,60 +154,56 @@ def test_a_speedup_is_over_plain_decoding_of_the_same_machine(tmp_path):
         frame(written(tmp_path / "other.sqlite", accepted=None))
 
 
-def test_an_option_may_have_the_name_of_a_column(target, tmp_path):
-    tiny.head("diffusion").save(tmp_path)
-    axes = {"head": [str(tmp_path)], "k": [2], "steps": [1, 2]}
-    runs = specwb.sweep(target, PROMPTS, "diffuspec", **axes, **SHORT)
-    assert len(summary(runs[runs.method == "diffuspec"], ["option.steps"], "tau")) == 2
+class Steps(specwb.Drafter):
+    """Has an option with the name of a column."""
+
+    def __init__(self, steps: int = 1) -> None:
+        self.tree = specwb.Tree.chain(steps)
+
+    def propose(self, state, noise):
+        return self.candidates(state, state.tokens[:, : self.tree.D])
 
 
-AXES = {"gamma": [1, 2, 3], "temperature": [0.0, 1.0], **SHORT}
+def test_an_option_may_have_the_name_of_a_column(target, monkeypatch):
+    monkeypatch.setattr("specwb.engine.methods.METHODS", dict(specwb.METHODS))
+    specwb.register("counting", Steps)
+    runs = specwb.sweep(target, PROMPTS, "counting", steps=[1, 2], **SHORT)
+    assert len(summary(runs[runs.method == "counting"], ["option.steps"], "tau")) == 2
 
 
-def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
-    """Checks that the same was decoded, and that the other has no times."""
-    columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
-    runs = (each[columns].sort_values(columns, ignore_index=True) for each in (one, other))
-    pd.testing.assert_frame_equal(*runs)
-    assert other.seconds.isna().all()
+AXES = {"gamma": [1, 2], "temperature": [0.0, 1.0], **SHORT}
 
 
-@pytest.fixture(scope="module")
-def alone(folder) -> pd.DataFrame:
-    """The runs of one process."""
-    return specwb.sweep(str(folder), PROMPTS, "pld", **AXES)
-
-
-@pytest.mark.slow
-def test_several_processes_decode_the_same(folder, alone):
-    same(alone, specwb.sweep(str(folder), PROMPTS, "pld", jobs=2, **AXES))
-
-
-def test_processes_are_those_of_joblibs_backend_in_force(folder, alone, monkeypatch):
-    """A cluster's workers come in so; here they are threads of this process."""
-    threads = []
-    in_process = run._in_process
+def test_processes_are_those_of_joblibs_backend_in_force(folder, monkeypatch):
+    """A cluster's workers come in so; here they are threads of this process, which get what would
+    be sent to another."""
+    threads, in_process = [], run._in_process
 
     def noted(*given):
         threads.append(threading.current_thread())
-        return in_process(*given)
+        return in_process(*pickle.loads(pickle.dumps(given)))
 
     monkeypatch.setattr(run, "_in_process", noted)
+    alone = specwb.sweep(str(folder), PROMPTS, "pld", **AXES)
     with joblib.parallel_config(backend="threading"):
-        same(alone, specwb.sweep(str(folder), PROMPTS, "pld", jobs=2, **AXES))
+        other = specwb.sweep(str(folder), PROMPTS, "pld", jobs=2, **AXES)
     assert threads
     assert threading.main_thread() not in threads
+    columns = ["method", "gamma", "temperature", "prompt", "tokens", "text"]
+    runs = (each[columns].sort_values(columns, ignore_index=True) for each in (alone, other))
+    pd.testing.assert_frame_equal(*runs)
+    assert other.seconds.isna().all()
     with pytest.raises(SweepError, match="a worker finds another model"):
         in_process(str(folder), "float32", "0" * 64, [], False)
 
 
 def sweeping(target, store: Path) -> int:
-    """A copy of this process that sweeps 80 runs and then ends with exit code 0; its id."""
+    """A copy of this process that sweeps 30 runs and then ends with exit code 0; its id."""
     child = os.fork()
     if child == 0:
         try:
-            prompts = [[i, i + 1, i] for i in range(1, 21)]
-            axes = {"gamma": [1, 2, 3], "store": store, "max_new_tokens": 24, "timed": False}
+            prompts = [[i, i + 1, i] for i in range(1, 11)]
+            axes = {"gamma": [1, 2], "store": store, "max_new_tokens": 16, "timed": False}
             specwb.sweep(target, prompts, "pld", **axes)
             os._exit(0)
         finally:
@@ -230,16 +225,16 @@ def test_a_sweep_survives_being_killed(target, tmp_path):
         while not ended:
             time.sleep(0.05)
             ended, status = os.waitpid(child, os.WNOHANG)
-            if not ended and before + 16 <= done() < 4 * 20:
+            if not ended and before + 8 <= done() < 30:
                 os.kill(child, signal.SIGKILL)
                 ended, status = os.waitpid(child, 0)
         assert status in (0, signal.SIGKILL)
         kills += bool(status)
-        assert done() >= before + 16 or not status
+        assert done() >= before + 8 or not status
         before = done()
-    assert kills >= 3
+    assert kills
     stored = frame(store)
-    assert len(stored) == 4 * 20
+    assert len(stored) == 30
     assert not stored.duplicated(["id", "prompt"]).any()
     assert (stored.groupby("prompt").text.nunique() == 1).all()  # every run is whole
 
@@ -331,10 +326,3 @@ def test_the_command(monkeypatch, capsys, tmp_path, folder):
         (("sweep", str(tmp_path / "no.toml")), "No such file"),
     ):
         assert message in refused(monkeypatch, capsys, *arguments)
-
-
-def test_results_are_read_without_torch(tmp_path):
-    path = written(tmp_path / "s.sqlite")
-    script = f"import sys; from specwb.lab.sweeps import frame; frame({str(path)!r})"
-    check = "; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script + check], check=True)
