@@ -13,24 +13,23 @@ import tiny
 from test_copying import ONCE, first_draft, target
 
 import specwb
-from specwb.drafters import admission
 from specwb.drafters.admission import Admission, Costs, Survival, admitted, convex
-from specwb.show.scope.recorder import record
 
 LENGTH = 40
 PROMPTS = [ONCE + ONCE[:9], ONCE + ONCE + [11], [7], ONCE[::-1] + ONCE[::-1][:6]]
-METHODS = dict(test_copying.METHODS)
-for name in [name for name in METHODS if name.startswith("falcon")]:
-    METHODS[name] = "falcon", {**METHODS[name][1], "draw": "greedy"}
-METHODS["eagle2"] = "eagle2", {"nodes": 7, "depth": 3, "top": 2, "head": "eagle"}
-METHODS["falcon_dynamic"] = (
-    "falcon_dynamic",
-    {"nodes": 7, "passes": 2, "top": 2, "beams": 2, "head": "falcon"},
-)
-METHODS["kangaroo's beams"] = (
-    "kangaroo",
-    {"tree": True, "gamma": 3, "top": 2, "nodes": 6, "eta": 0.05, "head": "kangaroo"},
-)
+# what a drafter missed while it did not draft is tested of all drafters in test_copying.py
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mcsd": ("mcsd", {"tree": tiny.LOPSIDED}),
+    "eagle2": ("eagle2", {"nodes": 7, "depth": 3, "top": 2, "head": "eagle"}),
+    "falcon_dynamic": (
+        "falcon_dynamic",
+        {"nodes": 7, "passes": 2, "top": 2, "beams": 2, "head": "falcon"},
+    ),
+    "kangaroo's beams": (
+        "kangaroo",
+        {"tree": True, "gamma": 3, "top": 2, "nodes": 6, "eta": 0.05, "head": "kangaroo"},
+    ),
+}
 every = pytest.mark.parametrize("name", METHODS)
 FREE = {1: 1.0}  # further tokens cost nothing
 DEAR = {1: 1.0, 2: 3.0}  # a further token costs two plain steps
@@ -52,11 +51,11 @@ def plain(prompt: list[int]) -> list[int]:
 
 
 def test_the_ranking_admits_the_best_set():
-    """Of 2,000 batches of small drafts whose survival falls along each path: no set that is closed
+    """Of 300 batches of small drafts whose survival falls along each path: no set that is closed
     under parents survives more often than the admitted one of its size, and none is worth more at
     prices that do not fall."""
     random = np.random.default_rng(0)
-    for _ in range(2000):
+    for _ in range(300):
         rows = [random.integers(1, 5) for _ in range(random.integers(1, 4))]
         parents, survival = [], []
         for nodes in rows[: 1 + (sum(rows) <= 9)]:
@@ -81,7 +80,7 @@ def test_the_ranking_admits_the_best_set():
 
 def test_the_largest_convex_function_below_measured_seconds():
     random = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(50):
         widths = [1, *sorted(random.choice(np.arange(2, 20), 4, replace=False).tolist())]
         seconds = {n: float(random.random() + n / 10) for n in widths}
         seconds[1] = 0.05
@@ -119,10 +118,10 @@ def test_two_numbers_by_depth_are_fitted_to_what_was_accepted():
 
 
 @every
-@pytest.mark.parametrize("rows", [1, len(PROMPTS)])
-def test_the_budget_follows_planted_costs(name, rows):
+def test_the_budget_follows_planted_costs(name):
     """Where further tokens are free the whole draft is verified; where they cost more than they can
     bring, steps are plain but for probes. The greedy text is that of plain decoding."""
+    rows = len(PROMPTS)
     for costs in (FREE, DEAR):
         method, verified, whole = built(name, costs, verify="auto"), 0, 0
         alone, steps, probes = built(name), 0, 0
@@ -145,8 +144,8 @@ def test_the_budget_follows_planted_costs(name, rows):
 
 @every
 def test_after_plain_steps_a_drafter_has_missed_nothing(name, monkeypatch):
-    """Its draft is then that of the drafter alone behind the same text; what pairs of Falcon see,
-    and the heuristic's length, depend on the steps before."""
+    """Its draft is then that of the drafter alone behind the same text; what pairs of Falcon see
+    depends on the steps before."""
     order = [9, 0, 0, 0, 9, 0, 9, 9, 0, 0, 0, 0, 0, 0] * LENGTH
 
     def levels(self):
@@ -155,30 +154,19 @@ def test_after_plain_steps_a_drafter_has_missed_nothing(name, monkeypatch):
     monkeypatch.setattr(Admission, "_levels", levels)
     monkeypatch.setattr(Admission, "probe", 10**6, raising=False)
     method, alone, compared = built(name, FREE, verify="auto"), built(name), 0
-    for prompts in (PROMPTS[:1], PROMPTS):
-        method.drafter.order = iter(order)
-        for step in specwb.rounds(target(), prompts, method, max_new_tokens=LENGTH):
-            for row in range(len(prompts)):
-                if step.verdict.accepted[row] < 0 or step.draft.tree.n == 1:
-                    continue
-                before = step.state.tokens[row, : int(step.length[row])].tolist()
-                if not name.startswith(("falcon", "sps,")) and row < 2:
-                    tokens = step.draft.tokens[row, step.draft.valid[row]].tolist()
-                    assert sorted(tokens) == sorted(first_draft(alone, before))
-                compared += 1
-        for row, prompt in enumerate(prompts):
-            assert step.state.tokens[row, len(prompt) :][:LENGTH].tolist() == plain(prompt)
+    method.drafter.order = iter(order)
+    for step in specwb.rounds(target(), PROMPTS, method, max_new_tokens=LENGTH):
+        for row in range(len(PROMPTS)):
+            if step.verdict.accepted[row] < 0 or step.draft.tree.n == 1:
+                continue
+            before = step.state.tokens[row, : int(step.length[row])].tolist()
+            if not name.startswith("falcon") and row < 2:
+                tokens = step.draft.tokens[row, step.draft.valid[row]].tolist()
+                assert sorted(tokens) == sorted(first_draft(alone, before))
+            compared += 1
+    for row, prompt in enumerate(PROMPTS):
+        assert step.state.tokens[row, len(prompt) :][:LENGTH].tolist() == plain(prompt)
     assert compared > 5
-
-
-@every
-def test_with_exact_text_the_text_is_plain_decodings(name):
-    """At T > 0 too, whatever the budget."""
-    settings = {"max_new_tokens": 24, "temperature": 1.0, "exact_text": True, "seed": 3}
-    right = specwb.decode(target(), PROMPTS, "ar", **settings).tokens
-    method = built(name, {1: 1.0, 4: 1.2, 40: 4.8}, verify="auto")
-    out = specwb.decode(target(), PROMPTS, method, **settings)
-    assert out.tokens == right
 
 
 def test_seconds_are_measured_once_for_a_number_of_rows(monkeypatch):
@@ -202,7 +190,7 @@ def test_seconds_are_measured_once_for_a_number_of_rows(monkeypatch):
 
 
 def test_probes_become_rare_and_never_end():
-    method = built("eagle", DEAR, verify="auto")
+    method = built("eagle2", DEAR, verify="auto")
     at = [
         i
         for i, step in enumerate(specwb.rounds(target(), [[7]], method, max_new_tokens=400, eos=()))
@@ -219,7 +207,7 @@ def test_probes_become_rare_and_never_end():
 )
 def test_what_was_learnt_goes_to_the_next_decoding_where_nothing_is_drawn(settings, probes):
     """A sampled decoding with the same seed was told of its own uniforms."""
-    method = built("eagle", DEAR, verify="auto")
+    method = built("eagle2", DEAR, verify="auto")
     for first in (True, False):
         counts = [
             step.draft.tree.n > 1
@@ -237,9 +225,7 @@ def test_what_was_learnt_goes_to_the_next_decoding_where_nothing_is_drawn(settin
     ("spec", "why"),
     [
         ("mcsd:tree=3-1-1,draw=with,verify=auto", "verify=auto is not for drafts"),
-        ("mcsd:tree=2-2,draw=top,verify=auto", "verify=auto is not for drafts"),
         ("mcsd:tree=2-2,draw=with,rule=kseq,verify=auto", "'kseq' needs drafts of a fixed shape"),
-        ("mcsd:tree=2-2,rule=traversal,verify=auto", "'traversal' needs drafts of a fixed shape"),
         ("sps:verify=some", "verify must be auto"),
         ("sps:verify=auto,copy=3", "copied tokens have no confidences"),
         ("mcsd:verify=auto", "nothing to choose from"),
@@ -258,19 +244,9 @@ def test_shared_lists_and_recorded_steps_are_refused():
     head = tiny.head("falcon", dtype=tiny.EXACT)
     with pytest.raises(specwb.MethodError, match="draw=greedy"):
         specwb.method("falcon:verify=auto", target(), head=head, tree=(2, 2))
+    kangaroo = {"tree": (2, 1), "eta": 0.1, "head": "kangaroo"}
     with pytest.raises(specwb.MethodError, match="stops by a confidence"):
-        built("kangaroo's tree", verify="auto", eta=0.1)
+        test_copying.built_of(("kangaroo", kangaroo), verify="auto")
     method = built("mcsd", FREE, verify="auto")
     with pytest.raises(specwb.ArgumentError, match="graphs=True"):
         next(specwb.rounds(target(), [[7]], method, graphs=True))
-
-
-def test_several_processes_are_refused(monkeypatch):
-    monkeypatch.setattr(admission, "here", lambda: object())
-    with pytest.raises(specwb.MethodError, match="several processes"):
-        specwb.decode(target(), [[7]], built("sps", FREE, verify="auto"))
-
-
-def test_the_microscope_sees_the_drafter_behind():
-    rounds = record(target(), PROMPTS[0], built("eagle", FREE, verify="auto"), max_new_tokens=12)
-    assert {step["lens"]["kind"] for step in rounds["rounds"]} == {"eagle"}

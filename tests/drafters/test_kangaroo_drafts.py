@@ -47,14 +47,14 @@ def distributions(head: KangarooAdapter, texts: list[list[int]]) -> tuple[Tensor
 # ----------------------------------------------------------------------------- drafting, run anew
 
 
-@pytest.mark.parametrize("tree", [specwb.Tree.chain(3), tiny.LOPSIDED], ids=["chain", "lopsided"])
 @pytest.mark.parametrize(
     ("exit", "adapter", "layers"),
-    [(0, "attention", 1), (1, "attention", 2), (2, "layer", 1), (1, "mlp", 1)],
+    [(0, "attention", 2), (2, "layer", 1), (1, "mlp", 1)],
 )
-def test_cached_drafting_is_the_adapter_run_anew(exit, adapter, layers, tree):
+def test_cached_drafting_is_the_adapter_run_anew(exit, adapter, layers):
     """Every node's law, and the state that verification goes on from, are those of its own path."""
-    model, parents, lengths = head(exit, adapter, layers), tree.host[0], set()
+    model, tree, lengths = head(exit, adapter, layers), tiny.LOPSIDED, set()
+    parents = tree.host[0]
     run = {"max_new_tokens": 20, "temperature": 0.7, "seed": 1}
     for step, _ in zip(
         specwb.rounds(tiny.target(), PROMPTS, built(KangarooDrafter(model, tree)), **run), range(4)
@@ -139,10 +139,7 @@ SETTINGS = [
     (9, 3, 3, 0.2),
     (6, 5, 2, 0.0),
     (17, 4, 4, 0.1),
-    (4, 3, 1, 0.4),
-    (3, 2, 4, 0.0),
     (13, 3, 4, 1.0),
-    (25, 4, 6, 0.05),
 ]
 
 
@@ -150,7 +147,7 @@ SETTINGS = [
     ("settings", "name"),
     [
         *((settings, "as they are") for settings in SETTINGS),
-        *((settings, name) for settings in SETTINGS[::3] for name in list(CHANGES)[1:]),
+        *((settings, name) for settings in SETTINGS[::2] for name in list(CHANGES)[1:]),
     ],
     ids=str,
 )
@@ -209,7 +206,7 @@ def test_the_dynamic_tree_is_the_papers(settings, name):
                     )
         assert draft.tree.n == 1 + widest, "on the CPU no more than some row uses"
     if change is CHANGES["as they are"]:
-        assert len(shapes) > 1 or nodes in (3, 4, 13), "one shape alone proves little"
+        assert len(shapes) > 1 or nodes == 13, "one shape alone proves little"
         assert (
             (1 in ended) if eta == 1 else (len(ended) > 1) if eta else (ended == {depth} or budget)
         )

@@ -15,7 +15,6 @@ import torch
 
 from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, candidates, exhaustive, viterbi
 from specwb.drafters.diffuspec_parts.ngram import NGram
-from specwb.drafters.diffuspec_parts.proxy import UniformProxy
 
 V, END, OTHER = 12, 11, 10
 
@@ -25,9 +24,7 @@ def proxy_of(order: int, seed: int = 0) -> NGram:
     return NGram.count([text], V, order)
 
 
-def random_lattice(
-    rng: np.random.Generator, k: int, m: int, ends: Sequence[int] = (), pruned: bool = False
-) -> Lattice:
+def random_lattice(rng: np.random.Generator, k: int, m: int, ends: Sequence[int]) -> Lattice:
     """Returns a lattice of distinct tokens in falling order of probability.
 
     ``ends`` are among the tokens as often as others, and first at some positions.
@@ -38,7 +35,7 @@ def random_lattice(
 
     ids = [rng.permutation(V)[: int(rng.integers(1, m + 1))].tolist() for _ in range(k)]
     logq = [falling(len(row)) for row in ids]
-    return Lattice.prune(ids, logq, 1.0, ends) if pruned else Lattice(ids, logq, frozenset(ends))
+    return Lattice(ids, logq, frozenset(ends))
 
 
 def every_path(lattice: Lattice) -> list[tuple[int, ...]]:
@@ -66,16 +63,15 @@ def score_of(
     return total
 
 
-@pytest.mark.parametrize("pruned", [0, 1])
-@pytest.mark.parametrize("ends", [(), (END,), (END, OTHER, 3)])
-@pytest.mark.parametrize("lam", [0.0, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_beam_and_viterbi_equal_the_list_of_all_paths(order, lam, ends, pruned):
+@pytest.mark.parametrize("ends", [(), (END, OTHER, 3)])
+@pytest.mark.parametrize("lam", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("order", [1, 3])
+def test_beam_and_viterbi_equal_the_list_of_all_paths(order, lam, ends):
     rng = np.random.default_rng(order)
     early_winners = mixed_lengths = 0
     for seed in range(8):
         proxy = proxy_of(order, seed)
-        lattice = random_lattice(rng, int(rng.integers(1, 5)), 4, ends, bool(pruned))
+        lattice = random_lattice(rng, int(rng.integers(1, 5)), 4, ends)
         context = tuple(rng.integers(V, size=int(rng.integers(4))).tolist())
         every_rank = every_path(lattice)
         wanted = {ranks: score_of(lattice, proxy, context, lam, ranks) for ranks in every_rank}
@@ -85,9 +81,7 @@ def test_beam_and_viterbi_equal_the_list_of_all_paths(order, lam, ends, pruned):
         for path in every:
             assert path.tokens == tuple(row[r] for row, r in zip(lattice.ids, path.ranks))
             assert path.logq == tuple(row[r] for row, r in zip(lattice.logq, path.ranks))
-            assert path.ends_text == (path.tokens[-1] in ends)
             assert path.mean == path.score / len(path.tokens)
-            assert not set(path.tokens[:-1]) & set(ends)
         wide = beam(lattice, proxy, context, lam, len(every))
         assert {p.ranks for p in wide} == set(wanted)
         assert [p.score for p in wide] == [p.score for p in every]
@@ -98,17 +92,6 @@ def test_beam_and_viterbi_equal_the_list_of_all_paths(order, lam, ends, pruned):
         early_winners += every[0].ends_text
         mixed_lengths += len({len(p.tokens) for p in every}) > 1
     assert not ends or (early_winners and mixed_lengths)
-
-
-def test_a_path_that_ends_early_does_not_win_by_its_sum():
-    """An end at the first position costs less than three good tokens and more than each one."""
-    lattice = Lattice([[1, END], [2], [3]], [[-0.3, -0.6], [-0.3], [-0.3]], frozenset([END]))
-    best = beam(lattice, UniformProxy(V), lam=1.0)
-    assert [p.tokens for p in best] == [(1, 2, 3), (END,)]
-    assert best[1].score > best[0].score
-    lattice = Lattice([[1, END], [2], [3]], [[-0.3, -0.6], [-2], [-0.3]], frozenset([END]))
-    assert beam(lattice, UniformProxy(V), lam=1.0)[0].tokens == (END,)
-    assert viterbi(lattice, UniformProxy(V), lam=1.0).tokens == (END,)
 
 
 # ------------------------------------------------------------------------------------------ pruning
@@ -139,27 +122,24 @@ def test_where_the_text_ends():
     assert (lattice.depth, lattice.k, lattice.generated) == (3, 4, 2)
     # and it is not forced where it is not among the fewest
     assert Lattice.prune(ids, logs, 0.5, [END]).ids == [[1], [2], [END]]
-    assert all(path.ends_text for path in exhaustive(lattice, UniformProxy(V)))
     first = Lattice.prune([[END, 1], [2, 3]], logs[:2], 0.8, [END])
     assert (first.ids, first.depth, first.generated, first.row) == ([[END]], 1, 0, [END])
     none = Lattice.prune(ids, logs, 0.8)
     assert (none.depth, none.generated, none.ends) == (4, 4, frozenset())
     several = Lattice.prune([[1, 2], [OTHER, END]], logs[:2], 1.0, [END, OTHER])
     assert several.ids == [[1, 2], [OTHER]]
-    assert Lattice([[1]], [[-1.0]], k=5).generated == 5
-    at_last = Lattice.prune([[1], [END]], [[-0.1], [-0.1]], 0.8, [END])
-    assert (at_last.generated, at_last.k, at_last.depth) == (1, 2, 2)
 
 
 # --------------------------------------------------------------------------------------- candidates
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_candidates_are_the_best_that_may_be_drafted(dtype):
+@pytest.mark.parametrize("words", [None, torch.arange(3, 2 * V + 13, 2)], ids=["all", "words"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_candidates_are_the_best_that_may_be_drafted(dtype, words):
     logits = (torch.randn(3, 4, V + 5) * 3).to(dtype)
     before = logits.clone()
     banned = torch.tensor([2, 7])
-    best = candidates(logits, 5, V, banned)
+    best = candidates(logits, 5, V, banned, words)
     assert torch.equal(logits, before)
     assert best.shape == (2, 3, 4, 5)
     assert best.dtype == torch.float64
@@ -167,5 +147,6 @@ def test_candidates_are_the_best_that_may_be_drafted(dtype):
     for b, i in np.ndindex(3, 4):
         logq = logits[b, i, allowed].double().log_softmax(-1)
         order = logq.argsort(descending=True, stable=True)[:5]
-        assert best[0, b, i].tolist() == [allowed[j] for j in order]
+        ids = torch.tensor(allowed)[order]
+        assert best[0, b, i].tolist() == (ids if words is None else words[ids]).tolist()
         assert best[1, b, i].tolist() == pytest.approx(logq[order].tolist(), abs=1e-5)

@@ -28,28 +28,16 @@ HAND = {
         [(30, 3), (20, 3), (20, 3), (20, 3)],
         [30, 20, 20, 20, 20],
     ),
-    # all accepted: a = g, delta comes on top: 15 + 10, 20 + 10, 25 + 10
-    "everything accepted": (Adaptive(), [(30, 30), (25, 25), (30, 30)], [30, 25, 30, 30]),
     # g 4, 5, 5, 5.5, a 4, 4.5, 4.75, 4.375
     "delta only while all is accepted": (
         Adaptive(4, 8, 2),
         [(8, 8), (6, 5), (5, 5), (6, 4)],
         [8, 6, 5, 5, 6],
     ),
-    # g 4, 4.5: the ceiling makes 5 of it, where a floor would make 4
-    "the ceiling": (Adaptive(2, 8, 2), [(8, 1), (5, 1)], [8, 4, 5]),
     # what was generated before an end of text: g 1, 1.5, 1.75, bounded below
     "the lower bound": (Adaptive(3, 8, 2), [(2, 0), (2, 0), (2, 0)], [8, 3, 3, 3]),
-    "nothing generated": (Adaptive(3, 8, 2), [(0, 0), (0, 0)], [8, 3, 3]),  # 0 >= 0: 0 + 2
     # half accepted is enough: g 4, 5, 5.5, a 2, 2.5, 2.25
     "share": (Adaptive(1, 9, 2, share=0.5), [(8, 4), (6, 3), (6, 2)], [9, 6, 7, 6]),
-    "share = 0 always goes on": (
-        Adaptive(1, 9, 1.5, share=0.0),
-        [(8, 0), (6, 0)],
-        [9, 6, 7],
-    ),  # 5.5 and 6.5, up
-    "a fraction of a token": (Adaptive(1, 9, 0.5), [(6, 6), (3, 3)], [9, 4, 4]),  # 3.5 and 3.5
-    "no room": (Adaptive(5, 5), [(5, 5), (5, 0)], [5, 5, 5]),
     "constant": (Length(6), [(6, 6), (6, 0)], [6, 6, 6]),
     "heuristic": (Heuristic(4, 7), [(4, 4), (6, 6), (7, 6), (6, 0), (5, 5)], [4, 6, 7, 6, 5, 7]),
     "heuristic at its bounds": (Heuristic(2, 3), [(2, 0), (1, 0), (1, 1), (3, 3)], [2, 1, 1, 3, 3]),

@@ -13,12 +13,8 @@ import specwb
 from specwb.core.mask import tree_mask
 from specwb.drafters.lookahead import Lookahead, lookahead_tree
 
-SIZES = [(7, 5, 7), (1, 3, 1), (3, 3, 2), (4, 6, 3), (2, 4, 0)]
-SPECS = [
-    "lookahead",
-    "lookahead:window=3,level=3,guesses=2",
-    "lookahead:window=5,level=4,guesses=3,prompt=true",
-]
+SIZES = [(7, 5, 7), (1, 3, 1), (2, 4, 0)]
+SPECS = ["lookahead", "lookahead:window=5,level=4,guesses=3,prompt=true"]
 
 
 # ----------------------------------------------------------------------------- mask and positions

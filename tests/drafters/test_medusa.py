@@ -1,9 +1,7 @@
-"""Medusa: which head and rank a node is, what is accepted where the next tokens follow from the
-last one, and what typical acceptance is."""
+"""Medusa: which head and rank a node is. Typical acceptance: tests/rules."""
 
 from __future__ import annotations
 
-import pytest
 import tiny
 import torch
 
@@ -12,14 +10,11 @@ import specwb
 PROMPTS = tiny.PROMPTS
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_node_is_its_depths_head_and_its_rank(temperature):
+def test_a_node_is_its_depths_head_and_its_rank():
     target, heads = tiny.target(), tiny.head("medusa")
     method = specwb.method("medusa", target, head=heads, tree=tiny.LOPSIDED)
     tree, drafted = tiny.LOPSIDED, 0
-    for step in specwb.rounds(
-        target, PROMPTS, method, max_new_tokens=12, temperature=temperature, seed=1
-    ):
+    for step in specwb.rounds(target, PROMPTS, method, max_new_tokens=12, temperature=1.0, seed=1):
         for row in range(3):
             text = step.state.tokens[row, : int(step.length[row])].tolist()
             if len(text) == 1:
@@ -36,23 +31,3 @@ def test_a_node_is_its_depths_head_and_its_rank(temperature):
             assert step.draft.valid[row].all()
             drafted += 1
     assert drafted > 6
-
-
-def test_typical_acceptance_is_lossy_and_says_so():
-    target, heads = tiny.target(), tiny.head("medusa")
-    exact, typical = (
-        specwb.method(spec, target, head=heads, tree=tiny.LOPSIDED)
-        for spec in ("medusa", "medusa:rule=typical")
-    )
-    assert exact.exactness is specwb.Exactness.LOSSLESS
-    assert typical.exactness is specwb.Exactness.LOSSY
-    run = {"max_new_tokens": 40, "temperature": 0.4, "seed": 1}
-    assert typical.rule_for(specwb.Sampling(0.4)).name == "typical"
-    assert (
-        specwb.decode(target, PROMPTS, typical, **run).tokens
-        != specwb.decode(target, PROMPTS, exact, **run).tokens
-    )
-    # at T = 0 both are greedy decoding
-    assert specwb.decode(target, PROMPTS, typical, max_new_tokens=20).tokens == [
-        list(tiny.plain("llama", tuple(p), 20)) for p in PROMPTS
-    ]

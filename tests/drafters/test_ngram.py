@@ -34,8 +34,8 @@ def contexts(order: int) -> list[tuple[int, ...]]:
     return [tuple(int(x) for x in c) for m in range(order) for c in np.ndindex(*[V] * m)]
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize("least", [1, 2, 3])
+@pytest.mark.parametrize("order", [1, 3])
+@pytest.mark.parametrize("least", [1, 2])
 def test_stupid_backoff_against_its_definition(order, least):
     texts = [*random_texts(), np.array([6, 6, 0])]  # a token that is rarer than least stays
     proxy = NGram.count(texts, V, order, least)
@@ -55,7 +55,7 @@ def test_stupid_backoff_against_its_definition(order, least):
         assert proxy.scores(h, range(V)) == pytest.approx(wanted), h
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("order", [1, 3])
 def test_online_equals_counted(order):
     text = random_texts(3, 1, 200)[0]
     online = OnlineNGram(order, V)
@@ -74,7 +74,7 @@ def test_online_equals_counted(order):
 
 def test_save_and_load(tmp_path):
     rng = np.random.default_rng(0)
-    text = np.minimum(rng.geometric(0.02, 5000), 149_999)
+    text = np.minimum(rng.geometric(0.02, 2000), 149_999)
     text[::100] = 149_999
     for least in (1, 2):
         model = NGram.count([text], 150_000, 3, least)  # keys of 52 bits
@@ -85,8 +85,6 @@ def test_save_and_load(tmp_path):
         for i in range(0, 300, 7):
             h, candidates = tuple(text[i : i + 2].tolist()), text[:50].tolist()
             assert loaded.scores(h, candidates) == model.scores(h, candidates)
-    model.save(tmp_path / "b.npz")
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 def test_a_missing_or_damaged_file(tmp_path):
@@ -94,38 +92,21 @@ def test_a_missing_or_damaged_file(tmp_path):
     message = r"no n-gram file .*a\.npz; make one with specwb train ngram"
     with pytest.raises(NGramError, match=message):
         NGram.load(path)
-    model = NGram.count(random_texts(), V)
-    model.save(path)
-    content = path.read_bytes()
+    NGram.count(random_texts(), V).save(path)
+    content, arrays = path.read_bytes(), dict(np.load(path))
     flipped = bytearray(content)
     flipped[len(content) // 3] ^= 0xFF
-    damaged = {
-        "empty": b"",
-        "text": b"not an archive",
-        "short": content[:-30],
-        "half": content[: len(content) // 2],
-        "flipped": bytes(flipped),
-    }
-    for name, bad in damaged.items():
+    for bad in (b"", b"not an archive", content[: len(content) // 2], bytes(flipped)):
         path.write_bytes(bad)
         with pytest.raises(NGramError, match="is no whole n-gram file") as caught:
             NGram.load(path)
-        assert "\n" not in str(caught.value), name
-    path.write_bytes(content)
-    arrays = dict(np.load(path))
-
-    def load_changed(**changes):
-        """Loads the file with some arrays replaced, or left out where they are None."""
-        np.savez(path, **{k: v for k, v in {**arrays, **changes}.items() if v is not None})
-        return NGram.load(path)
-
-    assert load_changed().sizes == model.sizes
-    facts = arrays["facts"]
+        assert "\n" not in str(caught.value)
+    facts, counts = arrays["facts"], arrays.pop("count2")
     for changes, message in [
-        ({"facts": np.array([99, *facts[1:]])}, "has format 99"),
-        ({"facts": facts[:-1]}, "no whole n-gram file"),
-        ({"count2": None}, "no whole n-gram file"),
-        ({"count2": arrays["count2"][:, :-1]}, "its columns differ in length"),
+        ({"facts": np.array([99, *facts[1:]]), "count2": counts}, "has format 99"),
+        ({}, "no whole n-gram file"),
+        ({"count2": counts[:, :-1]}, "its columns differ in length"),
     ]:
+        np.savez(path, **{**arrays, **changes})
         with pytest.raises(NGramError, match=message):
-            load_changed(**changes)
+            NGram.load(path)

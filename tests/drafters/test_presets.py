@@ -1,4 +1,5 @@
-"""Settings of papers by name: they are what they say, and can be built."""
+"""Settings of papers by name: they are what they say, and can be built; and the tree that a method
+takes where none is given."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import tiny
 
 import specwb
 from specwb.drafters.eagle import EAGLE_TREE
+from specwb.drafters.heads import measured_tree
 from specwb.drafters.medusa import MEDUSA_TREE
 from specwb.engine.methods import METHODS, read_spec
 
@@ -40,12 +42,36 @@ def test_a_preset_is_its_options_and_what_is_given_beside_it_counts():
     assert preset.key == written.key == "mcsd:tree=4-2-2-1"
     other = specwb.method("mcsd", target, draft=draft, preset="published", tree=(2, 1))
     assert other.key == "mcsd:tree=2-1"
-    lossy = specwb.method("mcsd_ti:preset=published", target, draft=draft)
-    assert lossy.exactness is specwb.Exactness.LOSSY
-    assert lossy.key.endswith("rule=independent")
     mended = specwb.method("mcsd_ti:preset=published,rule=longest", target, draft=draft)
+    assert mended.exactness is specwb.Exactness.LOSSY
     assert mended.key.endswith("rule=longest")
     with pytest.raises(specwb.MethodError, match="no preset 'x'; its presets: published, spectr"):
         specwb.method("mcsd:preset=x", target, draft=draft)
-    with pytest.raises(specwb.MethodError, match="its presets: none"):
-        specwb.method("ar:preset=published", target)
+
+
+def test_the_tree_is_the_best_under_the_measured_accuracies():
+    """Of two domains the mean; as deep as there are heads."""
+    deep = {
+        "held_out": {
+            "a": {"rank": [[0.9, 0.05], [0.8, 0.1], [0.7, 0.1]]},
+            "b": {"rank": [[0.7, 0.05], [0.8, 0.1], [0.7, 0.1]]},
+        }
+    }
+    wide = {"held_out": {"a": {"rank": [[0.5, 0.45], [0.1, 0.05], [0.1, 0.0]]}}}
+    split = {
+        "held_out": {
+            "a": {"rank": [[1.0, 0.0], [0.0, 0.0]]},
+            "b": {"rank": [[0.0, 1.0], [0.0, 0.0]]},
+        }
+    }
+    assert measured_tree(deep, 4).host == ((-1, 0, 1, 2),)
+    assert measured_tree(deep, 4, depth=2).D == 2
+    assert measured_tree(wide, 3).host == ((-1, 0, 0),)
+    assert measured_tree(split, 3).host == ((-1, 0, 0),)
+
+
+def test_a_head_without_a_card_gets_the_tree_of_the_published_log():
+    assert measured_tree({}, 10).n == 10
+    assert measured_tree({}, 10).D > 1
+    heads = tiny.head("medusa")
+    assert specwb.method("medusa", tiny.target(), head=heads, nodes=6).drafter.tree.n == 6

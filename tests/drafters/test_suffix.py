@@ -69,25 +69,6 @@ def test_candidates_are_those_of_the_vote(gamma, ngram, confidence):
     assert seen == set(range(gamma + 1))
 
 
-def test_a_place_that_agrees_twice_as_far_is_copied_twice_as_far():
-    """A place alone that agrees for m tokens is copied for m (1 / confidence - 1)."""
-    texts = [[*range(1, 40), *range(60, 63 - m, -1), *range(1, 1 + m)] for m in (1, 2, 3)]
-    state = state_of(texts)
-    drafts = proposed(opened(SuffixDecoding(16, 8, 0.199), state), state)
-    assert drafts == [[*range(1 + m, 1 + m + 4 * m)] for m in (1, 2, 3)]
-
-
-def test_opinions_are_weighed_by_agreement_and_equals_by_their_place():
-    texts = [
-        [1, 2, 1, 3, 1],  # one token each: the later one
-        [5, 1, 2, 1, 3, 5, 1],  # two tokens outweigh one
-        [5, 1, 2, 1, 3, 7, 1, 3, 8, 1, 3, 5, 1],  # and three of one outweigh two
-    ]
-    state = state_of(texts)
-    drafts = proposed(opened(SuffixDecoding(1, 8, 0.2), state), state)
-    assert drafts == [[3], [2], [3]]
-
-
 def test_rows_that_have_finished_draft_nothing():
     text = [1, 2, 3] * 4
     state = state_of([text, text[:-1]], done=[True, False])
