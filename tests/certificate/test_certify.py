@@ -451,10 +451,10 @@ def verdicts():
         yield name, (one.function, one.draw, one.logits, cases, one.verdict)
     for name, one in VERIFIERS.items():
         cases = all_instances(one)
-        cases = cases[::9] if one.verdict == LOSSLESS else cases
+        cases = cases[::9] if one.verdict == LOSSLESS else cases[:: -1 if one.logits else 1]
         yield f"known {name}", (one.verify, one.draw, one.logits, cases, one.verdict)
     for i, (like, function, draw, verdict) in enumerate(LIKE):
-        cases = instances(draw)[: 12 : 3 if verdict == LOSSLESS else 1]
+        cases = instances(draw)[: 12 : 6 if verdict == LOSSLESS else 1]
         yield f"{like} {i}", (ADAPTERS[like](function), draw, False, cases, verdict)
     for wrong in (False, True):
         sample = (lambda q, p, g, n: int(p[n].argmax())) if wrong else sample_rejected

@@ -316,7 +316,7 @@ entry(BIASED, "disjoint")(
 )
 entry(BIASED, "forced")(unseen_from(3), "fourth_draft_untested")
 entry(BIASED, "forced")(unseen_from(7), "eighth_draft_untested")
-entry(BIASED, draw="with")(
+entry(BIASED, "3 drafted", draw="with")(
     siblings(bonus=lambda p, i: p[1] if i == 2 else p[i + 1]), "bonus_after_another_candidate"
 )
 
