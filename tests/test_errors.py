@@ -3,8 +3,6 @@ of its own kind that names what was given."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 from functools import partial
 
 import numpy as np
@@ -35,23 +33,16 @@ def target() -> specwb.Target:
 METHODS = [
     ("nope", {}, "unknown method 'nope'; known: ar, sps, mcsd"),
     ("sps", {"gama": 3}, "sps has no option 'gama'; its options: draft, gamma, schedule, "),
-    ("ar", {"gamma": 3}, "ar has no option 'gamma'; its options: rule"),
     ("sps:gamma", {}, "option 'gamma' must be written name=value"),
-    ("sps:gamma=2,gamma=3", {}, "option 'gamma' is given twice"),
     ("sps:gamma=2", {"gamma": 2}, "option 'gamma' is given twice"),
-    ("sps:rule=rrsw", {"rule": "rrsw"}, "option 'rule' is given twice"),
     ("sps", {"rule": "nope"}, "unknown rule 'nope'; known: rejection, rrs, rrsw, "),
     ("sps:gamma=0", {}, "gamma must be an integer >= 1, got 0"),
     # no option asks for more memory or time than there is before a tree's size is looked at
     ("pld:ngram=999999999", {}, "pld: ngram must be an integer in 1..4096, got 999999999"),
     ("mcsd:tree=4-0-2", {}, "mcsd: .* got 4-0-2"),
-    ("mcsd", {"tree": (2, 1.5)}, "mcsd: .* got 2-1.5"),
     ("mcsd", {"tree": None}, "mcsd: tree must be children a node by level, .* got None"),
-    ("mcsd", {"tree": True}, "mcsd: tree must be a tree, got True"),
     ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
-    ("mcsd:tree=999999", {}, "mcsd: a tree has at most 4096 nodes"),
     ("mcsd:tree=" + "-".join("2" * 32), {}, "mcsd: a tree has at most 4096 nodes"),
-    ("mcsd:draw=maybe", {}, "mcsd: draw must be one of without, with, .*, got 'maybe'"),
 ]
 RULES = [
     ("mcsd:draw=top,rule=rrsw", "is lossless for .*WITHOUT_REPLACEMENT .* are TOP_AND_SAMPLE"),
@@ -69,27 +60,18 @@ PROMPTS = [
     ([[1], []], "prompt 1 is empty"),
     (["w1 w2", ""], "prompt 1 is empty"),
     ([1, 64], r"the prompt has token ids outside 0\.\.63"),
-    ([[3], [-1]], "prompt 1 has token ids outside"),
     ([1.7, 2.9], "the prompt: token ids are integers, got float 1.7"),
-    (torch.tensor([1.0]), "got float 1.0"),
     ([True, False], "got bool True"),
-    (torch.tensor([True]), "got bool True"),
     ([["1", "2"]], "got str '1'"),
-    ([3, "w3"], "got str 'w3'"),
     ([[3], 4], "prompt 1 must be text, token ids or messages, got 4"),
-    (b"w1", "prompts must be .* got bytes"),
     ([b"w1"], "the prompt must be .* got b'w1'"),
     (5, "prompts must be .* got int"),
-    (iter([1]), "prompts must be .* got list_iterator"),
     ("w1\udcff", "not valid Unicode .* character 2"),
     (CHAT[0], "a chat is a list of messages"),
     ({"ids": [1]}, "a dict without 'input_ids', its keys: 'ids'"),
     ([*CHAT, {"role": "user"}], "every message .* got {'role': 'user'}"),
     ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "row 0 of attention_mask"),
-    ({"input_ids": [[1, 2]], "attention_mask": [[1, 2]]}, "row 0 of attention_mask"),
-    ({"input_ids": [1, 2], "attention_mask": [1]}, "row 0 of attention_mask"),
     ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, "has 1 rows, input_ids 2"),
-    ({"input_ids": [[1]], "attention_mask": [[0]]}, "the prompt is empty"),
     ({"input_ids": []}, "the prompt is empty"),
 ]
 SETTINGS = [
@@ -101,24 +83,14 @@ SETTINGS = [
         r"the prompt has 2 tokens; with max_new_tokens=512 .* \(512\)",
     ),
     ({"temperature": "1"}, ArgumentError, "temperature must be a number, got '1'"),
-    ({"temperature": True}, ArgumentError, "temperature must be a number, got True"),
-    ({"temperature": None}, ArgumentError, "temperature must be a number, got None"),
     ({"top_p": "0.5"}, ArgumentError, "top_p must be a number, got '0.5'"),
-    ({"top_k": 2.0}, ArgumentError, "top_k must be an integer >= 0 .* got 2.0"),
     ({"top_k": True}, ArgumentError, "top_k must be an integer >= 0 .* got True"),
     ({"seed": 1.5}, ArgumentError, "seed must be an integer of 64 bits, got 1.5"),
-    ({"seed": [1.5]}, ArgumentError, "seed must be integers of 64 bits, got 1.5"),
     ({"seed": 2**64}, ArgumentError, "seed must be an integer of 64 bits"),
-    ({"seed": "7"}, ArgumentError, "seed must be an integer of 64 bits, got '7'"),
-    ({"eos": -5}, ArgumentError, r"eos must be token ids in 0\.\.63, got -5"),
     ({"eos": [1, 64]}, ArgumentError, r"eos must be token ids in 0\.\.63, got 64"),
-    ({"eos": [1.5]}, ArgumentError, r"eos must be token ids in 0\.\.63, got 1.5"),
     ({"max_new_tokens": 2.5}, PromptError, "max_new_tokens must be an integer >= 1.* got 2.5"),
-    ({"max_new_tokens": "5"}, PromptError, "max_new_tokens must be an integer >= 1.* got '5'"),
-    ({"max_new_tokens": True}, PromptError, "max_new_tokens must be an integer >= 1.* got True"),
     ({"seed": [1, 2]}, ArgumentError, "seed has 2 entries for 1 prompts"),
     ({"layout": "row"}, ArgumentError, "layout must be .*, got 'row'"),
-    ({"until": 3}, StopError, "until= must be a text or texts, got 3"),
     ({"until": [3]}, StopError, "until= must be a text or texts, got 3 among them"),
     (
         {"until": ["a", ""]},
@@ -133,18 +105,16 @@ SETTINGS = [
 @pytest.mark.parametrize(("spec", "options", "named"), METHODS)
 def test_wrong_methods_and_options(spec, options, named):
     own = {"draft": tiny.draft()} if spec[:3] in ("sps", "mcs") else {}
-    for call in (specwb.method, lambda spec, target, **o: specwb.decode(target, [1], spec, **o)):
-        with pytest.raises(MethodError, match=named):
-            call(spec, tiny.target(), **own, **options)
+    with pytest.raises(MethodError, match=named):
+        specwb.decode(tiny.target(), [1], spec, **own, **options)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("spec", "named"), RULES)
-def test_a_rule_that_would_not_be_lossless_is_refused(spec, named, temperature):
+def test_a_rule_that_would_not_be_lossless_is_refused(spec, named):
     """At T = 0 too, where it would not show."""
     own = {} if spec.startswith("ar") else {"draft": tiny.draft()}
     with pytest.raises(RuleMismatch, match=named):
-        specwb.decode(tiny.target(), [1], spec, temperature=temperature, **own)
+        specwb.decode(tiny.target(), [1], spec, **own)
 
 
 @pytest.mark.parametrize(("spec", "message"), EXACT_TEXT)
@@ -305,10 +275,9 @@ def test_what_a_tokenizer_returns_is_its_ids_and_not_the_names_of_its_parts(targ
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("kind", [None, "pt", "np"])
-def test_padding_is_dropped_on_either_side(target, side, kind):
+def test_padding_is_dropped_on_either_side(target, side):
     target.tokenizer.padding_side = side
-    padded = target.tokenizer(["w3 w4 w0", "w5"], padding=True, return_tensors=kind)
+    padded = target.tokenizer(["w3 w4 w0", "w5"], padding=True, return_tensors="pt")
     assert len(padded["input_ids"][1]) == 3
     assert read_prompts(target, padded) == ([[3, 4, 0], [5]], False)
 
@@ -322,15 +291,8 @@ def test_chats_go_through_the_template(target):
 
 @pytest.mark.parametrize(
     "prompts",
-    [
-        np.array([3, 4]),
-        torch.tensor([3, 4]),
-        torch.tensor([3, 4], dtype=torch.uint8),
-        (3, 4),
-        [np.int64(3), torch.tensor(4)],
-        range(3, 5),
-    ],
-    ids=["array", "tensor", "bytes of a tensor", "tuple", "numbers", "range"],
+    [np.array([3, 4]), torch.tensor([3, 4], dtype=torch.uint8), [np.int64(3), torch.tensor(4)]],
+    ids=["array", "tensor", "numbers"],
 )
 def test_ids_of_other_libraries(target, prompts):
     assert read_prompts(target, prompts) == ([[3, 4]], True)
@@ -340,29 +302,13 @@ def test_ids_of_other_libraries(target, prompts):
 
 
 def test_numbers_of_other_libraries():
-    settings = {
-        "max_new_tokens": 4,
-        "temperature": 0.5,
-        "top_k": 9,
-        "top_p": 0.5,
-        "seed": 3,
-        "eos": 5,
-    }
+    settings = {"max_new_tokens": 4, "temperature": 0.5, "top_k": 9, "top_p": 0.5, "seed": 3}
     right = specwb.decode(tiny.target(), [1, 2], "ar", **settings).tokens
-    for convert in (np.asarray, torch.tensor, lambda x: np.asarray(x)[()]):
+    for convert in (torch.tensor, lambda x: np.asarray(x)[()]):
         converted = {name: convert(value) for name, value in settings.items()}
         assert specwb.decode(tiny.target(), [1, 2], "ar", **converted).tokens == right
     by_row = {"max_new_tokens": [4, 2], "seed": [3, 4], "eos": [5, 6]}
     right = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **by_row).tokens
-    for convert in (np.asarray, torch.tensor, tuple):
-        converted = {name: convert(value) for name, value in by_row.items()}
-        out = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **converted)
-        assert out.tokens == right
-    assert specwb.method("pld", tiny.target(), gamma=np.int64(3)).key == "pld:gamma=3"
-
-
-def test_what_a_target_says_of_itself(target):
-    assert repr(target) == "Target('LlamaForCausalLM': llama, 3 layers, 64 tokens, float32 on cpu)"
-    assert copy.copy(target).model is target.model
-    with pytest.raises(TypeError, match="load it again"):
-        pickle.dumps(target)
+    converted = {name: torch.tensor(value) for name, value in by_row.items()}
+    out = specwb.decode(tiny.target(), [[1], [2]], "ar", temperature=1, **converted)
+    assert out.tokens == right

@@ -15,6 +15,8 @@ import torch
 from test_protocol import FIRST, LLAMA, Pair, cases, given
 from torch import Tensor, nn
 from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
     MaxLengthCriteria,
     MaxTimeCriteria,
     NoRepeatNGramLogitsProcessor,
@@ -28,6 +30,7 @@ from transformers import (
 
 import specwb
 from specwb.engine import custom_generate as hf_module
+from specwb.models.load import data_dir
 
 PAD, NEW = 21, 16  # no text here has the token PAD
 
@@ -56,14 +59,13 @@ WIDTH = RAGGED["input_ids"].shape[1]
 
 
 class StopAfter(StoppingCriteria):
-    """Stops rows whose last token is one of ``tokens``; with ``together`` all rows at once."""
+    """Stops rows whose last token is one of ``tokens``."""
 
-    def __init__(self, *tokens: int, together: bool = False) -> None:
-        self.tokens, self.together = torch.tensor(tokens), together
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = torch.tensor(tokens)
 
     def __call__(self, input_ids, scores, **_):
-        stop = torch.isin(input_ids[:, -1], self.tokens)
-        return stop.any().expand(len(stop)) if self.together else stop
+        return torch.isin(input_ids[:, -1], self.tokens)
 
 
 class StopAfterWithEos(StopAfter):
@@ -86,15 +88,12 @@ SETTINGS: dict[str, dict] = {
     "one eos": {"eos_token_id": 5},
     "several eos": {"eos_token_id": [41, 9, 0]},
     "max_length": {"max_new_tokens": None, "max_length": 10},
-    "one token": {"max_new_tokens": 1},
     "rows go on until all have stopped": STOPS,
     "padded where there is an eos": {**STOPS, "eos_token_id": 60},
-    "all rows together": {"stopping_criteria": [StopAfter(56, together=True)]},
     "an eos_token_id of its own": {"stopping_criteria": [StopAfterWithEos(31, 2, 62)]},
     "of the whole text": {"stopping_criteria": [WholeText()], "eos_token_id": 60},
     "several": {"stopping_criteria": [StopAfter(8), MaxLengthCriteria(20)], "eos_token_id": 41},
     "no time": {"stopping_criteria": [MaxTimeCriteria(0.0, initial_timestamp=0.0)]},
-    "a limit below the prompt": {"stopping_criteria": [MaxLengthCriteria(2)]},
     "repetition_penalty": {"repetition_penalty": 1.3},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
     "min_length": {"eos_token_id": [5, 9, 2], "min_length": 14},
@@ -140,14 +139,14 @@ def wanted(name: str):
     return out, streamer.calls
 
 
-# methods that draft differently: nothing, a chain, a tree, from the text, from the target's states,
-# a growing tree, with early layers
-DIFFERENT = ("ar", "sps", "mcsd", "pld", "medusa", "eagle2", "kangaroo")
-GREEDY = [(key, options, "many") for key, options in FIRST] + [
+# every method at some settings, and a tree at all
+GREEDY = [
+    (*case, ("many", "one eos")[i % 2]) for i, case in enumerate(FIRST) if case[0] != "mcsd"
+] + [
     (*case, name)
     for case in FIRST
     for name in SETTINGS
-    if case[0] == "mcsd" or (case[0] in DIFFERENT and name in ("plain", "one eos"))
+    if case[0] == "mcsd" or (case[0] == "sps" and name == "plain")
 ]
 
 
@@ -197,11 +196,10 @@ class Accepted:
 
 
 @pytest.mark.parametrize("name", ["plain", "many"])
-@pytest.mark.parametrize("spec", ["sps:gamma=4", "mcsd:tree=3-2-2-1"])
-def test_drafts_of_the_processed_text_are_accepted(spec, name, monkeypatch):
+def test_drafts_of_the_processed_text_are_accepted(name, monkeypatch):
     """A draft model equal to the target, so that processed nodes lie deep in accepted paths."""
     accepted, model = Accepted(monkeypatch), model_of(LLAMA)
-    custom = specwb.hf(spec, draft=model)
+    custom = specwb.hf("mcsd:tree=3-2-2-1", draft=model)
     text = model.generate(**RAGGED, **settings_of(name), custom_generate=custom)
     assert text.tolist() == wanted(name)[0].sequences.tolist()
     assert accepted.count > 3 * NEW * (0.7 if name == "plain" else 0.25)
@@ -234,7 +232,7 @@ WARPED: dict[str, tuple[dict, list]] = {
 
 
 @pytest.mark.parametrize("name", WARPED)
-@pytest.mark.parametrize("spec", ["ar", "mcsd:tree=3-2-1,rule=traversal", "pld"])
+@pytest.mark.parametrize("spec", ["ar", "mcsd:tree=3-2-1,rule=traversal"])
 def test_sampled_scores_are_what_was_sampled_from(spec, name):
     """The library's forward over the text that came out, and its processors, give them again."""
     model, (settings, processors) = model_of(LLAMA), WARPED[name]
@@ -257,20 +255,11 @@ def test_sampled_scores_are_what_was_sampled_from(spec, name):
 
 
 ROWS = 1500
-SAMPLED: dict[str, dict] = {
-    "top_k": {"temperature": 0.9, "top_k": 4},
-    "the library's defaults": {},  # its top_k = 50 is wider than the vocabulary
-    "repetition_penalty": {"temperature": 1.2, "top_k": 5, "repetition_penalty": 1.8},
-    "no_repeat_ngram_size": {"top_k": 0, "no_repeat_ngram_size": 2},
-    "after temperature": {"temperature": 0.8, "top_p": 0.95, "min_p": 0.2, "typical_p": 0.9},
-}
-FORBIDDING = "no_repeat_ngram_size"
-SAMPLERS = ["sps:gamma=3", "mcsd:tree=3-2-1", "sps:gamma=3,rule=block"]
-SAMPLERS += ["mcsd:tree=3-2,rule=traversal", "mcsd:tree=2-1,draw=with,rule=gbv"]
+FORBIDDING = {"top_k": 0, "no_repeat_ngram_size": 2}
 
 
 @cache
-def processed_distribution(name: str) -> Tensor:
+def processed_distribution() -> Tensor:
     """``[V^3]``, the probabilities of all texts, from the library's forward and its processors, one
     token after the other."""
     model = decoding.models()[0].model
@@ -278,7 +267,7 @@ def processed_distribution(name: str) -> Tensor:
     ids = torch.cat([torch.tensor([decoding.REPETITION]).expand(len(texts), -1), texts], 1)
     start = len(decoding.REPETITION)
     config, _ = model._prepare_generation_config(
-        None, do_sample=True, max_new_tokens=decoding.LENGTH, **SAMPLED[name]
+        None, do_sample=True, max_new_tokens=decoding.LENGTH, **FORBIDDING
     )
     model._prepare_special_tokens(config, True, device="cpu")
     processors = model._get_logits_processor(config, start, ids, None, [], device="cpu")
@@ -291,13 +280,9 @@ def processed_distribution(name: str) -> Tensor:
     return p / p.sum()
 
 
-@pytest.mark.parametrize(
-    ("spec", "name"),
-    [("mcsd:tree=3-2-1", name) for name in SAMPLED if name != FORBIDDING]
-    + [(spec, FORBIDDING) for spec in SAMPLERS],
-)
+@pytest.mark.parametrize("spec", ["mcsd:tree=3-2-1", "mcsd:tree=3-2,rule=traversal"])
 @pytest.mark.slow
-def test_the_distribution_of_sampled_texts_is_the_librarys(spec, name, monkeypatch):
+def test_the_distribution_of_sampled_texts_is_the_librarys(spec, monkeypatch):
     """Some rules ask for the nodes of a walk, others for all nodes, below forbidden ones too: which
     a rule asks for is the same after every processor."""
     accepted = Accepted(monkeypatch)
@@ -309,28 +294,25 @@ def test_the_distribution_of_sampled_texts_is_the_librarys(spec, name, monkeypat
         max_new_tokens=decoding.LENGTH,
         num_return_sequences=ROWS,
         custom_generate=specwb.hf(spec, draft=draft),
-        **SAMPLED[name],
+        **FORBIDDING,
     )
     powers = torch.tensor([decoding.VOCABULARY**2, decoding.VOCABULARY, 1])
     code = (texts[:, -decoding.LENGTH :] * powers).sum(1)
     counts = torch.bincount(code, minlength=decoding.VOCABULARY**decoding.LENGTH)
-    assert decoding.chi_square(counts, processed_distribution(name)) > 1e-3
+    assert decoding.chi_square(counts, processed_distribution()) > 1e-3
     assert accepted.count > ROWS / 20
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 1e-38])
 @pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.3, "min_p": 0.1}], ids=str)
-@pytest.mark.parametrize("spec", ["ar", "mcsd:tree=3-2-2"])
-def test_a_temperature_near_zero_writes_the_greedy_text(spec, settings, temperature):
+def test_a_temperature_near_zero_writes_the_greedy_text(settings):
     """The library draws from scores / T, which are infinite or NaN where T is small enough."""
-    draft = {} if spec == "ar" else {"draft": LLAMA.draft}
     text = model_of(LLAMA).generate(
         **RAGGED,
         **settings_of("plain"),
         **settings,
         do_sample=True,
-        temperature=temperature,
-        custom_generate=specwb.hf(spec, **draft),
+        temperature=1e-38,
+        custom_generate=specwb.hf("mcsd:tree=3-2-2", draft=LLAMA.draft),
     )
     name = "repetition_penalty" if settings else "plain"
     assert text.tolist() == wanted(name)[0].sequences.tolist()
@@ -351,15 +333,13 @@ def test_a_seed_repeats_the_text_and_rows_differ():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", ["plain", *WARPED])
-@pytest.mark.parametrize("spec", ["mcsd:tree=3-2-1", "pld"])
-def test_exact_text_is_what_ar_writes_after_the_same_seed(spec, name):
+@pytest.mark.parametrize("name", WARPED)
+def test_exact_text_is_what_ar_writes_after_the_same_seed(name):
     """After every processor; the scores are those before the noise."""
-    settings = WARPED[name][0] if name in WARPED else {}
-    settings = {"do_sample": True, "max_new_tokens": 8, "pad_token_id": PAD, **settings}
-    draft = {"draft": LLAMA.draft} if spec.startswith("mcsd") else {}
+    settings = {"do_sample": True, "max_new_tokens": 8, "pad_token_id": PAD, **WARPED[name][0]}
     outs = []
-    for custom in (specwb.hf("ar", exact_text=True), specwb.hf(spec, exact_text=True, **draft)):
+    for spec, draft in (("ar", {}), ("mcsd:tree=3-2-1", {"draft": LLAMA.draft})):
+        custom = specwb.hf(spec, exact_text=True, **draft)
         torch.manual_seed(1)
         outs.append(
             model_of(LLAMA).generate(**RAGGED, **settings, **TABLES, custom_generate=custom)
@@ -377,10 +357,10 @@ def test_exact_text_is_what_ar_writes_after_the_same_seed(spec, name):
 def test_the_result_is_of_the_librarys_kind():
     model = model_of(LLAMA)
     custom = specwb.hf(draft=model)
-    for ids in (torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]], dtype=torch.int32)):
-        right, text = model.generate(ids), model.generate(ids, custom_generate=custom)
-        assert torch.equal(text, right)  # of the default length
-        assert (text.dtype, text.is_inference()) == (right.dtype, right.is_inference())
+    ids = torch.tensor([[1, 2, 3]], dtype=torch.int32)
+    right, text = model.generate(ids), model.generate(ids, custom_generate=custom)
+    assert torch.equal(text, right)  # of the default length
+    assert (text.dtype, text.is_inference()) == (right.dtype, right.is_inference())
 
 
 def fresh(seed: int = 2) -> nn.Module:
@@ -395,16 +375,10 @@ def change_in_place(model: nn.Module) -> nn.Module:
     return model
 
 
-def change_weights(model: nn.Module) -> nn.Module:
-    projection = model.model.layers[1].self_attn.k_proj
-    projection.weight.data = projection.weight.data * -1.5
-    return model
-
-
 @pytest.mark.parametrize(
     "change",
-    [change_in_place, change_weights, lambda model: model.double()],
-    ids=["in place", "replaced", "cast"],
+    [change_in_place, lambda model: model.double()],
+    ids=["in place", "cast"],
 )
 def test_weights_that_have_changed_are_seen(change):
     model, ids = fresh(), torch.tensor([[1, 2, 3]])
@@ -445,19 +419,14 @@ def two(*mask: list[int]) -> dict[str, Tensor]:
     [
         ("'beam_search' is not supported", {"num_beams": 2}),
         ("'assisted_generation' is not supported", {"assistant_model": LLAMA.draft.model}),
-        ("'contrastive_search' is not supported", {"penalty_alpha": 0.6, "top_k": 4}),
         ("Counting is not supported", {"logits_processor": [Counting(1.2)]}),
         ("<lambda> is not supported", {"logits_processor": [lambda ids, scores: scores]}),
-        ("PrefixConstrained.* is not", {"prefix_allowed_tokens_fn": lambda row, ids: [1]}),
-        ("ClassifierFreeGuidance.* is not supported", {"guidance_scale": 2.0}),
         ("pad_token_id must be set", {"stopping_criteria": [StopAfterWithEos(5)]}),
-        ("must be left padding", two([1, 1, 0], [1, 1, 1])),
         ("must be left padding", two([1, 0, 1], [1, 1, 1])),
         ("prompt 1 is empty", two([1, 1, 1], [0, 0, 0])),
         ("no draft model", {"custom_generate": specwb.hf("sps")}),
         ("vocabulary mismatch", {"custom_generate": specwb.hf("sps", draft="lab-draft")}),
         ("exceeds the context", {"max_new_tokens": 600}),
-        ("output_attentions", {"return_dict_in_generate": True, "output_attentions": True}),
         ("output_hidden_states", {"return_dict_in_generate": True, "output_hidden_states": True}),
         ("synced_gpus", {"synced_gpus": True}),
         ("position_ids", {"position_ids": torch.tensor([[5, 6, 7]])}),
@@ -475,18 +444,10 @@ def test_unsupported_settings_are_refused_by_name(message, settings):
     assert "\n" not in str(caught.value)
 
 
-def test_methods_and_options_are_read_before_there_is_a_model():
-    for spec, options, message in (
-        ("nope", {}, "unknown method 'nope'"),
-        ("pld", {"draft": LLAMA.draft}, "pld has no option 'draft'"),
-        ("sps:rule=nope", {}, "unknown rule 'nope'"),
-    ):
-        with pytest.raises(specwb.MethodError, match=message):
-            specwb.hf(spec, **options)
-
-
-def test_a_stop_string_as_a_criterion(bytelevel_lab):
-    model, tokenizer = bytelevel_lab
+def test_a_stop_string_as_a_criterion():
+    folder = data_dir() / "lab" / "target"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer("def fib(n):\n    if n", return_tensors="pt", return_token_type_ids=False)
     plain = model.generate(**inputs, max_new_tokens=24)
     start = inputs["input_ids"].shape[1]
@@ -496,14 +457,3 @@ def test_a_stop_string_as_a_criterion(bytelevel_lab):
     text = model.generate(**inputs, **settings, custom_generate=custom)
     assert torch.equal(text, model.generate(**inputs, **settings))
     assert len(text[0]) < len(plain[0])
-
-
-@pytest.fixture
-def bytelevel_lab():
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from specwb.models.load import data_dir
-
-    folder = data_dir() / "lab" / "target"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return model, AutoTokenizer.from_pretrained(folder)

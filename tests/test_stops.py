@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import specwb
-from specwb.core.stops import CONTEXT, StopError, Stops, Text, overlap
+from specwb.core.stops import CONTEXT, Stops, Text, overlap
 from specwb.engine.streaming import Stream
 from specwb.models.load import data_dir
 
@@ -116,19 +116,6 @@ def test_what_ended_a_row(written):
     rows = [prompt, prompt[:2]]
     out = specwb.decode(target, rows, method, max_new_tokens=[3, 5], eos=(), until="<turn>")
     assert out.finish_reasons[0] == "length"
-
-
-def test_what_ends_rows_is_of_one_decoding(written):
-    """It is read from the steps, and cannot be given to another decoding."""
-    target, _, prompt, free = written
-    stop = f"w{free[2]}"
-    for _ in range(2):
-        *_, last = specwb.rounds(target, prompt, "ar", max_new_tokens=16, until=stop, eos=())
-        assert last.stops.reasons([free[:3]], ()) == ["stop"]
-        assert last.stops.texts([free[:3]]) == [f" w{free[0]} w{free[1]} "]
-    for front in (specwb.rounds, specwb.decode):
-        with pytest.raises(StopError, match="until= must be a text or texts, got"):
-            front(target, prompt, "ar", until=last.stops)
 
 
 # --------------------------------------------------------------------------------- linear in time

@@ -107,8 +107,6 @@ def test_the_answer_varies_with_what_is_given(file, monkeypatch):
         ("two < 3 else", "two < 2 else", r"the answer is \['no'\], `wrong` has \['no', 'both'\]"),
         ("'<yes>' if", "'yes' if", r"\['yes'\] is none, or all, of"),
         ("'<yes>' if", "choices if", "is none, or all, of"),
-        ("'<yes>' if", "[] if", "is none, or all, of"),
-        ('wrong."both" = "It cannot be."', "", r"`wrong` has \['no'\]"),
         ("[which]", "[what]", "no question '9.which'; there are 9.what, 9.seeded"),
     ],
 )

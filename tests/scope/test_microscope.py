@@ -65,14 +65,6 @@ def test_what_cannot_be_recorded_is_said(shown, change, words):
     assert shown.traces == played
 
 
-def test_other_messages_change_nothing():
-    trace = specwb.record(tiny.target(), [1, 2, 3], "ar", max_new_tokens=2)
-    shown = Microscope(trace)
-    for message in (None, "x", {}, {"kind": "record"}, {"kind": "record", "settings": {}}):
-        shown._asked(shown, message, None)
-    assert (shown.serial, shown.note) == (0, "")
-
-
 @pytest.mark.parametrize(("draft", "key"), [(None, "pld"), ("lab-draft", "mcsd")])
 def test_it_begins_with_a_method_that_runs(draft, key, monkeypatch):
     model = target()

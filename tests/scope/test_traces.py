@@ -17,8 +17,7 @@ from specwb.core.flow import Draft, Scores
 from specwb.core.probability import Sampling
 from specwb.engine import trace as explained
 from specwb.rules import RULES
-from specwb.show.palette import VOCABULARY
-from specwb.show.scope import TraceError, checked, module, page, schema, section
+from specwb.show.scope import TraceError, checked, page, schema, section
 from specwb.show.scope.rounds import RATIO, STRETCHES, stretches, thresholds
 
 PROMPT = tiny.PROMPTS[2]
@@ -34,9 +33,7 @@ def recorded(key: str, temperature: float) -> tuple[dict, specwb.Method]:
     return json.loads(json.dumps(trace, allow_nan=False)), method
 
 
-@pytest.mark.parametrize(
-    ("key", "temperature"), [(key, heat) for key, _ in FIRST for heat in (0.0, 1.0)]
-)
+@pytest.mark.parametrize(("key", "temperature"), [("mcsd", 0.0), *((key, 1.0) for key, _ in FIRST)])
 def test_a_trace_tells_what_was_decoded(key, temperature):
     """It is what the schema says, and what a reader sees accepted is what stays; every dart lies in
     the segment that has the decision's label."""
@@ -97,7 +94,7 @@ FIXED = [name for name in RATIO + STRETCHES if name in RULES]
 
 @pytest.mark.parametrize("name", FIXED)
 def test_darts_lie_where_the_rule_decides_otherwise(name):
-    """The segments against the rule itself, run on 400 values of one uniform."""
+    """The segments against the rule itself, run on 100 values of one uniform."""
     rule = RULES[name]()
     tokens = [2] if name == "rejection" else [2, 1]
     scheme = next(iter(rule.schemes))
@@ -111,7 +108,7 @@ def test_darts_lie_where_the_rule_decides_otherwise(name):
     tests = [explained.Test(j, x, "", P[x], Q[x], 0.5, "rejected") for j, x in enumerate(tokens)]
     target, draft_p = p[0], torch.tensor(Q, dtype=torch.float64)
     ends = [end for _, _, end in thresholds(tests, target, draft_p, without=name == "rrsw")]
-    for u in torch.linspace(0.001, 0.999, 400, dtype=torch.float64).tolist():
+    for u in torch.linspace(0.001, 0.999, 100, dtype=torch.float64).tolist():
         for j in range(len(tokens)):
             uniforms = torch.full((1, len(tokens)), 0.9999, dtype=torch.float64)
             uniforms[0, 0 if name in STRETCHES else j] = u
@@ -122,19 +119,6 @@ def test_darts_lie_where_the_rule_decides_otherwise(name):
                 assert near or fallen(dart) == int(visit.choice[0])
             elif all(end < 0.9999 for end in ends[:j]):
                 assert (int(visit.choice[0]) == j) == (u < ends[j])
-
-
-def test_the_second_candidate_is_compared_with_the_residual():
-    """By hand: token 2 is rejected, which leaves (.3, .1, 0) of p. Of independent draws q stays,
-    and token 1 is kept below (.1 / .4) / .2; without replacement q is (.5, .5) then."""
-    tests = [explained.Test(j, x, "", P[x], Q[x], 0.9, "rejected") for j, x in enumerate([2, 1])]
-    p, q = torch.tensor(P, dtype=torch.float64), torch.tensor(Q, dtype=torch.float64)
-    for without, expected, end in ((False, Q, 1.0), (True, [0.5, 0.5, 0.0], 0.5)):
-        (_, _, first), (r, q_now, second) = thresholds(tests, p, q, without=without)
-        assert first == pytest.approx(0.2 / 0.6)
-        assert r.tolist() == pytest.approx([0.75, 0.25, 0.0])
-        assert q_now.tolist() == pytest.approx(expected)
-        assert second == pytest.approx(end)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +147,3 @@ def test_no_text_of_a_trace_gets_out_of_its_script():
     assert json.loads(inside)["traces"] == [trace]
     with pytest.raises(ValueError, match="name must be letters"):
         section(trace, name='x" onclick="')
-
-
-def test_the_module_parses_no_text_as_html_and_has_the_colours():
-    code = module()
-    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(",
-                "new Function", "srcdoc", "fetch(", "XMLHttpRequest", "import("):  # fmt: skip
-        assert way not in code
-    for name, colour in VOCABULARY.items():
-        assert f'"{name}": "{colour}"' in code
-    assert "#0072B2" not in code.split("\n", 1)[1]  # nowhere but in the first line
