@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from functools import cache
-from typing import Any
 
 import families
 import numpy as np
@@ -103,29 +102,6 @@ class Step:
             self.text_level, self.block_level = recipe.training_levels(model, text, moment)
 
 
-# ----------------------------------------------------------------- training sees what drafting sees
-
-
-@pytest.mark.parametrize(("k", "first"), [(2, 1), (2, 2), (3, 2), (7, 1), (7, 5), (13, 4)])
-def test_masked_blocks_predict_what_drafting_does(k, first):
-    """For every text that a block stands behind, drafting takes one pass of masks.
-
-    The text's last position predicts the first token, the masks the others.
-    """
-    model, outputs = head(), random_outputs()
-    ids, blocks = outputs.ids, (30 - first) // k
-    with torch.no_grad():
-        everything = torch.ones(3, blocks, k - 1, dtype=torch.bool)
-        states = diffusion_recipe().states(model, outputs, first, k, everything)
-        text_logits, block_logits = map(model.logits, states)
-    for row in range(3):
-        for b in range(blocks):
-            start = first + b * k
-            draft = block(model, ids[row, :start].tolist(), k)
-            close(text_logits[row, start - 1], draft[0])
-            close(block_logits[row, b], draft[1:])
-
-
 # ----------------------------------------------------------------------- what is learnt by position
 
 
@@ -133,8 +109,7 @@ def moments(count: int, rows: int = 3) -> list[Moment]:
     return [Moment(0.0, 0, step, rows) for step in range(count)]
 
 
-@pytest.mark.parametrize("ends", [(), ENDS], ids=["no ends", "ends"])
-@pytest.mark.parametrize("full", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("full", "ends"), [(0.0, ()), (0.5, ENDS), (1.0, ENDS)])
 def test_labels_weights_and_predictions_by_position(full, ends):
     """Each position learns the target's distribution or a token, with its weight."""
     model, text, recipe = head(ends), random_outputs(3, 34), diffusion_recipe(full=full, decay=0.8)
@@ -142,7 +117,7 @@ def test_labels_weights_and_predictions_by_position(full, ends):
     text.ids = torch.where(is_end, 2, text.ids)
     positions = torch.arange(34).expand(3, -1)
     learnt = {"distribution": 0, "token": 0, "filled": 0, "nothing": 0}
-    for moment in moments(8):
+    for moment in moments(5):
         step = Step(recipe, model, text, moment)
         k, level = step.k, step.block_level
         every_second = torch.arange(moment.step % 2, 34, 2)
@@ -202,7 +177,7 @@ def test_labels_weights_and_predictions_by_position(full, ends):
 # ---------------------------------------------------------------------- what is measured is drafted
 
 
-@pytest.mark.parametrize("depth", [2, 3, 8])
+@pytest.mark.parametrize("depth", [3, 8])
 def test_measured_depths_are_the_drafters(depth):
     """Predictions d is what position d of a draft predicts, behind every depth-th text.
 
@@ -229,7 +204,7 @@ def test_measured_depths_are_the_drafters(depth):
     assert measurements["sampled"] == pytest.approx(overlap / (2 * count), abs=1e-3)
 
 
-@pytest.mark.parametrize("size", [2, 8, 11])
+@pytest.mark.parametrize("size", [2, 11])
 def test_the_shortest_row_has_positions_at_every_depth(size):
     """The shortest row that training takes, with any length of block and any offset."""
     recipe, model = diffusion_recipe(block=size), head()
@@ -240,7 +215,7 @@ def test_the_shortest_row_has_positions_at_every_depth(size):
         run.checked_settings("diffusion", {**settings, "length": short}, target(), "read")
     run.checked_settings("diffusion", {**settings, "length": short + 1}, target(), "read")
     text = random_outputs(2, short + 1)
-    for moment in moments(60, 2):
+    for moment in moments(20, 2):
         for level in recipe.training_levels(model, text, moment):
             assert level.logits.shape[1] > 0
     assert all(level.logits.shape[1] > 0 for level in recipe.levels(model, text))
@@ -249,8 +224,7 @@ def test_the_shortest_row_has_positions_at_every_depth(size):
 # --------------------------------------------------------------------------------------- fast start
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("layers", [3, 5])
+@pytest.mark.parametrize(("tied", "layers"), [(True, 3), (False, 5)])
 def test_the_first_level_begins_as_the_draft_model(tmp_path, tied, layers):
     """It predicts what the draft model does, but for the mask, which has a row of its own.
 
@@ -277,25 +251,17 @@ def test_the_first_level_begins_as_the_draft_model(tmp_path, tied, layers):
         model.net.model.embed_tokens.weight[MASK], net.model.embed_tokens.weight.mean(0)
     )
     assert (model.net.lm_head.weight is model.net.model.embed_tokens.weight) is tied
-    fresh_recipe = DiffusionRecipe(with_draft, {**SIZES, "start": "none"})
-    fresh = fresh_recipe.make(None, {})  # type: ignore[arg-type]
-    assert fresh.net.config.hidden_size == 32
 
 
 # ------------------------------------------- between the target's embedding and its output layer
 
 
-def from_target(dtype: torch.dtype = torch.float32, **settings) -> tuple[Any, DiffusionModel]:
-    """Returns a recipe for a target without a tokenizer, and what it makes."""
-    settings = {"layers": 2, "block": 8, "start": "target", **settings}
-    recipe = DiffusionRecipe(tiny.target(dtype=dtype), settings)
-    return recipe, recipe.make(TEXT, {"text": 1.0})
-
-
 @pytest.mark.parametrize("count", [0, 40])
 def test_all_of_the_targets_layers_begin_as_the_target(count):
     """The text's own positions say what the target does, of the most frequent tokens."""
-    recipe, model = from_target(layers=3, vocabulary=count)
+    settings = {"layers": 3, "block": 8, "start": "target", "vocabulary": count}
+    recipe = DiffusionRecipe(tiny.target(), settings)
+    model = recipe.make(TEXT, {"text": 1.0})
     words = torch.arange(V)
     if count:
         often = np.bincount(TEXT.train["text"], minlength=V)
@@ -309,29 +275,26 @@ def test_all_of_the_targets_layers_begin_as_the_target(count):
     torch.testing.assert_close(model.net.model.embed_tokens.mask_embedding, embedding.mean(0))
 
 
-@pytest.mark.parametrize("count", [0, 40])
-def test_trained_saved_loaded_and_drafting(tmp_path, count):
+def test_trained_saved_loaded_and_drafting(tmp_path):
     """From a target whose tokenizer has no mask, to texts that are those of plain decoding."""
     target = tiny.target()
-    settings = {"start": "target", "layers": 3, "block": 4, "vocabulary": count, "lr": 1e-4}
+    settings = {"start": "target", "layers": 3, "block": 4, "vocabulary": 40, "lr": 1e-4}
     out = trained("diffusion", tmp_path / "head", settings, target, TEXT, steps=3, rows=2)
     stored = load_file(out / "model.safetensors")
     others = {name for name in stored if ".layers." not in name}
-    named = {"model.norm.weight", "model.embed_tokens.mask_embedding"}
-    assert others == named | ({"words"} if count else set())
+    assert others == {"model.norm.weight", "model.embed_tokens.mask_embedding", "words"}
     card = load_diffusion(out, target).card
-    assert (card["start"], card["vocabulary"]) == ("target", count)
-    for options in ({"k": 4}, {"k": 5, "draw": "sample"}):
-        method = specwb.method("diffuspec", target, head=out, **options)
-        drafted = specwb.decode(target, tiny.PROMPTS, method, max_new_tokens=12)
-        assert drafted.tokens == specwb.decode(target, tiny.PROMPTS, "ar", max_new_tokens=12).tokens
+    assert (card["start"], card["vocabulary"]) == ("target", 40)
+    method = specwb.method("diffuspec", target, head=out, k=4)
+    drafted = specwb.decode(target, tiny.PROMPTS, method, max_new_tokens=12)
+    assert drafted.tokens == specwb.decode(target, tiny.PROMPTS, "ar", max_new_tokens=12).tokens
+    assert drafted.mean_tokens_per_step > 1.1
 
 
 @pytest.mark.parametrize(
     ("family", "generic", "problem"),
     [
         ("qwen2", False, "have other parts than Llama's"),
-        ("qwen3", False, "have other parts than Llama's"),
         ("granite", False, "are not as Llama's"),
         ("llama", True, "run only together"),
     ],

@@ -21,7 +21,6 @@ from specwb.training import falcon, heads
 from specwb.training.falcon import FalconRecipe, glance_mask
 from specwb.training.heads import measure, target_outputs
 from specwb.training.recipe import Moment, Predictions, TargetOutputs
-from specwb.training.settings import Objective
 
 V = tiny.VOCABULARY
 CPU = torch.device("cpu")
@@ -89,7 +88,7 @@ def steps(k: int, rows: int, count: int = 6):
 # ------------------------------------------------------------------------- which pairs are replaced
 
 
-@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("k", [2, 4])
 def test_lambda_times_the_mistakes_are_replaced(k):
     """N = floor(lambda d); d is counted here by position from the pass without glancing.
 
@@ -121,7 +120,7 @@ def test_lambda_times_the_mistakes_are_replaced(k):
 # ------------------------------------------------------------------------ what they are replaced by
 
 
-@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("k", [2, 4])
 def test_a_replaced_pair_is_its_own_answer(k):
     """Token t_{i+k+1} and feature f_{i+k}; every other pair i is t_{i+1} and f_i."""
     text, replaced = random_outputs(), 0
@@ -140,7 +139,7 @@ def test_a_replaced_pair_is_its_own_answer(k):
 # ------------------------------------------------------------------------------ what the loss is of
 
 
-@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("k", [2, 4])
 def test_replaced_pairs_do_not_count(k):
     """Nor does, in the second pass, any pair whose block stands below one that glanced."""
     text, both = random_outputs(), set()
@@ -169,34 +168,6 @@ def test_replaced_pairs_do_not_count(k):
     assert all(level.weights is None for level in step.levels)
 
 
-def test_the_loss_by_position():
-    """Cross-entropy with the target's distribution and a share of its best token, and SmoothL1.
-
-    Positions that do not count add nothing; it is a mean over all positions, and the second pass
-    weighs ``decay``.
-    """
-    k, text, moment = 2, random_outputs(), Moment(0.0, 0, 2, 3)
-    recipe = falcon_recipe(k, unroll=2, glance=0.2, regression=0.7, hard=0.2)
-    step = Step(recipe, head(k), text, moment)
-    assert all(level.weights.any() and not level.weights.all() for level in step.levels)
-    total = 0.0
-    for weight, level in zip((1.0, Objective().level_decay), step.levels, strict=True):
-        logits, hidden = level.logits.detach(), level.hidden.detach()
-        rows, m = level.weights.shape
-        for row in range(rows):
-            for n in range(m):
-                if not level.weights[row, n]:
-                    continue
-                at = level.start + n
-                p = text.logits[row, at].softmax(-1) * 0.8
-                p[text.logits[row, at].argmax()] += 0.2
-                distance = (hidden[row, n] - text.normed[row, at]).abs()
-                smooth = torch.where(distance < 1, distance**2 / 2, distance - 0.5).mean()
-                cross_entropy = -(p * logits[row, n].log_softmax(-1)).sum()
-                total += weight * float(cross_entropy + 0.7 * smooth) / (rows * m)
-    assert heads.step_loss(recipe, head(k), text, moment).item() == pytest.approx(total, rel=1e-5)
-
-
 # --------------------------------------------------------------------------------------- no leakage
 
 
@@ -211,7 +182,7 @@ def sources(value: torch.Tensor, text: TargetOutputs, row: int) -> tuple[set[int
 
 
 @pytest.mark.parametrize("glance", [0.0, 0.6])
-@pytest.mark.parametrize(("k", "fusion"), [(2, "lstm"), (3, "lstm"), (4, "linear")])
+@pytest.mark.parametrize(("k", "fusion"), [(2, "lstm"), (4, "linear")])
 def test_no_pair_sees_its_answer(k, glance, fusion):
     """The answer of pair i is feature i + k and the token after it.
 
@@ -277,9 +248,7 @@ def draft_logits(model: FalconHead, text: list[int], length: int, depth: int) ->
     return ForcedDrafter.stored
 
 
-@pytest.mark.parametrize(
-    ("k", "fusion"), [(1, "linear"), (2, "lstm"), (3, "pointwise"), (3, "lstm"), (4, "linear")]
-)
+@pytest.mark.parametrize(("k", "fusion"), [(1, "linear"), (2, "lstm"), (3, "pointwise")])
 def test_measured_depths_are_the_drafters(k, fusion):
     """Predictions d is the prediction at depth d + 1 of a draft that follows the text.
 

@@ -105,14 +105,7 @@ def train(home, tmp_path):
 # ------------------------------------------------------------------------------- what training does
 
 
-@pytest.mark.parametrize(
-    ("kind", "source"),
-    [
-        ("eagle", "generated"),
-        pytest.param("medusa", "read", marks=pytest.mark.slow),
-        pytest.param("eagle3", "read", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kind", "source"), [("eagle", "generated"), ("medusa", "read")])
 def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, kind, source):
     # its rows of a vocabulary have far to go in few steps
     monkeypatch.setattr(RECIPES["medusa"], "training", {"lr": 2e-2, "cooldown": 0.5})
@@ -125,8 +118,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     load = load_medusa if kind == "medusa" else load_eagle
     head = load(out, target)
-    known = {"vocabulary": 40} if kind == "eagle3" else {}
-    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2, **known})
+    recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2})
     torch.manual_seed(3)
     windows = torch.from_numpy(data.windows("text", 8, 32)[0][:, :-1])
     before = measure(recipe, recipe.make(data, {"text": 1.0}), windows)
@@ -147,12 +139,6 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     assert card["held_out_of"] == "held-out texts, corpus.txt"
     assert card["parameters"] == sum(p.numel() for p in head.parameters())
     assert card["last_training_loss"] == pytest.approx(sum(losses[-50:]) / 50, abs=1e-4)
-
-    # and it is the head that the method of its name drafts with
-    prompts = [[1, 2, 3], [5]]
-    method = specwb.method(kind, target, head=out)
-    texts = [specwb.decode(target, prompts, m, max_new_tokens=12).tokens for m in (method, "ar")]
-    assert texts[0] == texts[1]
 
 
 def draft_state(head: EagleHead, outputs: TargetOutputs, row: int, i: int, j: int) -> torch.Tensor:
@@ -190,12 +176,9 @@ def some_head(kind: str, target: specwb.Target, data: corpus.Corpus, settings: d
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("medusa", {}),
         ("medusa", {"shared": 1, "vocabulary": 40}),
         ("eagle", {}),
-        ("eagle", {"vocabulary": 40}),
         ("eagle3", {"vocabulary": 40}),
-        ("eagle3", {"vocabulary": 40, "own_head": 0}),
     ],
     ids=str,
 )
@@ -281,23 +264,6 @@ def test_a_target_in_half_precision(tmp_path, home, data, kind):
     assert {p.dtype for p in state.values() if p.is_floating_point()} == {torch.float32}
 
 
-# -------------------------------------------------------------------------------- what is there
-
-
-def test_a_finished_head_is_left_alone_and_another_one_refused(train, tmp_path):
-    def contents() -> dict:
-        files = [p for p in tmp_path.rglob("*") if p.is_file()]
-        return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
-
-    out = train("medusa", "h", steps=2)
-    before = contents()
-    assert train("medusa", "h", steps=2) == out
-    for other in ({"seed": 9}, {"steps": 3}, {"options": "heads=3"}, {"source": "read"}):
-        with pytest.raises(TrainingError, match="holds what another run made"):
-            train("medusa", "h", **{"steps": 2, **other})
-    assert before == contents()
-
-
 # -------------------------------------------------------------------------------- several processes
 
 
@@ -320,8 +286,8 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
     here is not ``lk``, whose weight is a mean over what each process computes. ``--multi_gpu``
     starts the processes, with or without GPUs; with ``--cpu`` accelerate starts only one.
     """
-    settings = "unroll=2,vocabulary=20,loss=kl"
-    train("eagle3", "one", steps=3, options=settings)
+    settings = "unroll=1,vocabulary=20,loss=kl"
+    train("eagle3", "one", steps=2, options=settings)
     launch = (
         "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
         "--mixed_precision no --dynamo_backend no --main_process_port 0 -m specwb"
@@ -332,7 +298,7 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
         "corpus": home / "corpus.txt",
         "generated": home / "generated",
     }
-    more = f"--budget smoke --steps 3 --rows 4 --length 32 --set {settings} --device cpu --seed 3"
+    more = f"--budget smoke --steps 2 --rows 4 --length 32 --set {settings} --device cpu --seed 3"
     arguments = ["train", "eagle3", *more.split()]
     arguments += [word for name, path in paths.items() for word in (f"--{name}", str(path))]
     root = Path(specwb.__file__).parents[1]
@@ -355,9 +321,6 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
     a, b = moments(tmp_path / "one.checkpoint.pt"), moments(tmp_path / "two.checkpoint.pt")
     away = float((a - b).norm() / a.norm())
     assert away < 0.012
-    assert card_of(tmp_path / "two")["held_out"]["text"]["sampled"] == pytest.approx(
-        card_of(tmp_path / "one")["held_out"]["text"]["sampled"], abs=5e-3
-    )
 
 
 # --------------------------------------------------------------------------------------------- text
@@ -448,20 +411,13 @@ def test_the_command_trains(monkeypatch, capsys, home, tmp_path):
     ("changes", "message"),
     [
         ({"budget": "huge"}, "unknown budget 'huge'; the recipe has cpu, gpu, ablation, smoke"),
-        ({"text": "both"}, "text must be generated or read, got 'both'"),
         ({"corpus": "/does/not/exist.txt"}, "corpus /does/not/exist.txt is no file"),
-        ({"length": 600}, "rows of 600 tokens are longer than the context of"),
         (
             {"corpus": "short.txt"},
             "tokens, fewer than one row of 32; give more text or a smaller length",
         ),
-        ({"corpus": "file"}, "corpus file has too little text"),
-        ({"length": 20}, "rows of 20 tokens are too short, eagle needs 25"),
         ({"steps": 0}, "--steps"),
-        ({"seed": -1}, "--seed"),
-        ({"target": "/does/not/exist"}, "/does/not/exist"),
         ({"out": "file"}, "--out: file is a file, give the name of a folder"),
-        ({"device": "abacus"}, "device must be"),
         ({"generated": "file/x"}, "--generated: file/x cannot be written, Not a directory"),
     ],
     ids=str,

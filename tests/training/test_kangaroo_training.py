@@ -7,13 +7,12 @@ from functools import cache, partial
 import pytest
 import tiny
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import specwb
 from specwb.drafters.kangaroo import KangarooDrafter
 from specwb.models.decision import KINDS, DecisionModel
 from specwb.models.eagle import eagle_config
-from specwb.models.kangaroo import ADAPTERS, KangarooAdapter
+from specwb.models.kangaroo import KangarooAdapter
 from specwb.training.decision import DecisionRecipe, area
 from specwb.training.heads import step_loss, target_outputs
 from specwb.training.recipe import KangarooRecipe, Moment
@@ -39,9 +38,10 @@ def ids(rows: int = 1, length: int = 9) -> torch.Tensor:
 # ----------------------------------------------------------------------------------------- adapters
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize("exit", [0, 1, 2])
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize(
+    ("adapter", "exit", "kind"),
+    [("attention", 0, "llama"), ("layer", 1, "qwen3"), ("mlp", 2, "llama")],
+)
 def test_what_is_trained_is_what_is_drafted(adapter, exit, kind):
     """The prediction at every position of a text is the one that a draft begins with after it.
 
@@ -71,21 +71,12 @@ def pair() -> specwb.Target:
     return tiny.with_draft(tiny.target(), tiny.draft(noise=0.04))
 
 
-def with_gpt2() -> specwb.Target:
-    """The target with a draft whose layers are the library's own."""
-    torch.manual_seed(1)
-    size = {"vocab_size": tiny.VOCABULARY, "n_embd": 32, "n_layer": 1, "n_head": 2}
-    model = GPT2LMHeadModel(GPT2Config(**size, n_positions=64, initializer_range=0.3))
-    return tiny.with_draft(tiny.target(), specwb.load(model.eval()))
-
-
-@pytest.mark.parametrize("made", [pair, with_gpt2])
-def test_labels_by_hand(made):
+def test_labels_by_hand():
     """The soft net's label is min(1, p / q) of the token that a uniform draws from q.
 
     The hard net's label is whether both models' best tokens agree.
     """
-    target, text, u = made(), ids(2), torch.rand(2, 9, dtype=torch.float64)
+    target, text, u = pair(), ids(2), torch.rand(2, 9, dtype=torch.float64)
     logits, normed, labels = DecisionRecipe(target, {}).inputs(target_outputs(target, text, ()), u)
     close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
     for row in range(2):
@@ -103,7 +94,7 @@ def test_labels_by_hand(made):
             agree = int(p[i].argmax()) == int(q[i].argmax())
             assert bool(labels["hard"][row, i]) == agree
     assert float(labels["soft"].min()) < 0.9
-    assert made is with_gpt2 or 0 < float(labels["hard"].mean()) < 1
+    assert 0 < float(labels["hard"].mean()) < 1
 
 
 def test_the_loss_of_both_nets():
@@ -124,23 +115,7 @@ def test_the_loss_of_both_nets():
     assert next_loss.item() != loss.item(), "every step draws anew"
 
 
-def test_a_decision_model_is_measured_where_it_counts():
-    """The loss of the hard net, whose labels depend on no draw, at every third position."""
-    text, model = ids(2), DecisionModel(32).requires_grad_(False)
-    recipe = DecisionRecipe(pair(), {})
-    outputs = target_outputs(recipe.target, text, ())
-    every = recipe.measure(model, outputs)["hard"][0]
-    outputs.counted = torch.arange(9).expand(2, -1) % 3 == 0
-    u = torch.zeros(2, 9, dtype=torch.float64)
-    logits, normed, labels = recipe.inputs(outputs, u)
-    guess = model("hard", logits, normed).sigmoid().detach()[:, ::3]
-    label = labels["hard"][:, ::3]
-    loss = -float((label * guess.log() + (1 - label) * (1 - guess).log()).mean())
-    assert recipe.measure(model, outputs)["hard"][0] == pytest.approx(loss, abs=2e-4)
-    assert abs(every - loss) > 1e-3
-
-
-@pytest.mark.parametrize(("yes", "no"), [(7, 5), (1, 9), (30, 30), (0, 3), (3, 0)])
+@pytest.mark.parametrize(("yes", "no"), [(1, 9), (30, 30), (0, 3)])
 def test_the_area_is_counted_pair_by_pair(yes, no):
     generator = torch.Generator().manual_seed(yes)
     # few values, so that many are equal

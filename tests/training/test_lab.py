@@ -138,20 +138,16 @@ def check_models(family: Path) -> None:
     assert "| sherlock_holmes | prose | public domain (USA) | held out |" in readme
     assert card_of(family / "draft")["target_sha256"] == card["sha256"]
 
+    # its heads lie beside it, where the methods of their names find them
     target = specwb.load(family / "target")
     plain = specwb.decode(target, "the cat", max_new_tokens=12)
-    draft = str(family / "draft")
-    fast = specwb.decode(target, "the cat", "sps", draft=draft, max_new_tokens=12)
-    assert plain.tokens == fast.tokens
-    # its heads lie beside it, where the methods of their names find them
     for kind in ("medusa", "eagle", "eagle3", "falcon"):
         assert card_of(family / kind)["target_sha256"] == card["sha256"]
         assert specwb.decode(target, "the cat", kind, max_new_tokens=12).tokens == plain.tokens
 
 
-@pytest.mark.parametrize("name", ["README.md", "tokenizer/tokenizer.json", "run.json"])
-def test_a_project_of_the_users_is_not_built_over(tmp_path, capsys, name):
-    path = tmp_path / "project" / name
+def test_a_project_of_the_users_is_not_built_over(tmp_path, capsys):
+    path = tmp_path / "project" / "README.md"
     path.parent.mkdir(parents=True)
     path.write_text('{"mine": 1}')
     with pytest.raises(SystemExit) as end:

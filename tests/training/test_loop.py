@@ -55,7 +55,7 @@ def resumed_alike(folder: Path, stopped: Callable[[nn.Module, Path], object], st
     assert log.loss[-1] < log.loss[0]
 
 
-@pytest.mark.parametrize("stop", [1, 17, 20, 39])
+@pytest.mark.parametrize("stop", [1, 20])
 def test_an_interrupt_in_a_loss(tmp_path, stop):
     resumed_alike(tmp_path, partial(train, stop=stop), stop)
 

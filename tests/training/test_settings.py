@@ -37,7 +37,6 @@ def test_a_recipe_of_the_users(tmp_path):
         ('kind = "eagle"\n[settings]\nlambda = 2\n', "eagle has no setting 'lambda'"),
         ('kind = "eagle"\nlr = 2\n[settings]\n', "unknown key 'lr'"),
         ('kind = "medusa"\n[settings]\n', "trains medusa, not eagle"),
-        ("[settings]\nlr = 2\n", "must have kind"),
         ('kind = "eagle"\n', "must have kind"),
         ("kind = eagle", "is no TOML"),
     ):
@@ -55,12 +54,7 @@ def test_a_recipe_of_the_users(tmp_path):
     [
         ("optimiser=sgd", "optimiser must be muon or adamw, got 'sgd'"),
         ("lr=2", r"lr must be a number in \[0, 1\], got 2"),
-        ("beta2=1", r"beta2 must be a number in \[0, 1\), got 1"),
-        ("clip=-1", "clip must be a number in"),
-        ("warmup=0.1", "warmup must be an integer >= 0, got 0.1"),
         ("schedule=step", "schedule must be one of hold, linear, cosine, constant"),
-        ("loss=mse", "loss must be one of kl, rkl, tv, nla, lk, best, token"),
-        ("accumulate=0", "accumulate must be an integer >= 1"),
         ("save_seconds=1", "eagle has no setting 'save_seconds'"),
     ],
 )

@@ -16,11 +16,6 @@ from specwb.models.questions import OFFICIAL, load_prompts
 SEEN = data_dir() / "smol" / "requests.txt"
 
 
-def test_fingerprints_are_of_words_alone():
-    assert fingerprint("Name  three\n cities.") == fingerprint("name three cities. ")
-    assert fingerprint("Name three cities.") != fingerprint("Name three towns.")
-
-
 def test_requests_of_a_file(tmp_path):
     talk = [
         {"role": "user", "content": "One?"},

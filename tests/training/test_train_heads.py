@@ -25,17 +25,16 @@ heads = 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [None, 0.5])
-def test_heads_of_a_recipe_are_trained(tmp_path, monkeypatch, seconds):
+def test_heads_of_a_recipe_are_trained(tmp_path, monkeypatch):
     talks = tmp_path / "talks.jsonl"
     lines = [
         {"text": f"Words of number {i}, and a few more of them behind it. " * 4} for i in range(40)
     ]
     talks.write_text("".join(json.dumps(line) + "\n" for line in lines))
     recipe, out = tmp_path / "recipe.toml", tmp_path / "heads"
-    recipe.write_text(RECIPE.replace("STEPS", "3" if seconds is None else "100000"))
+    recipe.write_text(RECIPE.replace("STEPS", "100000"))
     command = ["train_heads", talks, "--target", "lab", "--out", out, "--recipe", recipe]
-    command += ["--device", "cpu", *(["--seconds", seconds] if seconds else [])]
+    command += ["--device", "cpu", "--seconds", 0.3]
     monkeypatch.setattr(sys, "argv", [str(word) for word in command])
     made = []
     for _ in range(2):  # the second time nothing is left to do
@@ -44,11 +43,7 @@ def test_heads_of_a_recipe_are_trained(tmp_path, monkeypatch, seconds):
     assert made[0] == made[1]
     cards = {name: json.loads((out / name / "card.json").read_text()) for name in ("one", "medusa")}
     assert (cards["one"]["name"], cards["medusa"]["heads"]) == ("eagle", 2)
-    for card in cards.values():
-        if seconds is None:
-            assert card["steps"] == 3
-        else:
-            assert 0 < card["steps"] < 10_000
+    assert all(0 < card["steps"] < 10_000 for card in cards.values())
     assert (out / "requests.txt").read_text() == ""
 
 
