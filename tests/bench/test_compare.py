@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 
-import pandas as pd
 import pytest
 import tiny
 
@@ -13,8 +12,8 @@ import specwb
 from specwb.core.probability import Sampling
 from specwb.core.stops import loops
 from specwb.lab.bench import compare as module
-from specwb.lab.bench import conditions, report, results
 from specwb.lab.bench import measure as measuring
+from specwb.lab.bench import report, results
 from specwb.lab.bench.compare import compare, to_json, usual
 from specwb.lab.bench.library import Library
 from specwb.lab.bench.measure import Run
@@ -65,15 +64,6 @@ def test_every_registered_method_and_the_library():
         assert set(output["texts"].values()) == {" ".join(map(str, row))}
 
 
-def test_the_librarys_rows_are_known_to_round_otherwise(monkeypatch):
-    seen, judge = [], module.agreements
-    monkeypatch.setattr(
-        module, "agreements", lambda *args: seen.append(list(args[3])) or judge(*args)
-    )
-    run(methods=["sps"])
-    assert seen == [["hf_greedy", *LIBRARY]]
-
-
 def test_batches_and_sampling():
     frame = run(batch=3)
     # the library assists one row at a time
@@ -103,23 +93,6 @@ def test_the_librarys_rows_are_spelled_like_methods():
     assert list(few["method"]) == ["ar", named[0], "hf_greedy"]
 
 
-@pytest.mark.parametrize("gamma", [1, 3])
-def test_the_library_drafts_gamma_tokens(gamma):
-    draft, calls = tiny.draft(), []
-    spec = f"hf_assisted:gamma={gamma},schedule=constant,confidence=0"
-    row = Library(spec, tiny.target(), draft, Sampling(0.0), 1)
-    hook = draft.model.register_forward_pre_hook(lambda *_: calls.append(1))
-    try:
-        (tokens,), forwards, seconds = row.generate([PROMPTS[0]], 24)
-    finally:
-        hook.remove()
-    assert tokens == specwb.decode(tiny.target(), PROMPTS[0], max_new_tokens=24).tokens[0]
-    assert 24 / (gamma + 1) <= forwards < 24
-    # the limit may shorten the last draft
-    assert gamma * (forwards - 1) <= len(calls) <= gamma * forwards
-    assert seconds > 0
-
-
 def test_a_heuristic_schedule_stays_in_its_row():
     """The library writes the length that it has reached into the draft model's settings."""
     draft = tiny.draft()
@@ -130,16 +103,15 @@ def test_a_heuristic_schedule_stays_in_its_row():
     assert draft.model.generation_config.num_assistant_tokens is None
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", ["mcsd:tree=2-1", "pld", "lookahead:window=3,level=3,guesses=3"])
-def test_a_depth_is_tested_where_the_accepted_path_had_candidates_below_it(method, temperature):
+@pytest.mark.parametrize("method", ["mcsd:tree=2-1", "lookahead:window=3,level=3,guesses=3"])
+def test_a_depth_is_tested_where_the_accepted_path_had_candidates_below_it(method):
     """The count is recomputed from the nodes' token sequences: drafts of different lengths, rows
     without a candidate, equal paths in one tree."""
     rows = [[1, 2, 1, 2, 1], [5], [7, 8, 9, 7, 8, 9, 7]]
     options = {"draft": tiny.draft()} if method.startswith("mcsd") else {}
     built = specwb.method(method, tiny.target(), **options)
     out = specwb.decode(
-        tiny.target(), rows, built, max_new_tokens=[30, 9, 21], temperature=temperature, trace=True
+        tiny.target(), rows, built, max_new_tokens=[30, 9, 21], temperature=1.0, trace=True
     )
     seen = set()
     for row, (accepted, tested) in enumerate(
@@ -172,19 +144,11 @@ def test_acceptance_by_depth_by_hand():
     assert module.acceptance_by_depth([one, two]) == [(3, 4), (1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "answer"),
-    [
-        (list(range(64)), False),
-        ([1, 2, 3, 4, 5, 6, 7, 8] * 2 + [0], False),
-        ([1, 2, 3, 4, 5, 6, 7, 8, 0] * 2 + [1, 2, 3, 4, 5, 6, 7, 8], True),
-        ([7] * 9, False),
-        ([7] * 10, True),
-        ([], False),
-    ],
-)
-def test_a_loop_is_eight_tokens_three_times(tokens, answer):
-    assert loops(tokens) is answer
+def test_a_loop_is_eight_tokens_three_times():
+    assert not loops([1, 2, 3, 4, 5, 6, 7, 8] * 2 + [0])
+    assert loops([1, 2, 3, 4, 5, 6, 7, 8, 0] * 2 + [1, 2, 3, 4, 5, 6, 7, 8])
+    assert not loops([7] * 9)
+    assert loops([7] * 10)
 
 
 def test_a_wrong_method_is_not_called_identical():
@@ -217,27 +181,22 @@ def test_a_wrong_method_is_not_called_identical():
         specwb.unregister("wrong")
 
 
-@pytest.mark.parametrize(("n", "runs"), [(7, [2, 1, 1]), (3, None)])
-def test_an_interrupt_keeps_what_was_decoded(monkeypatch, n, runs):
+def test_an_interrupt_keeps_what_was_decoded(monkeypatch):
     """Two openings and a group of three are five decodings; the second group has counted for the
-    method that had decoded it. Before the first run there is nothing to compare."""
+    method that had decoded it."""
     original, calls = measuring._decode, []
 
     def interrupted(target, job, steps, until, clock, timed):
         calls.append(timed)
-        if sum(calls) == n and timed:
+        if sum(calls) == 7 and timed:
             raise KeyboardInterrupt
         return original(target, job, steps, until, clock, timed)
 
     monkeypatch.setattr(measuring, "_decode", interrupted)
-    if runs is None:  # there is nothing to compare with
-        with pytest.raises(KeyboardInterrupt):
-            run(methods=["sps"], library=False)
-        return
     frame = run(methods=["sps"], library=False)
     assert frame.attrs["interrupted"]
     assert frame["method"].tolist() == ["ar", "sps", "hf_greedy"]
-    assert sorted(frame["runs"]) == sorted(runs)
+    assert sorted(frame["runs"]) == [1, 1, 2]
     assert frame["speedup"].notna().all()
 
 
@@ -269,7 +228,7 @@ def categories(text: str) -> tuple[specwb.Target, list[Question]]:
 
 @pytest.mark.parametrize(
     ("limit", "prompts", "left"),
-    [(3, 1, ["b", "c"]), (7.5, 3, []), (6.5, 2, ["c"]), (8, 4, []), (100, 6, [])],
+    [(3, 1, ["b", "c"]), (6.5, 2, ["c"]), (8, 4, [])],
 )
 def test_categories_come_first_and_the_time_is_kept(hours, limit, prompts, left):
     """The opening of plain decoding, and a warm-up and a run of both, take 5 hours; then only the
@@ -298,15 +257,6 @@ def test_a_method_whose_turn_did_not_come_is_left_out_by_name(hours):
     assert "plain decoding was measured" not in report.conclusion(least.attrs)
 
 
-def test_the_default_leaves_out_what_the_target_cannot_run():
-    """Without a draft model there are methods left that need none."""
-    frame = compare(tiny.target(), PROMPTS, max_new_tokens=4)
-    left = frame.attrs["left_out"]
-    assert {"sps", "mcsd"} <= set(left)
-    assert {"ar", "pld", "lookahead", "hf_greedy"} <= set(frame["method"])
-    assert "no draft model" in left["sps"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -318,37 +268,15 @@ def test_the_default_leaves_out_what_the_target_cannot_run():
         ({"methods": ["ar", "hf_assisted"], "draft": None}, "needs a draft model"),
         ({"methods": ["sps"], "draft": None}, "no draft model"),
         ({"methods": ["hf_assisted:gamma=0"]}, "gamma must be an integer >= 1"),
-        ({"methods": ["hf_assisted:schedule=x"]}, "schedule must be one of constant"),
-        ({"methods": ["hf_assisted:confidence=1"]}, r"confidence must be a number in \[0,1\)"),
         ({"methods": ["hf_greedy:gamma=1"]}, "has no option 'gamma=1'; its options: none"),
         ({"batch": 0}, "batch"),
         ({"max_new_tokens": 512}, "leaves no room"),
-        *(
-            ({"seconds": wrong}, "seconds must be a number")
-            for wrong in (0, -1, float("nan"), float("inf"), "5", True)
-        ),
+        *(({"seconds": wrong}, "seconds must be a number") for wrong in (0, float("nan"), "5")),
     ],
 )
 def test_bad_requests(changes, message):
     with pytest.raises(ValueError, match=message):
         run(**changes)
-
-
-def table(**seconds: list[float]) -> pd.DataFrame:
-    """Runs of ten tokens each that take these seconds, as rows of a comparison."""
-    rows = pd.DataFrame(
-        {"method": method, "prompt": i, "tokens_per_second": 10 / s}
-        for method, some in seconds.items()
-        for i, s in enumerate(some)
-    )
-    plain = results.of_plain(rows, "tokens_per_second", "ar", ["prompt"])
-    return rows.assign(speedup=rows.tokens_per_second / plain)
-
-
-def test_the_reference_is_the_faster_plain_decoding_in_the_median_of_pairs():
-    """One disturbed run decides which has more tokens/s in all, so that does not count."""
-    for seconds, name in (([0.5, 0.5, 9], "hf_greedy"), ([1.1, 1.1, 0.1], "ar"), ([1] * 3, "ar")):
-        assert results.reference(table(ar=[1] * 3, hf_greedy=seconds, pld=[0.1] * 3)) == name
 
 
 @pytest.mark.filterwarnings("ignore:Precision loss")  # pairs without any spread
@@ -368,13 +296,6 @@ def test_speedups_are_over_the_faster_plain_decoding(monkeypatch):
         plain = {"ar": 18.0, name: 72.0}
         assert frame.attrs["reference"] == {"method": name, "plain": plain}
         assert by["speedup"].to_dict() == {"ar": 0.25, "sps": 0.5, name: 1.0}
-
-
-def test_hashes_are_of_each_model():
-    target, draft = tiny.target(), tiny.draft()
-    hashes = conditions.conditions(target, draft=draft)["sha256"]
-    assert hashes == {"target": target.fingerprint, "draft": draft.fingerprint}
-    assert hashes["target"] != hashes["draft"]
 
 
 @pytest.mark.parametrize(("limit", "again"), [(3600.0 * 100, 0), (None, 2)])

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
-import re
 
 import pytest
 import tiny
 import torch
-from rich.console import Console
-from rich.live import Live
 from terminal import call
 
 import specwb
-from specwb.cli.compare import WORDS, draw
-from specwb.cli.shared import loaded, table
+from specwb.cli.shared import loaded
 from specwb.engine import machine
 from specwb.lab.bench import compare as module
 
@@ -39,58 +33,6 @@ def command(frame, monkeypatch, capsys):
     monkeypatch.setattr(specwb, "load", lambda name, **options: tiny.target())
     monkeypatch.setattr(module, "compare", lambda *args, **kwargs: frame)
     return lambda *options, **settings: call(monkeypatch, capsys, "compare", *options, **settings)
-
-
-def test_a_terminal_of_80_columns_shows_every_figure_whole(command, frame, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
-    code, out, err = command(terminal=True)
-    assert code == 0, err
-    lines = out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-    assert max(map(len, lines)) <= 80
-    speedups = frame.set_index("method").speedup
-    for name in ("ar", "sps", "mcsd:tree=2-1", "hf_greedy"):
-        (row,) = [line.split() for line in lines if line.split()[:1] == [name]]
-        over = speedups["hf_greedy"] if name == "hf_greedy" else 1
-        assert [row[1], row[-1]] == [f"{speedups[name] / over:.2f}x", "yes"]
-
-
-def test_the_longest_method_of_make_run_is_whole_on_80_columns():
-    name = "eagle3:nodes=5,depth=2,top=3"
-    figures = ["1.24x", "1.10-1.30", "1.88", "1.45", "19%", "12*", "yes"]
-    columns = [
-        "method",
-        "speedup over ar",
-        "quartiles",
-        "tau",
-        "cost",
-        "draft",
-        "runs",
-        "same text",
-    ]
-    screen = Console(file=io.StringIO(), width=80)
-    screen.print(table([dict(zip(columns, [name, *figures], strict=True))], WORDS, screen))
-    assert screen.file.getvalue().splitlines()[-1].split() == [name, *figures]
-
-
-def test_a_terminal_shows_the_table_so_far(frame):
-    """Methods that have no run yet have a step; a drawing takes the place of the one before."""
-    early = frame.iloc[:2].copy()
-    early.attrs = frame.attrs | {"same_text": None}
-    early.loc[1, ["runs", "speedup", "speedup_low", "speedup_high", "tau"]] = [0] + [math.nan] * 4
-    early["runs"] = early["runs"].astype(int)
-    screen = Console(file=io.StringIO(), force_terminal=True, width=80, no_color=True)
-    with Live(console=screen, auto_refresh=False, transient=True) as view:
-        draw(view, 0.125, "prompt 1 of 48", None)
-        draw(view, 0.25, "prompt 2 of 48", lambda: early)
-        lines = re.sub(r"\x1b\[[\d;?]*\w", "", screen.file.getvalue()).splitlines()
-    assert any(line.startswith("12%: prompt 1 of 48") for line in lines)
-    assert lines[-1].startswith("25%: prompt 2 of 48")
-    rows = [line.split() for line in lines if line.split()[:1] in (["ar"], ["sps"])]
-    cost = f"{frame.set_index('method').cost['sps']:.2f}"
-    assert rows[0][1] == f"{frame.speedup[0]:.2f}x"
-    assert rows[1][:4] == ["sps", "-", "-", "-"]
-    assert cost in rows[1]
 
 
 def test_the_seed_shuffles_the_prompts(frame, command, monkeypatch):

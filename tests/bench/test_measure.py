@@ -105,19 +105,6 @@ def test_a_last_step_that_may_be_cut_is_left_out():
     assert run.accepted == [[3, 3, 3, 3, 3]]
 
 
-def test_the_next_job_may_depend_on_the_run():
-    runs = []
-
-    def jobs():
-        yield job(rows=PROMPTS[:1])
-        yield job(rows=[PROMPTS[0] + runs[0].tokens[0]])
-
-    for done, run in measure(tiny.target(), jobs()):
-        runs.append(run)
-        assert len(done.rows[0]) == 3 + 12 * (len(runs) - 1)
-    assert len(runs) == 2
-
-
 def test_every_method_and_sampling_is_warmed_up_once(monkeypatch):
     decoded = []
 

@@ -50,46 +50,23 @@ def spec_rows(of_each: int = 2) -> list[dict]:
 
 
 @needs_data
-def test_spec_bench():
+def test_official_sets():
     questions = load_prompts("spec_bench")
     assert [q.question_id for q in questions] == list(range(81, 561))
     assert Counter(q.subtask for q in questions) == dict.fromkeys(["mt_bench", *FIVE], 80)
-    assert Counter(q.category for q in questions) == dict.fromkeys(EIGHT, 10) | dict.fromkeys(
-        FIVE, 80
-    )
     assert all(len(q.turns) == (2 if q.subtask == "mt_bench" else 1) for q in questions)
-    assert sum(bool(q.reference) for q in questions) == 359
     assert load_prompts("spec_bench/mt_bench") == questions[:80]
-    assert questions[80].turns[0].startswith("Translate German to English:")
-
-
-@needs_data
-def test_mt_bench():
-    questions = load_prompts("mt_bench")
-    assert [q.question_id for q in questions] == list(range(81, 161))
-    assert Counter(q.subtask for q in questions) == dict.fromkeys(EIGHT, 10)
-    assert all(len(q.turns) == 2 for q in questions)
-    assert [q.turns for q in questions] == [q.turns for q in load_prompts("spec_bench/mt_bench")]
-
-
-@needs_data
-def test_humaneval_and_gsm8k():
-    code = load_prompts("humaneval")
+    mt_bench = load_prompts("mt_bench")
+    assert Counter(q.subtask for q in mt_bench) == dict.fromkeys(EIGHT, 10)
+    assert [q.turns for q in mt_bench] == [q.turns for q in questions[:80]]
+    code, sums = load_prompts("humaneval"), load_prompts("gsm8k")
     assert [q.question_id for q in code] == list(range(164))
     assert all(q.format == "text" and "def " in q.turns[0] and q.reference for q in code)
-    sums = load_prompts("gsm8k")
     assert [q.question_id for q in sums] == list(range(1319))
     assert all(q.format == "chat" and "####" in q.reference[0] for q in sums)
-    in_spec_bench = {q.turns[0] for q in load_prompts("spec_bench/math_reasoning")}
-    assert in_spec_bench <= {q.turns[0] for q in sums}
-
-
-@needs_data
-@pytest.mark.parametrize("name", OFFICIAL)
-def test_no_official_turn_is_empty_and_each_is_there_once(name):
-    questions = load_prompts(name)
-    assert all(turn.strip() for q in questions for turn in q.turns)
-    assert len({q.question_id for q in questions}) == len(questions) == len(interleave(questions))
+    for some in (questions, mt_bench, code, sums):
+        assert all(turn.strip() for q in some for turn in q.turns)
+        assert len({q.question_id for q in some}) == len(some) == len(interleave(some))
 
 
 def test_spec_bench_format_by_path(tmp_path):
@@ -104,8 +81,7 @@ def test_spec_bench_format_by_path(tmp_path):
     assert all(q.subtask == q.category for q in part)
 
 
-@pytest.mark.parametrize("file", ["HumanEval.jsonl", "HumanEval.jsonl.gz"])
-def test_humaneval_format_by_path(tmp_path, file):
+def test_humaneval_format_by_path(tmp_path):
     row = {
         "task_id": "HumanEval/7",
         "prompt": "def f():\n",
@@ -113,7 +89,7 @@ def test_humaneval_format_by_path(tmp_path, file):
         "canonical_solution": "    return 1\n",
         "test": "...",
     }
-    assert load_prompts(write(tmp_path / file, [row])) == [
+    assert load_prompts(write(tmp_path / "HumanEval.jsonl.gz", [row])) == [
         Question(7, "humaneval", ("def f():\n",), "text", reference=("    return 1\n",))
     ]
 
@@ -145,14 +121,10 @@ ROW = {"question_id": 1, "category": "x", "turns": ["a"]}
         ([1], "a row must be a JSON object, not list"),
         ({"text": "a"}, r"no question_id, category, turns; a row has .*HumanEval.*GSM8K"),
         (ROW | {"question_id": "1"}, "question_id must be an integer, not '1'"),
-        (ROW | {"category": None}, "category must be a non-empty string"),
-        (ROW | {"turns": []}, "turns must be a list of non-empty strings"),
         (ROW | {"turns": ["a", " "]}, "turns must be a list of non-empty strings"),
         (ROW | {"format": "code"}, "format must be 'chat' or 'text', not 'code'"),
         ({"task_id": "a", "prompt": "b", "entry_point": "c"}, "task_id must end in a number"),
-        ({"task_id": "a/1", "prompt": "", "entry_point": "c"}, "prompt must be a non-empty string"),
         ({"question": "who", "answer": "she"}, "answer has no '#### number'"),
-        ({"question": 3, "answer": "#### 3"}, "question must be a non-empty string"),
         (ROW | {"turns": ["\ud800"]}, "turns is not valid Unicode"),
     ],
 )
@@ -224,19 +196,9 @@ def test_any_first_part_is_a_fair_mix_of_columns_and_within_them(tmp_path):
     assert [q.category for q in mixed[::6]] == EIGHT * 2
 
 
-TEMPLATES = {
-    "special": None,  # the shipped one: <|user|>...<|assistant|>
-    "vicuna": "{% if messages[0]['content'] %}A chat of a user and an assistant. "
-    "USER: {{ messages[0]['content'] }}{% endif %} ASSISTANT:",
-    "trims": "[INST] {{ messages[0]['content'] | trim }} [/INST]",
-    "chatml": "{% for m in messages %}{{ '<|user|>\\n' + m['content'] + '\\n\\n' }}{% endfor %}"
-    "{{ '<|assistant|>\\n' }}",
-}
-AROUND = {
-    "special": ("<|user|>", "<|assistant|>"),
-    "vicuna": ("A chat of a user and an assistant. USER: ", " ASSISTANT:"),
-    "trims": ("[INST] ", " [/INST]"),
-    "chatml": ("<|user|>\n", "\n\n<|assistant|>\n"),
+TEMPLATES = {  # and what stands before and after a prompt
+    "special": (None, "<|user|>", "<|assistant|>"),  # the shipped one
+    "trims": ("[INST] {{ messages[0]['content'] | trim }} [/INST]", "[INST] ", " [/INST]"),
 }
 
 
@@ -249,17 +211,16 @@ def tokenizer():
 @pytest.mark.parametrize(
     "text",
     [
-        "Summarize: the first sentence. " + "word and number 17, " * 50 + "What is it?",
-        "x y" * 90,
+        "Summarize: the first sentence. " + "word and 17, " * 20 + "What is it?",
         " \n" + "é" * 80 + ".\n",
     ],
 )
 def test_a_cut_chat_prompt_keeps_its_template_and_both_ends(tokenizer, template, text):
-    tokenizer.chat_template = TEMPLATES[template] or tokenizer.chat_template
+    written, before, after = TEMPLATES[template]
+    tokenizer.chat_template = written or tokenizer.chat_template
     question = Question(1, "x", (text,))
     uncut = question.ids(tokenizer)
     assert question.fit(tokenizer, len(uncut)) == (uncut, False)
-    before, after = AROUND[template]
     front, back = len(tokenizer(before)["input_ids"]), len(tokenizer(after)["input_ids"])
     rooms = range(front + back + 4, len(uncut))
     assert len(rooms) > 5

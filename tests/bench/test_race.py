@@ -16,7 +16,7 @@ from specwb.lab.bench import measure as measuring
 from specwb.lab.bench import report
 from specwb.lab.bench.compare import build
 from specwb.lab.bench.measure import Run
-from specwb.lab.bench.race import LEVEL, Race, fastest
+from specwb.lab.bench.race import Race, fastest
 from specwb.lab.bench.results import of_plain
 
 TOKENS = 10
@@ -106,32 +106,6 @@ def test_the_library_has_one_run_unless_it_is_the_reference(race):
     assert set(made.fastest()) == {"method", "speedup", "others", "tied"}
 
 
-def test_what_is_shown_on_the_way(race):
-    """Before each run of the first round, then before each prompt; methods have the time of a step
-    before their first run."""
-    told: list[tuple[float, str, list]] = []
-
-    def progress(done, text, frame):
-        rows = [] if frame is None else report.cells(frame())
-        told.append((round(done, 2), text, rows))
-
-    made, _ = race({"ar": 2.0, "sps": 1.0, "pld": 1.5}, 3, 10.0, progress)
-    shares = [0.0] * 4 + [0.2, 0.3]  # openings, ar, then after ar and sps
-    assert [done for done, *_ in told[:6]] == pytest.approx(shares, abs=0.01)
-    assert [len(rows) for *_, rows in told[:5]] == [0, 0, 0, 0, 3]
-    early = {row["method"]: row for row in told[4][-1]}
-    assert early["ar"]["speedup over ar"] == "1.00x"
-    assert early["sps"] == {
-        "method": "sps",
-        "speedup over ar": "-",
-        "tau": "-",
-        "cost": "0.51",  # NOISE[0] / 2
-        "runs": "0",
-    }
-    assert [text for _, text, _ in told] == ["prompt 1 of 3"] * 6 + ["prompt 2 of 3"]
-    assert {row["runs"] for row in report.cells(made.frame())} == {"2"}
-
-
 def table(speeds: np.ndarray, over: str = "0") -> pd.DataFrame:
     """A table of runs from tokens/s ``[methods,prompts]``; methods are called 0, 1, 2, ..."""
     rows = pd.DataFrame(
@@ -160,21 +134,3 @@ def test_a_method_is_told_apart_from_the_fastest_by_its_pairs():
     few[1, 5:] = math.nan  # it stopped
     assert fastest(table(few), "0")["tied"] == ["1", "3"]
     assert fastest(table(speeds[:, :1]), "0")["tied"] == ["0", "2", "3"]
-
-
-def test_a_stopped_row_is_rarely_as_fast_as_the_fastest():
-    """Eight equally fast methods whose logarithms scatter by .1, and two of half the speed, with
-    looks after four and eight prompts and at the end: one of the equal ones is told apart in a few
-    of 60 comparisons, the slow ones in all."""
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(60):
-        speeds = np.exp(rng.normal(0, 0.1, (10, 16)))
-        speeds[8:] /= 2
-        apart: set[str] = set()
-        for count in (4, 8, 16):
-            best = fastest(table(speeds[:, :count]), "0", looks=3)
-            apart |= {str(m) for m in range(10)} - {best["method"], *best["tied"]}
-        assert {"8", "9"} <= apart
-        wrong += len(apart) > 2
-    assert wrong <= 60 * 3 * LEVEL

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import tiny
 
-import specwb
 from specwb.core.probability import Sampling
 from specwb.lab.bench import results
 from specwb.lab.bench.measure import Run
@@ -18,7 +17,6 @@ from specwb.lab.bench.store import RunStore
 from specwb.lab.cost import tune
 from specwb.lab.harness import summary as harness
 from specwb.lab.harness.answers import Turn
-from specwb.lab.papers import grid
 from specwb.lab.sweeps import frame, summary
 
 SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
@@ -71,18 +69,3 @@ def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):
     assert tuned[0]["measured"] == pytest.approx(1.25)  # of totals, by another name
     assert evaluated == median == pytest.approx(10 / 9)
     assert rows.loc[("sps", "overall"), "speedup.mean_rate"] == pytest.approx(1.4667, abs=1e-4)
-
-
-def test_a_study_names_its_speedup_otherwise():
-    """Of the same prompts, ten steps of one token each; the first of them has the prompt in it."""
-    methods = {"ar": specwb.method("ar", tiny.target())}
-    methods["sps"] = specwb.method("sps", tiny.target(), draft=tiny.draft())
-    cells: dict = {}
-    for name, seconds in SECONDS.items():
-        for s in seconds:
-            steps = [0.28 * s, *[0.08 * s] * 9]
-            run = Run([[0] * 10], 10, s, [[0] * 10], drafted=[[1] * 10], step_seconds=steps)
-            for key, value in grid.record(run, methods[name]).items():
-                cells.setdefault(f"T=0 {name}", {}).setdefault(key, []).append(value)
-    row = grid.row({"cells": cells}, "T=0 sps")
-    assert row["speedup"] == pytest.approx(np.mean([2, 10 / 9, 10 / 9]), abs=1e-3)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from specwb.lab.bench import store as stores
 from specwb.lab.bench.store import RunStore, StoreError, digest
 
 RECORD = {"tokens": 5, "accepted": [2, 1]}
@@ -97,24 +95,6 @@ def test_other_files_and_damaged_ones_are_refused(tmp_path):
         RunStore(path) as store,
     ):
         store.runs()
-
-
-def test_a_locked_store_is_refused_after_a_few_seconds(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "PATIENCE", 0.1)
-    path = filled(tmp_path / "s.sqlite")
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StoreError, match="database is locked: another program uses it"):
-            RunStore(path)
-    RunStore(path).close()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_a_store_that_cannot_be_written(tmp_path):
-    path = filled(tmp_path / "s.sqlite")
-    path.chmod(0o400)
-    with pytest.raises(StoreError, match="readonly"):
-        RunStore(path)
 
 
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path):

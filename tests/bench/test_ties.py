@@ -72,17 +72,16 @@ def test_exact_texts_part_at_a_tie_of_perturbed_logits(monkeypatch):
     assert str(agreements(target, *settings)["a"]) == "0 of 3 (3 at a tie)"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_only_the_librarys_texts_part_by_roundings_of_the_number_type(dtype, monkeypatch):
+def test_only_the_librarys_texts_part_by_roundings_of_the_number_type(monkeypatch):
     """Where two passes round alike there is no margin for texts of this engine."""
-    target = tiny.target(dtype=dtype)
+    target = tiny.target()
     pairs = plain(target)
     monkeypatch.setattr(ties, "rounding", lambda *_: 0.0)
     logits = ties.stepwise_logits(target, *pairs[0])
     logits[3].zero_()
     logits[3, pairs[0][1][3]] = 4.0
     monkeypatch.setattr(ties, "stepwise_logits", lambda *_: logits)
-    step = max(torch.finfo(dtype).eps, ties.SUMMED)
+    step = max(torch.finfo(torch.float32).eps, ties.SUMMED)
     largest = float(logits.abs().max())
     logits[0, 1] = -torch.inf  # of a token that is never written
     other = next(t for t in range(64) if t != pairs[0][1][3])
@@ -96,14 +95,7 @@ def test_only_the_librarys_texts_part_by_roundings_of_the_number_type(dtype, mon
         assert found["hf"].margin == pytest.approx(1.5 * step * largest)
 
 
-def test_the_compiled_pass_rounds_alike():
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
-    target = specwb.load(tiny.build("llama", dtype=torch.bfloat16, **sizes))
-    (prompt, text), *_ = plain(target, 24)
-    assert ties.rounding(target, prompt, text, ties.stepwise_logits(target, prompt, text)) == 0
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_no_tie_and_no_error(value, monkeypatch):
     target = tiny.target()
     pairs = plain(target)

@@ -44,19 +44,6 @@ def test_the_noise_of_positions_is_independent():
     assert not set(other.tolist()) & set(rates.tolist())
 
 
-def test_first_arrivals_are_accepted_with_their_rate():
-    generator = torch.Generator().manual_seed(1)
-    p, q = torch.rand(2, 3, 6, generator=generator, dtype=torch.float64).pow(3).unbind()
-    q[0, 2:] = 0  # what the draft cannot draw is never first
-    p, q = (x / x.sum(-1, keepdim=True) for x in (p, q))
-    places = acceptance.first_arrivals(p, q, 20_000, seed=2)
-    for k in (1, 2, 3):
-        rate = analysis.exact_text_rate(p, q, k)
-        error = (rate * (1 - rate) / 20_000).sqrt()
-        assert ((places < k).double().mean(-1) - rate).abs().max() < (4.5 * error + 1e-9).max()
-    assert (places[0] < 2).double().mean() < p[0, :2].sum() + 0.02
-
-
 def record(domain: str, positions: list[dict[str, float]], k: int = 2) -> dict:
     """A record in which every rule has rate 0.5 and every optimum 0.8, but for ``positions``."""
     usual = {name: 0.8 if name.startswith("optimum") else 0.5 for name in acceptance.COLUMNS}

@@ -17,11 +17,9 @@ from specwb.lab.evaluation.joint import (
     ALARM,
     AT_ONCE,
     DOUBT,
-    Joint,
     StatisticalTest,
     beginnings,
     decided,
-    joint,
 )
 from specwb.lab.evaluation.martingale import Martingale, Sum
 from specwb.rules import RRSw
@@ -95,21 +93,6 @@ def test_a_false_q_is_seen():
     assert "NO" in str(report)
 
 
-def test_the_smallest_distance_is_seen_eight_times_in_ten():
-    """The deviation is the worst one of a given total variation: in proportion to p. A test that
-    leaves a doubt is made again."""
-    rng = np.random.default_rng(0)
-    p = np.full(28, 1 / 28)
-    off = p + np.where(np.arange(28) % 2, 2, -2) * Joint(0.0, 27, 1024).sees / 28
-
-    def run(rows: int, seed: int) -> Joint:
-        counts = rng.multinomial(rows, off)
-        return Joint(float(((counts - rows * p) ** 2 / (rows * p)).sum()), 27, rows)
-
-    caught = sum(decided(run, 1024, 0).failed for _ in range(400))
-    assert 0.7 < caught / 400 < 0.9
-
-
 @dataclass(frozen=True)
 class Drawn(StatisticalTest):
     """A test with some p-value."""
@@ -135,29 +118,6 @@ def test_two_runs_have_one_p_value_which_is_uniform():
         share, expected = np.mean([test.pvalue < x for test in tests]), x / (2 * DOUBT)
         assert abs(share - expected) < 4 * (expected / 20_000) ** 0.5
     assert pytest.approx(ALARM) == AT_ONCE + (DOUBT - AT_ONCE) * AGAIN
-
-
-def test_three_tokens_after_others_are_those_of_the_target():
-    """The others are written whatever the draft says; then the target's distribution is back."""
-    target, draft = small()
-    begin = [[0, 3, 3, 1], [2, 2, 4, 0]]
-    sampling = specwb.Sampling(1.0, 3)
-    for spec in ("ar", "sps:gamma=2", "mcsd:tree=3-2", "sps:gamma=3,rule=block"):
-        method = specwb.method(spec, target, **({} if spec == "ar" else {"draft": draft}))
-        test = joint(target, method, SMALL[:2], sampling, 600, 1, begin)
-        assert not test.impossible
-        assert test.freedom > 20
-        assert test.pvalue > 1e-3
-
-
-def test_the_last_cell_is_not_free():
-    """Of a single text that can be written nothing is compared; of two, one number a prompt."""
-    target, _ = small()
-    plain = specwb.method("ar", target)
-    alone = joint(target, plain, SMALL[:2], specwb.Sampling(1.0, 1), 60, 0)
-    assert (alone.freedom, alone.texts, alone.pvalue) == (0, 60, 1.0)
-    eight = joint(target, plain, SMALL[:2], specwb.Sampling(50.0, 2), 2048, 0)
-    assert eight.freedom == 2 * 7  # near-equal chances: every text is a cell
 
 
 def test_beginnings_are_the_texts_and_their_probabilities():

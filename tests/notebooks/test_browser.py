@@ -1,5 +1,5 @@
-"""Notebooks in a real JupyterLab in a real browser: run all cells, move the sliders, read the
-page."""
+"""A notebook in a real JupyterLab in a real browser: run all cells, move the sliders, answer the
+questions, read the page."""
 
 from __future__ import annotations
 
@@ -20,19 +20,15 @@ from browsing import chromium
 
 from specwb.models.load import data_dir
 
-ROOT = Path(__file__).parents[2]
-LESSON = "3_many_candidates"
-MADE = {  # notebooks of a few cells
-    "explorers": (
-        "from specwb.show import widgets\nspeed = widgets.SpeedExplorer(alpha=0.6, c=0.1, gamma=3)",
-        "widgets.show(speed, speed.summary)",
-        "rules = widgets.RulesExplorer()\nwidgets.show(rules, rules.summary)",
-    ),
-    "controls": (
-        "from specwb.show import widgets\nwidgets.RulesExplorer()",
-        "widgets.RootsExplorer()",
-    ),
-}
+EXPLORERS = ("RulesExplorer", "RootsExplorer")
+QUESTIONS = {"3.rules": 1, "3.two": 0}
+"""Questions, and how many figures their answers have."""
+CELLS = (
+    "from specwb.show import course, widgets",
+    *(f"widgets.{name}()" for name in EXPLORERS),
+    *(f'course.ask("{key}")' for key in QUESTIONS),
+)
+NAME = "pages"
 TOKEN = "specwb"
 NO_NEWS = ("apputils-extension:announcements", "extensionmanager-extension")
 SECONDS = 240
@@ -45,18 +41,11 @@ pytest.importorskip("jupyterlab")
 playwright = pytest.importorskip("playwright.sync_api")
 
 
-def notebooks(folder: Path) -> None:
-    """Write the notebooks that are run here, without outputs: what is seen has been run here."""
-    lesson = nbformat.read(ROOT / "notebooks" / "lessons" / f"{LESSON}.ipynb", 4)
-    for cell in lesson.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    nbformat.write(lesson, folder / f"{LESSON}.ipynb")
-    for name, sources in MADE.items():
-        cells = [nbformat.v4.new_code_cell(source) for source in sources]
-        notebook = nbformat.v4.new_notebook(cells=cells)
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-        nbformat.write(notebook, folder / f"{name}.ipynb")
+def notebook(folder: Path) -> None:
+    """Write the notebook that is run here, without outputs: what is seen has been run here."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(made, folder / f"{NAME}.ipynb")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +53,7 @@ def lab(tmp_path_factory):
     """The address of a JupyterLab with settings of its own."""
     home = tmp_path_factory.mktemp("jupyter")
     (home / "notebooks").mkdir()
-    notebooks(home / "notebooks")
+    notebook(home / "notebooks")
     config, settings = home / "config", home / "settings" / "@jupyterlab" / "notebook-extension"
     (config / "labconfig").mkdir(parents=True)
     off = {f"@jupyterlab/{x}": True for x in NO_NEWS}
@@ -116,20 +105,20 @@ def browser():
 
 
 KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
-CELLS = (
+RUN = (
     "window.jupyterapp.shell.currentWidget.content.model.toJSON().cells.filter(c => "
     "c.cell_type == 'code')"
 )
 
 
-def opened(browser, lab, name):
-    """A notebook, opened, with its kernel ready."""
+@pytest.fixture(scope="module")
+def page(browser, lab):
+    """The notebook after all its cells have run, in a page that had no plotly."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.uncaught = []
+    page.uncaught, page.sizes = [], []
     page.on("pageerror", lambda error: page.uncaught.append(f"{error} {error.stack}"))
-    # a workspace of its own: the usual one would open what another page has open as well
-    path = f"notebooks/{name}.ipynb"
-    page.goto(f"{lab}/lab/workspaces/{name}/tree/{path}?token={TOKEN}")
+    path = f"notebooks/{NAME}.ipynb"
+    page.goto(f"{lab}/lab/tree/{path}?token={TOKEN}")
     page.wait_for_function(
         f"window.jupyterapp?.shell?.currentWidget?.context?.path == '{path}'",
         timeout=SECONDS * 1000,
@@ -138,7 +127,17 @@ def opened(browser, lab, name):
         f"{KERNEL}?.status == 'idle' && {KERNEL}.connectionStatus == 'connected'",
         timeout=SECONDS * 1000,
     )
-    return page
+    page.evaluate('delete window._JUPYTERLAB["jupyterlab-plotly"]')
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.on(
+        "Network.webSocketFrameReceived",
+        lambda event: page.sizes.append(len(event["response"]["payloadData"])),
+    )
+    run_all(page)
+    yield page
+    # but not of anywidget: after two seconds without a module it complains
+    assert [error for error in page.uncaught if "Failed to initialize model" not in error] == []
 
 
 def run_all(page) -> None:
@@ -147,60 +146,21 @@ def run_all(page) -> None:
     # done when every cell has run, or when one has failed (the rest is then not run)
     page.wait_for_function(
         "(cells => cells.every(c => c.execution_count != null) || cells.some(c => "
-        f"c.outputs.some(o => o.output_type == 'error')))({CELLS})",
+        f"c.outputs.some(o => o.output_type == 'error')))({RUN})",
         timeout=SECONDS * 1000,
     )
-    for output in (output for cell in page.evaluate(CELLS) for output in cell["outputs"]):
+    for output in (output for cell in page.evaluate(RUN) for output in cell["outputs"]):
         assert output["output_type"] != "error", output
         assert output.get("name") != "stderr", output
 
 
-def uncaught(page) -> list[str]:
-    """Errors of the page, but not of anywidget: after two seconds without a module it complains."""
-    return [error for error in page.uncaught if "Failed to initialize model" not in error]
-
-
-def test_every_question_of_a_lesson_is_answered_by_a_click(browser, lab):
-    """The first choice of each: the answer comes up, with its figure where it has one; and the
-    lesson's picture is there."""
-    page = opened(browser, lab, LESSON)
-    run_all(page)
-    assert page.locator("img[src*='two_candidates']").count() == 1
-    questions = page.locator(".specwb-question")
-    keys = re.findall(r'course\.ask\("(3\.[\w-]+)"', str(page.evaluate(CELLS)))
-    assert questions.count() == len(keys) > 4
-    for i, key in enumerate(keys):
-        question = questions.nth(i).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
-        answer = question.locator("[role=status]")
-        assert answer.inner_text() == ""
-        assert question.locator("svg.main-svg").count() == 0
-        question.get_by_role("button").first.click()
-        playwright.expect(answer).to_contain_text(re.compile(r"(Right|Not so)\."), timeout=30_000)
-        playwright.expect(question.get_by_role("button").first).to_be_disabled()
-        playwright.expect(question.locator(".js-plotly-plot")).to_have_count(int(key == "3.rules"))
-    assert uncaught(page) == []
-    page.close()
-
-
-def test_the_kernel_sends_plotly_once_where_the_page_has_none(browser, lab):
-    page = opened(browser, lab, "explorers")
-    page.evaluate('delete window._JUPYTERLAB["jupyterlab-plotly"]')
-    sizes: list[int] = []
-    session = page.context.new_cdp_session(page)
-    session.send("Network.enable")
-    session.on(
-        "Network.webSocketFrameReceived",
-        lambda event: sizes.append(len(event["response"]["payloadData"])),
-    )
-    run_all(page)
+def test_the_kernel_sends_plotly_once_where_the_page_has_none(page):
     page.wait_for_function(
         "(plots => plots.length == 2 && plots.every(plot => plot.querySelector('.trace')))"
         "([...document.querySelectorAll('.js-plotly-plot')])",
         timeout=SECONDS * 1000,
     )
-    assert 1_000_000 < sum(sizes) < 4_000_000
-    assert uncaught(page) == []
-    page.close()
+    assert 1_000_000 < sum(page.sizes) < 4_000_000
 
 
 def leaves(widget) -> list:
@@ -209,14 +169,12 @@ def leaves(widget) -> list:
     return inside or [widget]
 
 
-def test_every_control_of_an_explorer_is_followed_in_the_page(browser, lab):
+def test_every_control_of_an_explorer_is_followed_in_the_page(page):
     """Moved by a step in the page and in Python alike, both say the same."""
     from specwb.show import widgets
 
-    page = opened(browser, lab, "controls")
-    run_all(page)
-    for place, source in enumerate(MADE["controls"]):
-        view = getattr(widgets, re.search(r"widgets\.(\w+)\(", source)[1])()
+    for place, name in enumerate(EXPLORERS):
+        view = getattr(widgets, name)()
         line = page.locator(".specwb-summary").nth(place)
         box = line.locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
         sliders = choices = 0
@@ -233,5 +191,18 @@ def test_every_control_of_an_explorer_is_followed_in_the_page(browser, lab):
                 choices += 1
             playwright.expect(line).to_have_text(view.summary, timeout=30_000)
         assert sliders
-    assert uncaught(page) == []
-    page.close()
+
+
+def test_a_question_is_answered_by_a_click(page):
+    """The first choice: the answer comes up, with its figure where it has one."""
+    questions = page.locator(".specwb-question")
+    assert questions.count() == len(QUESTIONS)
+    for i, figures in enumerate(QUESTIONS.values()):
+        question = questions.nth(i).locator("xpath=ancestor::*[contains(@class,'widget-vbox')][1]")
+        answer = question.locator("[role=status]")
+        assert answer.inner_text() == ""
+        assert question.locator("svg.main-svg").count() == 0
+        question.get_by_role("button").first.click()
+        playwright.expect(answer).to_contain_text(re.compile(r"(Right|Not so)\."), timeout=30_000)
+        playwright.expect(question.get_by_role("button").first).to_be_disabled()
+        playwright.expect(question.locator(".js-plotly-plot")).to_have_count(figures)

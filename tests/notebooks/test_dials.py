@@ -18,13 +18,13 @@ from specwb.show.widgets import dials as module
 from specwb.show.widgets.dials import dial
 
 FILES = ("draft", "head", "groups", "ngram", "score")  # models and files have no control
-TEXTS, TOKENS = [[1, 2, 3], [7, 8, 9, 10]], 6
+TEXTS, TOKENS = [[1, 2, 3], [7, 8, 9, 10]], 3
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     monkeypatch.setattr(module, "TOKENS", TOKENS)
-    monkeypatch.setattr(module, "SHOWN", 3)
+    monkeypatch.setattr(module, "SHOWN", 1)
 
 
 def models(key: str) -> dict[str, Any]:
@@ -103,10 +103,7 @@ def test_settings_seen_before_are_not_decoded_again(monkeypatch):
 
 
 OPTIONS = {  # annotation and default -> low, high and step of the control, or its choices
-    "many": (Annotated[int, Option("a", low=0)], 3, (0, 12, None)),
     "share": (Annotated[float, Option("c", within="(0, 1]")], 0.5, (0.01, 1.0, 0.01)),
-    "below": (Annotated[float, Option("d", within="[0, 1)")], 0.0, (0.0, 0.99, 0.01)),
-    "flag": (Annotated[bool, Option("g")], False, (0, 1, None)),
     "open": (Annotated[int | None, Option("e", low=2)], None, ["default", *range(2, 9)]),
     "model": (Annotated[Any, Option("h")], None, None),
 }

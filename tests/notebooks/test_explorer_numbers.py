@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from statistics import fmean
-
 import numpy as np
 import pytest
-import tiny
 from drawn import every_figure, numbers, picture, shown
 from explorers import (
-    BLOCKS,
-    EXPLORERS,
     PAIRS,
     RATES,
-    TOKENS,
     deep,
-    found,
-    proxy,
-    replay,
-    stop,
     windows,
 )
 
-import specwb
 from specwb import Tree
-from specwb.drafters.diffuspec_parts.lattice import beam, viterbi
-from specwb.drafters.heads import accuracies, measured_tree
-from specwb.lab.evaluation import lattices
 from specwb.lab.evaluation.fuzzy import similarity
 from specwb.models.fuzzy import grouping
 from specwb.show import figures, widgets
 from specwb.show.widgets import designer
 from specwb.show.widgets.acceptance import shaped
-from specwb.show.widgets.kangaroo import ETAS
 from specwb.show.widgets.rules import NAMES, UNITS, pair
 from specwb.theory import analysis, exact
 from specwb.theory.analysis import dependence
 from specwb.theory.exact import depths
-from specwb.theory.exact.roots import first_stays, kept_root
 from specwb.theory.wrong_rules import AT_ONE_NODE
 
 
@@ -140,24 +123,6 @@ def test_best_trees_are_the_librarys(nodes, depth):
             assert numbers(view)[-3:] == [str(depth), str(len(parents)), f"{speed:.2f}"]
 
 
-@pytest.mark.parametrize(
-    ("W", "D", "rates"), [(1, 1, (0.2, 0.2, 0.9, 0.9)), (4, 3, (0.5, 0.05, 1.0, 0.0))]
-)
-def test_the_root_that_stays(W, D, rates):
-    view = widgets.RootsExplorer(roots=W, depth=D, **dict(zip("abcd", rates, strict=True)))
-    P = [Fraction(n, 10) for n in (4, 3, 2, 1)]
-    exactly = [Fraction(round(100 * rate), 100) for rate in rates]
-    lengths = [[*(a**n - a ** (n + 1) for n in range(D)), a**D] for a in exactly]
-    distribution = kept_root(P, lengths, W)
-    assert (view.distribution, view.tv) == (distribution, exact.tv(distribution, P))
-    assert [t["y"] for t in shown(view)["data"]] == [
-        *([0.4, 0.3, 0.2, 0.1], pytest.approx([float(x) for x in distribution], abs=1e-4))
-    ]
-    wanted = [f"{float(x):.3f}" for x in (*distribution, view.tv, 1 - first_stays(P, lengths, W))]
-    assert [x for x in numbers(view) if "." in x][4:] == wanted
-    assert (view.tv == 0) == (W == 1)
-
-
 # ----------------------------------------------------------------------------------------- blocks
 
 
@@ -173,109 +138,6 @@ def test_dependence_at_the_same_margins(d, g):
     assert said(view) == pytest.approx(wanted, abs=6e-4)
 
 
-@pytest.mark.parametrize(
-    ("head", "passes", "nodes", "costs"),
-    [("falcon", 2, 16, (0.02, 0.1, 0.01)), ("eagle", 2, 9, (0.1, 0, 0))],
-)
-def test_trees_by_passes(head, passes, nodes, costs):
-    settings = dict(zip("vcf", costs, strict=True))
-    view = widgets.BlockDesigner(BLOCKS, head=head, passes=passes, nodes=nodes, **settings)
-    k, card = BLOCKS[head]
-    rates = accuracies(card)
-    tree = measured_tree(card, nodes, min(k * passes, len(rates)))
-    blocks = [len(one.blocks) for one in view.tree.passes]
-    tau = sum(analysis.path_values(rates, tree.host[0]))
-    steps = np.dot(costs, (tree.n - 1, len(blocks), k * sum(blocks[1:])))
-    assert view.tree.tree.host == tree.host
-    assert (view.tau, view.speed) == pytest.approx((tau, tau / (1 + steps)))
-    wanted = [k, tree.n, tree.D, *blocks, tau - 1, 1, tau]
-    assert said(view)[: len(wanted)] == pytest.approx(wanted, abs=0.0051)
-
-
-# ------------------------------------------------------------------------------------- early exit
-
-
-@pytest.mark.parametrize(("eta", "gamma"), [(0.6, 4), (0.0, 5), (1.0, 2)])
-def test_the_rounds_shown_are_those_of_decodings(eta, gamma):
-    view = stop(eta=eta, gamma=gamma)
-    spec = f"kangaroo:gamma={gamma},eta={eta}"
-    method = specwb.method(spec, tiny.target(), head=tiny.head("kangaroo"))
-    kept, drafted, how = [], [], {"max_new_tokens": TOKENS + 8, "eos": ()}
-    for prompt in tiny.PROMPTS:
-        at = 0
-        for step in specwb.rounds(tiny.target(), prompt, method, **how):
-            if at >= TOKENS:
-                break
-            kept.append(int(step.verdict.accepted[0]))
-            drafted.append(int(step.draft.valid.sum()) - 1)
-            at += kept[-1] + 1
-    assert (view.rounds.kept, view.rounds.drafted) == (kept, drafted)
-    seconds = {1: 1.5, 2: 1.8, 3: 2.2, 4: 2.6, 5: 3.0}
-    cr, speed = 1 + fmean(kept), (1 + fmean(kept)) / fmean(seconds[d] for d in drafted)
-    assert view.predicted == pytest.approx(speed)
-    wanted = [eta, gamma, fmean(drafted), fmean(kept), 1, cr, fmean(drafted) - fmean(kept), speed]
-    best = max((s, -e) for e, (_, s) in zip(ETAS, view.curve("own", gamma)))
-    measured = [1.25] if (eta, gamma) == (0.6, 4) else []
-    assert said(view) == pytest.approx([*wanted, *measured, -best[1], best[0]], abs=0.0051)
-
-
-# ---------------------------------------------------------------------- lattices and their lengths
-
-
-@pytest.mark.parametrize(
-    ("text", "reached", "lam", "mass", "top", "beams"),
-    [(1, 5, 0.5, 0.8, 8, 3), (2, 2, 1.0, 0.3, 8, 1), (3, 5, 0.3, 1.0, 2, 2)],
-)
-def test_the_lattice_shown_is_the_one_searched(text, reached, lam, mass, top, beams):
-    settings = {"text": text, "lam": lam, "mass": mass, "top": top, "beams": beams}
-    view = EXPLORERS["LatticeExplorer"](reached=reached, **settings)
-    at = found()[text - 1]
-    whole = at.lattice(mass, top)
-    part = lattices.Lattice(whole.ids[:reached], whole.logq[:reached], whole.ends)
-    paths, best = beam(part, proxy(), at.text, lam, beams), viterbi(part, proxy(), at.text, lam)
-    assert [path for name, path in view.paths.items() if name.startswith("beam")] == paths
-    assert view.paths["first choices"].tokens == tuple(part.row)
-    assert view.paths.get("best score", paths[0]).mean == pytest.approx(best.mean)
-    wanted = [str(text), str(reached), str(whole.depth), f"{lam:.2f}", str(beams), f"{mass:.2f}"]
-    wanted += [str(top), str(sum(map(len, part.ids))), f"{-paths[0].mean:.3f}"]
-    wanted += [f"{-best.mean:.3f}"]
-    if reached >= whole.depth:
-        three = [part.row, paths[0].tokens, best.tokens]
-        hot = [lattices.expected_length(tiny.target(), at.text, path) for path in three]
-        wanted += ["0", *(str(at.kept(path)) for path in three), "1", *(f"{x:.2f}" for x in hot)]
-    assert numbers(view) == wanted
-
-
-def test_the_walk_shown_is_the_one_drafted():
-    """By a learned score; lambda and mass do not count, and cannot be moved."""
-    view = EXPLORERS["LatticeExplorer"](text=1, reached=5, beams=1, top=8, score="pair")
-    assert view.lam.disabled
-    assert view.mass.disabled
-    walk = list(view.paths["beam 1"].tokens)
-    assert walk == found()[0].walk(tiny.scorer(tiny.target(), 6))[: len(walk)]
-    assert "pair, B = 1, M = 6: 30 candidates" in view.summary
-    before = view.summary
-    with view.at(lam=1.0, mass=0.1):
-        assert view.summary == before
-
-
-@pytest.mark.parametrize(
-    ("least", "most", "delta", "rho", "share"), [(4, 8, 2, 0.5, 1.0), (9, 3, 2, 0.5, 0.8)]
-)
-def test_rounds_under_adaptive_length(least, most, delta, rho, share):
-    settings = {"least": least, "most": most, "delta": delta, "rho": rho, "share": share}
-    view = widgets.LengthExplorer(replay(), top=12, **settings)
-    low, high = min(least, most), max(least, most)
-    rounds = replay().rounds(low, high, delta, rho, share)
-    assert view.rounds == rounds
-    assert view.tau == pytest.approx(30 / len(rounds))
-    assert shown(view) == picture(figures.adaptive(rounds, low, high))
-    drafted = sum(r.k for r in rounds) / len(rounds)
-    wanted = [low, high, delta, rho, share, len(rounds), drafted, view.tau - 1, 1, view.tau]
-    assert said(view)[:10] == pytest.approx(wanted, abs=0.051)
-    assert said(view)[-1] == rounds[-1].k
-
-
 # ------------------------------------------------------------------------------ layers in parallel
 
 
@@ -289,16 +151,3 @@ def test_cosines_are_the_librarys(n, first, last, whole):
     for trace, (kind, values) in zip(shown(view)["data"], direct.items(), strict=True):
         assert (trace["name"], trace["y"]) == (kind, pytest.approx(values, abs=1e-4))
     assert numbers(view)[-len(direct) :] == [f"{min(values):.3f}" for values in direct.values()]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: widgets.LatticeExplorer(tiny.target(), [], proxy()), "no place"),
-        (lambda: widgets.LengthExplorer(replay(6), top=600), "got 600"),
-        (lambda: widgets.BlockDesigner({"falcon": (2, {})}), "the card has no accuracies by rank"),
-    ],
-)
-def test_data_that_cannot_be_shown(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

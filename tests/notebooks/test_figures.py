@@ -22,9 +22,8 @@ pytest.importorskip("plotly")
 import plotly.graph_objects as go  # noqa: E402
 
 from specwb.show import figures, palette  # noqa: E402
-from specwb.show.figures import easyspec, kit, sweeps  # noqa: E402
+from specwb.show.figures import easyspec, sweeps  # noqa: E402
 from specwb.show.figures.style import label, visible  # noqa: E402
-from specwb.show.palette import looks  # noqa: E402
 
 COMPARED = pd.DataFrame(
     {
@@ -131,7 +130,6 @@ def series(figure: go.Figure, *fields: str) -> list[list]:
 
 
 THIRD = [F(1, 2), F(3, 10), F(1, 5), F(0)], [F(1, 10), F(1, 5), F(3, 10), F(2, 5)]
-LATTICE = [["a", "b", "c"], ["d", "e", "f"]], [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]]
 # figure, arguments, fields, the first traces' values of them
 VALUES: list[tuple[str, tuple, tuple[str, ...], list]] = [
     ("speedup", EVERY["speedup"], ("y",), [*CURVES.values(), [2], [2.5]]),
@@ -186,20 +184,6 @@ def test_a_figure_shows_its_numbers(name, arguments, fields, values):
         )
 
 
-def test_titles_say_what_was_computed():
-    p, q = [F(1, 2), F(1, 2)], [F(1, 4), F(3, 4)]
-    assert "equal to p" in figures.output(p, p, "it").layout.title.text
-    assert "TV(output, p) = 0.2500" in figures.output(p, q, "it").layout.title.text
-    assert drawn("slices", *THIRD, [1, F(3, 2)]).layout.title.text == "p, cut at q, 3/2 q"
-    assert "their values sum to 0.50" in drawn("value_tree").layout.title.text
-    compared = drawn("comparison").data[0].error_x
-    assert list(compared.array) == pytest.approx([0, 1.0, 0.05])
-    assert list(compared.arrayminus) == pytest.approx([0, 0.5, 0.1])
-    assert kit.short([1.23456, 0.0123456, None, "a", 7, F(1, 3)]) == [
-        *(1.2346, 0.01235, None, "a", 7, 0.3333)
-    ]
-
-
 REFUSED = [
     ("value_tree", ([-1, 0, 0], [1, 0.5]), "a tree of 3 nodes needs as many"),
     ("value_tree", ([0, 0], [1, 1]), "node 0 must be the root"),
@@ -235,39 +219,7 @@ def test_information_and_acceptance_are_areas():
         assert area == pytest.approx([0.75 * lacking, 0.25 * lacking, kept, 1 - kept], abs=1e-4)
 
 
-def test_a_lattice_marks_paths_and_what_is_kept():
-    target, costs = [(0, "a"), (None, "g")], {"x": (1, 2, "ae"), "y": (2, 2, "bd")}
-    figure = figures.lattice(
-        *(*LATTICE, target, [[0, 1], [1, 0]], costs),
-        **{"stay": [2, 3], "kept": 1, "title": "", "parts": ("first", "second")},
-    )
-    best, others, inside, outside, of_target, kept, lost, drafter, reader = figure.data
-    assert [list(line.y) for line in (best, others)] == [[1, 2, None], [2, 1, None]]
-    assert (sorted(inside.text), list(outside.text)) == (["a", "b", "d", "e", "f"], ["c"])
-    assert [list(words.text) for words in (of_target, kept, lost)] == [["a", "g"], ["✓ a"], ["✗ e"]]
-    assert (list(drafter.x), list(reader.x), list(reader.text)) == ([1, 2], [2, 2], ["ae", "bd"])
-
-
 # ---------------------------------------------------------------------------------- palette, style
-
-
-def contrast(colour: str, page: str) -> float:
-    """The WCAG's, 1 to 21."""
-
-    def light(hexes: str) -> float:
-        parts = [int(hexes[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    a, b = sorted((light(colour), light(page)))
-    return (b + 0.05) / (a + 0.05)
-
-
-def test_colours_are_seen_on_a_light_and_on_a_dark_page():
-    for page in ("#FFFFFF", "#111111"):  # JupyterLab's
-        assert contrast(palette.INK, page) > 4
-        assert all(contrast(colour, page) > 2 for colour, _, _ in palette.PALETTE)
-    assert len(set(looks(map(str, range(64))).values())) == 64
 
 
 def test_labels_show_white_space_and_never_markup():

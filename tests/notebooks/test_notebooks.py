@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import importlib
 import re
-from io import BytesIO
 
 import nbformat
 import pytest
@@ -97,21 +96,6 @@ def script(monkeypatch):
     pytest.importorskip("nbclient")
     monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
     return importlib.import_module
-
-
-def test_a_png_of_few_colours(script):
-    """A third of the bytes; frequent colours stay what they are."""
-    pytest.importorskip("plotly")
-    image = pytest.importorskip("PIL.Image")
-    execute = script("execute")
-    drawn = image.linear_gradient("L").convert("RGB")
-    drawn.paste((0, 114, 178), (0, 0, 120, 256))
-    shot = BytesIO()
-    drawn.save(shot, "PNG")
-    small = image.open(BytesIO(execute.coloured(shot.getvalue()))).convert("RGB")
-    assert small.size == drawn.size
-    assert small.getpixel((60, 60)) == (0, 114, 178)
-    assert len(small.getcolors()) <= execute.COLOURS
 
 
 def test_slides_have_questions_and_no_code(script):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from drawn import numbers, picture, shown
+from drawn import picture, shown
 
 import specwb
 
@@ -35,21 +35,6 @@ def test_a_figure_is_what_the_page_gets():
     assert live.figure is second
     assert json.loads(live.source.value) == {**picture(second), "config": style.CONFIG}
     assert live.get_state()["source"] == f"IPY_MODEL_{live.source.model_id}"
-
-
-def test_a_look_at_other_settings_leaves_the_explorer_where_it_was():
-    one = SpeedExplorer(alpha=0.6, c=0.2, gamma=2)
-    first, drawn = one.summary, shown(one)
-    with one.at(alpha=0.8, gamma=5) as moved:
-        assert moved is one
-        assert numbers(one)[:3] == ["0.80", "0.20", "5"]
-        assert shown(one) != drawn
-    assert (one.summary, shown(one)) == (first, drawn)
-    with pytest.raises(RuntimeError, match="stop"), one.at(c=0.5):
-        raise RuntimeError("stop")
-    assert one.summary == first
-    with pytest.raises(AttributeError), one.at(beta=1):
-        pass
 
 
 # ------------------------------------------------------------------------------------------- show

@@ -145,8 +145,6 @@ def test_intervals_by_hand():
     assert ratio == pytest.approx(a.mean() / 5)
     half = 1.96 * a.std(ddof=1) / 20 / 5
     assert (low, high) == pytest.approx((ratio - half, ratio + half), rel=2e-3)
-    ratio, *ends = bootstrap(np.stack([a, np.full(400, 5.0), a, np.full(400, 5.0)]))
-    assert (ratio, *ends) == pytest.approx((1, 1, 1))
     # of r runs r - 1 are drawn, so that a mean of r has its variance
     runs = np.array([8.0, 10.0, 12.0])
     drawn = runs @ weights(3, 2, seed=1)
@@ -173,8 +171,6 @@ def test_a_head_of_another_architecture_is_named():
     assert judge(CLAIM, [document], published=published).note == (
         "our a head has fusion=linear, not lstm"
     )
-    both = judge(CLAIM, [document], published={"b": {"layers": 1}, **published})
-    assert both.note == "our a head has fusion=linear, not lstm"
     document["architecture"]["b"] = {"layers": 3}
     both = judge(CLAIM, [document], published={"b": {"layers": 1}, **published})
     assert both.note.startswith("our b head has layers=3, not 1; our a head")

@@ -10,7 +10,7 @@ from specwb.core.files import data_dir
 from specwb.engine.methods import read_spec
 from specwb.lab.papers import NAMES, OTHERS
 from specwb.lab.papers.grid import Cell
-from specwb.lab.papers.paper import EVEN, PaperError, expand, read_paper
+from specwb.lab.papers.paper import PaperError, expand, read_paper
 
 GOOD = """
 source = "A paper"
@@ -118,83 +118,10 @@ def of(name, table, column, first, second):
     return sum(row[column] for row in a) / len(a) / (sum(row[column] for row in b) / len(b))
 
 
-def by_pair(table, column, first, second, *pairs, **where):
-    """The geometric mean of the ratios of two conditions, over pairs and data sets that have both.
-
-    Args:
-        pairs: parts of their names; all pairs without any.
-        where: what all rows have.
-    """
-    ratios = []
-    for row in rows("mcsd_ti", table, **where, **first):
-        same = {key: row[key] for key in ("pair", "data", "width") if key in row} | second
-        for other in rows("mcsd_ti", table, **(where | same)):
-            if column in row and column in other and any(p in row["pair"] for p in pairs or ("",)):
-                ratios.append(row[column] / other[column])
-    return mean(ratios)
-
-
-TWO = "LOSSY: 2 roots with 4-4-1-1 below each over MCSD 4-2-2-1"
-SIXTEEN = "LOSSY: 16 roots with the decision model over MCSD 4-2-2-1-1"
-STOP = "LOSSY: stopping by the decision model over never"
-NEVER = "LOSSY: never stopping over stopping by the decision model"
-WIDER = "LOSSY: 16 roots over 4 with"
-BELOW = "directly below each of 2 roots, mean over 1 to 4 below those"
-PAIRS = ("Llama-2 + 68M", "Vicuna + 68M", "Llama-2 + TinyLlama", "Vicuna + TinyLlama")
-DRAFTS = {"68M": "the 68M draft", "TinyLlama": "TinyLlama"}
-COLUMNS = {"speedup": "rate", "depth_fraction": "acceptance"}
-BOTH = ("Llama-2 + 68M", "Llama-2 + TinyLlama")
 MEAN = "mean of Vicuna 7B and 13B"
 
 
-def improved_mcsd():
-    """The claims of improved MCSD with their numbers: text, figure, number."""
-    methods = {"method": "TI"}, {"method": "MCSD"}
-    for what, column in COLUMNS.items():
-        yield f"{TWO}, mean of the four pairs", what, by_pair("static", column, *methods)
-        for pair in PAIRS[what == "speedup" :]:  # the abstract has the first pair's
-            yield f"{TWO}, {pair}", what, by_pair("static", column, *methods, pair)
-        stops = {"decision": True}, {"decision": False}
-        for n, pair in [(n, pair) for n in (4, 6, 8, 12, 16) for pair in BOTH]:
-            number = by_pair("width", column, *stops, pair, width=n)
-            turned = number < 1 - EVEN
-            text = f"{NEVER if turned else STOP}, {n} roots, {pair}"
-            yield text, what, 1 / number if turned else number
-        for pair in BOTH:
-            ends = [{"pair": pair, "width": n, "decision": False} for n in (16, 4)]
-            yield (
-                f"{WIDER}out a decision model, {pair}",
-                what,
-                of("mcsd_ti", "width", column, *ends),
-            )
-        for part, draft in DRAFTS.items():
-            wide = []
-            for pair in (pair for pair in PAIRS if part in pair):
-                ends = [{"pair": pair, "width": n, "decision": True} for n in (16, 4)]
-                wide.append(of("mcsd_ti", "width", column, *ends))
-            yield f"{WIDER} the decision model, mean of the pairs with {draft}", what, mean(wide)
-            dynamic = {"method": "DynaSD"}, {"method": "MCSD"}
-            for t in (0, 1):
-                number = by_pair("v1", column, *dynamic, part, temperature=t)
-                yield f"{SIXTEEN}, T = {t}, mean of the pairs with {draft}", what, number
-        over_sps = {"method": "MCSD"}, {"method": "SD"}
-        text = "MCSD 4-2-2-1 over SpS drafting 4, T = 0.7, mean of the four pairs"
-        yield text, what, by_pair("static", column, *over_sps)
-        for t in (0, 1):
-            text = f"MCSD 4-2-2-1-1 over SpS, T = {t}, mean of the four pairs"
-            yield text, what, by_pair("v1", column, *over_sps, temperature=t)
-    for n in (2, 3, 4):
-        ends = [{"tree": f"{k}-{m}-1-1"} for k in (n, 1) for m in (1, 2, 3, 4)]
-        shares = [of("mcsd_ti", "shapes", "acceptance", one, {"tree": "1-1-1-1"}) for one in ends]
-        yield (
-            f"LOSSY: {n} candidates over 1 {BELOW}",
-            "depth_fraction",
-            sum(shares[:4]) / sum(shares[4:]),
-        )
-
-
 NUMBERS = [
-    *(("mcsd_ti", *one) for one in improved_mcsd()),
     (
         "mcsd_ti",
         "LOSSY: the paper's best tree below each of 2 roots, 4-3-1-1, over its worst, 1-1-1-1",

@@ -22,13 +22,12 @@ from driven import (
     floats,
     rational,
 )
-from instances import all_trees
 from torch import Tensor
 
 import specwb
 from specwb.core.flow import RuleMismatch, Scheme
 from specwb.core.tree import Tree
-from specwb.rules import RULES, PointMass, TopAndSample, WeightedRace
+from specwb.rules import RULES, PointMass, TopAndSample
 from specwb.rules.kseq import scale
 from specwb.rules.race import pair_weights, race_weights
 from specwb.rules.rule import NodeRule
@@ -38,7 +37,7 @@ from specwb.theory import exact as E
 from specwb.theory.instances import models
 
 CASES = [(name, tree) for name, (*_, trees) in DRIVEN.items() for tree in trees]
-FLOATS = ("any", "half", "16", "102")
+FLOATS = ("half", "102")
 
 
 def test_every_rule_is_driven() -> None:
@@ -71,21 +70,19 @@ def test_nodes_that_are_left_out_do_not_exist(name: str, device: str, computed_o
 @pytest.mark.parametrize("kind", FLOATS)
 @every_rule
 def test_kernel_in_float32(name: str, kind: str, device: str, monkeypatch, computed_once) -> None:
-    """Logits of any kind, in half precision, and drafts that are over-confident by 16 and 102."""
+    """Logits in half precision, and drafts that are over-confident by 102."""
     monkeypatch.setattr(D, "EQUAL", 1e-5)
     batch = Batch(name, DRIVEN[name][3][:3][-1], floats(name, kind), torch.float32, device)
     assert batch.worst_tv() < 1e-6
 
 
-def test_lossless_over_every_draft() -> None:
+def test_ties_of_paths_are_lossless() -> None:
     """Where p/q has ties, selection and ``q_skew`` of gbv use one order, whatever rounding makes of
-    it; and traversal on every tree of four nodes."""
-    ties = [("gbv", models(seed, 3, "tied"), driven.PATHS[0]) for seed in range(4)]
-    trees = [("traversal", models(i, 2, "dense"), tree) for i, tree in enumerate(all_trees(3))]
-    for name, (target, draft), tree in ties + trees:
-        found = D.distribution_of(name, target, draft, tree)
-        expected = E.target_distribution(target, max(E.depths(tree)) + 1)
-        assert E.tv(found, expected) < 1e-9
+    it."""
+    for seed in range(4):
+        target, draft = models(seed, 3, "tied")
+        found = D.distribution_of("gbv", target, draft, driven.PATHS[0])
+        assert E.tv(found, E.target_distribution(target, 2)) < 1e-9
 
 
 # ------------------------------------------------------------------------------------- corner cases
@@ -146,7 +143,7 @@ def test_a_row_alone_is_the_row_in_the_batch_and_lazy_changes_nothing(
 ) -> None:
     """Leaving out work that no row needs, in batches of all kinds of rows, of rows that all accept
     and of one row; and no input is written to."""
-    batch = Batch(name, DRIVEN[name][3][:3][-1], floats(name, "any", 6, 40), torch.float32, device)
+    batch = Batch(name, DRIVEN[name][3][:3][-1], floats(name, "any", 6, 12), torch.float32, device)
     draft, seen = batch.draft, set()
     for u in (batch.u(), batch.u(TINY), batch.u(NEARLY_1)):
         inputs = [draft.tokens, draft.valid, draft.q, batch.scores.logits, u, draft.tree.kids]
@@ -155,7 +152,7 @@ def test_a_row_alone_is_the_row_in_the_batch_and_lazy_changes_nothing(
         whole = batch.verify(u)
         seen |= set(whole.accepted.tolist())
         for lazy, rows in product(
-            (True, False), [slice(0, 40), *(slice(i, i + 1) for i in range(40))]
+            (True, False), [slice(0, 12), *(slice(i, i + 1) for i in range(12))]
         ):
             some = batch.verify(u, rows, lazy)
             assert torch.equal(some.accepted, whole.accepted[rows])
@@ -314,17 +311,6 @@ def test_what_is_selected_of_two_distinct_candidates(v: int, device: str) -> Non
     assert float(share.max()) < 1 + 1e-9
     assert float(share.min()) > 0.94
     assert float(share.mean()) > 0.98
-
-
-@pytest.mark.parametrize("tree", [(-1, 0, 0), (-1, 0, 0, 1, 1, 2)])
-def test_the_race_of_two_distinct_candidates_is_lossless(
-    tree: tuple[int, ...], computed_once
-) -> None:
-    for seed in range(2):
-        p, q = models(seed, 3, "dense")
-        output = D.distribution_of(WeightedRace, p, q, tree, Scheme.WITHOUT_REPLACEMENT)
-        depth = max(Tree.parents(list(tree)).depths[0])
-        assert E.tv(output, E.target_distribution(p, depth + 1)) < 1e-9
 
 
 def test_where_the_support_ends_the_number_of_candidates_is_no_surprise() -> None:

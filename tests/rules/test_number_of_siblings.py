@@ -94,11 +94,6 @@ class InSomeRows(Cut):
         return self.second(draft, torch.arange(len(draft.valid)) > 0)
 
 
-class WhereDone(Cut):
-    def left(self, draft, state):
-        return self.second(draft, state.done)
-
-
 class Whole(Cut):
     """The second level is left out whole where the first drafted something unlikely."""
 
@@ -134,8 +129,6 @@ def test_some_but_not_all_siblings_are_refused(rule) -> None:
     assert decoded(InSomeRows, rule, temperature=0.0).tokens
 
 
-def test_what_needs_no_number_and_rows_that_have_finished_are_not_asked() -> None:
+def test_what_needs_no_number_is_not_asked() -> None:
     for right in ("rrs", "rrsw", "traversal", "naive"):
         assert decoded(InSomeRows, right).tokens
-    out = decoded(WhereDone, "kseq", tree=(2, 2), max_new_tokens=[2, 12, 7])
-    assert [len(row) for row in out.tokens] == [2, 12, 7]

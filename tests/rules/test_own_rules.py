@@ -1,4 +1,5 @@
-"""A rule of a user's own decides by its own node and walk, and a step may have no draft."""
+"""A rule of a user's own decides by its own node and walk, a step may have no draft, and improved
+MCSD's own rule is LOSSY."""
 
 from __future__ import annotations
 
@@ -61,3 +62,23 @@ def test_a_round_without_a_draft(rule):
         target, run = tiny.target(dtype=tiny.EXACT), {"max_new_tokens": 4, "temperature": 1.0}
         out = specwb.decode(target, prompts, method, **run)
         assert out.tokens == specwb.decode(target, prompts, **run).tokens
+
+
+def test_independent_is_lossy_and_its_greedy_text_is_that_of_the_longest():
+    several = {"draft": tiny.draft(), "roots": 2, "tree": (2, 1), "lossy": True, "stop": "none"}
+    target = tiny.target(dtype=torch.float64)
+    one = specwb.method("mcsd", target, draft=tiny.draft(), tree=(2, 1), rule="independent")
+    published = specwb.method("mcsd_ti", target, rule="independent", **several)
+    repaired = specwb.method("mcsd_ti", target, **several)
+    assert one.exactness is published.exactness is specwb.Exactness.LOSSY
+    prompts = tiny.PROMPTS[:2]
+
+    def texts(method, temperature=0.0):
+        how = {"max_new_tokens": 12, "temperature": temperature, "seed": 1}
+        return specwb.decode(target, prompts, method, **how).tokens
+
+    assert texts(one) == texts("ar")
+    assert texts(published) == texts(repaired)
+    assert [len(text) for text in texts(published, 1.0)] == [12, 12]
+    with pytest.raises(specwb.RuleMismatch, match="'independent' is made for"):
+        specwb.method("mcsd", target, draft=tiny.draft(), draw="greedy", rule="independent")

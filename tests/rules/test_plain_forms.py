@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from driven import PATHS, Batch
 from torch import Tensor
 
 from specwb.core.flow import Draft, Scheme, Scores
@@ -19,8 +20,9 @@ from specwb.core.tree import Tree
 from specwb.rules import RULES, Greedy, Rule
 from specwb.rules.kseq import scale
 from specwb.rules.race import race_weights
+from specwb.theory.instances import models
 
-V, TRIALS = 5, 60
+V, TRIALS = 5, 40
 NODE_RULES = ("rejection", "rrs", "rrsw", "kseq", "race", "top", "point", "naive", "typical")
 
 
@@ -171,48 +173,19 @@ def test_longest_of_several_roots() -> None:
     assert len(ends) > 1
 
 
-class Paths:
-    """K paths of D tokens over models of the next token, as a tree with equal nodes apart."""
-
-    def __init__(self, seed: int, k: int = 3, depth: int = 3) -> None:
-        self.seed, self.k, self.depth = seed, k, depth
-        self.rng = torch.Generator().manual_seed(seed)
-        self.paths = [self._drawn() for _ in range(k)]
-        prefixes = [[], *(path[: d + 1] for d in range(depth) for path in self.paths)]
-        self.tree = Tree.parents([-1, *[0] * k, *range(1, k * (depth - 1) + 1)])
-        row = torch.tensor([[0, *(path[d] for d in range(depth) for path in self.paths)]])
-        self.p = torch.stack([self.row(prefix, 0) for prefix in prefixes])
-        q = torch.stack([self.row(prefix, 1) for prefix in prefixes])
-        ok = torch.ones_like(row, dtype=torch.bool)
-        index = torch.arange(len(prefixes))[None]
-        self.draft = Draft(self.tree, row, ok, Scheme.IID_PATHS, q[None], index)
-        self.scores = Scores(self.p.log()[None], Sampling(1.0))
-
-    def row(self, prefix: list[int], side: int) -> Tensor:
-        return distributions(2, hash((self.seed, *prefix)) % 2**31)[side]
-
-    def _drawn(self) -> list[int]:
-        path: list[int] = []
-        for _ in range(self.depth):
-            path.append(int(torch.multinomial(self.row(path, 1), 1, generator=self.rng)))
-        return path
-
-
 def test_greedy_multi_path_block_verification() -> None:
-    kept = set()
-    for seed in range(TRIALS):
-        case, rule = Paths(seed), RULES["gbv"]()
-        u = torch.rand(1, rule.uniforms(case.tree.limits), generator=case.rng, dtype=torch.float64)
+    batch = Batch("gbv", PATHS[2], [models(seed, V, "dense") for seed in range(TRIALS)])
+    u, kept = batch.u(), set()
+    verdict = batch.verify(u)
+    for row, ((target, draft), drafted) in enumerate(zip(batch.cases, batch.drafted)):
         best, accepted, weights = FORMS["gbv"](
-            lambda prefix: case.row(prefix, 0).tolist(),  # noqa: B023
-            lambda prefix: case.row(prefix, 1).tolist(),  # noqa: B023
-            case.paths,
-            u[0].tolist(),
+            *(lambda prefix, m=m: [float(a) for a in m(tuple(prefix))] for m in (target, draft)),
+            [list(path) for path in drafted[-2:]],
+            u[row].tolist(),
         )
-        verdict = rule.verify(case.draft, case.scores, u)
-        nodes = verdict.path[0, 1 : accepted + 1]
-        assert int(verdict.accepted[0]) == accepted
-        assert case.draft.tokens[0, nodes].tolist() == best[:accepted]
-        assert same(weights, verdict.distribution[0])
+        nodes = verdict.path[row, 1 : accepted + 1]
+        assert int(verdict.accepted[row]) == accepted
+        assert batch.draft.tokens[row, nodes].tolist() == best[:accepted]
+        assert same(weights, verdict.distribution[row])
         kept.add(accepted)
     assert len(kept) > 2

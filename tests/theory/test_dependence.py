@@ -64,7 +64,7 @@ def test_entropies_by_definition(k):
     assert losses == sorted(losses, reverse=True)
 
 
-@pytest.mark.parametrize(("k", "g"), [(2, 0.5), (3, 0.25), (4, 0.6), (4, 1.0), (3, 0.0)])
+@pytest.mark.parametrize(("k", "g"), [(3, 0.25), (4, 1.0)])
 def test_the_trainers_table_by_counting(k, g):
     """A block is glanced with probability g and then shows a prefix of 1..k-1 tokens; a position
     counts where its own token is not shown."""

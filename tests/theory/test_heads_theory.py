@@ -7,28 +7,24 @@ import random
 from contextlib import nullcontext
 from fractions import Fraction as F
 
-import pytest
 import tiny
 import torch
 from instances import divergence, drawn
 
-import specwb
 from specwb.core.probability import Sampling
-from specwb.models.eagle import EagleHead, eagle_config
 from specwb.theory import exact
 from specwb.training.heads import target_outputs
 
 # ---------------------------------------------------------------------------------- 9.1, features
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_what_a_feature_says(kind, monkeypatch):
+def test_what_a_feature_says(monkeypatch):
     """Numbers of features against the library's own hidden states, whose last entry is after the
     norm, and lm_head's reading of them."""
     monkeypatch.setattr(
         "specwb.training.heads.autocast", lambda device: nullcontext()
     )  # digits, not speed
-    target = tiny.target(kind)
+    target = tiny.target()
     ids, top = torch.tensor([[5, 1, 7, 3, 9, 2]]), len(target.backbone.layers)
     with torch.no_grad():
         library = target.model(ids, output_hidden_states=True)
@@ -52,49 +48,6 @@ def test_what_a_feature_says(kind, monkeypatch):
         torch.testing.assert_close(
             target.backbone.lm_head(normed), library.logits, rtol=1e-4, atol=1e-4
         )
-        other = torch.tensor([[4, 8, 2]])  # another text with the same last token
-        assert torch.equal(target_outputs(target, other, (0,)).features[:, -1], looked[0][:, -1])
-        assert (target.model(other).logits[:, -1] - library.logits[:, -1]).abs().max() > 0.1
-
-
-# ---------------------------------------------------------------------------- 9.2, the next token
-
-
-# ----------------------------------------------------------------------- 9.3, measured accuracies
-
-
-# -------------------------------------------------------------------------- 9.4, top-k candidates
-
-
-# ------------------------------------------------------------------------- 9.5, trees of the text
-
-
-def table(seed: int, v: int):
-    rng, distributions = random.Random(seed), {}
-    return lambda text: distributions.setdefault(text, drawn(rng, v))
-
-
-def head(seed: int = 0) -> EagleHead:
-    target = tiny.target()
-    torch.manual_seed(seed)
-    made = EagleHead(eagle_config(target), target.backbone.config.hidden_size)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.add_(torch.randn_like(weight) * 0.1)
-    return made.eval()
-
-
-def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
-    target, made = tiny.target(), head()
-    drafts = {}
-    for temperature, seed in ((0.0, 0), (1.0, 0), (1.0, 1), (0.5, 2)):
-        method = specwb.method("eagle2", target, head=made, nodes=12, depth=3, top=3)
-        how = {"max_new_tokens": 6, "temperature": temperature, "seed": seed, "trace": True}
-        out = specwb.decode(target, tiny.PROMPTS[2], method, **how)
-        draft = out.steps[0].draft
-        drafts[temperature, seed] = (draft.tokens.tolist(), draft.tree.parent.tolist())
-        assert draft.scheme is specwb.Scheme.POINT
-    assert len({str(d) for d in drafts.values()}) == 1
 
 
 # ----------------------------------------------------------------------- 9.7, loss and acceptance
@@ -117,18 +70,9 @@ def test_divergence_bounds_acceptance():
 
 
 def test_an_error_in_the_feature():
-    w, f = (
-        torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64),
-        torch.zeros(2, dtype=torch.float64),
-    )
-
     def accepted(w, f, e) -> float:
         return float(torch.minimum((w @ f).softmax(0), (w @ (f + e)).softmax(0)).sum())
 
-    errors = [torch.tensor(e, dtype=torch.float64) * math.log(3) for e in ([0.0, 1.0], [1.0, 0.0])]
-    assert [accepted(w, f, e) for e in errors] == pytest.approx([1.0, 0.75])
-    for loss in (torch.nn.functional.smooth_l1_loss, torch.nn.functional.mse_loss):
-        assert loss(f + errors[0], f) == loss(f + errors[1], f)
     slack = []
     for _ in range(300):
         w, f, e = torch.randn(5, 3).double(), torch.randn(3).double(), torch.randn(3).double()

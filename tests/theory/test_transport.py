@@ -3,45 +3,21 @@ the optimal rule attains it."""
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction
-from itertools import pairwise
 
 import pytest
 import torch
+from instances import pairs
 
 from specwb.core.errors import ArgumentError
 from specwb.theory import analysis, exact
 from specwb.theory.analysis import transport
+from specwb.theory.instances import models
 
-
-def instance(seed: int) -> tuple[list[float], list[float], int]:
-    """p, q and k; among them are zeros, ties in p/q, p = q, disjoint supports and one-hot
-    distributions."""
-    rng = random.Random(seed)
-    v, k = rng.randint(3, 5), rng.randint(2, 3)
-    p, q = ([rng.choice([rng.random(), rng.randint(0, 3), 0]) for _ in range(v)] for _ in range(2))
-    kind = seed % 10
-    if kind == 0:
-        q = p
-    elif kind == 1:
-        q = [0 if a else 1 for a in p]
-    elif kind == 2:
-        q = [a * rng.choice([1, 2]) for a in p]
-    elif kind == 3:
-        p = [float(x == 0) for x in range(v)]
-    p, q = ([w + (not any(ws)) for w in ws] for ws in (p, q))
-    return [a / sum(p) for a in p], [b / sum(q) for b in q], k
-
-
-def tiny_model(v: int, seed: int) -> exact.Model:
-    """A model of v tokens whose rows are random fractions."""
-    return lambda prefix: exact.norm(
-        [Fraction(random.Random(f"{seed} {prefix} {x}").randint(1, 12) ** 2) for x in range(v)]
-    )
-
-
-INSTANCES = [instance(seed) for seed in range(500)]
+INSTANCES = [
+    ([float(a) for a in p], [float(b) for b in q], 2 + i % 2)
+    for i, (p, q) in enumerate(pairs(150, (3, 4, 5)))
+]
 PICKED = ("iid", "without", "top_and_sample", "single", "without", "point")
 
 
@@ -74,16 +50,15 @@ def test_no_rule_is_above_the_optimum():
                 assert attained == pytest.approx(best, abs=1e-12)
             if name == "kseq":
                 assert attained >= (1 - (1 - 1 / k) ** k) * best - 1e-12
-    assert all(strict[name] > 50 for name in ("naive", "rrs", "rrsw", "kseq", "coupling"))
+    assert all(strict[name] > 15 for name in ("naive", "rrs", "rrsw", "kseq", "coupling"))
     assert strict["race"] < strict["kseq"]
 
 
 def test_the_optimum_of_a_tree():
-    """A chain's is block verification's, a node's alpha*; no rule for trees is above it, and the
-    rules for trees are not all below it."""
+    """A chain's is block verification's, a node's alpha*, and no rule for trees is above it."""
     above_rules = []
-    for seed in range(6):
-        target, draft = (tiny_model(3, 2 * seed + i) for i in range(2))
+    for seed in range(3):
+        target, draft = models(seed, 3, "dense")
         chain = analysis.tree_optimum(target, draft, (-1, 0, 1, 2), "iid")
         block = exact.block_expected_accepted(target, draft, (-1, 0, 1, 2))
         assert chain == pytest.approx(float(block), abs=1e-9)
@@ -96,7 +71,8 @@ def test_the_optimum_of_a_tree():
             drawn = "IID" if scheme == "iid" else "WITHOUT_REPLACEMENT"
             kept = exact.mean_accepted(exact.TREE_RULES[name].outcomes(drawn, target, draft, tree))
             above_rules.append(analysis.tree_optimum(target, draft, tree, scheme) - float(kept))
-    assert -1e-9 < min(above_rules) < 1e-4 < 0.1 < max(above_rules)
+    assert min(above_rules) > -1e-9
+    assert max(above_rules) > 0.1
     assert analysis.tree_optimum(target, draft, (-1,)) == 0
     with pytest.raises(ArgumentError, match="scheme must be iid or without, got 'top'"):
         analysis.tree_optimum(target, draft, (-1, 0), "top")
@@ -105,8 +81,7 @@ def test_the_optimum_of_a_tree():
 
 
 def test_a_vocabulary_of_thousands():
-    """For k = 2 without replacement ``1 - Q = o (1 + sum over S of q / (1 - q))``. More children
-    are never worse, and neither are children without replacement."""
+    """For k = 2 without replacement ``1 - Q = o (1 + sum over S of q / (1 - q))``."""
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(3, 4096, generator=generator, dtype=torch.float64) * 3
     p, q = (
@@ -118,12 +93,6 @@ def test_a_vocabulary_of_thousands():
         outside = torch.nn.functional.pad(row.flip(0).cumsum(0).flip(0), (0, 1))
         expected = outside * (1 + odds)
         assert transport._first_arrivals(row, 2) == pytest.approx(expected, abs=1e-12)
-    curves = {
-        scheme: [analysis.optimum(p, q, k, scheme) for k in (1, 2, 3, 4)]
-        for scheme in ("iid", "without")
-    }
-    assert curves["iid"][0].shape == (3,)
-    for a, b in zip(curves["iid"][1:], curves["without"][1:]):
-        assert (a < b).all()
-    for curve in curves.values():
-        assert all((a < b).all() for a, b in pairwise(curve))
+    iid, without = (analysis.optimum(p, q, 3, scheme) for scheme in ("iid", "without"))
+    assert (analysis.optimum(p, q, 1, "iid") < iid).all()
+    assert (iid < without).all()
