@@ -32,7 +32,7 @@ from specwb.show.widgets.display import STILL
 
 FOLDER = Path(__file__).parent
 WIDTH = 800  # pixels, about as wide as GitHub shows an output
-COLOURS = 32  # of a PNG, at a third of the bytes of all colours that smooth letters have
+COLOURS = 64  # of a PNG, at a third of the bytes of all colours that smooth letters have
 SECONDS = 1200  # a cell, on a busy machine
 PAGE = f"""<!DOCTYPE html><style>
   body {{ margin: 0; background: white; color: {DARK}; font: 13px 'DejaVu Sans', sans-serif }}
@@ -87,10 +87,14 @@ DRAW = """async parts => {
 
 
 def coloured(shot: bytes) -> bytes:
-    """A PNG with the COLOURS colours that are nearest to its own."""
+    """A PNG in COLOURS colours: half are the most frequent ones, so that a fill keeps its own, and
+    half are spread over all that there are, for signs in a legend."""
     image, small = Image.open(BytesIO(shot)).convert("RGB"), BytesIO()
-    reduced = image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    reduced.save(small, "PNG", optimize=True)
+    often = sorted(image.getcolors(1 << 24), reverse=True)[: COLOURS // 2]
+    spread = image.quantize(COLOURS // 2, Image.Quantize.MAXCOVERAGE).getpalette()
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in often for part in colour] + spread)
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
