@@ -162,8 +162,8 @@ def forced_rounds(
             yield step, rows
 
 
-DRAWN = [(*case, "q") for case in product((2, 3), ("lstm",), ALIGNS)]
-DRAWN += [(1, "linear", "right", "q"), (4, "linear", "left", "q"), (3, "pointwise", "right", "q")]
+DRAWN = [(*case, "q") for case in product((1, 2, 4), ("lstm",), ALIGNS)]
+DRAWN += [(3, "linear", "left", "q"), (3, "pointwise", "right", "q")]
 # what is drafted of the same logits, and of one row, is no matter of the fusion
 DRAWN += [(2, "lstm", "right", "points"), (3, "lstm", "right", "alone")]
 
