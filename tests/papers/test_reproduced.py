@@ -129,14 +129,6 @@ def test_what_cannot_be_built_is_refused_or_named_before_anything_is_measured(mo
     assert not (tmp_path / "other").exists()
 
 
-SMALL = {
-    "kangaroo": {"TEXTS": 1, "PLACES": 8},
-    "mcsd_ti": {"NEW": 6},
-    "easyspec": {"NS": (1, 4), "WIDTHS": (1,), "TEXTS": 1, "PLACES": 16, "DRIFT": 2},
-}
-"""The sizes of what is measured beside the cells."""
-
-
 @pytest.mark.parametrize(
     ("name", "cells", "keys"),
     [
@@ -153,8 +145,6 @@ def test_the_command_measures_cells_and_what_is_beside_them(
     if few.settings:
         settings = {"temperatures": [1.0], "ks": [1, 2], "tokens": 6, "positions": 2}
         few = replace(few, rounds=0, settings=settings)
-    for size, value in SMALL.get(name, {}).items():
-        monkeypatch.setattr(f"specwb.lab.papers.{name}.{size}", value)
     monkeypatch.setattr(papers, "read_paper", lambda _: few)
     monkeypatch.setattr("specwb.models.questions.load_prompts", lambda _: load_prompts("lab")[:2])
     monkeypatch.chdir(tmp_path)
