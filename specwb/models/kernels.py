@@ -26,14 +26,12 @@ if platform.machine().lower() in ("x86_64", "amd64") and not _FEATURES.get("fma"
     raise ImportError("this processor has no instruction for fma")
 IS_WIDE = bool(_FEATURES.get("avx512f"))
 LANES = 32 if IS_WIDE else 16
-"""Lanes of a product's sum, two registers; columns are a multiple of it."""
-MOST = 6 if IS_WIDE else 3
+"""Columns of a product that a turn takes; all columns are a multiple of it."""
+SUM = 32 if IS_WIDE else 8
+"""Lanes of a product's sum, two registers of 32 or one of 16."""
+MOST = 6
 """Tokens that are multiplied at a time; their sums fill the registers, see ROWS."""
-ROWS = (
-    {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
-    if IS_WIDE
-    else {1: (4, 2, 1), 2: (2, 1), 3: (2, 1)}
-)
+ROWS = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
 """Number of tokens -> rows of a weight that are multiplied at a time, most first."""
 AHEAD = 8192
 """Bytes of a weight that are prefetched ahead. A tile with many tokens reads too few bytes in the
@@ -192,21 +190,24 @@ def _tile(
     weights = [_at(b, w, b.mul(_long(r), columns), size) for r in range(rows)]
     inputs = [_at(b, x, b.mul(_long(t), columns)) for t in range(tokens)]
 
-    def weight(address: Any) -> Any:
-        for line in range(0, LANES * size, 64) if tokens > 1 or size < 4 else ():
-            ahead = b.inttoptr(b.add(address, _long(AHEAD + line)), ir.IntType(8).as_pointer())
-            read, near, data = (ir.Constant(WORD, x) for x in (0, 3, 1))
-            _call(b, "llvm.prefetch.p0", ir.VoidType(), ahead, read, near, data)
-        return _widened(b, address, size, LANES)
-
     def body(i: Any, sums: Values) -> Values:
-        first = b.mul(i, _long(LANES))
-        ws = [weight(_at(b, row, first, size)) for row in weights]
-        xs = [_load(b, _at(b, one, first), _vector(FLOAT, LANES)) for one in inputs]
-        terms = [(v, u) for v in ws for u in xs]
-        return [_fma(b, v, u, s) for (v, u), s in zip(terms, sums, strict=True)]
+        first, sums = b.mul(i, _long(LANES)), list(sums)
+        for line in range(0, LANES * size, 64) if tokens > 1 or size < 4 else ():
+            for row in weights:
+                ahead = _at(b, b.add(row, _long(AHEAD + line)), first, size)
+                read, near, data = (ir.Constant(WORD, x) for x in (0, 3, 1))
+                ahead = b.inttoptr(ahead, ir.IntType(8).as_pointer())
+                _call(b, "llvm.prefetch.p0", ir.VoidType(), ahead, read, near, data)
+        for column in range(0, LANES, SUM):
+            at = b.add(first, _long(column))
+            ws = [_widened(b, _at(b, row, at, size), size, SUM) for row in weights]
+            for t, one in enumerate(inputs):  # loaded one by one: there are no registers for all
+                u = _load(b, _at(b, one, at), _vector(FLOAT, SUM))
+                for r, v in enumerate(ws):
+                    sums[r * tokens + t] = _fma(b, v, u, sums[r * tokens + t])
+        return sums
 
-    zeros = [_all(0, LANES)] * (rows * tokens)
+    zeros = [_all(0, SUM)] * (rows * tokens)
     for i, total in enumerate(_sums(b, _loop(b, b.sdiv(columns, _long(LANES)), zeros, body))):
         r, t = divmod(i, tokens)
         _store(b, total, _at(b, out, b.add(b.mul(_long(t), stride), _long(r))))
