@@ -187,23 +187,26 @@ def _tile(
     columns: Any,
 ) -> None:
     """Some tokens times some rows: every sum is one vector over the columns in order."""
-    weights = [_at(b, w, b.mul(_long(r), columns), size) for r in range(rows)]
-    inputs = [_at(b, x, b.mul(_long(t), columns)) for t in range(tokens)]
+    weights = [(_at(b, w, b.mul(_long(r), columns), size), size) for r in range(rows)]
+    inputs = [(_at(b, x, b.mul(_long(t), columns)), 4) for t in range(tokens)]
+    # the fewer of them are held in registers, the others loaded one by one
+    held, passing = (weights, inputs) if rows < tokens else (inputs, weights)
 
     def body(i: Any, sums: Values) -> Values:
         first, sums = b.mul(i, _long(LANES)), list(sums)
         for line in range(0, LANES * size, 64) if tokens > 1 or size < 4 else ():
-            for row in weights:
+            for row, _ in weights:
                 ahead = _at(b, b.add(row, _long(AHEAD + line)), first, size)
                 read, near, data = (ir.Constant(WORD, x) for x in (0, 3, 1))
                 ahead = b.inttoptr(ahead, ir.IntType(8).as_pointer())
                 _call(b, "llvm.prefetch.p0", ir.VoidType(), ahead, read, near, data)
         for column in range(0, LANES, SUM):
             at = b.add(first, _long(column))
-            ws = [_widened(b, _at(b, row, at, size), size, SUM) for row in weights]
-            for t, one in enumerate(inputs):  # loaded one by one: there are no registers for all
-                u = _load(b, _at(b, one, at), _vector(FLOAT, SUM))
-                for r, v in enumerate(ws):
+            us = [_widened(b, _at(b, one, at, each), each, SUM) for one, each in held]
+            for j, (one, each) in enumerate(passing):
+                v = _widened(b, _at(b, one, at, each), each, SUM)
+                for k, u in enumerate(us):
+                    r, t = (k, j) if held is weights else (j, k)
                     sums[r * tokens + t] = _fma(b, v, u, sums[r * tokens + t])
         return sums
 
