@@ -157,3 +157,18 @@ def test_shared_lists_harm_only_below_several_siblings() -> None:
         shared = WRONG_RULES["shared_lists"]
         wrong = [shared.off(*both, tree) for tree in (CHAINS[3], (-1, 0, 0, 0), FORK)]
         assert wrong[0] == wrong[1] == 0 < wrong[2]
+
+
+def test_block_keeps_i_tokens_with_their_weight() -> None:
+    """``P(at least i are kept | x^i) = w_i``, hence the other form of the expected length: ``sum_i
+    sum q(x^i) w_i``."""
+    for seed in range(8):
+        target, draft = models(seed, 3)
+        total = F(0)
+        for paths, chance in E.trees(E.iid, draft, CHAINS[3]):
+            path, w = paths[-1], F(1)
+            assert path is not None
+            for i, x in enumerate(path):
+                w = min(F(1), w * target(path[:i])[x] / draft(path[:i])[x])
+                total += chance * w
+        assert total == E.block_expected_accepted(target, draft, CHAINS[3])

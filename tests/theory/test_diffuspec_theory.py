@@ -7,11 +7,19 @@ import math
 import random
 from collections.abc import Sequence
 from fractions import Fraction as F
-from itertools import product
+from itertools import combinations, product
 
+import pytest
+import torch
+from instances import divergence, drawn
+
+from specwb.core.probability import Sampling
 from specwb.drafters.diffuspec_parts.lattice import Lattice, beam, exhaustive, viterbi
+from specwb.models.path import sampled_walk
 from specwb.theory import exact as E
 from specwb.theory.analysis import diffusion as d
+from specwb.theory.instances import models
+from specwb.theory.wrong_rules import WRONG_RULES
 
 Joint = dict[E.Tokens, F]
 
@@ -87,3 +95,156 @@ def test_growth_ends_with_the_first_failure():
     """By the newest round alone, with rho = 1."""
     rounds = d.adl_trace([3, 5, 4], [1, 5, 3], 1, 9, 2, F(1))
     assert [r.grows for r in rounds] == [False, True, False]
+
+
+Distributions = Sequence[E.Dist]
+
+
+def padded(distributions: Distributions, v: int) -> list[list[F]]:
+    return [[*distribution, *[F(0)] * (v - len(distribution))] for distribution in distributions]
+
+
+def given(joint: Joint, known: dict[int, int], place: int, v: int) -> list[F]:
+    """The law of one place given others."""
+    there = {x: c for x, c in joint.items() if all(x[i] == a for i, a in known.items())}
+    return E.norm([sum((c for x, c in there.items() if x[place] == y), F(0)) for y in range(v)])
+
+
+def test_one_pass_gives_marginals():
+    """Every law of a place loses its divergence from the marginal, all together the total
+    correlation; and so for every set of hidden places."""
+    rng = random.Random(0)
+    for _ in range(6):
+        k, v = 3, 2
+        joint = block(rng, k, v)
+        distributions, said = padded(d.marginals(joint), v), [drawn(rng, v) for _ in range(k)]
+
+        def loss(distributions: Distributions, joint: Joint = joint) -> float:
+            drafted = {x: math.prod(m[y] for m, y in zip(distributions, x)) for x in joint}
+            return -sum(float(c) * math.log(drafted[x]) for x, c in joint.items())
+
+        autoregressive = -sum(float(c) * math.log(c) for c in joint.values())
+        correlation = sum(
+            float(c) * math.log(c / math.prod(m[y] for m, y in zip(distributions, x, strict=True)))
+            for x, c in joint.items()
+        )
+        assert loss(distributions) == pytest.approx(autoregressive + correlation)
+        assert loss(said) == pytest.approx(
+            loss(distributions)
+            + sum(divergence(m, q) for m, q in zip(distributions, said, strict=True))
+        )
+
+        # hidden places S, the others seen: what is lost is a sum over S, with laws of its own for
+        # each
+        found = least = over = 0.0
+        for hidden in (s for n in range(1, k + 1) for s in combinations(range(k), n)):
+            weight, said_there = rng.random(), {}
+            for x, c in joint.items():
+                known = {i: x[i] for i in range(k) if i not in hidden}
+                for i in hidden:
+                    best = given(joint, known, i, v)
+                    other = said_there.setdefault((i, *known.items()), drawn(rng, v))
+                    found -= weight * float(c) * math.log(other[x[i]])
+                    least -= weight * float(c) * math.log(best[x[i]])
+                    over += weight * float(c) * divergence(best, other)
+        assert found == pytest.approx(least + over)
+        assert over > 0.01
+        assert [given(joint, {}, i, v) for i in range(k)] == distributions  # all hidden
+
+
+def test_how_far_off_it_can_be():
+    """One place: bounds from both sides. A round: the expected sum over the places that are
+    tested."""
+    rng, equal = random.Random(8), 0
+    for _ in range(300):
+        v = rng.choice([2, 3, 4])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        for x in range(v):
+            a = min(F(1), p[x] / q[x])
+            off = E.tv(d.ratio_distribution(p, q, x), p)
+            assert a - p[x] <= off <= 1 - q[x]
+            assert v > 2 or off == a - p[x]
+            assert (a == p[x]) == (p[x] in (0, 1) or q[x] == 1)
+            assert E.tv(d.ratio_distribution(q, q, x), q) == 1 - q[x]
+            equal += off == a - p[x]
+    assert equal > 100
+    strict = 0
+    for seed in range(8):
+        target, draft = models(seed, 3, "dense")
+        distributions = [draft((0,) * i) for i in range(2)]
+        outcomes = list(WRONG_RULES["searched_ratio"].outcomes(target, draft, (-1, 0, 1)))
+        path = max(
+            (path for path, _, _ in outcomes), key=len
+        )  # laws without zeros: sometimes all of it is kept
+        bound = sum(
+            prob * sum(1 - distributions[i][path[i]] for i in range(min(len(kept) + 1, 2)))
+            for kept, _, prob in outcomes
+        )
+        off = E.tv(E.completed(outcomes, target, 3), E.target_distribution(target, 3))
+        assert len(path) == 2
+        assert 0 < off <= bound
+        tested_once = sum(prob for kept, _, prob in outcomes if not kept)
+        strict += (
+            bound < 2 - distributions[0][path[0]] - distributions[1][path[1]] and tested_once > 0
+        )
+    assert strict > 3
+
+
+def test_choosing_against_drawing_at_one_place():
+    rng, ahead = random.Random(12), set()
+    for _ in range(300):
+        v = rng.choice([2, 3, 4])
+        p, q = drawn(rng, v, 0), drawn(rng, v)
+        alpha = E.overlap(p, q)
+        for x in range(v):
+            kept = p[x]
+            assert alpha - kept == sum(
+                (min(a, b) for y, (a, b) in enumerate(zip(p, q, strict=True)) if y != x), F(0)
+            ) - max(p[x] - q[x], F(0))
+            assert kept - alpha <= max(p[x] - q[x], F(0))
+            assert p[x] > q[x] or alpha >= kept
+            ahead.add((alpha > kept) - (alpha < kept))
+        square = sum(a * a for a in p)
+        assert math.exp(sum(float(a) * math.log(a) for a in p if a)) <= float(square) + 1e-12
+        assert square <= max(p)
+        assert E.naive_acceptance(p, p, 1) == square
+        uniform = len({a for a in p if a}) == 1
+        assert (square == max(p)) == uniform
+        assert (
+            abs(math.exp(sum(float(a) * math.log(a) for a in p if a)) - float(square)) < 1e-9
+        ) == uniform
+    assert ahead == {-1, 0, 1}
+
+
+def test_walks_are_drawn_as_in_the_theorem():
+    """What the drafter calls the q of a node, against the theorem's weights: behind a candidate and
+    behind another token, also with a temperature."""
+    rng, behind_others = random.Random(5), 0
+    for _ in range(40):
+        kept = [rng.sample(range(4), 2) for _ in range(2)]
+        own = [E.norm([F(rng.randint(1, 5)) for _ in range(4)]) for _ in range(2)]
+        weights = [
+            [[F(rng.randint(1, 6), 4) for _ in range(2)] for _ in range(2)] for _ in range(2)
+        ]
+        weights[0][1] = weights[0][0]  # behind the anchor
+        t = rng.choice([1.0, 0.5])
+        tokens, q = sampled_walk(
+            torch.tensor([[[[float(x) for x in b] for b in a] for a in weights]]).double().log(),
+            torch.tensor([kept]),
+            torch.tensor([[[float(x) for x in row] for row in own]]).double().log(),
+            Sampling(t),
+            torch.tensor([[rng.random(), rng.random()]]).double(),
+        )
+        first = int(tokens[0, 0])
+        behind_others += first not in kept[0]
+        for i in range(2):
+            wanted = list(own[i])
+            if not i or first in kept[0]:
+                rank = kept[0].index(first) if i else 0
+                for b, x in zip(kept[i], weights[i][rank], strict=True):
+                    wanted[b] = x
+            if t == 0.5:
+                wanted = [x * x for x in wanted]
+            exact = torch.tensor([float(x) for x in E.norm(wanted)]).double()
+            assert torch.allclose(q[0, i], exact, atol=1e-7)
+    assert 5 < behind_others < 35

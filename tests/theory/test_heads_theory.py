@@ -11,7 +11,9 @@ import tiny
 import torch
 from instances import divergence, drawn
 
+import specwb
 from specwb.core.probability import Sampling
+from specwb.models.eagle import EagleHead, eagle_config
 from specwb.theory import exact
 from specwb.training.heads import target_outputs
 
@@ -84,3 +86,26 @@ def test_an_error_in_the_feature():
     for root in (2, 3, 10):  # attained
         p = exact.norm([1, root])
         assert exact.overlap(p, p[::-1]) == F(2, 1 + root)
+
+
+def head(seed: int = 0) -> EagleHead:
+    target = tiny.target()
+    torch.manual_seed(seed)
+    made = EagleHead(eagle_config(target), target.backbone.config.hidden_size)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return made.eval()
+
+
+def test_a_dynamic_draft_does_not_depend_on_noise_or_temperature():
+    target, made = tiny.target(), head()
+    drafts = {}
+    for temperature, seed in ((0.0, 0), (1.0, 0), (1.0, 1), (0.5, 2)):
+        method = specwb.method("eagle2", target, head=made, nodes=12, depth=3, top=3)
+        how = {"max_new_tokens": 6, "temperature": temperature, "seed": seed, "trace": True}
+        out = specwb.decode(target, tiny.PROMPTS[2], method, **how)
+        draft = out.steps[0].draft
+        drafts[temperature, seed] = (draft.tokens.tolist(), draft.tree.parent.tolist())
+        assert draft.scheme is specwb.Scheme.POINT
+    assert len({str(d) for d in drafts.values()}) == 1

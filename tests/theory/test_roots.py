@@ -4,11 +4,17 @@ has the exact distribution."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from fractions import Fraction as F
+from functools import cache
 from itertools import product
 
 import pytest
+import test_decoding_distribution as decoding
+import torch
+from torch import Tensor
 
+import specwb
 from specwb.theory import exact as E
 from specwb.theory.exact import roots
 from specwb.theory.instances import models
@@ -95,3 +101,72 @@ def test_bounds() -> None:
         assert all(E.tv(q, p) <= b for q, b in zip(results, another, strict=True))
         assert another == sorted(another)
         assert another[0] == 0
+
+
+def method(W: int, tree: tuple[int, ...]) -> specwb.Method:
+    target, draft = decoding.models()
+    return specwb.method(
+        "mcsd_ti", target, draft=draft, tree=tree, roots=W, lossy=True, stop="none"
+    )
+
+
+@cache
+def table(which: int, longest: int = 5) -> Callable[[E.Tokens], list[float]]:
+    """The distribution after every text of up to ``longest`` tokens behind the prompt."""
+    model, rows = decoding.models()[which].model, {}
+    for n in range(longest + 1):
+        texts = list(product(range(decoding.VOCABULARY), repeat=n))
+        with torch.no_grad():
+            prompts = torch.tensor([[*decoding.PROMPT, *text] for text in texts])
+            probabilities = model(prompts).logits[:, -1].double().softmax(-1)
+        rows.update(zip(texts, probabilities.tolist(), strict=True))
+    return rows.__getitem__
+
+
+@cache
+def exactly(W: int, parents: tuple[int, ...]) -> Tensor:
+    distribution = torch.zeros(decoding.VOCABULARY**decoding.LENGTH, dtype=torch.float64)
+    for (a, b, c), chance in E.roots_distribution(
+        table(0), table(1), parents, W, decoding.LENGTH
+    ).items():
+        distribution[(a * decoding.VOCABULARY + b) * decoding.VOCABULARY + c] = chance
+    return distribution
+
+
+@pytest.mark.parametrize(("W", "tree", "parents"), [(2, (1, 1), (-1, 0, 1)), (3, (2,), (-1, 0, 0))])
+@pytest.mark.slow
+def test_decoding_has_the_exact_distribution(W, tree, parents) -> None:
+    counts, _ = decoding.sampled(method(W, tree), "plain")
+    assert decoding.chi_square(counts, exactly(W, parents)) > 1e-4
+    assert decoding.chi_square(counts, decoding.enumerated("plain")) < 1e-12
+    assert float((exactly(W, parents) - decoding.enumerated("plain")).abs().sum() / 2) > 0.1
+
+
+def dice() -> list[list[F]]:
+    """Lengths 2, 4, 9 and 1, 6, 8 and 3, 5, 7 with probability 1/3 each: each is longer than the
+    next with probability 5/9."""
+    return [[F(n in faces, 3) for n in range(10)] for faces in ((2, 4, 9), (1, 6, 8), (3, 5, 7))]
+
+
+def test_when_nothing_moves() -> None:
+    """Nothing moves where all lengths are one constant, or where P is uniform and the lengths have
+    equal distributions. Equal distributions alone are not enough, and not needed."""
+    rng = random.Random(3)
+    for _ in range(20):
+        v = rng.choice([2, 3, 4])
+        p, constant = random_distribution(rng, v), [[F(0), F(1), F(0)]] * v
+        same = [random_distribution(rng, 3)] * v
+        support = sum(a > 0 for a in p)
+        uniform = len({a for a in p if a}) == 1
+        ties = max(same[0]) == 1
+        for W in range(2, support + 1):
+            assert roots.kept_root(p, constant, W) == p
+            assert (roots.kept_root(p, same, W) == p) == (uniform or ties)
+            assert roots.kept_root([F(1, v)] * v, same, W) == [F(1, v)] * v
+    # of lengths that beat each other in a circle each is as often longer as shorter
+    assert roots.kept_root([THIRD] * 3, dice(), 2) == [THIRD] * 3
+    assert len({tuple(row) for row in dice()}) == 3
+    # for two tokens nothing flows iff h(0, 1) / P(0) = h(1, 0) / P(1)
+    lengths = roots.one_token([F(2, 3), HALF])  # h(0, 1) = 1/3, h(1, 0) = 1/6
+    assert roots.kept_root([2 * THIRD, THIRD], lengths, 2) == [2 * THIRD, THIRD]
+    assert roots.kept_root([HALF, HALF], lengths, 2) != [HALF, HALF]

@@ -3,6 +3,7 @@ numbers imply."""
 
 from __future__ import annotations
 
+import math
 import random
 from fractions import Fraction as F
 from itertools import product
@@ -12,6 +13,8 @@ from instances import drawn
 
 from specwb.theory import exact as E
 from specwb.theory.analysis import stopping as s
+from specwb.theory.instances import models
+from specwb.theory.wrong_rules import WRONG_RULES, left_out
 
 # -------------------------------------------------------------------------------- 12.2, leaving out
 
@@ -107,3 +110,58 @@ def test_going_on_to_see() -> None:
     assert best.result.speedup == F(5, 2) / F(67, 40)
     assert s.next_kept(sure, ()) == F(1, 4) < F(3, 10) * best.result.speedup
     assert best.onward == {(F(1),) * n for n in range(6)}
+
+
+def test_the_mutants_do_what_the_closed_form_says() -> None:
+    for name, out in (
+        ("unsure_left_out", lambda p, q: q < F(1, 3)),
+        ("peeking", lambda p, q: p < q),
+    ):
+        for seed in range(5):
+            target, draft = models(seed, 3, "dense")
+            p, q = target(()), draft(())
+            text = E.completed(WRONG_RULES[name].outcomes(target, draft, (-1, 0)), target, 2)
+            expected = s.left_out_distribution(p, q, {x for x in range(3) if out(p[x], q[x])})
+            assert [sum(c for t, c in text.items() if t[0] == x) for x in range(3)] == expected
+    never = left_out(lambda p, q: False)
+    target, draft = models(0, 3, "dense")
+    assert E.completed(never("IID", target, draft, (-1, 0, 1)), target, 3) == E.target_distribution(
+        target, 3
+    )
+
+
+def confidences(rng: random.Random, levels: int = 3) -> list[tuple[F, F]]:
+    values = sorted(rng.sample(range(11), levels))
+    return [
+        (F(c, 10), b)
+        for c, b in zip(values, E.norm([rng.randint(1, 5) for _ in values]), strict=True)
+    ]
+
+
+def test_where_to_stop() -> None:
+    """With independent confidences the rule goes on iff what the next token brings is above its
+    price times the best speed. That is a threshold on the product."""
+    rng, counts, behind = random.Random(4), [0, 0], 0
+    for _ in range(25):
+        values = confidences(rng)
+        sure, price, gamma = s.independent(values), F(rng.randint(2, 40), 100), 4
+        best = s.best_stopping(sure, gamma, price)
+        average = sum(c * b for c, b in values)
+        for n in range(gamma):
+            for history in product([c for c, _ in values], repeat=n):
+                if all(history[:i] in best.onward for i in range(n)):
+                    goes = s.next_kept(sure, history) > price * best.result.speedup
+                    assert (history in best.onward) == goes
+                    assert s.next_kept(sure, history) == average * math.prod(history, start=F(1))
+                    counts[goes] += 1
+        thresholds = (F(0), *(c for c, _ in values), F(2))
+        eta = max(
+            s.stopped(sure, gamma, lambda h, eta=eta: not h or h[-1] >= eta, price).speedup
+            for eta in thresholds
+        )
+        fixed = max(s.stopped(sure, g, lambda h: True, price).speedup for g in range(gamma + 1))
+        assert best.result.speedup >= max(eta, fixed)
+        behind += best.result.speedup > eta
+        assert eta > F(97, 100) * best.result.speedup or not best.onward
+    assert min(counts) > 20
+    assert behind > 5

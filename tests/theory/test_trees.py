@@ -13,7 +13,6 @@ from instances import all_trees, level_order
 from specwb import Tree
 from specwb.theory import analysis, exact
 from specwb.theory.instances import models
-from specwb.theory.wrong_rules import argmax_budget
 
 
 def ordered_trees(n: int) -> list[list[int]]:
@@ -117,12 +116,3 @@ def test_dynamic_trees_are_the_likeliest_paths():
             assert float(analysis.expected_point(q_of, tree)) == pytest.approx(sum(ranked[:nodes]))
             narrow = analysis.dynamic_tree(q_of, nodes, 3, 1)
             assert float(analysis.expected_point(q_of, narrow)) <= sum(ranked[:nodes]) + 1e-12
-
-
-def test_a_budget_by_all_scores_of_the_step_is_not():
-    """The smallest case, in which token 0 has 3/5 in place of 1/2."""
-    sure = {(): F(7, 10), (0,): F(9, 10), (1,): F(1, 10)}
-    half, q = [F(1, 2), F(1, 2)], [F(4, 5), F(1, 5)]
-    outcomes = argmax_budget("IID", lambda _: half, lambda _: q, (-1, 0, 1), sure.__getitem__)
-    texts = exact.completed(outcomes, lambda _: half, 3)
-    assert sum(chance for text, chance in texts.items() if text[0] == 0) == F(3, 5)
