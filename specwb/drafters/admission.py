@@ -55,7 +55,7 @@ PROBES = 0.01
 MEMORY = 0.95
 """Weight of a past step against the one after it."""
 ANEW = 32
-"""Steps until a decoding that begins with what others have learnt probes, at most."""
+"""A decoding that continues what earlier ones learnt has its first probe within so many steps."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,25 @@ class Survival:
 
 
 class Learnt:
-    """What past steps have taught: in them each number of levels was worth so many tokens of a row
-    beyond their price, the mean over at most 16 drafts; the tokens that were ``written``, and would
-    have been in the same time ``plain``, in the last steps; and when to probe."""
+    """The estimates that past steps leave to later ones.
+
+    Attributes:
+        survival: of nodes, by depth.
+        worth: by number of levels, the expected tokens of a row less the price of verifying them,
+            a running mean.
+        drafts: the number of drafts in that mean, at most 16.
+        written: tokens written, of late (:data:`MEMORY`).
+        plain: tokens that plain decoding writes in the same time.
+        since: steps since the last probe.
+        wait: steps from one probe to the next.
+    """
 
     def __init__(self, options: Sequence[int]) -> None:
         self.survival = Survival(options[-1])
         self.worth = dict.fromkeys(options, 0.0)
         self.drafts = dict.fromkeys(options, 0)
         self.written, self.plain = 0.0, 0.0
-        self.since, self.wait = 0, 1  # steps since the last probe, and until the next
+        self.since, self.wait = 0, 1
 
 
 class Admission(InFront):
@@ -162,8 +171,9 @@ class Admission(InFront):
 
     The seconds are measured before the first decoding with so many rows, with its text
     (:attr:`costs`, which all decodings of a method share). They share what they learn, too, where
-    nothing is drawn: at T = 0 and with exact text. A sampled decoding learns by itself, since
-    another one with its seed was told of the same uniforms. On the CPU's compiled pass a step costs
+    nothing is drawn: at T = 0 and with exact text. A sampled decoding learns by itself: what an
+    earlier one with the same seed learnt depends on the uniforms that this one is about to use,
+    and its budget must not. On the CPU's compiled pass a step costs
     what its nodes cost; elsewhere rows are filled up to the longest. Steps are never recorded as
     CUDA graphs, since their shapes follow the budget.
 

@@ -26,9 +26,10 @@ if platform.machine().lower() in ("x86_64", "amd64") and not _FEATURES.get("fma"
     raise ImportError("this processor has no instruction for fma")
 IS_WIDE = bool(_FEATURES.get("avx512f"))
 LANES = 32 if IS_WIDE else 16
-"""Columns of a product that a turn takes; all columns are a multiple of it."""
+"""Columns of a weight that one iteration of a product takes; all are a multiple of it."""
 SUM = 32 if IS_WIDE else 8
-"""Lanes of a product's sum, two registers of 32 or one of 16."""
+"""Lanes of a product's sum: two vector registers with AVX-512, which has 32 of them, and one with
+AVX2, which has 16."""
 MOST = 6
 """Tokens that are multiplied at a time; their sums fill the registers, see ROWS."""
 ROWS = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
