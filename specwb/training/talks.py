@@ -36,7 +36,9 @@ from specwb.training.fit import TrainingError, say
 from specwb.training.reading import trained_on
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
-QUESTION, ANSWER = 96, 384  # tokens of a turn at most; a block takes as long as its longest row
+# Tokens of a turn at most, in parts: behind each what has ended or loops leaves the batch. More
+# parts than these cost more in prompts that are read again than they save.
+QUESTION, ANSWER = (24, 32, 40), (128, 128, 128)
 ASKING = (0.7, 0.85, 1.0)  # temperatures of users' turns, with top_p = TOP_P
 ANSWERING = (0.0, 0.7, 0.0, 1.0)  # of answers
 TOP_P = 0.95
@@ -107,22 +109,25 @@ def block(
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
     asking, answering = temperatures(number)
-    first = seed * 2**32 + number * 2 * rows
+    first = seed * 2**32 + number * rows * (len(QUESTION) + len(ANSWER))
     requests: dict[str, str | None] = dict.fromkeys(given)
     if not given:
         drawn = _drawn(kinds or {"own": [""]}, texts, rows, first)
-        requests = _sampled(target, plain, before, behind, asking, drawn, first)
+        requests = _sampled(target, plain, before, behind, asking, drawn, first, rows)
     if not requests:
         return []
-    answers = decode(
+    asked = [before + request + behind for request in requests]
+    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in asked]
+    answers = _written(
         target,
-        [tokenizer.encode(before + text + behind, add_special_tokens=False) for text in requests],
         plain,
-        max_new_tokens=ANSWER,
+        prompts,
+        ANSWER,
+        first + rows * len(QUESTION),
+        rows,
+        target.ends,
         temperature=answering,
-        seed=[first + rows + i for i in range(len(requests))],
-        eos=target.ends,
-    ).tokens
+    )
     return [
         {
             "messages": [
@@ -137,6 +142,41 @@ def block(
         for (request, kind), row in zip(requests.items(), answers, strict=True)
         if row
     ]
+
+
+def _written(
+    target: Target,
+    plain: Any,
+    prompts: Sequence[list[int]],
+    parts: Sequence[int],
+    seed: int,
+    rows: int,
+    eos: Sequence[int],
+    **sampling: float,
+) -> list[list[int]]:
+    """What follows prompts, in parts of so many tokens: a batch computes all of its rows up to the
+    end of the longest, and most texts end, or begin to loop, much earlier. Row i of part j is
+    decoded with ``seed + j rows + i``."""
+    texts: list[list[int]] = [[] for _ in prompts]
+    going = list(range(len(prompts)))
+    for number, count in enumerate(parts):
+        going = [i for i in going if len(prompts[i]) + len(texts[i]) < target.context]
+        if not going:
+            break
+        fresh = decode(
+            target,
+            [prompts[i] + texts[i] for i in going],
+            plain,
+            max_new_tokens=count,
+            seed=[seed + number * rows + i for i in going],
+            eos=eos,
+            **sampling,
+        ).tokens
+        for i, row in zip(going, fresh, strict=True):
+            texts[i] += row
+        going = [i for i in going if not set(texts[i]) & set(eos)]
+        going = [i for i in going if before_loop(texts[i]) == len(texts[i])]
+    return texts
 
 
 def _drawn(
@@ -170,26 +210,23 @@ def _sampled(
     temperature: float,
     drawn: Sequence[tuple[str, str, bool]],
     seed: int,
+    rows: int,
 ) -> dict[str, str | None]:
     """Requests and their kinds: openings as the model writes on, and those that are whole."""
     tokenizer = target.tokenizer
     end = tokenizer.encode(behind, add_special_tokens=False)[0]
     special = set(tokenizer.all_special_ids)
     begun = [(kind, opening) for kind, opening, is_whole in drawn if not is_whole]
-    # where all openings are whole there is nothing to write on
-    written = (
-        []
-        if not begun
-        else decode(
-            target,
-            [tokenizer.encode(before + opening, add_special_tokens=False) for _, opening in begun],
-            plain,
-            max_new_tokens=QUESTION,
-            temperature=temperature,
-            top_p=TOP_P,
-            seed=list(range(seed, seed + len(begun))),
-            eos=[end, *target.ends],
-        ).tokens
+    written = _written(
+        target,
+        plain,
+        [tokenizer.encode(before + opening, add_special_tokens=False) for _, opening in begun],
+        QUESTION,
+        seed,
+        rows,
+        [end, *target.ends],
+        temperature=temperature,
+        top_p=TOP_P,
     )
     requests: dict[str, str | None] = {o: kind for kind, o, is_whole in drawn if is_whole}
     for (kind, opening), row in zip(begun, written, strict=True):
@@ -231,12 +268,12 @@ def write(
     out = home(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     model = trained_on(target, device, dtype)
-    turns = QUESTION + ANSWER  # of every conversation a request and an answer
+    turns = sum(QUESTION) + sum(ANSWER)  # of every conversation a request and an answer
     # of a token's keys and values in all layers at least as much as of one hidden state
     state = model.backbone.config.hidden_size * model.dtype.itemsize
     memory = rows * min(turns, model.context) * state
     what = f"{tokens:,} tokens of answers, {rows:,} conversations at a time"
-    passes, lower = tokens / rows * turns / ANSWER, "--set tokens or --rows"
+    passes, lower = tokens / rows * turns / sum(ANSWER), "--set tokens or --rows"
     say(check_work(model, what, passes, rows, lower=lower, memory=memory))
     order = [temperatures(number) for number in range(12)]
     made_by = model.fingerprint, str(model.dtype), seed, *frame(model.tokenizer)

@@ -120,5 +120,8 @@ def test_times_in_order_by_hand():
 def test_saved_times_are_put_in_order():
     saved = json.loads(json.dumps(asdict(model(target={1: 2.0, 2: 1.0}))))
     assert CostModel.from_json(saved) == model(target={1: 1.5, 2: 1.5})
-    with pytest.raises(CostError, match="finite and > 0"):
-        CostModel.from_json({**saved, "draft": {"1": 0.0}})
+    free = CostModel.from_json({**saved, "draft": {"1": 0.0}})
+    assert free.c == 0, "a level that costs less than the noise"
+    for side, bad, least in (("target", 0.0, "> 0"), ("draft", -1.0, ">= 0")):
+        with pytest.raises(CostError, match=f"finite and {least}, got {bad!r}"):
+            CostModel.from_json({**saved, side: {"1": bad}})

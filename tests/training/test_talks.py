@@ -30,8 +30,8 @@ def target(monkeypatch):
     words.eos_token = "w5"
     made = specwb.Target(tiny.build("llama", seed=2), words, name="tiny")
     made.eos = [5]
-    monkeypatch.setattr(talks, "QUESTION", 60)
-    monkeypatch.setattr(talks, "ANSWER", 12)
+    monkeypatch.setattr(talks, "QUESTION", (20, 40))
+    monkeypatch.setattr(talks, "ANSWER", (5, 7))
     monkeypatch.setattr(talks, "SHORT", 1)
     return made
 

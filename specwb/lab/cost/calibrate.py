@@ -37,16 +37,19 @@ class CostError(SpecwbError, ValueError):
     """Measured times that cannot be true."""
 
 
-def in_order(seconds: Mapping[int, float]) -> dict[int, float]:
+def in_order(seconds: Mapping[int, float], *, free: bool = False) -> dict[int, float]:
     """The nearest times in which no width is cheaper than a narrower one, by isotonic regression.
 
     A step that scores more tokens reads the same weights and does more work, so what is cheaper by
     measurement is noise. Noise has no sign: neighbours out of order get their mean, where the
-    larger or the smaller of them would make every figure too large or too small.
+    larger or the smaller of them would make every figure too large or too small. With ``free`` a
+    time may be 0, as a drafted level's is where drafting costs less than the noise.
     """
-    if bad := {n: s for n, s in seconds.items() if not (math.isfinite(s) and s > 0)}:
+    true = {n for n, s in seconds.items() if math.isfinite(s) and (s > 0 or free and s == 0)}
+    if bad := {n: s for n, s in seconds.items() if n not in true}:
         times = ", ".join(f"{s!r} for {n} tokens" for n, s in bad.items())
-        raise CostError(f"seconds of a step must be finite and > 0, got {times}; measure again")
+        least = ">= 0" if free else "> 0"
+        raise CostError(f"seconds of a step must be finite and {least}, got {times}; measure again")
     widths = sorted(seconds)
     fit = isotonic_regression([seconds[n] for n in widths]).x.tolist()
     return dict(zip(widths, fit, strict=True))
@@ -77,7 +80,8 @@ class CostModel:
     def from_json(cls, saved: Mapping[str, Any]) -> CostModel:
         """Read a saved model, whose keys are strings; its times are put in order."""
         target, draft = (
-            in_order({int(n): s for n, s in saved[side].items()}) for side in ("target", "draft")
+            in_order({int(n): s for n, s in saved[side].items()}, free=side == "draft")
+            for side in ("target", "draft")
         )
         return cls(target, draft, saved["rest"], saved["chain"], saved["tree"])
 
