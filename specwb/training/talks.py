@@ -152,7 +152,7 @@ def _written(
     seed: int,
     rows: int,
     eos: Sequence[int],
-    **sampling: float,
+    **sampling: Any,
 ) -> list[list[int]]:
     """What follows prompts, in parts of so many tokens: a batch computes all of its rows up to the
     end of the longest, and most texts end, or begin to loop, much earlier. Row i of part j is

@@ -45,7 +45,7 @@ def in_order(seconds: Mapping[int, float], *, free: bool = False) -> dict[int, f
     larger or the smaller of them would make every figure too large or too small. With ``free`` a
     time may be 0, as a drafted level's is where drafting costs less than the noise.
     """
-    true = {n for n, s in seconds.items() if math.isfinite(s) and (s > 0 or free and s == 0)}
+    true = {n for n, s in seconds.items() if math.isfinite(s) and (s > 0 or (free and s == 0))}
     if bad := {n: s for n, s in seconds.items() if n not in true}:
         times = ", ".join(f"{s!r} for {n} tokens" for n, s in bad.items())
         least = ">= 0" if free else "> 0"
