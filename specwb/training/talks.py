@@ -36,8 +36,8 @@ from specwb.training.fit import TrainingError, say
 from specwb.training.reading import trained_on
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
-# Tokens of a turn at most, in parts: behind each what has ended or loops leaves the batch. More
-# parts than these cost more in prompts that are read again than they save.
+# Tokens of a turn at most, in parts: after each, what has ended or loops leaves the batch. Every
+# part reads the prompts and the texts before it again.
 QUESTION, ANSWER = (24, 32, 40), (128, 128, 128)
 ASKING = (0.7, 0.85, 1.0)  # temperatures of users' turns, with top_p = TOP_P
 ANSWERING = (0.0, 0.7, 0.0, 1.0)  # of answers
@@ -230,7 +230,7 @@ def _sampled(
     )
     requests: dict[str, str | None] = {o: kind for kind, o, is_whole in drawn if is_whole}
     for (kind, opening), row in zip(begun, written, strict=True):
-        if row[-1] == end and not special & set(row[:-1]):
+        if row[-1:] == [end] and not special & set(row[:-1]):
             requests[(opening + tokenizer.decode(row[:-1])).strip()] = kind
     return {text: kind for text, kind in requests.items() if len(text) >= SHORT}
 

@@ -58,6 +58,22 @@ def test_a_request_begins_with_an_opening_of_its_kind(target, monkeypatch):
     assert {line["kind"] for line in first} == {"say", "own"}
 
 
+def test_what_has_ended_leaves_the_batch_and_the_text_stays(target, monkeypatch):
+    plain, prompts = specwb.method("ar", target), [[i, i + 1] for i in range(6, 30)]
+    whole = specwb.decode(target, prompts, plain, max_new_tokens=12, eos=[]).tokens
+    ends = [whole[0][3], whole[1][6]]
+    whole = specwb.decode(target, prompts, plain, max_new_tokens=12, eos=ends).tokens
+    decode, rows = talks.decode, []
+    monkeypatch.setattr(
+        talks, "decode", lambda t, p, *a, **k: rows.append(len(p)) or decode(t, p, *a, **k)
+    )
+    full = [0] * target.context  # has no room
+    texts = talks._written(target, plain, [*prompts, full], (5, 7), 0, 25, ends, temperature=0.0)
+    assert texts == [*whole, []]
+    assert rows == [24, sum(len(row) > 5 or row[-1] not in ends for row in whole)]
+    assert rows[1] < 24
+
+
 def test_the_shipped_openings_are_many_and_no_prompt_of_a_benchmark():
     kinds = talks.openings(data_dir() / "requests.toml")
     assert len(kinds) >= 40
