@@ -16,7 +16,7 @@ from torch import Tensor
 from specwb.core.errors import ArgumentError
 from specwb.core.flow import Draft, Exactness, Scheme, Scores, State, Verdict
 from specwb.core.noise import Noise
-from specwb.core.options import Option, options_of
+from specwb.core.options import MethodError, Option, options_of
 from specwb.core.probability import Sampling
 from specwb.core.tree import Limits, Tree
 
@@ -289,9 +289,13 @@ class Entry:
         """The drafter that these options describe.
 
         Raises:
-            MethodError: the options do not go together, or do not fit the target.
+            MethodError: the options do not go together, or do not fit the target; the message
+                begins with the method's key.
         """
         checked = self.check(values)
         if self.settings is None:
             return self.build(target, **checked)
-        return self.build(target, self.settings(**checked))
+        try:
+            return self.build(target, self.settings(**checked))
+        except (ArgumentError, MethodError) as error:
+            raise MethodError(f"{self.key}: {error}") from error

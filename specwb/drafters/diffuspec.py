@@ -97,25 +97,25 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     The length is ``k`` tokens in every step, or adaptive between ``k_min`` and ``k_max``
     (``delta``, ``share``).
     """
-    key, o = "diffuspec", options
-    _check_together(key, options)
-    model = _diffusion(key, target, options.head)
-    scorer, scored_by = _scorer(key, target, model, options)
+    o = options
+    _check_together(options)
+    model = _diffusion(target, options.head)
+    scorer, scored_by = _scorer(target, model, options)
     length = Length(o.k) if o.k else Adaptive(o.k_min, o.k_max, o.delta, share=o.share)
     sampled = o.draw == "sample"
     wide = o.paths if sampled else o.beams if o.tree else 1
     if length.most * wide + 1 > MOST:
         many = f"{wide} paths of {length.most} tokens have more than the {MOST} nodes"
-        raise MethodError(f"{key}: {many} a tree may have")
+        raise MethodError(f"{many} a tree may have")
     # at T = 0 a sampled draft is the argmax row
     beams, lam = (1, 1.0) if sampled or o.score == "none" else (o.beams, o.lam)
-    place, ngram = ngram_file(key, target, o.ngram), o.ngram
+    place, ngram = ngram_file(target, o.ngram), o.ngram
     if lam == 1 or scorer is not None:  # nobody is asked
         place, ngram = None, "none"
     drafter = DiffusionDrafter(
         model,
         length,
-        proxy_for(key, target, ngram, place),
+        proxy_for(target, ngram, place),
         {*model.ends, *target.eos},
         steps=o.steps,
         top=o.top,
@@ -131,7 +131,7 @@ def diffuspec(target: Target, options: Options) -> Drafter:
     return drafter
 
 
-def _check_together(key: str, o: Options) -> None:
+def _check_together(o: Options) -> None:
     """Raises MethodError where options do not go together."""
     sampled, learned = o.draw == "sample", _learned(o)
     wrong = [
@@ -153,7 +153,7 @@ def _check_together(key: str, o: Options) -> None:
     ]
     for holds, problem in wrong:
         if holds:
-            raise MethodError(f"{key}: {problem}")
+            raise MethodError(problem)
     search = ("mass", "lam", "ngram")
     without_effect = [
         ("a learned score", learned, (*search, "beams")),
@@ -165,19 +165,19 @@ def _check_together(key: str, o: Options) -> None:
         changed = [name for name in names if getattr(o, name) != getattr(Options, name)]
         if holds and changed:
             what = f"{changed[0]}={spell(getattr(o, changed[0]))}"
-            raise MethodError(f"{key}: {what} has no effect with {why}; leave it out")
+            raise MethodError(f"{what} has no effect with {why}; leave it out")
 
 
-def _diffusion(key: str, target: Target, head: Any) -> DiffusionModel:
+def _diffusion(target: Target, head: Any) -> DiffusionModel:
     """The diffusion model that was handed over, named, or lies beside the target."""
     if isinstance(head, DiffusionModel):
-        check_ids(f"{key}: the model", head, target)
-        check_place(key, target, head)
+        check_ids("the model", head, target)
+        check_place(target, head)
         return head
     return trained_head("diffusion", target, head, load_diffusion, DiffusionModel)
 
 
-def ngram_file(key: str, target: Target, ngram: str | Path) -> Path | None:
+def ngram_file(target: Target, ngram: str | Path) -> Path | None:
     """The n-gram file that an option (both, own, online, none, or a file or folder) names; None if
     nothing was counted beforehand."""
     if ngram in ("none", "online", "own", "both"):
@@ -186,7 +186,7 @@ def ngram_file(key: str, target: Target, ngram: str | Path) -> Path | None:
     place = home(ngram)
     if isinstance(ngram, str) and not place.exists() and not place.suffix:
         wanted = "ngram must be both, own, online, none or a file"
-        raise MethodError(f"{key}: {wanted}, and there is no file {ngram}")
+        raise MethodError(f"{wanted}, and there is no file {ngram}")
     return place / "ngram.npz" if place.is_dir() else place
 
 
@@ -196,7 +196,7 @@ def _learned(o: Options) -> bool:
 
 
 def _scorer(
-    key: str, target: Target, model: DiffusionModel, o: Options
+    target: Target, model: DiffusionModel, o: Options
 ) -> tuple[PathScorer | None, Path | None]:
     """The path scorer that is named, or lies next to the target, checked against the lattices, and
     its folder."""
@@ -208,28 +208,26 @@ def _scorer(
         if place is None:
             problem = f"{target.name!r} has no path scorer of its own"
             way_out = "score=FOLDER names one"
-            raise MethodError(f"{key}: {problem}; {way_out}")
+            raise MethodError(f"{problem}; {way_out}")
         if not str(scorer) or not place.is_dir():
             wanted = "score must be cps, none, pair or a folder"
-            raise MethodError(f"{key}: {wanted}, and there is no folder {scorer}")
+            raise MethodError(f"{wanted}, and there is no folder {scorer}")
         kind = "path", model
         scorer = target.loaded(kind, place, lambda: load_path(place, target, model))
     elif scorer.hidden != model.net.config.hidden_size:
         its = f"{scorer.hidden} numbers, the diffusion model's have {model.net.config.hidden_size}"
-        raise MethodError(f"{key}: the path scorer reads states of {its}")
+        raise MethodError(f"the path scorer reads states of {its}")
     most = o.k or o.k_max
     if most > scorer.places:
         what = f"the path scorer is for blocks of up to {scorer.places} tokens, this has {most}"
-        raise MethodError(f"{key}: {what}; take a smaller k or k_max")
+        raise MethodError(f"{what}; take a smaller k or k_max")
     if o.top > scorer.top:
         what = f"the path scorer is for up to {scorer.top} candidates per place, top is {o.top}"
-        raise MethodError(f"{key}: {what}; take a smaller top")
+        raise MethodError(f"{what}; take a smaller top")
     return scorer, place
 
 
-def proxy_for(
-    key: str, target: Target, ngram: str | Path, place: Path | None
-) -> Callable[[], Proxy]:
+def proxy_for(target: Target, ngram: str | Path, place: Path | None) -> Callable[[], Proxy]:
     """A function that makes a row's proxy from the option ``ngram`` and its :func:`ngram_file`: one
     for all rows, or one per row if it also counts the row's own text."""
     if ngram == "none":
@@ -242,10 +240,10 @@ def proxy_for(
         try:
             counts = NGram.load(place)
         except NGramError as error:
-            raise MethodError(f"{key}: {error}") from error
+            raise MethodError(str(error)) from error
         if counts.vocabulary != target.vocabulary:
             raise MethodError(
-                f"{key}: {place} counts {counts.vocabulary} tokens, {target.name!r} has "
+                f"{place} counts {counts.vocabulary} tokens, {target.name!r} has "
                 f"{target.vocabulary}"
             )
         return counts

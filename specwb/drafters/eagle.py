@@ -18,7 +18,6 @@ from specwb.drafters.level import DRAWS, Levels, drawable
 from specwb.models.backbone import Stack
 from specwb.models.eagle import EagleHead, load_eagle
 from specwb.models.place import Place
-from specwb.models.products import product
 from specwb.models.target import Target
 
 _PUBLISHED = (
@@ -103,7 +102,7 @@ class EagleDrafter(Levels):
         return self._run(tokens, above, place)
 
     def own_logits(self, hidden: Tensor) -> Tensor:
-        return product(self.head.last(hidden), self.output.weight, self.output.bias)
+        return self.head.logits(hidden, self.output)
 
     def tree_mask(self, state: State) -> Tensor:
         length, horizon = self.text(state)
@@ -154,7 +153,7 @@ def eagle(target: Target, options: Options) -> Drafter:
     head: EagleHead = trained_head("eagle", target, options.head, load_eagle, EagleHead)
     tree = EAGLE_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes)
-    tree = drawable("eagle", tree, head.size(target), options.draw, owner="the head's vocabulary")
+    tree = drawable(tree, head.size(target), owner="the head's vocabulary")
     return EagleDrafter(head, tree, options.draw)
 
 

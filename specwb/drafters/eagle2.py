@@ -70,20 +70,17 @@ def eagle2(target: Target, options: Options) -> Drafter:
     Each of ``depth`` levels expands the ``top`` most probable nodes; the best ``nodes`` of all,
     root included, are verified.
     """
-    return dynamic("eagle2", "eagle", target, options)
+    return dynamic("eagle", target, options)
 
 
-def dynamic(key: str, kind: str, target: Target, options: Options) -> DynamicEagle:
-    """The drafter of the method ``key`` with a head of this kind."""
+def dynamic(kind: str, target: Target, options: Options) -> DynamicEagle:
+    """The drafter with a head of this kind."""
     head: EagleHead = trained_head(kind, target, options.head, load_eagle, EagleHead)
     size = head.size(target)
     if options.top > size:
         few = f"{options.top} children a node but the head's vocabulary has {size} tokens"
-        raise MethodError(f"{key}: {few}")
-    try:
-        return DynamicEagle(head, options.nodes, options.depth, options.top)
-    except ValueError as error:
-        raise MethodError(f"{key}: {error}") from error
+        raise MethodError(few)
+    return DynamicEagle(head, options.nodes, options.depth, options.top)
 
 
 ENTRY = Entry(

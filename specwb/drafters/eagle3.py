@@ -13,9 +13,9 @@ def eagle3(target: Target, options: Options) -> Drafter:
     """EAGLE-3: a head that reads the target's hidden states at three depths, and knows the frequent
     tokens only, drafts EAGLE-2's trees.
     """
-    drafter = dynamic("eagle3", "eagle3", target, options)
+    drafter = dynamic("eagle3", target, options)
     if not isinstance(drafter.head, Eagle3Head):
-        raise MethodError("eagle3: this is an EAGLE-1 head, whose dynamic tree is eagle2")
+        raise MethodError("this is an EAGLE-1 head, whose dynamic tree is eagle2")
     return drafter
 
 

@@ -181,23 +181,23 @@ def easyspec(target: Target, options: Options) -> Drafter:
     A chain of ``gamma`` tokens, or ``gamma`` levels of ``width`` nodes, with the attentions of
     ``n`` layers in parallel.
     """
-    key, width, tree, draw = "easyspec", options.width, options.tree, options.draw
+    width, tree, draw = options.width, options.tree, options.draw
     model = deep_draft(target, options.draft)
     if width > 1 and (tree is not None or draw != "without"):
         ways = "width makes a tree of its own, of point masses"
-        raise MethodError(f"{key}: {ways}; leave tree and draw out, or width")
+        raise MethodError(f"{ways}; leave tree and draw out, or width")
     try:
         groups = _groups(model, options)
     except GroupError as error:
-        raise MethodError(f"{key}: {model.name!r}: {error}") from error
+        raise MethodError(f"{model.name!r}: {error}") from error
     if width > 1:
         if width > model.drafts:
             few = f"the draft model's vocabulary has {model.drafts} tokens"
-            raise MethodError(f"{key}: {width} nodes a level but {few}")
+            raise MethodError(f"{width} nodes a level but {few}")
         return WideEasy(model, options.gamma, width, groups, options.calibrate)
     if tree is not None and options.gamma != Options.gamma:
-        raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
-    tree = drawable(key, tree or Tree.chain(options.gamma), model.drafts, draw, empty=True)
+        raise MethodError("a static tree has its own depth; leave gamma out")
+    tree = drawable(tree or Tree.chain(options.gamma), model.drafts, empty=True)
     return EasyDrafter(model, tree, groups, options.calibrate, draw)
 
 
@@ -212,7 +212,7 @@ def _groups(model: Target, options: Options) -> Groups:
     else:
         if n != Options.n:
             raise GroupError("groups says which layers run side by side; leave n out")
-        parts = listed(layers, ranges("easyspec: groups", options.groups))
+        parts = listed(layers, ranges("groups", options.groups))
         n = max(map(len, parts))
     groups = KINDS[options.execution](parts, options.mlp == "parallel")
     groups.check(model.backbone, n)

@@ -313,24 +313,24 @@ def falcon(target: Target, options: Options) -> Drafter:
     The tree is fixed, by default the best one of ``nodes`` nodes for the head's measured accuracies
     and ``passes``.
     """
-    head = falcon_head("falcon", target, options.head, options.align)
+    head = falcon_head(target, options.head, options.align)
     depth = None if options.passes is None else head.k * options.passes
     tree = PUBLISHED[options.tree] if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(head.card, options.nodes, depth)
-    tree = drawable("falcon", tree, head.size(target), owner="the head's vocabulary")
+    tree = drawable(tree, head.size(target), owner="the head's vocabulary")
     if depth is not None and depth < tree.D:
         room = f"{options.passes} passes of k={head.k} tokens make trees of depth {depth} at most"
-        raise MethodError(f"falcon: {room}, this one has {tree.D}")
+        raise MethodError(f"{room}, this one has {tree.D}")
     return FalconDrafter(head, tree, options.draw, options.align)
 
 
-def falcon_head(key: str, target: Target, head: Any, align: str | None) -> FalconHead:
-    """The head that the method ``key`` drafts with, checked against its options."""
+def falcon_head(target: Target, head: Any, align: str | None) -> FalconHead:
+    """The head that a method drafts with, checked against its options."""
     model: FalconHead = trained_head("falcon", target, head, load_falcon, FalconHead)
     layers = len(model.blocks)
     if (align or model.align) == "right" and layers > 2 and model.k > 1:
         needs = "blocks aligned to the right need a head of at most two layers"
-        raise MethodError(f"{key}: {needs}, this one has {layers}; use align=left")
+        raise MethodError(f"{needs}, this one has {layers}; use align=left")
     return model
 
 

@@ -111,18 +111,15 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
     pass, and the best ``nodes`` of all, root included, are verified. The candidates are point
     masses at every temperature.
     """
-    key, top = "falcon_dynamic", options.top
-    head = falcon_head(key, target, options.head, options.align)
+    top = options.top
+    head = falcon_head(target, options.head, options.align)
     if top > head.size(target):
         few = f"the head's vocabulary has {head.size(target)} tokens"
-        raise MethodError(f"{key}: {top} children a node but {few}")
+        raise MethodError(f"{top} children a node but {few}")
     if top**head.k > MOST:
         many = f"{top} tokens at {head.k} places have {top**head.k} combinations"
-        raise MethodError(f"{key}: {many}, a tree at most {MOST} nodes")
-    try:
-        return DynamicFalcon(head, options.nodes, options.passes, top, options.beams, options.align)
-    except ValueError as error:
-        raise MethodError(f"{key}: {error}") from error
+        raise MethodError(f"{many}, a tree at most {MOST} nodes")
+    return DynamicFalcon(head, options.nodes, options.passes, top, options.beams, options.align)
 
 
 ENTRY = Entry(

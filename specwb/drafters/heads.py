@@ -59,9 +59,9 @@ def trained_head(
     # a subclass of EAGLE's head, but it predicts other places
     if isinstance(head, FalconHead) and wanted is not FalconHead:
         methods = "falcon and falcon_dynamic"
-        raise MethodError(f"{kind}: this is a Falcon head, whose methods are {methods}")
+        raise MethodError(f"this is a Falcon head, whose methods are {methods}")
     if isinstance(head, wanted):
-        same_sizes(kind, target, head)
+        same_sizes(target, head)
         return head
     place = target.own_head(kind) if head is None else head
     if place is None:
@@ -69,11 +69,11 @@ def trained_head(
         raise MethodError(f"{target.name!r} has no {kind} head of its own; {way_out}")
     if not isinstance(place, str | Path):
         kinds = f"a folder, a hub id or a loaded {wanted.__name__}"
-        raise MethodError(f"{kind}: head must be {kinds}, got {place!r}")
+        raise MethodError(f"head must be {kinds}, got {place!r}")
     return target.loaded((kind, *options.items()), place, lambda: load(place, target, **options))
 
 
-def same_sizes(kind: str, target: Target, head: Any) -> None:
+def same_sizes(target: Target, head: Any) -> None:
     """Checks of a head that was handed over what loading checks of a file."""
     width, layers = target.backbone.config.hidden_size, len(target.backbone.layers)
     hidden = getattr(head, "target_hidden", head.hidden)
@@ -81,11 +81,11 @@ def same_sizes(kind: str, target: Target, head: Any) -> None:
     if (hidden, vocabulary) != (width, target.vocabulary) or deepest > layers:
         wants = f"hidden size {hidden}, {vocabulary} tokens and {deepest} layers or more"
         sizes = f"{target.name!r} has {width}, {target.vocabulary} and {layers}"
-        raise MethodError(f"{kind}: the head is for a target of {wants}; {sizes}")
-    check_place(kind, target, head)
+        raise MethodError(f"the head is for a target of {wants}; {sizes}")
+    check_place(target, head)
 
 
-def check_place(kind: str, target: Target, head: Any) -> None:
+def check_place(target: Target, head: Any) -> None:
     """Checks that a head given as an object has the target's number type and device."""
     weight = next(head.parameters())
     if (weight.dtype, weight.device) != (target.dtype, target.device):
@@ -94,4 +94,4 @@ def check_place(kind: str, target: Target, head: Any) -> None:
         )
         # not head.to: it would round the rotary frequencies too
         way_out = "save the head and name its folder"
-        raise MethodError(f"{kind}: the head is {ours}, {target.name!r} is {theirs}; {way_out}")
+        raise MethodError(f"the head is {ours}, {target.name!r} is {theirs}; {way_out}")

@@ -23,7 +23,6 @@ from specwb.drafters.stopping import Confidence, Entropy, Top
 from specwb.models.backbone import Stack
 from specwb.models.kangaroo import KangarooAdapter, load_kangaroo
 from specwb.models.place import Place
-from specwb.models.products import product
 from specwb.models.target import Target
 
 
@@ -122,7 +121,7 @@ class KangarooDrafter(Levels):
         return self.stack.run(f, place, self.cache)[0]
 
     def own_logits(self, hidden: Tensor) -> Tensor:
-        return product(self.head.last(hidden), self.output.weight, self.output.bias)
+        return self.head.logits(hidden, self.output)
 
     def tree_mask(self, state: State) -> Tensor:
         return state.tree_mask(self.tree, self.target.dtype)
@@ -255,53 +254,50 @@ def kangaroo(target: Target, options: Options) -> Drafter:
     The chain has at most ``gamma`` tokens. ``tree=true`` is the paper's tree: the ``top`` best
     paths of each level are extended, for at most ``gamma`` levels and ``nodes`` nodes.
     """
-    key, tree, stop, eta = "kangaroo", options.tree, options.stop, options.eta
+    tree, stop, eta = options.tree, options.stop, options.eta
     if not eta and stop != "top":
-        raise MethodError(f"{key}: stop has no effect with eta=0")
-    adapter = _adapter(key, target, options)
+        raise MethodError("stop has no effect with eta=0")
+    adapter = _adapter(target, options)
     if isinstance(tree, Tree) or not tree:
-        static = _static_tree(key, adapter.size(target), options)
+        static = _static_tree(adapter.size(target), options)
         sure = Entropy() if stop == "entropy" else Top(stop == "scaled")
         length = Length(static.D, confidence=eta) if eta else None
         return KangarooDrafter(adapter, static, "without", length, sure)
     if stop != "top":
         whose = "a tree's beams stop by the product of unscaled probabilities"
-        raise MethodError(f"{key}: {whose}; stop={stop} is for chains and static trees")
+        raise MethodError(f"{whose}; stop={stop} is for chains and static trees")
     if options.top > adapter.size(target):
         few = f"the adapter's vocabulary has {adapter.size(target)} tokens"
-        raise MethodError(f"{key}: {options.top} beams but {few}")
-    try:
-        return DynamicKangaroo(adapter, options.nodes, options.gamma, options.top, eta)
-    except ValueError as error:
-        raise MethodError(f"{key}: {error}") from error
+        raise MethodError(f"{options.top} beams but {few}")
+    return DynamicKangaroo(adapter, options.nodes, options.gamma, options.top, eta)
 
 
-def _adapter(key: str, target: Target, options: Options) -> KangarooAdapter:
+def _adapter(target: Target, options: Options) -> KangarooAdapter:
     """The adapter that the method drafts with, checked against its options."""
     exit, layers = options.exit, len(target.backbone.layers)
     adapter: KangarooAdapter = trained_head(
-        key, target, options.head, load_kangaroo, KangarooAdapter, exit=exit
+        "kangaroo", target, options.head, load_kangaroo, KangarooAdapter, exit=exit
     )
     if exit not in (None, adapter.exit):
         ours = f"the adapter reads the states of layer {adapter.exit}, not of layer {exit}"
-        raise MethodError(f"{key}: {ours}; train one for that layer")
+        raise MethodError(f"{ours}; train one for that layer")
     if not 0 <= adapter.exit < layers:
         few = f"{target.name!r} has {layers} layers"
-        raise MethodError(f"{key}: exit layer {adapter.exit}, but {few}")
+        raise MethodError(f"exit layer {adapter.exit}, but {few}")
     return adapter
 
 
-def _static_tree(key: str, size: int, options: Options) -> Tree:
+def _static_tree(size: int, options: Options) -> Tree:
     """The chain of ``gamma`` tokens, or the tree in its place."""
     tree = options.tree
     if (options.top, options.nodes) != (Options.top, Options.nodes):
         kind = "a static tree" if tree else "a chain"
-        raise MethodError(f"{key}: top and nodes are of tree=true, {kind} has none")
+        raise MethodError(f"top and nodes are of tree=true, {kind} has none")
     if not isinstance(tree, Tree):
         return Tree.chain(options.gamma)
-    tree = drawable(key, tree, size)
+    tree = drawable(tree, size)
     if options.gamma != Options.gamma:
-        raise MethodError(f"{key}: a static tree has its own depth; leave gamma out")
+        raise MethodError("a static tree has its own depth; leave gamma out")
     return tree
 
 

@@ -389,22 +389,17 @@ class Levels(Drafter):
 
 
 def drawable(
-    key: str,
-    tree: Tree,
-    vocabulary: int,
-    draw: str = "",
-    owner: str = "the vocabulary",
-    empty: bool = False,
+    tree: Tree, vocabulary: int, owner: str = "the vocabulary", empty: bool = False
 ) -> Tree:
-    """Returns the tree, if the method ``key`` can draft it level by level with these draws from
-    ``vocabulary`` tokens of ``owner``; ``empty`` allows a tree without candidates."""
+    """Returns the tree, if it can be drafted level by level from ``vocabulary`` tokens of
+    ``owner``; ``empty`` allows a tree without candidates."""
     if not tree.in_level_order or not (tree.D or empty):
         size = "" if empty else ", of at least one candidate"
         tree_needed = f"one tree for all rows{size}, its nodes in level order"
         ways = "(Tree.branching, Tree.paths)"
-        raise MethodError(f"{key} drafts level by level: give {tree_needed} {ways}")
+        raise MethodError(f"it drafts level by level: give {tree_needed} {ways}")
     if vocabulary < tree.K:
-        raise MethodError(f"{key}: {tree.K} children a node but {owner} has {vocabulary} tokens")
+        raise MethodError(f"{tree.K} children a node but {owner} has {vocabulary} tokens")
     return tree
 
 

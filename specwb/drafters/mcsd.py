@@ -36,7 +36,7 @@ def mcsd(target: Target, options: Options) -> Drafter:
     verified in one forward pass.
     """
     model = draft_model(target, options.draft)
-    tree = drawable("mcsd", options.tree, model.drafts, options.draw, empty=True)
+    tree = drawable(options.tree, model.drafts, empty=True)
     return LevelDrafter(model, tree, options.draw)
 
 

@@ -133,54 +133,52 @@ def mcsd_ti(target: Target, options: Options) -> Drafter:
 
     With several roots the target draws the first level itself: LOSSY, only with ``lossy=true``.
     """
-    key, roots, draw = "mcsd_ti", options.roots, options.draw
+    roots, draw = options.roots, options.draw
     if roots > 1 and not options.lossy:
         why = "(the one that the draft goes on from best stays); say lossy=true to have them"
-        raise MethodError(f"{key}: several roots change the output's distribution {why}")
+        raise MethodError(f"several roots change the output's distribution {why}")
     if options.stop == "none" and options.threshold != Options.threshold:
-        raise MethodError(f"{key}: threshold has no effect with stop=none")
+        raise MethodError("threshold has no effect with stop=none")
     default = LARGEST if roots == 1 else Tree.chain(LARGEST.D)
     model = draft_model(target, options.draft)
-    tree = drawable(key, options.tree or default, model.drafts)
+    tree = drawable(options.tree or default, model.drafts)
     if roots > 1:
-        tree = _below_roots(key, tree, roots, target.vocabulary, draw)
-    sure = sureness(key, options.stop, target, model, options.head)
+        tree = _below_roots(tree, roots, target.vocabulary, draw)
+    sure = sureness(options.stop, target, model, options.head)
     length = Length(tree.D, confidence=options.threshold) if sure else None
     drafter = SeveralRoots if roots > 1 else LevelDrafter
     return drafter(model, tree, draw, length, sure)
 
 
-def _below_roots(key: str, tree: Tree, roots: int, vocabulary: int, draw: str) -> Tree:
+def _below_roots(tree: Tree, roots: int, vocabulary: int, draw: str) -> Tree:
     """The tree with so many roots, ``tree`` below each."""
     if draw not in ("without", "with"):
         ways = "children are drawn without or with replacement"
-        raise MethodError(f"{key}: below several roots {ways}, got draw={draw!r}")
+        raise MethodError(f"below several roots {ways}, got draw={draw!r}")
     if Tree.branching(*tree.widths).host != tree.host:
         ways = "give children a node by level, such as 2-1-1"
-        raise MethodError(f"{key}: below several roots {ways}, got {spell(tree)}")
-    return drawable(key, Tree.branching(roots, *tree.widths), vocabulary)
+        raise MethodError(f"below several roots {ways}, got {spell(tree)}")
+    return drawable(Tree.branching(roots, *tree.widths), vocabulary)
 
 
-def sureness(
-    key: str, stop: str, target: Target, draft: Target, head: object = None
-) -> Confidence | None:
+def sureness(stop: str, target: Target, draft: Target, head: object = None) -> Confidence | None:
     """The confidence that ``stop`` names, None for none."""
     if stop in KINDS:
-        return DecisionConfidence(decision_model(key, target, draft, head), stop, draft.backbone)
+        return DecisionConfidence(decision_model(target, draft, head), stop, draft.backbone)
     if head is not None:
         whose = "head is the decision model of stop=soft or hard"
-        raise MethodError(f"{key}: {whose}; stop={stop} has none")
+        raise MethodError(f"{whose}; stop={stop} has none")
     return {"top": Top(), "entropy": Entropy(), "none": None}[stop]
 
 
-def decision_model(key: str, target: Target, draft: Target, head: object = None) -> DecisionModel:
+def decision_model(target: Target, draft: Target, head: object = None) -> DecisionModel:
     """The decision model that is given or named, or the target's own."""
     if isinstance(head, DecisionModel):
         hidden = draft.backbone.config.hidden_size
         if head.hidden != hidden:
             reads = f"the decision model reads {head.hidden} numbers"
-            raise MethodError(f"{key}: {reads}, {draft.name!r} has hidden size {hidden}")
-        check_place(key, draft, head)
+            raise MethodError(f"{reads}, {draft.name!r} has hidden size {hidden}")
+        check_place(draft, head)
         return head
     place = head if head is not None else target.own_head("decision")
     if place is None:

@@ -128,10 +128,10 @@ def medusa(target: Target, options: Options) -> Drafter:
     heads: MedusaHeads = trained_head("medusa", target, options.head, load_medusa, MedusaHeads)
     tree = MEDUSA_TREE if isinstance(options.tree, str) else options.tree
     tree = tree or measured_tree(heads.card, options.nodes, heads.heads)
-    tree = drawable("medusa", tree, heads.size(target), owner="the head's vocabulary")
+    tree = drawable(tree, heads.size(target), owner="the head's vocabulary")
     if heads.heads < tree.D:
         needs = f"a tree of depth {tree.D} needs {tree.D} heads"
-        raise MethodError(f"medusa: {needs}, there are {heads.heads}")
+        raise MethodError(f"{needs}, there are {heads.heads}")
     return MedusaDrafter(heads, tree)
 
 

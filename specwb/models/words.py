@@ -79,7 +79,6 @@ class HeadOutput(Worded):
         """``[.., H]`` hidden states -> ``[.., H]`` what the output layer reads."""
         return hidden
 
-    def logits(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
-        """``[.., H]`` hidden states -> ``[.., d]``, over the words."""
-        layer = self.output(lm_head)
-        return product(self.last(hidden).to(layer.weight.dtype), layer.weight, layer.bias)
+    def logits(self, hidden: Tensor, output: nn.Linear) -> Tensor:
+        """``[.., H]`` hidden states -> ``[.., d]``, over the words, by the layer :meth:`output`."""
+        return product(self.last(hidden), output.weight, output.bias)

@@ -96,7 +96,7 @@ def distribution(
 ) -> Tensor:
     """``[V]`` logits over the target's vocabulary."""
     with torch.no_grad():
-        own = head.logits(chained(head, target, text, path), target.backbone.lm_head)
+        own = head.logits(chained(head, target, text, path), head.output(target.backbone.lm_head))
     if not isinstance(head, Eagle3Head) or head.draft_vocabulary == head.vocabulary:
         return own
     every = torch.full((head.vocabulary,), -torch.inf)

@@ -87,7 +87,8 @@ class Anew:
         whole = path[: len(path) // k * k]
         with torch.no_grad():
             return self.head.logits(
-                self.hidden(whole)[len(path) % k - k], self.target.backbone.lm_head
+                self.hidden(whole)[len(path) % k - k],
+                self.head.output(self.target.backbone.lm_head),
             )
 
 

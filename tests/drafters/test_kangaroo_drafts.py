@@ -41,7 +41,7 @@ def distributions(head: KangarooAdapter, texts: list[list[int]]) -> tuple[Tensor
     target = tiny.target()
     with torch.no_grad():
         f = tiny.states(target, torch.tensor(texts), head.features)
-        return f[:, -1], head.logits(head(f)[:, -1], target.backbone.lm_head)
+        return f[:, -1], head.logits(head(f)[:, -1], head.output(target.backbone.lm_head))
 
 
 # ----------------------------------------------------------------------------- drafting, run anew

@@ -56,7 +56,8 @@ def by_hand(name: str, text: list[int], temperature: float) -> float:
         if name.startswith("kangaroo"):
             head = tiny.head("kangaroo")
             logits = head.logits(
-                head(tiny.states(tiny.target(), ids, (1,)))[:, -1], tiny.target().backbone.lm_head
+                head(tiny.states(tiny.target(), ids, (1,)))[:, -1],
+                head.output(tiny.target().backbone.lm_head),
             )
         else:
             normed = draft.model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]

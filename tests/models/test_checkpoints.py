@@ -296,7 +296,9 @@ def test_eagle_1_computes_what_the_published_layer_does(tmp_path, target, embedd
     with torch.no_grad():
         ours = next(head.unroll(embedded[None], features[None], 1))[0]
     assert torch.allclose(ours, wanted, atol=1e-5)
-    assert torch.equal(head.logits(ours, target.backbone.lm_head), target.backbone.lm_head(ours))
+    assert torch.equal(
+        head.logits(ours, head.output(target.backbone.lm_head)), target.backbone.lm_head(ours)
+    )
 
 
 @pytest.mark.parametrize(
@@ -331,7 +333,7 @@ def test_eagle_3_computes_what_the_published_layer_does(
         ours = next(head.unroll(embedded[None], features[None], 1))[0]
         assert torch.allclose(ours, hidden, atol=1e-5)
         assert torch.allclose(
-            head.logits(ours, target.backbone.lm_head),
+            head.logits(ours, head.output(target.backbone.lm_head)),
             norm(hidden, w["norm.weight"]) @ w["lm_head.weight"].T,
             atol=1e-5,
         )

@@ -68,7 +68,7 @@ def test_the_adapter_by_hand(adapter, own_head):
     hidden = head(f[None])[0]
     close(hidden, by_hand(w, f, adapter, head.config.rope_parameters["rope_theta"]))
     weight = w["lm_head.weight"] if own_head else target.backbone.lm_head.weight
-    logits = head.logits(hidden, target.backbone.lm_head)
+    logits = head.logits(hidden, head.output(target.backbone.lm_head))
     close(logits, norm(hidden, w["norm.weight"]) @ weight.T)
 
 
@@ -93,7 +93,7 @@ def test_an_adapter_begins_as_the_layer_behind_its_exit(exit):
     head = KangarooAdapter(eagle_config(target), exit, "layer").start_from(target)
     with torch.no_grad():
         hidden = head(tiny.states(target, ids, (exit,)))
-        logits = head.logits(hidden, target.backbone.lm_head)[0]
+        logits = head.logits(hidden, head.output(target.backbone.lm_head))[0]
     away = float((logits - tiny.forward(target.model, ids[0].tolist())).abs().max())
     assert (away < 1e-4) == (exit == LAYERS - 1)
 

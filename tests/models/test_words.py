@@ -54,8 +54,8 @@ def logits(head: Any, target: specwb.Target) -> Tensor:
         if isinstance(head, MedusaHeads):
             return head(x, None, lm_head)
         if isinstance(head, KangarooAdapter):
-            return head.logits(head(x), lm_head)
-        return head.logits(next(head.unroll(x[..., :H], x, 1)), lm_head)
+            return head.logits(head(x), head.output(lm_head))
+        return head.logits(next(head.unroll(x[..., :H], x, 1)), head.output(lm_head))
 
 
 @every_kind

@@ -200,7 +200,7 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind, setting
         """What pair i predicts, of position i + 1, where j drafted pairs are before it."""
         if kind == "medusa":
             return head(outputs.features[row, i - j], None, lm_head)[j]
-        return head.logits(draft_state(head, outputs, row, i, j), lm_head)
+        return head.logits(draft_state(head, outputs, row, i, j), head.output(lm_head))
 
     for j in range(depth):
         ranks, overlap, count = np.zeros(10), 0.0, 0
