@@ -29,6 +29,18 @@ T = TypeVar("T")
 BUCKET = 256  # positions by which a captured decoding's extents grow
 
 
+def taken(x: Tensor, index: Tensor) -> Tensor:
+    """``x[b, index[b, i]]``: the entries ``index [B,m]`` of each row of ``x [B,n,..]``. (On a CPU
+    torch's ``gather`` and ``scatter_`` copy the numbers of an entry one by one.)"""
+    return x[torch.arange(len(x), device=x.device)[:, None], index]
+
+
+def put(x: Tensor, index: Tensor, entries: Tensor) -> None:
+    """``x[b, index[b, i]] = entries[b, i]``: replaces the entries ``index [B,m]`` of each row of
+    ``x [B,n,..]``, in place."""
+    x[torch.arange(len(x), device=x.device)[:, None], index] = entries
+
+
 class Scheme(Enum):
     """The sampling scheme: how a drafter's candidates were drawn. A verification rule is lossless
     for some of these only."""

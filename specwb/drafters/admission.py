@@ -24,38 +24,39 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import cycle, pairwise
 from statistics import median
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specwb.core.flow import Draft, Scheme, Scores, State, Verdict
+from specwb.core.flow import Draft, Scheme, Scores, State, Verdict, taken
 from specwb.core.flow import chain as chain_of
 from specwb.core.noise import DRAFT, Noise
 from specwb.core.options import MethodError
 from specwb.core.probability import Sampling
 from specwb.core.tree import GrownTree, Limits, Tree
 from specwb.drafters.base import Drafter, InFront, chain
-from specwb.drafters.beam import taken
 from specwb.drafters.level import Levels
 from specwb.models.ranks import here
 from specwb.models.target import Target
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+WIDTHS = (1, 2, 4, 8, 16)
 """Tokens of a row whose verification is timed."""
-REPEATS = 3
+REPEATS = 2
+LATE = 9
+"""Steps whose median time beside the target's pass counts."""
 SCHEMES = (Scheme.POINT, Scheme.IID, Scheme.WITHOUT_REPLACEMENT)
 """The sampling schemes whose drafts it admits in part."""
 PROBES = 0.01
 """Share of the time that probes may cost in the long run."""
 MEMORY = 0.95
 """Weight of a past step against the one after it."""
-ANEW = 32
-"""A decoding that continues what earlier ones learnt has its first probe within so many steps."""
 
 
 @dataclass(frozen=True)
@@ -148,16 +149,22 @@ class Learnt:
         drafts: the number of drafts in that mean, at most 16.
         written: tokens written, of late (:data:`MEMORY`).
         plain: tokens that plain decoding writes in the same time.
-        since: steps since the last probe.
-        wait: steps from one probe to the next.
+        saved: seconds saved up for the next probe.
+        times: by number of levels, seconds that late steps took beside the target's pass; the first
+            is that of a draft alone, measured beforehand.
     """
 
-    def __init__(self, options: Sequence[int]) -> None:
-        self.survival = Survival(options[-1])
-        self.worth = dict.fromkeys(options, 0.0)
-        self.drafts = dict.fromkeys(options, 0)
+    def __init__(self, drafting: Mapping[int, float]) -> None:
+        self.survival = Survival(max(drafting))
+        self.worth = dict.fromkeys(drafting, 0.0)
+        self.drafts = dict.fromkeys(drafting, 0)
+        self.times = {n: deque([s], LATE) for n, s in {0: 0.0, **drafting}.items()}
         self.written, self.plain = 0.0, 0.0
-        self.since, self.wait = 0, 1
+        self.saved = math.inf
+
+    def beside(self, levels: int) -> float:
+        """Seconds of a step that drafts so many levels, without the target's pass."""
+        return median(self.times[levels])
 
 
 class Admission(InFront):
@@ -169,13 +176,14 @@ class Admission(InFront):
     depends on the other rows and on measured seconds, so a row's *sampled* text differs from run to
     run; its distribution does not, nor does greedy text or that of ``exact_text``.
 
-    The seconds are measured before the first decoding with so many rows, with its text
-    (:attr:`costs`, which all decodings of a method share). They share what they learn, too, where
+    The seconds of passes and drafts are measured before the first decoding with so many rows, with
+    its text (:attr:`costs`, which all decodings of a method share); what steps take beside the
+    target's pass is measured further, in every step. Decodings share what they learn, too, where
     nothing is drawn: at T = 0 and with exact text. A sampled decoding learns by itself: what an
     earlier one with the same seed learnt depends on the uniforms that this one is about to use,
-    and its budget must not. On the CPU's compiled pass a step costs
-    what its nodes cost; elsewhere rows are filled up to the longest. Steps are never recorded as
-    CUDA graphs, since their shapes follow the budget.
+    and its budget must not. On the CPU's compiled pass a step costs what its nodes cost; elsewhere
+    rows are filled up to the longest. Steps are never recorded as CUDA graphs, since their shapes
+    follow the budget.
 
     Sources: the ranking is that of vLLM's adaptive verification (2026), the estimate its logistic
     one without a confidence head. Differs from it in: the budget is found along the ranking, by a
@@ -208,8 +216,8 @@ class Admission(InFront):
         limits = behind.limits
         self.limits = Limits(limits.nodes, limits.depth, limits.children)
         self.host_reads, self.captured, self.staged = behind.host_reads + 2, False, False
-        self.cuts = isinstance(behind, Levels) and type(behind).propose is Levels.propose
-        self.options = range(1, limits.depth + 1) if self.cuts else [limits.depth]
+        self.cuts = isinstance(behind, Levels) and behind.cuts
+        self.options = range(1 if self.cuts else limits.depth, limits.depth + 1)
         self.costs: dict[int, Costs] = {}  # by number of rows
         self.shared: dict[tuple[int, Sampling], Learnt] = {}
 
@@ -222,11 +230,9 @@ class Admission(InFront):
         self.behind.confident = True
         costs = self.costs[state.rows]
         self.seconds = convex(costs.target, state.rows * self.limits.nodes)
-        self.drafting = {0: 0.0, **costs.draft}
-        self.learnt = Learnt(self.options)
+        self.learnt = Learnt({n: costs.draft[n] for n in self.options})
         if state.sampling.greedy:
             self.learnt = self.shared.setdefault((state.rows, state.sampling), self.learnt)
-            self.learnt.wait = min(self.learnt.wait, ANEW)
         self.rows = state.rows
         self.live = np.ones(state.rows, bool)  # rows that had not finished before the last step
 
@@ -250,47 +256,57 @@ class Admission(InFront):
             return behind.propose(state, noise).tokens
 
         def seconds(work: Callable[[], Tensor]) -> float:
-            times = []
-            for _ in range(1 + REPEATS):
-                began = time.perf_counter()
-                work().flatten()[0].item()  # waits for the device
-                times.append(time.perf_counter() - began)
-                state.forget_masks()
-            return median(times[1:])
+            began = time.perf_counter()
+            work().flatten()[0].item()  # waits for the device
+            took = time.perf_counter() - began
+            state.forget_masks()
+            return took
 
         widths = sorted({min(n, self.limits.nodes) for n in WIDTHS})
-        passes = {rows * n: seconds(lambda n=n: score(n)) for n in widths}  # type: ignore[misc]
-        if rows > 1:
-            passes[1] = seconds(lambda: score(1, 1))
-        drafts = {n: seconds(lambda n=n: propose(n)) for n in self.options}  # type: ignore[misc]
-        return Costs(passes, drafts)
+        passes: dict[int, list[float]] = {tokens: [] for tokens in (1, *(rows * n for n in widths))}
+        drafts: dict[int, list[float]] = {n: [] for n in {self.options[0], depth}}
+        # a draft behind every pass, as in decoding: each finds in the processor's caches what the
+        # other has left there
+        for _ in range(1 + REPEATS):
+            for n, levels in zip(widths, cycle(drafts), strict=False):
+                passes[rows * n].append(seconds(partial(score, n)))
+                drafts[levels].append(seconds(partial(propose, levels)))
+            if rows > 1:
+                passes[1].append(seconds(partial(score, 1, 1)))
+        least = [{n: min(times[1:]) for n, times in each.items()} for each in (passes, drafts)]
+        known = sorted(least[1])
+        every = np.interp(self.options, known, [least[1][n] for n in known]).tolist()
+        return Costs(least[0], dict(zip(self.options, every, strict=True)))
 
     @property
     def price(self) -> float:
         """Tokens per second: what plain decoding writes, or past steps wrote, if that is more."""
         past = self.learnt
         gain = max(1.0, past.written / past.plain) if past.plain else 1.0
-        return gain * self.rows / self.seconds[self.rows]
+        return gain * self.rows / (past.beside(0) + self.seconds[self.rows])
 
     def _levels(self) -> int:
-        """How many levels this step drafts. A probe drafts all of them, after waits that grow until
-        probes take the share :data:`PROBES` of the time."""
-        deepest, price, plain = self.options[-1], self.price, self.seconds[self.rows]
-        past = self.learnt
-        worth = {n: self.rows * w - price * self.drafting[n] for n, w in past.worth.items()}
-        best = max([0, *self.options], key=lambda n: worth.get(n, 0.0))
-        past.since += 1
-        self.probe = 0
-        if past.since >= past.wait:
-            most = len(self.seconds) - 1 - self.rows
-            within = int((self.seconds[self.rows :] <= 2 * plain).sum()) - 1
-            self.probe = min(most, max(within, self.rows))
-            extra = self.drafting[deepest] + self.seconds[self.rows + self.probe] - plain
-            longest = extra / (PROBES * (plain + self.drafting[best]))
-            past.since, past.wait = 0, max(1, min(4 * past.wait, math.ceil(longest)))
+        """How many levels this step drafts. A probe drafts all of them, when the share
+        :data:`PROBES` of the time since the last one has paid for it."""
+        deepest, price, past = self.options[-1], self.price, self.learnt
+        seconds = {n: past.beside(n) for n in past.times}
+
+        def worth(n: int) -> float:
+            return self.rows * past.worth[n] - price * (seconds[n] - seconds[0]) if n else 0.0
+
+        best = max(past.times, key=worth)
+        most, plain = len(self.seconds) - 1 - self.rows, self.seconds[self.rows]
+        within = int((self.seconds[self.rows :] <= 2 * plain).sum()) - 1
+        nodes = min(most, max(within, self.rows))
+        cost = seconds[deepest] - seconds[0] + self.seconds[self.rows + nodes] - plain
+        past.saved += PROBES * (plain + seconds[best])
+        self.probe = nodes if past.saved >= max(cost, plain) else 0
+        if self.probe:
+            past.saved = 0.0
         return deepest if self.probe else best
 
     def propose(self, state: State, noise: Noise) -> Draft:
+        self.began = time.perf_counter()
         self.levels = self._levels()
         self.full: Draft | None = None
         self.count = 0
@@ -306,6 +322,10 @@ class Admission(InFront):
             self.behind.most = self.levels
         self.full = self.behind.propose(state, noise)
         return self._admitted(state, self.full)
+
+    def _took(self) -> float:
+        """Seconds since the step began to draft."""
+        return time.perf_counter() - self.began
 
     def _read(self, numbers: Tensor) -> np.ndarray:
         """A host read."""
@@ -392,11 +412,13 @@ class Admission(InFront):
         known = self._read(torch.cat([verdict.accepted[:, None], verdict.path], 1))
         accepted, path = np.split(known, [1], 1)
         accepted = accepted[:, 0]
-        seconds = self.drafting[self.levels] + self.seconds[self.rows + self.count]
-        rows = int((accepted >= 0).sum())
-        past = self.learnt
+        rows, past = int((accepted >= 0).sum()), self.learnt
+        scoring, plain = self.seconds[[self.rows + self.count, self.rows]]
+        if not (self.levels and self.missed):  # what it makes up for it has not in other steps
+            past.times[self.levels].append(self._took() - scoring)
         past.written = MEMORY * past.written + (accepted + 1).sum()
-        past.plain = MEMORY * past.plain + rows * seconds / self.seconds[self.rows]
+        step = (past.beside(self.levels) + scoring) / (past.beside(0) + plain)
+        past.plain = MEMORY * past.plain + rows * step
         self.rows, self.live = max(1, rows), accepted >= 0
         if self.full is None:
             self.missed += 1

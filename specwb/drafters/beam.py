@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Draft, State
+from specwb.core.flow import Draft, State, taken
 from specwb.core.tree import GrownTree, Limits
 from specwb.drafters.base import Drafter
 from specwb.models.place import Place
@@ -30,11 +30,6 @@ def best(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
 def best_first(scores: Tensor, count: int) -> Tensor:
     """``[B,m] -> [B,count]``: the entries with the largest scores; ties go to the first."""
     return scores.sort(descending=True, stable=True).indices[:, :count]
-
-
-def taken(x: Tensor, index: Tensor) -> Tensor:
-    """``x[b, index[b, i]]``: the entries ``index [B,m]`` of each row of ``x [B,n,..]``."""
-    return x.take_along_dim(index.view(*index.shape, *[1] * (x.dim() - 2)), 1)
 
 
 def repeated(x: Tensor, count: int) -> Tensor:

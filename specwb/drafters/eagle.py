@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from specwb.core.flow import State
+from specwb.core.flow import State, taken
 from specwb.core.mask import tree_mask
 from specwb.core.options import Copy, NodeCount, Option, TrainedHead, Verify
 from specwb.core.tree import Limits, Tree
@@ -91,12 +91,11 @@ class EagleDrafter(Levels):
         paired = state.length[:, None] > 1
         tokens = state.tokens.gather(1, torch.where(paired, positions + 1, positions))
         assert state.features is not None
-        states = state.features.take_along_dim(positions[:, :, None], 1)
+        states = taken(state.features, positions)
         states = states.masked_fill(~paired[:, :, None], 0)
         place = Place.behind(positions, max(horizon, w), self.stack.dtype)
         hidden = self._run(tokens, self.head.fuse(states), place)
-        root = (length - 1 - begin)[:, None, None]
-        return hidden.take_along_dim(root, 1)
+        return taken(hidden, (length - 1 - begin)[:, None])
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
         return self._run(tokens, above, place)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from specwb.core.flow import Draft, State
+from specwb.core.flow import Draft, State, taken
 from specwb.core.noise import Noise
 from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked, taken
+from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, grown_limits, reranked
 from specwb.drafters.eagle import EagleDrafter
 from specwb.drafters.heads import trained_head
 from specwb.models.eagle import EagleHead, load_eagle
@@ -42,11 +42,11 @@ class DynamicEagle(EagleDrafter):
         level = BeamLevel.root(state.rows, length.device)
         beams, nodes = Beams(length - 1, horizon, self.stack.dtype), TreeNodes()
         hidden = self.begin(state)
-        for depth in range(1, self.limits.depth + 1):
+        for depth in range(1, self.deepest + 1):
             logits = state.perturbed(self.own_logits(hidden), depth - 1, words=self.words)
             score, word = best(logits, self.top)
             level = nodes.add(level.expand(score, self.tokens(word)))
-            if depth < self.limits.depth:
+            if depth < self.deepest:
                 level = level.best(self.top)
                 above = taken(hidden, level.above)
                 hidden = self.feed(state, level.token, above, beams.below(level.above))

@@ -107,11 +107,11 @@ class WideEasy(EasyDrafter):
         level = BeamLevel.root(state.rows, state.length.device)
         beams = Beams(state.length - 1, state.horizon, self.backbone.dtype)
         nodes, hidden = TreeNodes(), self.begin(state)
-        for depth in range(1, self.limits.depth + 1):
+        for depth in range(1, self.deepest + 1):
             logits = state.perturbed(self.logits(hidden), depth - 1)
             level = level.expand(*best(logits, self.width)).best(self.width)
             level = nodes.add(level)
-            if depth < self.limits.depth:
+            if depth < self.deepest:
                 place = beams.below(level.above)
                 hidden = self.feed(state, level.token, level.token, place)
         return reranked(self, state, nodes, self.width)  # which are all of them

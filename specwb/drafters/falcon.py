@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specwb.core.blocks import PUBLISHED, BlockTree, Pass
-from specwb.core.flow import Draft, Scheme, State
+from specwb.core.flow import Draft, Scheme, State, put, taken
 from specwb.core.mask import block_ends, sight_mask, table_mask
 from specwb.core.noise import DRAFT, Noise
 from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
@@ -55,7 +55,7 @@ class FalconDrafter(EagleDrafter):
     at T > 0, which the release leaves incomplete.
     """
 
-    independent = False
+    independent, cuts = False, False
     head: FalconHead
 
     def __init__(
@@ -172,13 +172,13 @@ class FalconDrafter(EagleDrafter):
         self.ends.scatter_(1, positions, ends)
         tokens = state.tokens.gather(1, positions + 1)
         assert state.features is not None
-        states = state.features.take_along_dim(positions[:, :, None], 1)
+        states = taken(state.features, positions)
         extent = max(horizon, w)
         mask = sight_mask(ends.clamp_max(extent - 1), extent, self.stack.dtype)
         place = Place(positions, positions, extent, mask)
         hidden = self.pass_over(tokens[:, None], states[:, None], begin[:, None] - 1, place)[:, 0]
         recent = last - begin[:, None] - k + 1 + torch.arange(k, device=begin.device)
-        return hidden.take_along_dim(recent.clamp_min(0)[:, :, None], 1)
+        return taken(hidden, recent.clamp_min(0))
 
     def pass_over(
         self,
@@ -197,12 +197,11 @@ class FalconDrafter(EagleDrafter):
         width = self.states.shape[-1]
         start = None
         if width:
-            start = self.states.take_along_dim(before.clamp_min(0)[:, :, None], 1)
+            start = taken(self.states, before.clamp_min(0))
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
         x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
         if states is not None:
-            at = place.slots[:, :, None].expand(-1, -1, width)
-            self.states.scatter_(1, at, states.view(rows, r * n, width))
+            put(self.states, place.slots, states.view(rows, r * n, width))
         x = x.view(rows, r * n, -1)
         hidden = self.stack.run(x, place, self.cache, attended=x)[0]
         return hidden.view(rows, r, n, -1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 
-from specwb.core.flow import Draft, State
+from specwb.core.flow import Draft, State, taken
 from specwb.core.noise import Noise
 from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.core.tree import MOST
@@ -22,7 +22,6 @@ from specwb.drafters.beam import (
     grown_limits,
     repeated,
     reranked,
-    taken,
 )
 from specwb.drafters.falcon import Alignment, FalconDrafter, falcon_head
 from specwb.models.falcon import FalconHead

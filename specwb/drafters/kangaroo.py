@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from specwb.core.flow import Draft, Scores, State, Verdict
+from specwb.core.flow import Draft, Scores, State, Verdict, put, taken
 from specwb.core.mask import causal_mask
 from specwb.core.noise import Noise
 from specwb.core.options import Copy, MethodError, Option, Verify
 from specwb.core.tree import MOST, Limits, Tree
 from specwb.drafters.base import Drafter, Entry, Preset
-from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, best_nodes, grown_limits, taken
+from specwb.drafters.beam import BeamLevel, Beams, TreeNodes, best, best_nodes, grown_limits
 from specwb.drafters.heads import trained_head
 from specwb.drafters.length import Length
 from specwb.drafters.level import Drafted, Levels, drawable
@@ -96,13 +96,13 @@ class KangarooDrafter(Levels):
         if self.stack is None:
             return self.adapted(f, place)
         begin, positions, _ = state.window(self.window)
-        root = (base - begin[:, None])[:, :, None].expand_as(f)
+        root = base - begin[:, None]
         assert state.features is not None
-        recent = state.features.take_along_dim(positions[:, :, None], 1)
-        recent = recent.to(f.dtype).scatter(1, root, f)
+        recent = taken(state.features, positions).to(f.dtype)
+        put(recent, root, f)
         extent = max(state.horizon, self.window)
         window = Place.behind(positions, extent, self.stack.dtype)
-        return self.adapted(recent, window).gather(1, root)
+        return taken(self.adapted(recent, window), root)
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
         return self.adapted(self.shallow(state, tokens, place), place)
@@ -181,7 +181,7 @@ class DynamicKangaroo(KangarooDrafter):
             place = beams.below(level.above)
             size = 1 + torch.stack([x.sum(1) for x in in_tree]).sum(0)
             going = going & (level.score[:, 0] >= self.least_score) & (size < n)
-            if level.depth == self.limits.depth or not self.largest(state, going & ~state.done, 1):
+            if level.depth == self.deepest or not self.largest(state, going & ~state.done, 1):
                 self.shallow(state, level.token, place)
                 break
             hidden = self.feed(state, level.token, level.token, place)

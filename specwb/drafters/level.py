@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specwb.core.flow import Draft, Scheme, Scores, State, Verdict
+from specwb.core.flow import Draft, Scheme, Scores, State, Verdict, taken
 from specwb.core.noise import DRAFT, Noise
 from specwb.core.options import MethodError
 from specwb.core.probability import Sampling, draw_without_replacement, inverse_cdf, most_probable
@@ -85,6 +85,7 @@ class Levels(Drafter):
     vocabulary: int
     words: Tensor | None = None  # the tokens that it drafts, ascending, where these are not all
     most: int | None = None  # levels that the next step drafts, where not the whole tree
+    cuts = True  # whether it drafts no more levels than :attr:`most`
     unasked = 0  # levels that are followed by another whatever they are
     fed: int | None = None  # the length that :meth:`unseen` was last asked about
     kept: list[Tensor]  # see Drafted; an attribute while a level is fed
@@ -117,6 +118,12 @@ class Levels(Drafter):
         length = {} if self.length is None else self.length.tensors()
         words = {} if self.words is None else {"words": self.words}
         return {**super().tensors(), **self.tables, **length, **words}
+
+    @property
+    def deepest(self) -> int:
+        """The number of levels that the next step drafts at most."""
+        depth = self.limits.depth
+        return depth if self.most is None else min(self.most, depth)
 
     def text(self, state: State) -> tuple[Tensor, int]:
         """The length ``[B]`` of the text in the drafter's cache, and an upper bound on it that the
@@ -230,8 +237,8 @@ class Levels(Drafter):
                 self.tree, root, valid, self.scheme(state.sampling), None, self.q_row[:, :1]
             )
         drafted = state.stage(("level", 0), lambda: self._first(state, noise))
-        d, deepest = 0, self.tree.D if self.most is None else min(self.most, self.tree.D)
-        while d + 1 < deepest:
+        d = 0
+        while d + 1 < self.deepest:
             if drafted.more is not None and not self.largest(state, drafted.more, 1):
                 break
             d += 1
@@ -449,7 +456,7 @@ class LevelDrafter(Levels):
         begin, positions, recent = state.window(w)
         place = Place.behind(positions, max(state.horizon, w), self.backbone.dtype)
         hidden = self.forward(recent, place, run)
-        return hidden.take_along_dim((state.length - 1 - begin)[:, None, None], 1)
+        return taken(hidden, (state.length - 1 - begin)[:, None])
 
     def feed(self, state: State, tokens: Tensor, above: Tensor, place: Place) -> Tensor:
         return self.forward(tokens, place)

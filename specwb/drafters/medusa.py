@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.core.flow import Draft, State
+from specwb.core.flow import Draft, State, taken
 from specwb.core.noise import Noise
 from specwb.core.options import Copy, MethodError, NodeCount, Option, TrainedHead, Verify
 from specwb.core.tree import Tree
@@ -79,7 +79,7 @@ class MedusaDrafter(Drafter):
         last = (state.length - 2).clamp_min(0)
         if not self.tree.D:
             return self.candidates(state, state.tokens[:, :0])
-        x = state.features.take_along_dim(last[:, None, None], 1)[:, 0]
+        x = taken(state.features, last[:, None])[:, 0]
         logits = state.perturbed(self._logits(x), 0, self.tree.D, self.words)
         best = logits.topk(self.most, -1).indices.flatten(1)
         best = best if self.words is None else self.words[best]

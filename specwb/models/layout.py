@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specwb.core.flow import Draft, State
+from specwb.core.flow import Draft, State, taken
 from specwb.models.backbone import Backbone
 from specwb.models.place import Place
 
@@ -61,7 +61,7 @@ def run_paths(
     if draft.hidden is None:
         x = backbone.embed(draft.tokens.gather(1, flat))
     else:
-        x = draft.hidden.take_along_dim(flat[:, :, None], 1)
+        x = taken(draft.hidden, flat)
     x = x.view(rows * paths, width, -1)
     # along a path slot = position; what short paths repeat lies beyond every node's sight
     positions = base.repeat_interleave(paths, 0) + torch.arange(width, device=base.device)
@@ -77,7 +77,7 @@ def run_paths(
     hidden, states = backbone.run(x, place, cache, first=first, features=features)
 
     def of_nodes(x: Tensor) -> Tensor:
-        return x.view(rows, paths * width, -1).take_along_dim(where[:, :, None], 1)
+        return taken(x.view(rows, paths * width, -1), where)
 
     row = torch.arange(rows, device=base.device)[:, None] * paths + where // width
     source = (row * extent + base + where % width).flatten()

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specwb.core.flow import taken
 from specwb.core.probability import Sampling, inverse_cdf
 from specwb.models.checkpoint import HeadError, check_origin, fill, opened, write
 from specwb.models.target import Target
@@ -174,4 +175,4 @@ def sampled_walk(
 
 def _behind(scores: Tensor, ranks: Tensor) -> Tensor:
     """The rows ``[B, M]`` of a place's scores ``[B, M, M]`` behind the ranks ``[B]`` before it."""
-    return scores.take_along_dim(ranks[:, None, None], 1)[:, 0]
+    return taken(scores, ranks[:, None])[:, 0]

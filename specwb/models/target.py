@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from specwb.core.errors import ArgumentError
 from specwb.core.files import home, weights_hash
-from specwb.core.flow import BUCKET, Draft, Scores, State, Verdict
+from specwb.core.flow import BUCKET, Draft, Scores, State, Verdict, put, taken
 from specwb.core.inputs import eos_ids, is_many
 from specwb.core.probability import Sampling
 from specwb.models.architectures import UnsupportedModel, check_causal, context
@@ -311,9 +311,8 @@ class Target:
         if not draft.tree.is_chain:
             state.cache.keep(base, verdict.path)
         if scores.features is not None and state.features is not None:
-            kept = scores.features.take_along_dim(verdict.path[:, :, None], 1)
             slots = base[:, None] + torch.arange(verdict.path.shape[1], device=base.device)
-            state.features.scatter_(1, slots[:, :, None].expand_as(kept), kept)
+            put(state.features, slots, taken(scores.features, verdict.path))
 
 
 def _parts(end: int, rows: int) -> Iterator[tuple[int, int]]:

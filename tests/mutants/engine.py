@@ -326,7 +326,7 @@ def draft_cache_not_moved(patch):
 @killed_by("test_protocol.py: features mcsd")
 def features_not_moved(patch):
     """Features stay in the slots of their nodes, while keys and values are moved."""
-    moved = "scores.features.take_along_dim(verdict.path[:, :, None], 1)"
+    moved = "taken(scores.features, verdict.path)"
     patch.edit(Target.commit, moved, "scores.features[:, : verdict.path.shape[1]]")
 
 
@@ -384,8 +384,8 @@ def eagle_pairs_off_by_one(patch):
     """EAGLE pairs a token with its own hidden state, not with the one it was drawn from."""
     patch.edit(
         EagleDrafter.begin,
-        "take_along_dim(positions[:, :, None]",
-        "take_along_dim((positions[:, :, None] + 1)",
+        "taken(state.features, positions)",
+        "taken(state.features, positions + 1)",
     )
 
 
