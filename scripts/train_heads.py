@@ -4,7 +4,8 @@
         [--recipe data/smol/recipe.toml] [--device auto] [--seconds S]
 
 The file has a table ``batch``, whose settings all heads have, and a table ``heads.NAME`` for each,
-with its own settings and its ``kind`` where that is not its name; ``store`` is ``"fp16"`` or
+with its own settings, its ``kind`` where that is not its name, and ``begin`` where it goes on with
+a trained head (its folder, or its kind for the target's own); ``store`` is ``"fp16"`` or
 ``"int8"``. Heads are trained one after another. A run that was interrupted goes on; finished heads
 are left alone. Next to their folders lies ``requests.txt``, the fingerprints of what users asked in
 the text: with it a test shows that no prompt of an evaluation was trained on.
@@ -56,13 +57,23 @@ def train(given: argparse.Namespace, name: str, begin: Barrier | None = None) ->
     recipe = tomllib.loads(given.recipe.read_text())
     settings = {**recipe["batch"], **recipe["heads"][name]}
     kind, store = settings.pop("kind", name), recipe.get("store", "fp16")
+    first = settings.pop("begin", None)
     target = trained_on(given.target, given.device)
     data, mixture = training_text(target, given.corpus)
 
     def run(out: Path) -> Path:
         note = given.recipe.name
         return train_head(
-            kind, target, out, settings, data, mixture, source="read", note=note, store=store
+            kind,
+            target,
+            out,
+            settings,
+            data,
+            mixture,
+            source="read",
+            note=note,
+            store=store,
+            begin=first,
         )
 
     if begin is not None:

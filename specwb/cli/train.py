@@ -33,8 +33,8 @@ OUTPUTS = ArtifactOf(
     },
 )
 REFUSED = {
-    "talks": ("length", "budget", "steps", "text", "generated", "corpus", "recipe"),
-    "ngram": ("length", "budget", "steps", "rows", "recipe"),
+    "talks": ("length", "budget", "steps", "text", "generated", "corpus", "recipe", "begin"),
+    "ngram": ("length", "budget", "steps", "rows", "recipe", "begin"),
 }
 """Options that a kind has no use for."""
 LARGEST_SEED = {"talks": 2**20}
@@ -122,6 +122,13 @@ def train(
             "line; default: the lab's text."
         ),
     ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            help="Trained head to go on with: a folder, a hub id, or the kind, for the target's "
+            "own; default: random weights."
+        ),
+    ] = None,
     device: opt.DEVICE = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the training.")] = 0,
 ) -> None:
@@ -150,6 +157,7 @@ def train(
             corpus=corpus,
             device=device,
             seed=seed,
+            begin=begin,
         )
         say(f"trained into {out}; use it with {USES[kind]}={out}")
         return

@@ -38,6 +38,7 @@ from specwb.training.settings import (
     read_recipe,
     split,
 )
+from specwb.training.why import load_measured
 
 TEXTS = ("generated", "read")
 OTHERS = "eagle"  # whose budget kinds have that the lab family has none of
@@ -135,6 +136,7 @@ def train_head(
     generated: Path = Path("build/generated"),
     note: str = "",
     store: str = "fp16",
+    begin: str | Path | None = None,
 ) -> Path:
     """Trains a head of a frozen target and writes it to its folder, in its published layout with a
     card.
@@ -156,6 +158,8 @@ def train_head(
         note: of the budget, for the card.
         store: fp16, or int8: matrices are rounded to it, with one scale a row, before the last
             measurement.
+        begin: a trained head of this kind and size, whose weights and words the new one begins
+            with: a folder or a hub id, or the kind, for the target's own.
 
     Returns:
         The folder.
@@ -173,6 +177,7 @@ def train_head(
     torch.manual_seed(seed)
     with BUILDING:
         head = made_by.make(data, mixture).to(target.device)
+    begun_from = made_by.initial_weights() if begin is None else _begun(head, kind, begin, target)
     facts = {**checked.flat, **made_by.settings}
     if made_by.own_loss:
         facts = {n: v for n, v in facts.items() if n not in Objective.__dataclass_fields__}
@@ -184,7 +189,7 @@ def train_head(
         "corpus": data.sha256,
         "target": target.fingerprint,
         "mixture": mixture,
-        "begun_from": made_by.initial_weights(),
+        "begun_from": begun_from,
     }
     identity = hashlib.sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()
     if is_finished(out, identity, store):
@@ -234,6 +239,7 @@ def train_head(
         "target": target.name,
         "target_sha256": target.sha256,
         "target_revision": target.revision,
+        "begun_from": begun_from,
         "last_training_loss": log.recent_loss(50),
         "progress": log.measurements,
         "step_seconds": log.step_seconds,
@@ -252,6 +258,24 @@ def train_head(
     )
     say(f"{kind}: held-out acceptance by position, {accuracies}")
     return out
+
+
+def _begun(head: Any, kind: str, source: str | Path, target: Target) -> str:
+    """Gives a new head a trained one's weights and words; returns their sha256."""
+    found = load_measured(source, target)
+    if found.kind != kind or found.recipe is None:
+        raise TrainingError(f"{kind} cannot begin with {source}, which holds {found.kind}")
+    weights = found.head.state_dict()
+    try:
+        head.load_state_dict(weights)
+    except RuntimeError as error:
+        sizes = "of other sizes or settings than this training's"
+        raise TrainingError(f"{kind} cannot begin with {source}, a head {sizes}") from error
+    contents = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        contents.update(f"{name} {tuple(weight.shape)}".encode())
+        contents.update(weight.double().cpu().numpy().tobytes())
+    return contents.hexdigest()
 
 
 def checked_settings(
@@ -366,6 +390,7 @@ def train_for(
     corpus: Path | None = None,
     device: str = "auto",
     seed: int = 0,
+    begin: str | None = None,
 ) -> Path:
     """Trains a head by :func:`train_head` with the lab recipe's settings and text; this is what
     ``specwb train`` does.
@@ -410,4 +435,5 @@ def train_for(
         source=source,
         generated=generated,
         note=budget,
+        begin=begin,
     )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from killed import random_corpus, resumed_alike, trained, weights
+from killed import card_of, random_corpus, resumed_alike, trained, weights
 
 import specwb
-from specwb.training import fit
+from specwb.training import fit, run
 from specwb.training.fit import TrainingError
 
 DIFFUSION = {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 64, "block": 8}
@@ -62,3 +62,44 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path, kind, settin
             for method in (f"{spec}{tmp_path / 'part'}", "ar")
         ]
         assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("eagle", {"vocabulary": 24}),
+        ("medusa", {"heads": 2}),
+        ("falcon", {"k": 2, "vocabulary": 24}),
+        ("kangaroo", {"exit": 1}),
+    ],
+)
+def test_a_training_that_begins_with_a_trained_head(kind, settings, tmp_path):
+    """So low a learning rate leaves the weights and words that it began with."""
+    other = random_corpus(below=30)  # whose frequent words are others
+    first = trained(kind, tmp_path / "first", settings)
+    still = {**settings, "lr": 1e-12, "lr_matrix": 1e-12}
+    made = tmp_path / "next"
+    how: dict[str, Any] = {"source": "read", "begin": first, "store": "fp16"}
+    budget = {"steps": 1, "rows": 4, "length": 32}
+    arguments = kind, tiny.target(), made, {**still, **budget}, other, {"text": 1.0}
+    run.train_head(*arguments, **how)
+    before, after = weights(first), weights(made)
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=1e-3, atol=1e-6)
+    assert card_of(made)["begun_from"]
+    run.train_head(*arguments, **how)  # finished
+    with pytest.raises(TrainingError, match="another run"):
+        run.train_head(*arguments, **{**how, "begin": None})
+    wrong = "kangaroo" if kind == "medusa" else "medusa"
+    with pytest.raises(TrainingError, match=f"{wrong} cannot begin with .* holds {kind}"):
+        run.train_head(wrong, tiny.target(), tmp_path / "wrong", budget, *arguments[4:], **how)
+
+
+def test_a_training_cannot_begin_with_a_head_of_other_sizes(tmp_path):
+    first = trained("eagle", tmp_path / "first", {"vocabulary": 24})
+    budget = {"steps": 1, "rows": 4, "length": 32, "vocabulary": 12}
+    arguments = "eagle", tiny.target(), tmp_path / "next", budget, random_corpus(), {"text": 1.0}
+    with pytest.raises(TrainingError, match="a head of other sizes or settings"):
+        run.train_head(*arguments, source="read", begin=first)
+    assert not (tmp_path / "next").exists()
