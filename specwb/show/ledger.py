@@ -47,9 +47,16 @@ PICTURE = (
 )
 
 
+def order(verdict: Judgement) -> tuple[bool, ...]:
+    """Sort key of verdicts: those of a measurement first, then those of a theorem, then what was
+    not judged here; of each the abstract's claims first."""
+    measured = verdict.evidence == "measured here"
+    return verdict.word not in JUDGED, not measured, not verdict.claim.headline
+
+
 @dataclass(frozen=True)
 class Judged:
-    """A paper's verdicts on one family of models."""
+    """A paper's verdicts on one family of models, sorted by :func:`order`."""
 
     paper: Paper
     family: str  # of the models, "" of a run of one's own
@@ -73,7 +80,7 @@ def judged(paper: Paper, documents: Sequence[dict[str, Any]], family: str = "") 
         f"Measured by `{by}` at commit {commit}, {on.get('device', '?')}: {models}, prompts "
         f"{on.get('prompts', '?')}."
     )
-    return Judged(paper, family, verdicts(paper, documents), measured)
+    return Judged(paper, family, sorted(verdicts(paper, documents), key=order), measured)
 
 
 def all_shipped() -> list[Judged]:
@@ -195,12 +202,11 @@ def sections(every: Sequence[Judged], left_out: dict[str, str] | None = None) ->
         of = [tally for one, (_, tally) in zip(every, tallies, strict=True) if one.family == family]
         total = [str(sum(tally.get(word, 0) for tally in of)) for word in words]
         summary.append((f"all on {family}" if family else "all", *total))
-    verdicts = [verdict for one in every for verdict in one.verdicts]
-    text = f"Each measurement and each theorem counts once. {chance(verdicts)}"
+    titled = [(one.title, verdict) for one in every for verdict in one.verdicts]
+    text = f"Each measurement and each theorem counts once. {chance(v for _, v in titled)}"
     headlines = [
-        (f"{one.title}: {row[0]}", *row[1:])
-        for one in every
-        for v in one.verdicts
+        (f"{title}: {row[0]}", *row[1:])
+        for title, v in sorted(titled, key=lambda pair: order(pair[1]))
         if v.claim.headline
         for row in [claim_row(v)]
     ]
@@ -221,8 +227,10 @@ def sections(every: Sequence[Judged], left_out: dict[str, str] | None = None) ->
 
 
 def escaped(text: str) -> str:
-    """Write a text so that Markdown shows it as it is, in one line."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(text.split()))
+    """Write a text so that Markdown shows it as it is, in one line, and what is in backticks as
+    code."""
+    marks = r"(`[^`|]+`)|([\\`*_{}\[\]<>#|~$])"
+    return re.sub(marks, lambda m: m[1] or f"\\{m[2]}", " ".join(text.split()))
 
 
 def _cell(text: str) -> str:

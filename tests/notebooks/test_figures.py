@@ -57,10 +57,7 @@ EVERY: dict[str, tuple] = {
     "block_tree": (BLOCKS, "t"),
     "by_layer": (CURVES, [(0,), (1, 2)], "t", "y"),
     "by_parameter": (MEANS, ["eta", "gamma"], "tau"),
-    "by_setting": (
-        *({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x"),
-        *({"a": {0.2: 1.5}}, {"a": [0.1]}),
-    ),
+    "by_setting": ({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x", {"c": {0.2: 1.5}}),
     "comparison": (COMPARED,),
     "dependence": ([[0.5, 0], [0.25, 0.25]], "ab", "cd", 0.5),
     "designer": ([-1, 0], [1, 0.5], {1: 1.0, 2: 1.25}, 1.125),

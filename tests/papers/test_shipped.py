@@ -15,7 +15,7 @@ import specwb
 from specwb.core.files import data_dir, home, weights_hash
 from specwb.drafters.easyspec import deep_draft
 from specwb.lab.papers import NAMES, OTHERS, grid, training
-from specwb.lab.papers.judge import EVEN, PROMPTS, WORDS, counts
+from specwb.lab.papers.judge import EVEN, JUDGED, PROMPTS, WORDS, counts
 from specwb.lab.papers.paper import read_paper
 from specwb.lab.papers.results import shipped, shipped_verdicts
 from specwb.models.load import draft_model
@@ -133,6 +133,11 @@ def test_the_ledger_is_written_without_torch(tmp_path):
         assert f"## {ledger.escaped(one.title)}\n" in page
         for verdict in one.verdicts:
             assert ledger.escaped(verdict.claim.text) in page
+    tables = [part.splitlines()[2:] for part in page.split("\n\n") if part.startswith("| claim |")]
+    assert len(tables) == 1 + len(ledger.all_shipped())
+    for rows in tables:  # what was judged comes first
+        judged = [row.split(" | ")[3].removesuffix(" (theorem)") in JUDGED for row in rows]
+        assert judged == sorted(judged, reverse=True)
 
 
 @pytest.mark.parametrize("name", ["kangaroo", *OTHERS])

@@ -21,27 +21,22 @@ def by_setting(
     yaxis: str,
     xaxis: str,
     points: Mapping[str, Mapping[float, Any]] | None = None,
-    errors: Mapping[str, Sequence[float]] | None = None,
 ) -> go.Figure:
     """Lines over the values of one setting, with points next to them.
 
     Args:
         curves: name -> value of the setting -> value, None where there is none.
         title, yaxis, xaxis: of the figure, of the values and of the setting.
-        points: the same for markers without a line; of a name that is a curve's too they have its
-            colour.
-        errors: name -> the lengths of its points' error bars.
+        points: the same for markers without a line.
     """
-    points, errors = points or {}, errors or {}
+    points = points or {}
     panel = Panel(title, xaxis, axis(yaxis, rangemode="tozero"))
     look = looks([*curves, *points])
     for name, values in curves.items():
         size = 0 if points else 7
         panel.line(name, list(values), values.values(), look[name], size=size)
     for name, values in points.items():
-        title = f"{name}, measured" if name in curves else name
-        bars = {"array": list(errors[name])} if name in errors else None
-        panel.points(title, list(values), values.values(), look[name], error_y=bars)
+        panel.points(name, list(values), values.values(), look[name])
     return draw(panel, 400)
 
 

@@ -13,8 +13,6 @@ from specwb.models.target import Target
 from specwb.show.figures import easyspec as figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 
-"""Draft tokens of a step, or levels of its tree."""
-
 
 def named(groups: LayerIndices) -> str:
     """``0 1-3 4-6 7``"""

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from IPython.display import display
 
 from specwb.lab.papers.grid import rows as rows_of
-from specwb.lab.papers.judge import JUDGED, WORDS, Judgement
+from specwb.lab.papers.judge import WORDS, Judgement
 from specwb.lab.papers.paper import read_paper
 from specwb.lab.papers.results import shipped, shipped_verdicts
 from specwb.show import ledger
@@ -49,14 +49,13 @@ def verdicts(name: str, family: str = "lab") -> list[Judgement]:
 
 def show_ledger(name: str, family: str = "lab") -> None:
     """Display a paper's part of the ledger, a card for each claim: the claim, the paper's ratio,
-    ours with its interval as a picture and in digits, the verdict. Claims that were judged come
-    first, and of these what its abstract claims.
+    ours with its interval as a picture and in digits, the verdict, in the order of
+    :func:`specwb.show.ledger.order`.
 
     In a terminal and in notebook tests: how many claims have which verdict.
     """
     one = ledger.judged(read_paper(name), results(name, family), family)
-    ordered = sorted(one.verdicts, key=lambda v: (v.word not in JUDGED, not v.claim.headline))
-    cards = [_card(verdict) for verdict in ordered]
+    cards = [_card(verdict) for verdict in one.verdicts]
     tally = Counter(verdict.word for verdict in one.verdicts)
     counted = ", ".join(f"{word} {tally[word]}" for word in WORDS if tally[word])
     summary = f"{len(cards)} claims of {name}: {counted}"

@@ -30,8 +30,6 @@ function testOf(round, node) {
   return null;
 }
 
-const ORDER = ["draft", "score", "test", "bonus"];
-
 // has the frame come to this level and test of its round?
 function reached(frame, l, t, level) {
   if (frame.stage === "bonus") return true;
