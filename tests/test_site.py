@@ -21,7 +21,7 @@ from test_layers import FLOORS
 
 from specwb.show import course
 from specwb.show.scope import TraceError, checked
-from specwb.show.scope.pages import player
+from specwb.show.scope.pages import PACKED, player
 from specwb.theory.analysis import best_gamma, expected_tokens, roofline, speedup
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +92,23 @@ def test_the_pages_formulas_are_pythons():
     assert best == best_gamma(0.75, 0.05, lambda g: 1 + g / 30, 12)
     assert roof == pytest.approx(roofline(4, 16, 56.9), rel=1e-12)
     assert at == pytest.approx(1.25)  # of 3 tokens, between those of 1 and 5
+
+
+def test_every_explorer_of_the_notebooks_is_on_its_page(monkeypatch):
+    """Two are not stored: front.js computes the one, and the other one measures times."""
+    pytest.importorskip("anywidget")
+    monkeypatch.syspath_prepend(SITE)
+    import stored_explorers as explorers
+
+    shown = {
+        (path.stem, cell["id"])
+        for path in (ROOT / "notebooks").rglob("[!.]*.ipynb")
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        if re.search(r"^show\((\w+), \1\.summary\)$", "".join(cell["source"]), re.MULTILINE)
+        and not any(PACKED in output.get("data", {}) for output in cell["outputs"])
+    }
+    elsewhere = {("1_one_speculative_step", "speed"), ("ablations", "dials")}
+    assert shown == elsewhere | explorers.STORED.keys()
 
 
 @pytest.mark.slow

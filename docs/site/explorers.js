@@ -1,4 +1,4 @@
-// Explorers of the lessons: Python (stored_explorers.py) drew every frame, the page chooses.
+// Explorers of the notebooks: Python (stored_explorers.py) drew every frame, the page chooses.
 async function mountStored(place) {
   const packed = Uint8Array.from(atob(place.dataset.frames), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));

@@ -4,7 +4,7 @@
 
 writes them to ``build/site`` or the folder named; they are read from there without a server,
 without Python and without a network; with ``--pages`` without the reference and the frames of the
-lessons' explorers, which take most of the time. No notebook is executed: questions are those that
+notebooks' explorers, which take most of the time. No notebook is executed: questions are those that
 they stored, and the first page and the gallery play what ``docs/site/record.py`` recorded.
 
 Pages stay where they are in the repository. They are staged in ``FOLDER/.source`` with what only
@@ -167,16 +167,16 @@ class Staging:
             cell["id"] = f"cell-{i}"
         return json.dumps({**book, "cells": cells})
 
-    def explorer(self, lesson: str, cell: dict[str, Any]) -> str:
+    def explorer(self, notebook: str, cell: dict[str, Any]) -> str:
         """What runs in the place of a widget's picture, "" where nothing does."""
-        if (lesson, cell.get("id")) == ("1_one_speculative_step", "speed"):
+        if (notebook, cell.get("id")) == ("1_one_speculative_step", "speed"):
             return front.explorer("mountSpeed", front.machines())
         data = [output.get("data", {}) for output in cell.get("outputs", [])]
         if not self.whole or not any(WIDGET in one for one in data):
             return ""
         import stored_explorers
 
-        return stored_explorers.html(lesson, cell["id"], "".join(data[0]["text/plain"]))
+        return stored_explorers.html(notebook, cell["id"], "".join(data[0]["text/plain"]))
 
 
 def cell_label(path: Path, cell: str) -> str:

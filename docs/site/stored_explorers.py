@@ -1,4 +1,4 @@
-"""Explorers of the lessons without a kernel: what their Python draws at the settings of a grid,
+"""Explorers of the notebooks without a kernel: what their Python draws at the settings of a grid,
 stored in the page, where ``explorers.js`` chooses among it.
 
 A page says nothing that :class:`specwb.show.widgets.controls.Explorer` did not compute, and at
@@ -16,9 +16,15 @@ from itertools import product
 from typing import Any
 
 import ipywidgets as w
+import torch
 
+import specwb
 from specwb.core.tree import Tree
+from specwb.lab.evaluation.lattices import Replay
+from specwb.models.diffusion import load_diffusion
+from specwb.models.load import data_dir
 from specwb.models.path import KIND, load_path
+from specwb.models.questions import load_prompts
 from specwb.show import course, widgets
 from specwb.show.widgets.controls import Explorer
 from specwb.show.widgets.designer import MEASURED, ROOFLINE, SPEED, TOKENS
@@ -33,7 +39,7 @@ class Stored:
     """An explorer and the settings at which it is stored.
 
     Attributes:
-        make: the explorer as its lesson shows it at first.
+        make: the explorer as its notebook shows it at first.
         grids: control -> values; a control that a grid leaves out stays as it is at first. The
             initial values are added to the first grid.
     """
@@ -69,6 +75,35 @@ def lattice() -> Explorer:
     return widgets.LatticeExplorer(lab, texts, trigrams, scorer, text=3, reached=2, top=8)
 
 
+def lengths() -> Explorer:
+    lab, places, trigrams = course.lattices()
+    model = load_diffusion(lab.heads / "diffusion", lab)
+    replay = Replay(lab, model, list(places[2].text), 40, lambda: trigrams)
+    return widgets.LengthExplorer(replay)
+
+
+def blocks() -> Explorer:
+    def card(kind: str) -> dict[str, Any]:
+        return json.loads((data_dir() / "lab" / kind / "card.json").read_text("utf-8"))
+
+    heads = {"falcon": (2, card("falcon")), "eagle": (1, card("eagle"))}
+    return widgets.BlockDesigner(heads, nodes=16)
+
+
+def exits() -> Explorer:
+    documents = map(course.stored, ("kangaroo-lab-cpu", "kangaroo-ablation-lab"))
+    return widgets.StopExplorer.of(*documents, eta=0.6, gamma=6)
+
+
+def fuzzy() -> Explorer:
+    lab = specwb.load("lab", dtype="float64", device="cpu")
+    begun = [question.ids(lab.tokenizer)[:32] for question in load_prompts("lab")[::4]]
+    begun = [start for start in begun if len(start) == 32][:4]
+    written = specwb.decode(lab, begun, "ar", max_new_tokens=24, eos=()).tokens
+    texts = torch.tensor([start + rest for start, rest in zip(begun, written, strict=True)])
+    return widgets.FuzzyExplorer(specwb.method("easyspec", lab).drafter.draft, texts, n=4)
+
+
 CITIES = (("New", "York"), ("Los", "Angeles"), ("San", "Francisco"))
 LAMBDAS = [0.0, 0.25, 0.5, 0.75, 0.9, 1.0]
 TENTHS = [round(i / 10, 1) for i in range(11)]
@@ -102,6 +137,13 @@ STORED: dict[tuple[str, str], Stored] = {
             {"level_1": range(5), "level_2": range(4), "level_3": range(3), "level_4": [0, 1]},
             {**BEST, "costs": [MEASURED]},
             {**BEST, "costs": [ROOFLINE], "balance": [1, 8, 32, 128, 512]},
+            {
+                "level_1": [1, 2, 4],
+                "level_2": [0, 1, 2],
+                "level_3": [0, 1, 2],
+                "costs": [ROOFLINE],
+                "balance": [2**i for i in range(10)],
+            },
         ],
     ),
     ("6_inside_and_blocks", "stop-explorer"): Stored(
@@ -122,8 +164,49 @@ STORED: dict[tuple[str, str], Stored] = {
             {"text": range(1, 13), "reached": [8], "score": [KIND], "beams": [1, 3]},
         ],
     ),
+    ("diffuspec", "replay"): Stored(
+        lengths,
+        [
+            {
+                "least": [1, 2, 4, 8],
+                "most": [8, 16, 30],
+                "delta": [0, 1, 2, 4, 8],
+                "rho": [0.25, 0.5, 0.75],
+                "share": [0.0, 0.25, 0.5, 0.75, 0.9, 1.0],
+            }
+        ],
+    ),
+    ("easyspec", "explorer"): Stored(
+        fuzzy,
+        [{"n": range(1, 8), **dict.fromkeys(("first", "last", "whole"), (False, True))}],
+    ),
+    ("falcon", "designer"): Stored(
+        blocks,
+        [
+            {
+                "head": ["falcon", "eagle"],
+                "passes": [1, 2, 3, 4],
+                "nodes": [8, 16, 64],
+                "c": [0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0],
+            }
+        ],
+    ),
+    ("kangaroo", "explorer"): Stored(
+        exits,
+        [
+            {
+                "exit": ["own", *(f"exit{layer}" for layer in (0, 1, 2, 3, 4, 6))],
+                "eta": TENTHS,
+                "gamma": [2, 4, 6],
+            }
+        ],
+    ),
+    ("mcsd_ti", "roots"): Stored(
+        widgets.RootsExplorer,
+        [{"roots": [1, 2, 4], "depth": [1, 3], **dict.fromkeys("abcd", (0.0, 0.2, 0.9, 1.0))}],
+    ),
 }
-"""Lesson and cell -> what its page has of its explorer."""
+"""Notebook and cell -> what its page has of its explorer."""
 
 
 def frames(stored: Stored) -> dict[str, Any]:
@@ -158,7 +241,12 @@ def frames(stored: Stored) -> dict[str, Any]:
                 frame += [paths.setdefault(json.dumps(path), len(paths)), value]
     return {
         "controls": [
-            [name, explorer[name].description, isinstance(explorer[name], w.Dropdown), words[name]]
+            [
+                name,
+                explorer[name].description,
+                isinstance(explorer[name], w.Dropdown | w.Checkbox),
+                words[name],
+            ]
             for name in first
         ],
         "grids": grids,
@@ -197,17 +285,17 @@ def _parts(x: Any) -> bool:
     return isinstance(x, list) and any(isinstance(part, dict | list) for part in x)
 
 
-def html(lesson: str, cell: str, summary: str) -> str:
-    """The explorer of a lesson's cell for its page, "" where none is stored.
+def html(notebook: str, cell: str, summary: str) -> str:
+    """The explorer of a notebook's cell for its page, "" where none is stored.
 
     Raises:
         SystemExit: at first it says something else than the ``summary`` that the notebook stored.
     """
-    if (lesson, cell) not in STORED:
+    if (notebook, cell) not in STORED:
         return ""
-    table = frames(STORED[lesson, cell])
+    table = frames(STORED[notebook, cell])
     if table["frames"]["|".join(table["first"].values())][0] != summary:
-        raise SystemExit(f"the explorer of {lesson}, cell {cell}, has changed: execute it")
+        raise SystemExit(f"the explorer of {notebook}, cell {cell}, has changed: execute it")
     text = json.dumps(table, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     return f'<div class="specwb-explorer explorer" data-frames="{packed}"></div>'
