@@ -21,6 +21,7 @@ function plotted(place, figure) {
         layout.margin = { ...layout.margin, t: layout.margin.t + more };
       }
     }
+    place.style.minHeight = `${layout.height}px`; // for plotly, when the width changes
     Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false });
   });
 }
