@@ -31,7 +31,7 @@ from pathlib import Path
 from specwb.core.files import table, write
 from specwb.models.load import data_dir
 from specwb.training.reading import trained_on, training_text, turns
-from specwb.training.run import train_head
+from specwb.training.run import first_head, train_head
 
 PROBE = 24
 """Steps by whose median time the number of steps is chosen; the first ones warm up."""
@@ -51,14 +51,15 @@ def requests(corpus: Path) -> list[str]:
     return sorted({fingerprint(request) for request in said})
 
 
-def train(given: argparse.Namespace, name: str, begin: Barrier | None = None) -> None:
-    """Trains one head; with ``begin`` for about ``given.seconds``, beside those that wait for it
+def train(given: argparse.Namespace, name: str, gate: Barrier | None = None) -> None:
+    """Trains one head; with ``gate`` for about ``given.seconds``, beside those that wait for it
     too."""
     recipe = tomllib.loads(given.recipe.read_text())
     settings = {**recipe["batch"], **recipe["heads"][name]}
     kind, store = settings.pop("kind", name), recipe.get("store", "fp16")
-    first = settings.pop("begin", None)
+    begin = settings.pop("begin", None)
     target = trained_on(given.target, given.device)
+    first = None if begin is None else first_head(begin, kind, target)
     data, mixture = training_text(target, given.corpus)
 
     def run(out: Path) -> Path:
@@ -76,18 +77,18 @@ def train(given: argparse.Namespace, name: str, begin: Barrier | None = None) ->
             begin=first,
         )
 
-    if begin is not None:
+    if gate is not None:
         chosen = given.out / f"{name}.steps"  # an interrupted run goes on with as many
         try:
-            begin.wait()
+            gate.wait()
             if not chosen.exists():
                 settings["steps"] = PROBE
                 with tempfile.TemporaryDirectory() as scratch:
                     card = table(run(Path(scratch) / name) / "card.json")
                 write(str(max(1, int(given.seconds / max(card["step_seconds"], 1e-4)))), chosen)
-            begin.wait()
+            gate.wait()
         except BaseException:
-            begin.abort()  # the others would wait for this one
+            gate.abort()  # the others would wait for this one
             raise
         settings["steps"] = int(chosen.read_text())
     run(given.out / name)
@@ -118,8 +119,8 @@ def main() -> None:
         # forks of a process that has imported all of this and has not touched a GPU
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["scripts.train_heads"])
-        begin = context.Barrier(len(names))
-        processes = [context.Process(target=train, args=(given, name, begin)) for name in names]
+        gate = context.Barrier(len(names))
+        processes = [context.Process(target=train, args=(given, name, gate)) for name in names]
         for process in processes:
             process.start()
         for process in processes:

@@ -59,14 +59,18 @@ class Stored:
                 yield i, dict(zip(values, setting, strict=True))
 
 
+def warm() -> list[float]:
+    counted = course.stored("trees-lab")["sampled"]
+    return next(run["by_rank"] for run in counted if run["temperature"] == 1)
+
+
 def designer() -> Explorer:
-    model, rates = course.calibration(), course.stored("trees-lab")["sampled"]
-    warm = next(run["by_rank"] for run in rates if run["temperature"] == 1)
+    model = course.calibration()
 
     def cost(parents: list[int]) -> float:
         return model.round_seconds(Tree.parents(parents)) / model.target[1]
 
-    return widgets.TreeDesigner(warm, cost=cost, tree=(2, 1))
+    return widgets.TreeDesigner(warm(), cost=cost, tree=(2, 1))
 
 
 def lattice() -> Explorer:
@@ -137,13 +141,6 @@ STORED: dict[tuple[str, str], Stored] = {
             {"level_1": range(5), "level_2": range(4), "level_3": range(3), "level_4": [0, 1]},
             {**BEST, "costs": [MEASURED]},
             {**BEST, "costs": [ROOFLINE], "balance": [1, 8, 32, 128, 512]},
-            {
-                "level_1": [1, 2, 4],
-                "level_2": [0, 1, 2],
-                "level_3": [0, 1, 2],
-                "costs": [ROOFLINE],
-                "balance": [2**i for i in range(10)],
-            },
         ],
     ),
     ("6_inside_and_blocks", "stop-explorer"): Stored(
@@ -199,6 +196,18 @@ STORED: dict[tuple[str, str], Stored] = {
                 "eta": TENTHS,
                 "gamma": [2, 4, 6],
             }
+        ],
+    ),
+    ("mcsd", "designer"): Stored(
+        lambda: widgets.TreeDesigner(warm(), nodes=29),
+        [
+            {
+                "level_1": [1, 2, 4],
+                "level_2": [0, 1, 2],
+                "level_3": [0, 1, 2],
+                "balance": [2**i for i in range(10)],
+            },
+            {**BEST, "balance": [1, 8, 32, 128, 512]},
         ],
     ),
     ("mcsd_ti", "roots"): Stored(

@@ -35,6 +35,7 @@ OUTPUTS = ArtifactOf(
 REFUSED = {
     "talks": ("length", "budget", "steps", "text", "generated", "corpus", "recipe", "begin"),
     "ngram": ("length", "budget", "steps", "rows", "recipe", "begin"),
+    **dict.fromkeys(("draft", "deep", "decision"), ("begin",)),
 }
 """Options that a kind has no use for."""
 LARGEST_SEED = {"talks": 2**20}
@@ -126,7 +127,7 @@ def train(
         str | None,
         typer.Option(
             help="Trained head to go on with: a folder, a hub id, or the kind, for the target's "
-            "own; default: random weights."
+            "own; default: a new one."
         ),
     ] = None,
     device: opt.DEVICE = "auto",

@@ -125,7 +125,7 @@ class Sampling:
 def most_probable(logits: Tensor) -> Tensor:
     """``[..., V] -> [...]``: the token with the highest logit, the lowest index on ties.
 
-    On a CPU torch's ``argmax`` takes longer than its ``max``, and in half precision both do.
+    On a CPU torch's ``argmax`` takes longer than its ``max``, and both do in half precision.
     """
     half = logits.is_cpu and logits.dtype in (torch.bfloat16, torch.float16)
     return (logits.float() if half else logits).max(-1).indices

@@ -136,7 +136,7 @@ def train_head(
     generated: Path = Path("build/generated"),
     note: str = "",
     store: str = "fp16",
-    begin: str | Path | None = None,
+    begin: Any = None,
 ) -> Path:
     """Trains a head of a frozen target and writes it to its folder, in its published layout with a
     card.
@@ -158,8 +158,7 @@ def train_head(
         note: of the budget, for the card.
         store: fp16, or int8: matrices are rounded to it, with one scale a row, before the last
             measurement.
-        begin: a trained head of this kind and size, whose weights and words the new one begins
-            with: a folder or a hub id, or the kind, for the target's own.
+        begin: a trained head (:func:`first_head`), whose weights and words the new one begins with.
 
     Returns:
         The folder.
@@ -177,7 +176,7 @@ def train_head(
     torch.manual_seed(seed)
     with BUILDING:
         head = made_by.make(data, mixture).to(target.device)
-    begun_from = made_by.initial_weights() if begin is None else _begun(head, kind, begin, target)
+    begun_from = made_by.initial_weights() if begin is None else _begun(head, kind, begin)
     facts = {**checked.flat, **made_by.settings}
     if made_by.own_loss:
         facts = {n: v for n, v in facts.items() if n not in Objective.__dataclass_fields__}
@@ -260,17 +259,25 @@ def train_head(
     return out
 
 
-def _begun(head: Any, kind: str, source: str | Path, target: Target) -> str:
-    """Gives a new head a trained one's weights and words; returns their sha256."""
+def first_head(source: str | Path, kind: str, target: Target) -> Any:
+    """The trained head of this kind in a folder or of a hub id, or the target's own of a kind, for
+    a training to begin with."""
     found = load_measured(source, target)
-    if found.kind != kind or found.recipe is None:
+    if found.kind != kind:
         raise TrainingError(f"{kind} cannot begin with {source}, which holds {found.kind}")
-    weights = found.head.state_dict()
+    if found.recipe is None:
+        raise TrainingError(f"{kind}: draft models begin anew, not with {source}")
+    return found.head
+
+
+def _begun(head: Any, kind: str, first: Any) -> str:
+    """Gives a new head a trained one's weights and words; returns their sha256."""
+    weights = first.state_dict()
     try:
         head.load_state_dict(weights)
     except RuntimeError as error:
         sizes = "of other sizes or settings than this training's"
-        raise TrainingError(f"{kind} cannot begin with {source}, a head {sizes}") from error
+        raise TrainingError(f"{kind} cannot begin with a head {sizes}") from error
     contents = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         contents.update(f"{name} {tuple(weight.shape)}".encode())
@@ -411,6 +418,7 @@ def train_for(
             f"{model.name!r}"
         )
     checked = checked_settings(kind, settings, model, source)  # before any text is read
+    first = None if begin is None else first_head(begin, kind, model)
     batch, steps = checked.batch, checked.plan.steps
     what = f"{kind}: {steps:,} steps of {batch.rows:,} rows of {batch.length:,} tokens"
     # of the rows that are computed at once, a few states of every token
@@ -435,5 +443,5 @@ def train_for(
         source=source,
         generated=generated,
         note=budget,
-        begin=begin,
+        begin=first,
     )

@@ -71,6 +71,7 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path, kind, settin
         ("medusa", {"heads": 2}),
         ("falcon", {"k": 2, "vocabulary": 24}),
         ("kangaroo", {"exit": 1}),
+        ("diffusion", {"start": "target", "layers": 3, "block": 8, "vocabulary": 24}),
     ],
 )
 def test_a_training_that_begins_with_a_trained_head(kind, settings, tmp_path):
@@ -79,7 +80,8 @@ def test_a_training_that_begins_with_a_trained_head(kind, settings, tmp_path):
     first = trained(kind, tmp_path / "first", settings)
     still = {**settings, "lr": 1e-12, "lr_matrix": 1e-12}
     made = tmp_path / "next"
-    how: dict[str, Any] = {"source": "read", "begin": first, "store": "fp16"}
+    begin = run.first_head(first, kind, tiny.target())
+    how: dict[str, Any] = {"source": "read", "begin": begin}
     budget = {"steps": 1, "rows": 4, "length": 32}
     arguments = kind, tiny.target(), made, {**still, **budget}, other, {"text": 1.0}
     run.train_head(*arguments, **how)
@@ -93,7 +95,7 @@ def test_a_training_that_begins_with_a_trained_head(kind, settings, tmp_path):
         run.train_head(*arguments, **{**how, "begin": None})
     wrong = "kangaroo" if kind == "medusa" else "medusa"
     with pytest.raises(TrainingError, match=f"{wrong} cannot begin with .* holds {kind}"):
-        run.train_head(wrong, tiny.target(), tmp_path / "wrong", budget, *arguments[4:], **how)
+        run.first_head(first, wrong, tiny.target())
 
 
 def test_a_training_cannot_begin_with_a_head_of_other_sizes(tmp_path):
@@ -101,5 +103,7 @@ def test_a_training_cannot_begin_with_a_head_of_other_sizes(tmp_path):
     budget = {"steps": 1, "rows": 4, "length": 32, "vocabulary": 12}
     arguments = "eagle", tiny.target(), tmp_path / "next", budget, random_corpus(), {"text": 1.0}
     with pytest.raises(TrainingError, match="a head of other sizes or settings"):
-        run.train_head(*arguments, source="read", begin=first)
+        run.train_head(
+            *arguments, source="read", begin=run.first_head(first, "eagle", tiny.target())
+        )
     assert not (tmp_path / "next").exists()
