@@ -39,7 +39,7 @@ class TreeDesigner(Explorer):
 
     Args:
         rates: acceptance by rank, or by depth and rank
-        (:func:`specwb.theory.analysis.path_values`).
+            (:func:`specwb.theory.analysis.path_values`).
         cost: parents -> time of a step over the time of a plain one; without it n* is all there
             is.
         tree: the tree made by hand at first, children a node by level.

@@ -229,7 +229,7 @@ def tree_optimum(
     (theorem 7.9); of depth 1 it is alpha*, of a chain block verification's.
 
     A linear program in ``a(D, v)``, the probability that D is drafted and the kept path goes
-    through its node v, which for the root is P(D). With ``A(v) = sum over D of a(D, v)``:
+    through its node v, which for the root is P(D). With ``A(v) = sum over D of a(D, v)``::
 
         maximise    sum over D and nodes v but the root of  a(D, v)
         where       sum over children c of v in D of a(D, c)  <=  a(D, v)
