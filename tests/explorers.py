@@ -91,6 +91,7 @@ def stop(**at: Any) -> widgets.StopExplorer:
 
 EXPLORERS: dict[str, Callable[..., Explorer]] = {
     "AcceptanceExplorer": lambda **at: widgets.AcceptanceExplorer(draws=100, **at),
+    "BatchExplorer": lambda **at: widgets.BatchExplorer(most=3, **at),
     "BlockDesigner": lambda **at: widgets.BlockDesigner(BLOCKS, most=12, **at),
     "DependenceExplorer": lambda **at: widgets.DependenceExplorer(PAIRS, [0.5, 0.3, 0.2], **at),
     "Dials": lambda **at: widgets.Dials(

@@ -147,6 +147,17 @@ STORED: dict[tuple[str, str], Stored] = {
         lambda: widgets.StopExplorer.of(course.stored("kangaroo-lab-cpu")),
         [{"eta": [round(i / 20, 2) for i in range(21)], "gamma": [2, 3, 4, 5, 6]}],
     ),
+    ("7_measuring_honestly", "explorer"): Stored(
+        widgets.BatchExplorer,
+        [
+            {
+                "rows": [1, 16, 32, 40, 56, 80, 110, 128],
+                "alpha": [0.3, 0.5, 0.65],
+                "spread": [0.0, 0.25],
+                "balance": [32, 128, 512],
+            }
+        ],
+    ),
     ("8_the_residual_k_times", "explorer"): Stored(
         lambda: widgets.RulesExplorer(k=3, tab=2), [SHAPES]
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from drawn import every_figure, numbers, picture, shown
@@ -55,6 +57,25 @@ def test_speed():
         tokens = analysis.expected_tokens(0.8, 6)
         wanted = [0.8, 0.05, 6, v(6), 6, tokens, curve[6], best, curve[best]]
         assert said(view) == pytest.approx(wanted, abs=0.0051)
+
+
+@pytest.mark.parametrize(("rows", "balance"), [(1, 1), (5, 8), (6, 24), (7, 100)])
+def test_batch(rows, balance):
+    """By trying all numbers of draft tokens of all rows."""
+    view = widgets.BatchExplorer(most=3, c=0.03, rows=rows, balance=balance)
+    rates = np.linspace(0.9, 0.4, rows) if rows > 1 else [0.65]
+
+    def speed(numbers) -> float:
+        tokens = rows + sum(r**d for r, n in zip(rates, numbers) for d in range(1, n + 1))
+        forward = max(balance, rows + sum(numbers)) / max(balance, rows)
+        return tokens / rows / (forward + 0.03 * max(numbers))
+
+    every = [x for x in product(range(4), repeat=rows) if list(x) == sorted(x, reverse=True)]
+    best = max(map(speed, every))
+    assert speed(view.verified) == pytest.approx(best, abs=1e-12)
+    same = max(range(4), key=lambda n: speed([n] * rows))
+    wanted = [same, speed([same] * rows), sum(view.verified), min(view.verified)]
+    assert said(view)[-6:] == pytest.approx([*wanted, max(view.verified), best], abs=0.0051)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

@@ -4,7 +4,7 @@ from specwb.core.extras import require
 
 require("specwb.show.widgets", "notebooks", "plotly", "ipywidgets", "anywidget")
 
-from specwb.show.widgets.acceptance import AcceptanceExplorer, SpeedExplorer
+from specwb.show.widgets.acceptance import AcceptanceExplorer, BatchExplorer, SpeedExplorer
 from specwb.show.widgets.designer import TreeDesigner
 from specwb.show.widgets.dials import Dials
 from specwb.show.widgets.diffuspec import LatticeExplorer, LengthExplorer

@@ -1,4 +1,4 @@
-"""How two distributions that differ in a known way share their mass, and the speedup model."""
+"""How two distributions that differ in a known way share their mass, and models of the speedup."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from scipy.special import softmax
 
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
-from specwb.theory.analysis import acceptance_rate, best_gamma, expected_tokens, simulate, speedup
+from specwb.theory.analysis import (
+    acceptance_rate,
+    best_gamma,
+    expected_tokens,
+    roofline,
+    simulate,
+    speedup,
+)
 
+Curves = Mapping[str, Mapping[float, float]]
 TOKENS = 13
 FREE, MEASURED = "as one token (v = 1)", "as measured"
 
@@ -87,3 +95,66 @@ class SpeedExplorer(Explorer):
             f"speedup {curve[gamma]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
         )
         return line, figures.speedup({"predicted": curve}, self.measured or {}, gamma)
+
+
+class BatchExplorer(Explorer):
+    """Choose a batch whose rows are not equally easy, and see how many draft tokens pay, and in
+    which rows.
+
+    Row r accepts each token with probability ``alpha_r``, evenly spaced over
+    ``alpha - spread .. alpha + spread``, so its d-th draft token survives with ``alpha_r^d``. Over
+    a plain step, one with n draft tokens takes ``max(n*, B + n) / max(n*, B)``
+    (:func:`specwb.theory.analysis.roofline`), and ``c`` for every level that is drafted. The n
+    tokens that survive most often of the levels that pay (theorem 6.8) are compared with the same
+    number in every row.
+
+    Args:
+        most: the longest draft of a row.
+        c: cost of drafting a level, over a plain step.
+    Attributes:
+        verified: draft tokens of each row in the best budget, the easiest row first.
+    """
+
+    most: int = 8
+    c: float = 0.05
+    rows: Any = Control(40, low=1, high=160, label="rows B")
+    alpha: Any = Control(0.65, low=0.3, high=0.7, step=0.05, label="acceptance")
+    spread: Any = Control(0.25, high=0.3, step=0.05, label="rows differ by")
+    balance: Any = Control(128, low=1, high=512, label="n*")
+    tabs = ("how many", "in which rows")
+
+    def draw(self, rows: int, alpha: float, spread: float, balance: int) -> tuple[Any, ...]:
+        rates = np.linspace(alpha + spread, alpha - spread, rows) if rows > 1 else np.array([alpha])
+        survival = rates[:, None] ** np.arange(1, self.most + 1)
+        none = [0] * rows
+        ranked, fixed = ({0: (1.0, none)} for _ in range(2))  # tokens in all -> speedup, by row
+        for levels in range(1, self.most + 1):
+            order = np.argsort(-survival[:, :levels], axis=None, kind="stable")
+            gained = survival[:, :levels].ravel()[order].cumsum()
+            for n, accepted in enumerate(gained.tolist(), 1):
+                seconds = roofline(n / rows, rows, balance) + self.c * levels
+                speedup = (1 + accepted / rows) / seconds
+                if speedup > ranked.get(n, (0.0, none))[0]:
+                    by_row = np.bincount(order[:n] // levels, minlength=rows).tolist()
+                    ranked[n] = speedup, by_row
+            fixed[rows * levels] = speedup, [levels] * rows
+        best, same = (max(speeds, key=lambda n: speeds[n][0]) for speeds in (ranked, fixed))
+        self.verified = ranked[best][1]
+        line = (
+            f"{rows} rows, acceptance {rates[-1]:.2f} to {rates[0]:.2f}, n* = {balance}: the best "
+            f"same number in every row is {same // rows}, {fixed[same][0]:.2f}x; by survival "
+            f"{best} draft tokens in all, {self.verified[-1]} to {self.verified[0]} a row, "
+            f"{ranked[best][0]:.2f}x"
+        )
+        drawn = sorted({*range(0, len(ranked), 1 + len(ranked) // 80), *fixed, best})
+        curves: Curves = {"by survival": {n: ranked[n][0] for n in drawn}}
+        points: Curves = {
+            "the same in every row": {n: speed for n, (speed, _) in fixed.items()},
+            "the best": {best: ranked[best][0]},
+        }
+        x, y = "draft tokens verified, all rows", "speedup over plain decoding"
+        speeds = figures.by_setting(curves, f"Speedup {ranked[best][0]:.2f}x", y, x, points)
+        by_row = {"verified": dict(zip(rates.tolist(), self.verified, strict=True))}
+        title = f"{best} draft tokens in {rows} rows"
+        where = figures.by_setting({}, title, "draft tokens", "acceptance of the row", by_row)
+        return line, speeds, where.update_yaxes(dtick=1, range=[-0.3, self.most + 0.3])

@@ -79,7 +79,7 @@ def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
     return max(range(most + 1), key=lambda gamma: speedup(alpha, gamma, c, scoring_time(gamma)))
 
 
-def roofline(gamma: int, batch: int, balance: float) -> float:
+def roofline(gamma: float, batch: int, balance: float) -> float:
     """A roofline gives ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``: the time of a target
     pass over gamma + 1 tokens a row over its time for one, for a batch of B rows.
 
