@@ -245,6 +245,22 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
         score.get_by_role("button", name="Forget").click()
         tab.wait_for_load_state()
         assert score.inner_text().startswith("Questions: 2 asked, 0 answered")
+        # files: of another lesson, something else, and the one that was downloaded
+        for lesson, text, wanted in (
+            (
+                "3",
+                json.dumps({**kept, "lesson": "3"}),
+                "has the answers of lesson 3; this is lesson",
+            ),
+            ("x", "no JSON", "answers-x.json is no file of downloaded answers."),
+            ("2", json.dumps(kept), "Questions: 2 asked, 2 answered, 1 right."),
+        ):
+            stored = tmp_path / f"answers-{lesson}.json"
+            stored.write_text(text, "utf-8")
+            with tab.expect_file_chooser() as chooser:
+                score.get_by_role("button", name="Read answers").click()
+            chooser.value.set_files(stored)
+            score.get_by_text(wanted).wait_for()
 
 
 def test_a_recording_of_another_version_is_named():

@@ -57,8 +57,9 @@ document.addEventListener("DOMContentLoaded", () => {
   score.className = "specwb-score specwb-question";
   score.innerHTML = '<p role="status"></p><div role="group" aria-label="answers">'
     + '<button type="button">Download my answers</button> '
-    + '<button type="button">Forget them and begin again</button></div>';
-  const [download, forget] = score.querySelectorAll("button");
+    + '<button type="button">Read answers from a file</button> '
+    + '<button type="button">Forget them and begin again</button></div><p role="alert"></p>';
+  const [download, read, forget] = score.querySelectorAll("button");
   const count = () => {
     const right = Object.values(answers).filter((one) => one.right).length;
     score.firstChild.textContent = `Questions: ${keys.length} asked, `
@@ -87,9 +88,27 @@ document.addEventListener("DOMContentLoaded", () => {
     link.click();
     URL.revokeObjectURL(link.href);
   });
-  forget.addEventListener("click", () => {
-    for (const key of keys) delete kept[key];
+  const restart = (choice) => {
+    for (const key of keys) kept[key] = choice[key]?.choice;
     keep();
     location.reload();
+  };
+  read.addEventListener("click", () => {
+    const input = Object.assign(document.createElement("input"), { type: "file" });
+    input.accept = ".json";
+    input.addEventListener("change", async () => {
+      const [file] = input.files;
+      let found = null;
+      try {
+        found = JSON.parse(await file.text());
+      } catch { /* no JSON: no answers either */ }
+      if (found?.lesson === lesson && found.answers) restart(found.answers);
+      else if (found?.lesson && found.answers) {
+        score.lastChild.textContent = `${file.name} has the answers of lesson ${found.lesson}; `
+          + `this is lesson ${lesson}.`;
+      } else score.lastChild.textContent = `${file.name} is no file of downloaded answers.`;
+    });
+    input.click();
   });
+  forget.addEventListener("click", () => restart({}));
 });
