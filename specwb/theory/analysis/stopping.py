@@ -37,7 +37,7 @@ def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fracti
         1[y not in out] min(p, q)(y) + q(out) p(y) + (1 - s) (p - q)+(y),
         s = sum_{x in out} (q - p)+(x) / sum (q - p)+.
 
-    This is off by ``sum_{x in out} q(x) (p - K_x)``, K_x being the distribution of the output if x
+    This is off by ``sum_{x in out} q(x) (p - o_x)``, o_x being the distribution of the output if x
     is tested. It is p if no token is left out, or all are.
 
     Args:
@@ -109,17 +109,18 @@ class Stopped(NamedTuple):
 
 
 def stopped(sure: Sure, gamma: int, onward: Callable[[History], bool], price: Price) -> Stopped:
-    """A stopping rule with draft length D has ``CR = 1 + E[sum_{k <= D} c_1 .. c_k]``.
+    """A stopping rule with draft length D has ``CR = 1 + E[sum_{i <= D} pi_1 .. pi_i]``.
 
-    Its speedup is ``CR / (1 + E[sum_{k <= D} price_k])``, that of many steps which are all
+    Its speedup is ``CR / (1 + E[sum_{i <= D} delta_i])``, that of many steps which are all
     independent draws from ``sure``. Both are computed by enumeration.
 
     Args:
-        sure: How sure the drafter is of each next token, which is taken to be true (calibrated).
+        sure: pi_i, how sure the drafter is of each next token, which is taken to be true
+            (calibrated).
         gamma: The largest number of draft tokens.
         onward: Whether one more token is drafted after a history. It is called with the
             empty history too.
-        price: Time of a draft token.
+        price: delta_i, the time of a draft token.
     Raises:
         ValueError: gamma < 0, a price below 0, or ``sure`` gives no distribution.
     """
@@ -183,13 +184,13 @@ def _best_at(speed: Any, sure: Sure, gamma: int, price: Price) -> set[History]:
 
 def next_kept(sure: Sure, history: History) -> Any:
     """Before the next token is drafted, it and all so far are accepted with probability
-    ``c_1 .. c_k E[c_{k+1} | c_1..c_k]``.
+    ``b_i = pi_1 .. pi_{i-1} E[pi_i | pi_1..pi_{i-1}]``.
 
     Where steps are independent and alike, whatever the rule, one more token is worth drafting if
     this is above ``price * speedup``, the speedup being the best one (theorem 12.4.4).
 
     Args:
-        history: c_1, .., c_k.
+        history: pi_1, .., pi_{i-1}.
     """
     so_far = math.prod(history, start=Fraction(1))
     return so_far * sum(c * probability for c, probability in _next_values(sure, history))
