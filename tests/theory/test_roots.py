@@ -101,6 +101,12 @@ def test_bounds() -> None:
         assert all(E.tv(q, p) <= b for q, b in zip(results, another, strict=True))
         assert another == sorted(another)
         assert another[0] == 0
+        odd, a = roots.one_token([F(x % 2) for x in range(len(p))]), sum(p[1::2], F(0))
+        off = [E.tv(roots.kept_root(p, odd, W), p) for W in range(1, support + 1)]
+        assert all(tv >= 1 - (1 - a) ** W - a for W, tv in enumerate(off, 1))
+        assert off[-1] == (1 - a if a else 0)
+    p, lengths = [F(3, 7), F(3, 7), F(1, 7)], roots.one_token([HALF, HALF, F(1, 4)])
+    assert [E.tv(roots.kept_root(p, lengths, W), p) for W in (2, 3)] == [F(3, 112), F(3, 224)]
 
 
 def method(W: int, tree: tuple[int, ...]) -> specwb.Method:
@@ -166,7 +172,7 @@ def test_when_nothing_moves() -> None:
     # of lengths that beat each other in a circle each is as often longer as shorter
     assert roots.kept_root([THIRD] * 3, dice(), 2) == [THIRD] * 3
     assert len({tuple(row) for row in dice()}) == 3
-    # for two tokens nothing flows iff h(0, 1) / P(0) = h(1, 0) / P(1)
-    lengths = roots.one_token([F(2, 3), HALF])  # h(0, 1) = 1/3, h(1, 0) = 1/6
+    # for two tokens nothing flows iff g(0, 1) / p(0) = g(1, 0) / p(1)
+    lengths = roots.one_token([F(2, 3), HALF])  # g(0, 1) = 1/3, g(1, 0) = 1/6
     assert roots.kept_root([2 * THIRD, THIRD], lengths, 2) == [2 * THIRD, THIRD]
     assert roots.kept_root([HALF, HALF], lengths, 2) != [HALF, HALF]

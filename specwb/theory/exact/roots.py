@@ -1,8 +1,8 @@
 """Several roots drawn from the target itself, of which the one with the longest accepted path is
 kept: the distribution of the output, and its distance from the target's. LOSSY.
 
-W candidates for the next token, the roots, are drawn from the target's distribution P; below each a
-tree is drafted and verified. Q is the distribution of the kept root. ``lengths[x]`` are the
+W candidates for the next token, the roots, are drawn from the target's distribution p; below each a
+tree is drafted and verified. ``out`` is the distribution of the kept root. ``lengths[x]`` are the
 probabilities that the accepted path below root x becomes 0, 1, .., D tokens long, for every token
 x. The theorems are in theory/13_improved_mcsd.md.
 """
@@ -22,27 +22,27 @@ _0, _1 = Fraction(0), Fraction(1)
 
 
 def root_chances(
-    P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
+    p: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
 ) -> list[list[Fraction]]:
     """``w(x, l)`` is the probability that root x is drawn, and kept if the accepted path below it
     becomes l tokens long.
 
-    W roots ``x_1..x_W`` are drawn from P. The longest is kept, ties go to the first drawn, and the
+    W roots ``x_1..x_W`` are drawn from p. The longest is kept, ties go to the first drawn, and the
     lengths L_i are independent, so ``w(x, l)`` is the sum over draws and positions j with
     ``x_j = x`` of ``P(draw) prod_{i<j} P(L_i < l) prod_{i>j} P(L_i <= l)``.
 
     Args:
         lengths: For every token x the probabilities that the accepted path below it becomes
             0, 1, .., D tokens long.
-        draw: ``without`` replacement (where P has fewer tokens there are fewer roots) or ``with``.
+        draw: ``without`` replacement (where p has fewer tokens there are fewer roots) or ``with``.
     Returns:
         ``w[x][l]``.
     Raises:
-        ArgumentError: ``lengths`` is not a distribution of the same D for a token of P.
+        ArgumentError: ``lengths`` is not a distribution of the same D for a token of p.
     Source: Lu et al. 2024, arXiv 2409.10644, and its code; theory/13_improved_mcsd.md.
     """
     depth = max(map(len, lengths), default=0)
-    for b, row in zip(P, lengths, strict=True):
+    for b, row in zip(p, lengths, strict=True):
         if b and (len(row) != depth or min(row) < 0 or abs(float(sum(row)) - 1) > 1e-9):
             raise ArgumentError(
                 "a token's lengths are the probabilities of 0..D, "
@@ -53,9 +53,9 @@ def root_chances(
     def shorter(x: int, n: int) -> Fraction:
         return at_most[x][n - 1] if n else _0
 
-    chances = [[_0] * depth for _ in P]
+    chances = [[_0] * depth for _ in p]
     scheme = without_replacement if draw == "without" else iid
-    for tokens, probability in scheme(P, W):
+    for tokens, probability in scheme(p, W):
         for j, x in enumerate(tokens):
             for n in range(depth):
                 longest = _1
@@ -68,13 +68,13 @@ def root_chances(
 
 
 def kept_root(
-    P: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
+    p: Dist, lengths: Sequence[Sequence[Fraction]], W: int, draw: str = "without"
 ) -> list[Fraction]:
-    """The root that is kept has the distribution ``Q(x) = sum_l P(L_x = l) w(x, l)``.
+    """The root that is kept has the distribution ``out(x) = sum_l P(L_x = l) w(x, l)``.
 
-    It is P itself for W = 1.
+    It is p itself for W = 1.
     """
-    chances = root_chances(P, lengths, W, draw)
+    chances = root_chances(p, lengths, W, draw)
     return [
         sum((a * b for a, b in zip(row, chances_of_x, strict=False)), _0)
         for row, chances_of_x in zip(lengths, chances, strict=True)
@@ -90,15 +90,15 @@ def one_token(rates: Sequence[Fraction]) -> list[list[Fraction]]:
     return [[1 - a, a] for a in rates]
 
 
-def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fraction:
+def first_stays(p: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fraction:
     """The probability that the root drawn first is kept.
 
-    ``TV(Q, P)`` is at most one minus it, and so is the total variation of a whole step from the
+    ``TV(out, p)`` is at most one minus it, and so is the total variation of a whole step from the
     target.
     """
     at_most = [[sum(row[: n + 1], _0) for n in range(len(row))] for row in lengths]
     total = _0
-    for (first, *others), probability in without_replacement(P, W):
+    for (first, *others), probability in without_replacement(p, W):
         for n, a in enumerate(lengths[first]):
             if not a:
                 continue
@@ -109,17 +109,17 @@ def first_stays(P: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fract
     return total
 
 
-def later_draw(P: Dist, j: int) -> list[Fraction]:
-    """The distribution of the j-th token drawn from P without replacement, j from 1 to the number
-    of tokens with P > 0: for j = 2 its ratio to P falls as P rises (theorem 13.4)."""
-    distribution = [_0] * len(P)
-    for tokens, probability in without_replacement(P, j):
+def later_draw(p: Dist, j: int) -> list[Fraction]:
+    """The distribution of the j-th token drawn from p without replacement, j from 1 to the number
+    of tokens with p > 0: for j = 2 its ratio to p falls as p rises (theorem 13.4)."""
+    distribution = [_0] * len(p)
+    for tokens, probability in without_replacement(p, j):
         distribution[tokens[-1]] += probability
     return distribution
 
 
 def roots_outcomes(
-    P: Dist,
+    p: Dist,
     target: Model,
     draft: Model,
     parents: Sequence[int],
@@ -129,7 +129,7 @@ def roots_outcomes(
     """The outcomes of one step: the kept path with its root, the distribution of the next token,
     and the probability of both.
 
-    The W roots are drawn from P. Below each, the tree ``parents`` (the root is its node 0) is
+    The W roots are drawn from p. Below each, the tree ``parents`` (the root is its node 0) is
     drafted without replacement and verified by ``rule``, independently of the others; the prefixes
     that ``target`` and ``draft`` get begin with the root.
     """
@@ -141,12 +141,12 @@ def roots_outcomes(
         )
 
     largest = max(depths(parents))
-    outcomes = [below(x) if b else [] for x, b in enumerate(P)]
-    lengths = [[_0] * (largest + 1) for _ in P]
+    outcomes = [below(x) if b else [] for x, b in enumerate(p)]
+    lengths = [[_0] * (largest + 1) for _ in p]
     for x, outcomes_of_x in enumerate(outcomes):
         for path, _, probability in outcomes_of_x:
             lengths[x][len(path)] += probability
-    for x, chances in enumerate(root_chances(P, lengths, W)):
+    for x, chances in enumerate(root_chances(p, lengths, W)):
         for path, bonus, probability in outcomes[x]:
             if chance := probability * chances[len(path)]:
                 yield (x, *path), bonus, chance
@@ -166,11 +166,11 @@ def roots_distribution(
     texts: dict[Tokens, Fraction] = {}
 
     @cache
-    def outcomes_after(text: Tokens, P: tuple[Fraction, ...]) -> list[Outcome]:
-        return list(roots_outcomes(P, _after(target, text), _after(draft, text), parents, W))
+    def outcomes_after(text: Tokens, p: tuple[Fraction, ...]) -> list[Outcome]:
+        return list(roots_outcomes(p, _after(target, text), _after(draft, text), parents, W))
 
-    def write(text: Tokens, P: Dist, chance: Fraction) -> None:
-        for path, bonus, probability in outcomes_after(text, tuple(P)):
+    def write(text: Tokens, p: Dist, chance: Fraction) -> None:
+        for path, bonus, probability in outcomes_after(text, tuple(p)):
             longer = (*text, *path)
             if len(longer) >= tokens:
                 longer = longer[:tokens]
