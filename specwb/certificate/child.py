@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import multiprocessing
 import os
-import pickle
-import select
 import signal
 import socket
 import subprocess
@@ -26,9 +25,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from specwb.certificate.adapters import ADAPTERS
 from specwb.certificate.instances import Instance
@@ -73,10 +72,7 @@ def run(job: Request) -> Finding:
     def work() -> Finding:
         from specwb.certificate import interception
 
-        if held := interception.install():
-            raise NoCertificate(
-                f"{held[0]} is held where it cannot be intercepted: name the function"
-            )
+        interception.install()
         return _measure(job, job.verifier)
 
     return forked(work, job.seconds)
@@ -97,83 +93,60 @@ def _measure(job: Request, verifier: Any) -> Finding:
 def forked(work: Callable[[], Any], seconds: float, watched: int | None = None) -> Any:
     """Do work in a fork of this process and return its result, or a :class:`Finding` that says why
     there is none. ``watched`` is a file descriptor on whose end everything ends."""
-    read, write = os.pipe()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    child = fork.Process(target=_work, args=(work, theirs, watched))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child has not
-        child = os.fork()
-    if child == 0:
-        _work(work, write, [read] if watched is None else [read, watched])
-    os.close(write)
-    data, end, status = b"", time.monotonic() + seconds, None
+        child.start()
+    assert child.pid is not None
+    theirs.close()
+    looked: list[Any] = [ours] if watched is None else [ours, watched]
+    result, end = None, time.monotonic() + seconds
     try:
-        while True:
-            left = end - time.monotonic()
-            if left <= 0:
-                return Finding(reason=f"it ran longer than {seconds:g} s")
-            looked = [read] if watched is None else [read, watched]
-            ready, _, _ = select.select(looked, [], [], min(left, _TICK))
+        while (left := end - time.monotonic()) > 0:
+            # a process that the child has started may hold the pipe open
+            alive = child.is_alive()
+            ready = wait(looked, min(left, _TICK) if alive else 0)
             if watched in ready:
                 raise Ended("the process that asked has ended")
-            if read in ready:
-                chunk = os.read(read, 1 << 16)
-                data += chunk
-                size = int.from_bytes(data[:8], "little")
-                if len(data) >= 8 + size > 8:
-                    break
-                if chunk:
-                    continue
-            # a process that the child has started may hold the pipe open
-            if status is None:
-                done, code = os.waitpid(child, os.WNOHANG)
-                status = code if done else None
-            if status is not None and read not in ready:
+            if ours in ready:
+                result = ours.recv()
+            if ready or not alive:
                 break
-            if read in ready and status is None:
-                _, status = os.waitpid(child, 0)
-            if status is not None:
-                break
+        else:
+            return Finding(reason=f"it ran longer than {seconds:g} s")
+    except EOFError:
+        child.join(_TICK)
     finally:
-        os.close(read)
+        ours.close()
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)
-        if status is None:
-            os.waitpid(child, 0)
-    if len(data) > 8:
-        result = pickle.loads(data[8:])
-        if isinstance(result, ArgumentError):
-            raise result
+            os.killpg(child.pid, signal.SIGKILL)
+        child.kill()
+        child.join()
+    if isinstance(result, ArgumentError):
+        raise result
+    if result is not None:
         return result
-    code = os.waitstatus_to_exitcode(status or 0)
+    code = child.exitcode or 0
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     return Finding(reason=f"it ended the process it ran in ({how})")
 
 
-def _work(work: Callable[[], Any], write: int, others: list[int]) -> NoReturn:
+def _work(work: Callable[[], Any], line: Connection, watched: int | None) -> None:
     """The child's whole life."""
-    code = 1
+    os.setsid()
+    if watched is not None:
+        os.close(watched)
     try:
-        os.setsid()
-        for one in others:
-            os.close(one)
-        try:
-            result = work()
-        except NoCertificate as error:
-            result = Finding(reason=str(error))
-        except ArgumentError as error:
-            result = error
-        except BaseException as error:
-            result = Finding(reason=f"{type(error).__name__}: {str(error)[:200]}")
-        data = pickle.dumps(result)
-        data = len(data).to_bytes(8, "little") + data
-        while data:
-            data = data[os.write(write, data) :]
-        code = 0
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(code)
+        result = work()
+    except NoCertificate as error:
+        result = Finding(reason=str(error))
+    except ArgumentError as error:
+        result = error
+    except BaseException as error:
+        result = Finding(reason=f"{type(error).__name__}: {str(error)[:200]}")
+    line.send(result)
 
 
 class _Interpreter:

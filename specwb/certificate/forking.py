@@ -315,8 +315,7 @@ def distribution(
             if not same or again.others or again.at != len(script):
                 raise NoCertificate(
                     "the same draws give another result in a second run: it keeps state, or "
-                    "has randomness that is not intercepted",
-                    hidden=True,
+                    "has randomness that is not intercepted"
                 )
     return found, len(leaves)
 
@@ -324,9 +323,7 @@ def distribution(
 def _once(function: Callable[[], Any], forking: Forking, run: Execution, before: list[Any]) -> Any:
     def watch() -> None:
         if interception.states() != before:
-            run.refuse(
-                "a generator is drawn from, or seeded, by a way that is not intercepted", True
-            )
+            run.refuse("a generator is drawn from, or seeded, by a way that is not intercepted")
 
     forking.begin(run)
     run.watch = watch
@@ -341,7 +338,7 @@ def _once(function: Callable[[], Any], forking: Forking, run: Execution, before:
         if not run.fault:
             raise NoCertificate(f"it raised {type(error).__name__}: {str(error)[:200]}") from error
     if run.fault:  # also where the function caught it
-        raise NoCertificate(run.fault, run.hidden)
+        raise NoCertificate(run.fault)
     if run.doubt:
         raise NoCertificate(f"it caught {run.doubt}, which real random numbers may not raise")
     return result

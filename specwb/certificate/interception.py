@@ -2,9 +2,9 @@
 intercepted for a whole process: it is for child processes only, and nothing is put back.
 
 The methods of all generators are replaced *in their classes*, so that it makes no difference by
-which name one is reached, nor when it was made. Functions of C that were bound before to a name, a
-list, a default argument or a ``functools.partial`` are found there by the garbage collector and
-replaced. While no function is followed (``current()`` is None), everything does what it always did.
+which name one is reached, nor when it was made. Functions of C that were bound before to a name, in
+a list or in a closure are found there by the garbage collector and replaced. While no function is
+followed (``current()`` is None), everything does what it always did.
 
 Of numpy and ``random`` the usual draws are followed; of others a symbol comes that refuses to be
 used. Seeds, states, clocks, threads, files and generators made while the function runs are refused.
@@ -16,7 +16,6 @@ import _random
 import builtins
 import ctypes
 import datetime
-import functools
 import gc
 import importlib
 import opcode
@@ -25,8 +24,8 @@ import random
 import sys
 import sysconfig
 import types
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -259,9 +258,8 @@ def _unwatched(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 # ----------------------------------------------------------------------------- the whole process
 
 
-def install() -> list[str]:
-    """Intercept what this process takes randomness from, for good. Returns what could not be
-    reached: functions of generators that are bound in places that cannot be changed."""
+def install() -> None:
+    """Intercept what this process takes randomness from, for good."""
     bound = [x for x in gc.get_objects() if _is_bound(x)]
     for name in ("random", "getrandbits", "seed", "getstate", "setstate"):
         old = _random.Random.__dict__[name]
@@ -310,16 +308,14 @@ def install() -> list[str]:
                 if old := getattr(importlib.import_module(module), name, None):
                     functions.append(old)
                     changes[_id(old)] = _refusing(f"{module}.{name}", old)
-    must = {_id(x) for x in bound}
     del bound
-    held = _replace(functions, changes, must)
+    _replace(functions, changes)
     builtins.id = _refusing("id()", id, False)
     load = builtins.__import__
     # what a module does when it is imported is not the function's doing
     builtins.__import__ = lambda *args, **kwargs: _unwatched(load, *args, **kwargs)
     sys.addaudithook(_audit)
     know()
-    return held
 
 
 def _is_bound(value: Any) -> bool:
@@ -360,49 +356,22 @@ def _bits(generator: Any) -> Any:
     return getattr(generator, "bit_generator", getattr(generator, "_bit_generator", generator))
 
 
-def _replace(functions: list[Any], changes: dict[int, Any], must: set[int]) -> list[str]:
-    """Replace functions wherever they are held; returns who holds one of ``must`` for good."""
-    held = []
+def _replace(functions: list[Any], changes: dict[int, Any]) -> None:
+    """Replace functions in dictionaries, such as a module's, in lists and closures. A generator's
+    that is held elsewhere moves the generator's state, which is compared at every draw."""
     ours = {_id(functions), _id(changes)}
-
-    def new(value: Any) -> Any:
-        return changes.get(_id(value), value)
-
     for holder in gc.get_referrers(*functions):
         kind = type(holder)
-        if _id(holder) in ours or kind is types.FrameType:
+        if _id(holder) in ours:
             continue
         if issubclass(kind, dict):
             for key, value in list(dict.items(holder)):
                 if _id(value) in changes:
-                    dict.__setitem__(holder, key, new(value))
+                    dict.__setitem__(holder, key, changes[_id(value)])
         elif issubclass(kind, list):
-            holder[:] = map(new, holder)
+            holder[:] = [changes.get(_id(x), x) for x in holder]
         elif kind is types.CellType:
-            holder.cell_contents = new(holder.cell_contents)
-        elif kind is functools.partial:
-            inside = holder.func, holder.args, holder.keywords, holder.__dict__
-            holder.__setstate__((new(inside[0]), tuple(map(new, inside[1])), *inside[2:]))
-        elif issubclass(kind, tuple):
-            for i, value in enumerate(holder):
-                if _id(value) in changes:
-                    _put_in(holder, i, new(value))
-        else:
-            # since Python 3.11 an object's attributes are in no dictionary before it is asked for
-            attributes = getattr(holder, "__dict__", None)
-            if type(attributes) is dict:
-                for key, value in list(attributes.items()):
-                    if _id(value) in changes:
-                        attributes[key] = new(value)
-            held += [repr(x) for x in gc.get_referents(holder) if _id(x) in must]
-    return held
-
-
-def _put_in(holder: tuple[Any, ...], place: int, value: Any) -> None:
-    """Set an element of a tuple, such as a default argument."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-    element = _id(holder) + tuple.__basicsize__ + place * ctypes.sizeof(ctypes.c_void_p)
-    ctypes.c_void_p.from_address(element).value = _id(value)
+            holder.cell_contents = changes[_id(holder.cell_contents)]
 
 
 _FORBIDDEN = (
@@ -484,16 +453,13 @@ def _trace(frame: types.FrameType, event: str, value: Any) -> Any:
     return _trace
 
 
-class followed:
+@contextmanager
+def followed(run: Execution) -> Iterator[None]:
     """``with followed(run):`` what is called inside belongs to a run."""
-
-    def __init__(self, run: Execution) -> None:
-        self.run = run
-
-    def __enter__(self) -> None:
-        sys.settrace(_trace)
-        _at_work.append(self.run)
-
-    def __exit__(self, *_: object) -> None:
+    sys.settrace(_trace)
+    _at_work.append(run)
+    try:
+        yield
+    finally:
         _at_work.clear()
         sys.settrace(None)

@@ -41,12 +41,7 @@ WIDE = {torch.float32, torch.float64, np.dtype("float32"), np.dtype("float64")}
 
 
 class NoCertificate(SpecwbError, ValueError):
-    """A distribution cannot be computed; the message names what prevented it. ``hidden``: there is
-    randomness or state that was not seen, so that no distribution computed of it is right."""
-
-    def __init__(self, why: str, hidden: bool = False) -> None:
-        super().__init__(why)
-        self.hidden = hidden
+    """A distribution cannot be computed; the message names what prevented it."""
 
 
 @dataclass
@@ -61,16 +56,14 @@ class Execution:
     # numbers that have taken part in a race: what is known of them is no interval
     raced: set[int] = field(default_factory=set)
     fault: str = ""  # the first thing that was refused, whether or not the function caught it
-    hidden: bool = False  # of the fault
     doubt: str = ""  # an error that real random numbers might not have raised
     drawn: bool = False  # whether the function has random numbers
 
     watch: Callable[[], None] = lambda: None  # called at every draw
 
-    def refuse(self, why: str, hidden: bool = False) -> Any:
-        if not self.fault:
-            self.fault, self.hidden = why, hidden
-        raise NoCertificate(why, hidden)
+    def refuse(self, why: str) -> Any:
+        self.fault = self.fault or why
+        raise NoCertificate(why)
 
     def fork(self, chances: Sequence[float]) -> int:
         """Choose one of the alternatives whose probability is not 0."""
