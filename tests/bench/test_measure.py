@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import tiny
-import torch
 
 import specwb
 from specwb.core.probability import Sampling
@@ -52,21 +50,6 @@ def test_a_run_is_the_decoding_of_its_job():
     assert run.tokens_per_second == 36 / run.seconds
     steps = [drafted for row in run.drafted for drafted in row]
     assert max(steps) == 3
-
-
-def test_parts_take_turns_and_have_a_median_each(monkeypatch):
-    """By this clock the n-th call of a takes n seconds, that of b ten times as long."""
-    called, clock = [], [0.0]
-
-    def part(name, unit):
-        called.append(name)
-        clock[0] += unit * called.count(name)
-
-    monkeypatch.setattr(module, "_now", lambda device: clock[0])
-    parts = {"a": partial(part, "a", 1), "b": partial(part, "b", 10)}
-    seconds = module.seconds_of(parts, torch.device("cpu"), count=3, warm=1)
-    assert called == list("abababab")
-    assert seconds == {"a": 3, "b": 30}
 
 
 def test_a_number_of_steps():

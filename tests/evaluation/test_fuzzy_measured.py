@@ -1,4 +1,4 @@
-"""Measurements of what fuzzy execution changes: cosines, the drift of a cache, times."""
+"""Measurements of what fuzzy execution changes: cosines, the drift of a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import tape
 import tiny
 import torch
 from torch.nn import functional as F
@@ -84,22 +83,3 @@ def test_calibration_removes_the_drift(pair, spec):
             assert min(errors[2:]) > 1e-2
     lengths = specwb.decode(target, tiny.PROMPTS, ways[1], max_new_tokens=17).accepted_lengths
     assert [step["accepted"] for step in not_] == np.mean([row[:4] for row in lengths], 0).tolist()
-
-
-def test_times_of_all_parts(pair):
-    for tokens in (1, 3):
-        times = fuzzy.layer_times(pair[1], tokens, extent=32, repeats=3)
-        assert set(times) == {"attention", "mlp", "head", "plain", "fused", "simulation"}
-        assert times["plain"] > times["mlp"] > 0
-
-
-def test_times_of_drafting(pair, monkeypatch):
-    target, draft = pair
-    specs = ("easyspec:n=1,calibrate=false", "easyspec", "easyspec:width=3")
-    methods = {spec: specwb.method(spec, target, draft=draft) for spec in specs}
-    for ways in ({"eager"}, {"eager", "graph"}):
-        times = fuzzy.draft_times(target, methods, [1, 2, 3], 2)
-        assert set(times) == set(specs)
-        assert all(set(ms) == ways and min(ms.values()) > 0 for ms in times.values())
-        monkeypatch.setattr("specwb.models.products.compiled_pass", lambda: None)
-        monkeypatch.setitem(fuzzy.RECORDERS, "cpu", tape.Tape)

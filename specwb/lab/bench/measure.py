@@ -10,10 +10,9 @@ one, so that a caller's generator may stop, or make the next job of the last run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
-from statistics import median
 from typing import Any
 
 import torch
@@ -92,24 +91,6 @@ class Run:
     @property
     def tokens_per_second(self) -> float:
         return self.written / self.seconds
-
-
-def seconds_of(
-    parts: Mapping[str, Callable[[], Any]], device: torch.device, count: int, warm: int = 3
-) -> dict[str, float]:
-    """Time parts of a step, such as a layer: the median seconds of ``count`` calls of each.
-
-    The parts take turns, and the device is waited for around every call.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in parts}
-    for turn in range(-warm, count):
-        for name, part in parts.items():
-            began = _now(device)
-            part()
-            spent = _now(device) - began
-            if turn >= 0:
-                seconds[name].append(spent)
-    return {name: median(times) for name, times in seconds.items()}
 
 
 def _now(device: torch.device) -> float:

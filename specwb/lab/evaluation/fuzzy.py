@@ -1,13 +1,13 @@
 """What running layers side by side changes (:mod:`specwb.models.fuzzy`).
 
-Compared are states, queries, keys and values, a drafter's cache over decoding steps, and time.
+Compared are states, queries, keys and values, and a drafter's cache over decoding steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle, islice, pairwise
-from statistics import fmean, median
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specwb.core.mask import causal_mask
 from specwb.core.noise import row_seeds
 from specwb.core.probability import Sampling
 from specwb.drafters.level import LevelDrafter
-from specwb.engine.graphs import RECORDERS
-from specwb.engine.loop import Clock, Decoding
+from specwb.engine.loop import Decoding
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
-from specwb.lab.bench.measure import seconds_of
 from specwb.models.backbone import ForwardPass, Stack
-from specwb.models.fuzzy import FusedGroups, Groups, LayerIndices, StreamGroups, grouping
+from specwb.models.fuzzy import Groups, LayerIndices
 from specwb.models.place import Place
 from specwb.models.products import product
 from specwb.models.target import Target
@@ -160,8 +157,10 @@ def drift(
     method = make_method(method, target) if isinstance(method, str) else method
     assert isinstance(method.drafter, LevelDrafter)
     steps: list[list[tuple[int, np.ndarray]]] = [[] for _ in range(rounds)]
+    room, seeds = rounds * (method.drafter.limits.depth + 1), row_seeds(0, 1, target.device)
     for prompt in prompts:
-        run, caches = _greedy(target, method, prompt, rounds), []
+        run = Decoding(target, method, Sampling(), [list(prompt)], [room], seeds)
+        caches = []
         for step in islice(run, rounds):
             length = int(step.length)
             cache = run.drafter.cache.data[:, 0, :length]  # type: ignore[attr-defined]
@@ -178,14 +177,6 @@ def drift(
     ]
 
 
-def _greedy(
-    target: Target, method: Method, prompt: Sequence[int], steps: int, **how: Any
-) -> Decoding:
-    """A decoding of a prompt at T = 0 with room for so many steps, which no end of text ends."""
-    room, seeds = steps * (method.drafter.limits.depth + 1), row_seeds(0, 1, target.device)
-    return Decoding(target, method, Sampling(), [list(prompt)], [room], seeds, **how)
-
-
 @torch.inference_mode()
 def _exact_cache(draft: Target, text: Tensor) -> Tensor:
     """``[layers, m, 2 * kv_heads, head_dim]`` keys and values of a text ``[m]``, exact."""
@@ -200,113 +191,3 @@ def _errors(cache: Tensor, fresh: Tensor) -> np.ndarray:
     halves = zip(cache.double().chunk(2, 2), fresh.double().chunk(2, 2), strict=True)
     errors = [((a - b).flatten(2).norm(dim=-1) / b.flatten(2).norm(dim=-1)) for a, b in halves]
     return torch.stack(errors).mean(2).cpu().numpy()
-
-
-@torch.inference_mode()
-def layer_times(
-    draft: Target,
-    tokens: int = 1,
-    extent: int = 256,
-    repeats: int = 50,
-) -> dict[str, float]:
-    """Time the parts of a draft model on this device, in median milliseconds.
-
-    Nothing is recorded as a graph, and all parts take turns.
-
-    Args:
-        draft: the draft model.
-        tokens: fed at once, as a chain.
-        extent: length of the text, these tokens included.
-        repeats: turns.
-    Returns:
-        Milliseconds of
-
-        - attention, mlp: of one layer with their norms, each time the next layer's.
-        - head.
-        - plain: all layers without the head, one after the other.
-        - fused, simulation, on CUDA streams: the same with the paper's groups of 4 layers, or as
-          many as there may be.
-    """
-    stack = draft.backbone
-    count = len(stack.layers)
-    parts = grouping(count, max(1, min(4, count - 2)))
-    x = stack.embed(torch.arange(tokens, device=draft.device)[None] % draft.vocabulary)
-    positions = torch.arange(extent - tokens, extent, device=draft.device)[None]
-    cache = stack.cache(1, extent)
-    mask = None if tokens == 1 else causal_mask(positions, extent, stack.dtype)
-    place = Place(positions, positions, extent, mask)
-
-    def run(groups: Groups | None) -> object:
-        forward = stack.run if groups is None else groups.on(stack)
-        return forward(x, place, cache)
-
-    at = stack.shared(place, cache)
-    numbers = {name: cycle(range(count)) for name in ("attention", "mlp")}
-
-    def attention() -> object:
-        i = next(numbers["attention"])
-        return stack.attention(i, stack.inputs(i, x), at)
-
-    calls: dict[str, Callable[[], object]] = {
-        "attention": attention,
-        "mlp": lambda: stack.mlp(next(numbers["mlp"]), x),
-        "head": lambda: stack.head(x),
-        "plain": lambda: run(None),
-    }
-    kinds = (FusedGroups, Groups, *((StreamGroups,) if draft.device.type == "cuda" else ()))
-    for execution in [kind(parts) for kind in kinds]:
-        calls[execution.name] = lambda execution=execution: run(execution)  # type: ignore[misc]
-    return {name: 1000 * s for name, s in seconds_of(calls, draft.device, repeats).items()}
-
-
-def draft_times(
-    target: Target, methods: Mapping[str, Method], prompt: Sequence[int], repeats: int = 30
-) -> dict[str, dict[str, float]]:
-    """Time only the drafting of a decoding step at T = 0, in median milliseconds.
-
-    All methods take turns.
-
-    Returns:
-        For every method ``eager``, in the steps of a decoding; and where the device records graphs
-        and the drafter may be recorded ``graph``, one replay of a step's drafting.
-    """
-    eager: dict[str, list[float]] = {name: [] for name in methods}
-    decodings = {
-        name: _greedy(target, method, prompt, repeats + 3, clock=Clock(target.device))
-        for name, method in methods.items()
-    }
-    steps = {name: iter(decoding) for name, decoding in decodings.items()}
-    for turn in range(-2, repeats):
-        for name, decoding in decodings.items():
-            assert decoding.clock is not None
-            before = decoding.clock.seconds["draft"]
-            next(steps[name])
-            if turn >= 0:
-                eager[name].append(1000 * (decoding.clock.seconds["draft"] - before))
-    times = {name: {"eager": median(values)} for name, values in eager.items()}
-    if target.device.type in RECORDERS:
-        recorded = [name for name, method in methods.items() if method.drafter.captured]
-        drafts = {name: _recording(target, methods[name], prompt) for name in recorded}
-        replays = {name: graph.replay for name, (_, graph) in drafts.items()}
-        with torch.inference_mode():
-            for name, seconds in seconds_of(replays, target.device, repeats).items():
-                times[name]["graph"] = 1000 * seconds
-    return times
-
-
-@torch.inference_mode()
-def _recording(target: Target, method: Method, prompt: Sequence[int]) -> tuple[Decoding, Any]:
-    """The drafting of the step behind the prompt as a graph, which can be replayed at will.
-
-    It is returned with the decoding that owns the tensors it reads and writes: they must live as
-    long as the graph.
-    """
-    decoding = _greedy(target, method, prompt, 1, static=True).open()
-    state, drafter, noise = decoding.state, decoding.drafter, decoding.noise
-    noise.renew(state.length)
-
-    def draft() -> object:
-        return drafter.propose(state, noise)
-
-    draft()  # makes every table that is made lazily
-    return decoding, RECORDERS[target.device.type](draft, target.device, None)

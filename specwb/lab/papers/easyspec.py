@@ -1,14 +1,13 @@
-"""EasySpec, beside its cells: cosines, the drift of the cache, and the times of a step's parts."""
+"""EasySpec, beside its cells: cosines, and the drift of the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from specwb.core.options import spell
 from specwb.engine.decoding import decode
 from specwb.engine.methods import method
 from specwb.lab.evaluation import fuzzy
@@ -18,8 +17,10 @@ from specwb.models.fuzzy import grouping
 from specwb.models.questions import Question
 from specwb.models.target import Target
 
-NS, WIDTHS = (1, 2, 3, 4, 5, 6), (1, 4, 8, 12)
-"""Layers of a group, and widths of trees."""
+NS = (2, 3, 4, 5, 6)
+"""Layers of a group."""
+ON = ("true", "false")
+"""Whether the cache is calibrated."""
 DEPTH, TEXTS, PLACES, DRIFT = 5, 12, 64, 12
 """Depth of the drafts; texts, their tokens, and decoding steps of what is measured."""
 
@@ -27,39 +28,18 @@ DEPTH, TEXTS, PLACES, DRIFT = 5, 12, 64, 12
 def probe(
     models: Models, questions: Sequence[Question], document: SavedResults, _: int
 ) -> Iterator[tuple[float, str]]:
-    """Measure cosines by N, the drift of the cache, and the times of the parts of a step.
-
-    They are ``cosines``, ``drift``, ``stages`` and ``times`` of the document.
-    """
+    """Measure ``cosines`` by N and the ``drift`` of the cache, keys of the document."""
     target, draft = models.target, models.draft
     assert draft is not None
     texts = models.texts(questions, 40 * (DEPTH + 1) + PLACES, TEXTS)
-    specs = [f"easyspec:n={n}" for n in NS if n < len(draft.backbone.layers)]
-    specs = ["easyspec:n=1,calibrate=false", *specs, "easyspec:n=4,execution=simulation"]
-    if target.device.type == "cuda":
-        specs.append("easyspec:n=4,execution=streams")
-
-    def drift() -> dict[str, Any]:
-        every = {on: method(f"easyspec:n=4,calibrate={on}", target, draft=draft) for on in ON}
-        return {on: fuzzy.drift(target, texts, one, DRIFT) for on, one in every.items()}
-
-    def stages() -> dict[str, Any]:
-        methods = {spec: method(spec, target, draft=draft) for spec in specs}
-        return fuzzy.draft_times(target, methods, max(texts, key=len))
-
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "cosines": lambda: _cosines(target, draft, texts),
-        "drift": drift,
-        "stages": stages,
-        "times": lambda: {str(m): fuzzy.layer_times(draft, m) for m in WIDTHS},
-    }
-    for i, name in enumerate(parts, 1):
-        if name not in document:
-            document[name] = _five_digits(parts[name]())
-            yield i / len(parts), name
-
-
-ON = tuple(map(spell, (True, False)))
+    if "cosines" not in document:
+        document["cosines"] = _five_digits(_cosines(target, draft, texts))
+        yield 0.5, "cosines"
+    if "drift" not in document:
+        ways = {on: method(f"easyspec:n=4,calibrate={on}", target, draft=draft) for on in ON}
+        drift = {on: fuzzy.drift(target, texts, way, DRIFT) for on, way in ways.items()}
+        document["drift"] = _five_digits(drift)
+        yield 1.0, "drift"
 
 
 def _cosines(target: Target, draft: Target, texts: list[list[int]]) -> dict[str, Any]:
@@ -70,9 +50,7 @@ def _cosines(target: Target, draft: Target, texts: list[list[int]]) -> dict[str,
     layers = len(draft.backbone.layers)
     new = decode(target, texts, max_new_tokens=PLACES, eos=()).tokens
     windows = torch.tensor([(text + more)[-PLACES:] for text, more in zip(texts, new, strict=True)])
-    by_n = {
-        str(n): fuzzy.similarity(draft, windows, grouping(layers, n)) for n in NS if 1 < n < layers
-    }
+    by_n = {str(n): fuzzy.similarity(draft, windows, grouping(layers, n)) for n in NS if n < layers}
     return {**by_n, "consecutive": fuzzy.consecutive(draft, windows)}
 
 
@@ -98,24 +76,10 @@ def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
                 line[f"{what}s, {words}"] = f"{max(r[f'{what}_error']):.1e}"
             line[f"kept, {words}"] = f"{r['accepted']:.2f}"
         drift.append(line)
-    plain = document.get("stages", {}).get("easyspec:n=1,calibrate=false", {})
-    stages = [
-        {
-            "method": spec,
-            **{how: f"{ms:.3f} ms, {plain[how] / ms:.2f}x" for how, ms in ways.items()},
-        }
-        for spec, ways in document.get("stages", {}).items()
-    ]
-    times = [
-        {"tokens": tokens, **{part: f"{value:.3f}" for part, value in ms.items()}}
-        for tokens, ms in document.get("times", {}).items()
-    ]
     titled = {
         "Mean cosine (of the lowest layer), exact against one fuzzy pass; the paper's text: above "
         "0.8 for N from 2 to 4, those of q and k near 1": cosines,
         "Drift at N = 4: relative error of the draft's keys and values, the worst layer's; "
         "drafted tokens kept": drift,
-        "Drafting alone, milliseconds per step, and the plain drafter's over it": stages,
-        "Milliseconds of a layer's attention and MLP, the head, all layers, groups of 4": times,
     }
     return list(titled.items())
