@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -27,8 +28,9 @@ import torch
 
 import specwb
 from specwb import Tree
+from specwb.core.flow import chain
+from specwb.core.probability import Sampling
 from specwb.lab.cost.calibrate import accepted_by_rank
-from specwb.lab.evaluation.distributions import distributions_after
 from specwb.models.questions import interleave, load_prompts
 from specwb.theory import analysis
 
@@ -46,6 +48,26 @@ STATIC = "static, best for rates"
 
 TokenPath = tuple[int, ...]
 Distribution = Callable[[TokenPath], np.ndarray]  # of the token behind a path
+
+
+def distributions_after(
+    model: specwb.Target, text: Sequence[int], temperature: float = 1.0
+) -> Distribution:
+    """Makes the function ``path -> P(next token | text, path)``, an array ``[V]``.
+
+    The text is processed once; a path is scored as a chain behind it.
+    """
+    with torch.inference_mode():
+        state = model.open([list(text)], [NODES], 1, Sampling(temperature), ())
+
+    @cache
+    def distribution(path: TokenPath) -> np.ndarray:
+        tokens = torch.tensor([[text[-1], *path]], device=model.device)
+        last = torch.tensor([len(path)], device=model.device)
+        with torch.inference_mode():
+            return model.score(state, chain(tokens)).p(last)[0].cpu().numpy()
+
+    return distribution
 
 
 # ----------------------------------------------------------------------------- sampled candidates

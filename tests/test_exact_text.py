@@ -13,7 +13,6 @@ from specwb.core.flow import Draft, Scheme, Scores
 from specwb.core.noise import Noise, row_seeds
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
-from specwb.lab.evaluation.distributions import distributions_after
 from specwb.rules import Greedy
 from specwb.theory.analysis import exact_text_rate
 
@@ -23,7 +22,7 @@ ROWS = 3000
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.0, 0.8)])
 def test_first_tokens_have_the_targets_distribution(temperature, top_p):
     target, prompt = tiny.target(), [1, 2, 3]
-    p = torch.from_numpy(distributions_after(target, prompt)(())).double()
+    p = tiny.forward(target.model, prompt)[-1].double().softmax(-1)
     settings = {"temperature": temperature, "top_p": top_p, "exact_text": True}
     out = specwb.decode(target, [prompt] * ROWS, "ar", max_new_tokens=1, seed=7, **settings)
     counts = torch.bincount(torch.tensor(out.tokens)[:, 0], minlength=tiny.VOCABULARY)
