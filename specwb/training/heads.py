@@ -136,13 +136,13 @@ def _part(
     wanted: Wanted,
     counts: Tensor,
     logits: Tensor,
-    rows: slice,
-    part: slice,
+    rows: Tensor,
+    places: Tensor,
 ) -> Tensor:
-    """Returns ``[r, n]``, what a part of a level's predictions costs."""
+    """Returns ``[n]``, what a part of a level's predictions costs."""
 
     def at(values: Tensor | None) -> Tensor | None:
-        return None if values is None else level.part(values, rows, part)
+        return None if values is None else level.part(values, rows, places)
 
     p, mass = at(wanted.p), at(wanted.mass)
     assert p is not None
@@ -152,11 +152,11 @@ def _part(
         tokens = wanted.number[tokens]  # -1 is not learnt
     if recipe.hard:
         # where the best token is none of the words, nothing is learnt
-        best = level.part(wanted.place, rows, part).clamp_min(0)[..., None]
+        best = level.part(wanted.place, rows, places).clamp_min(0)[..., None]
         p = (1 - recipe.hard) * p + torch.zeros_like(p).scatter_(-1, best, recipe.hard)
     if level.labels is not None:
         # where a token is learnt, its distribution is all on it
-        labels = level.labels[rows, part]
+        labels = level.labels[rows, places]
         if wanted.number is not None:
             labels = torch.where(labels >= 0, wanted.number[labels], labels)
         is_token = (labels >= 0)[..., None]
@@ -165,7 +165,7 @@ def _part(
         mass = None if mass is None else torch.where(labels >= 0, 1.0, mass)
         if tokens is not None:
             tokens = torch.where(labels >= 0, labels, tokens)
-    share, eta = counts[rows, part], objective.lk_eta
+    share, eta = counts[rows, places], objective.lk_eta
     return loss_by_position(objective.loss, logits, p, mass, tokens, eta, share)
 
 

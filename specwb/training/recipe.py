@@ -80,11 +80,12 @@ class Predictions:
             return x[:, self.index]
         return x[:, self.start :: self.stride][:, : self.states.shape[1]]
 
-    def part(self, x: Tensor, rows: slice, part: slice) -> Tensor:
-        """``[r, n, ..]``, :meth:`select` of some rows and of some of their positions."""
+    def part(self, x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+        """``[n, ..]``, the entries at n of these positions: their rows and their places among the
+        m."""
         if self.index is not None:
-            return x[rows, self.index[part]]
-        return self.select(x[rows])[:, part]
+            return x[rows, self.index[places]]
+        return x[rows, self.start + self.stride * places]
 
     def counts(self, outputs: TargetOutputs, wanted: Wanted) -> Tensor:
         """``[B, m]``, how much each prediction counts: not at all where its position is not one of
@@ -129,9 +130,9 @@ class TargetOutputs:
         return self.head(self.normed).float()
 
     def parts(self) -> Iterator[Tensor]:
-        """The logits ``[n, V]`` part by part, one position after another, so that a processor's
-        caches hold them."""
-        for states in _split(self.normed):
+        """The logits ``[n, V]`` of the positions that count, one after another, in parts that a
+        processor's caches hold."""
+        for states in _split(self.normed if self.counted is None else self.normed[self.counted]):
             yield self.head(states).float()
 
     def wanted(self, words: Tensor | None) -> Wanted:
@@ -142,7 +143,8 @@ class TargetOutputs:
 
 
 class Wanted:
-    """What a head is to learn at every position of a batch, over its words.
+    """What a head is to learn at every position of a batch that counts, over its words; at others
+    all is 0.
 
     Attributes:
         p: ``[B, L, d]``, the target's distribution given that the token is one of the words, in
@@ -164,7 +166,7 @@ class Wanted:
         self.mass = self.learnable = self.number = None
         made: dict[str, list[Tensor]] = {"p": [], "mass": [], "best": []}
         for logits in outputs.parts():
-            made["best"].append(logits.argmax(-1))
+            made["best"].append(logits.max(-1).indices)  # argmax is slower on a CPU
             if words is not None:
                 if self.number is None:
                     self.number = torch.full((logits.shape[-1],), -1, device=device)
@@ -173,11 +175,19 @@ class Wanted:
                 logits = logits[..., words]
                 made["mass"].append((logits.logsumexp(-1) - whole).exp())
             made["p"].append(logits.softmax(-1).to(dtype))
-        self.p = torch.cat(made["p"]).view(*shape, -1)
-        self.best = self.place = torch.cat(made["best"]).view(shape)
+
+        def placed(name: str) -> Tensor:
+            values = torch.cat(made[name])
+            if outputs.counted is None:
+                return values.view(*shape, *values.shape[1:])
+            every = values.new_zeros(*shape, *values.shape[1:])
+            every[outputs.counted] = values
+            return every
+
+        self.p, self.best = placed("p"), placed("best")
+        self.place = self.best
         if self.number is not None:
-            self.mass = torch.cat(made["mass"]).view(shape)
-            self.place = self.number[self.best]
+            self.mass, self.place = placed("mass"), self.number[self.best]
             self.learnable = self.place >= 0
 
 
@@ -491,8 +501,8 @@ class Eagle3Recipe(EagleRecipe):
 
 
 def _split(states: Tensor) -> tuple[Tensor, ...]:
-    """States ``[B, L, H]`` in parts ``[n, H]``, whose logits are computed at once."""
-    return states.flatten(0, 1).split(POSITIONS.get(states.device.type, POSITIONS["cpu"]))
+    """States ``[.., H]`` in parts ``[n, H]``, whose logits are computed at once."""
+    return states.flatten(0, -2).split(POSITIONS.get(states.device.type, POSITIONS["cpu"]))
 
 
 def _by_frequency(data: text.Corpus, mixture: dict[str, float], vocabulary: int) -> np.ndarray:

@@ -59,11 +59,10 @@ def test_what_a_vocabulary_has_not_is_never_accepted():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("with_bias", "whole_rows"), [(False, False), (True, True)])
-def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias, whole_rows):
-    """40 predictions of each of two rows are three parts, 16, 16 and 8, or both rows are one part.
-    Some of them do not count, one part has none that does."""
-    monkeypatch.setattr(losses, "PART", {"cpu": V * 80 if whole_rows else 1})
+@pytest.mark.parametrize(("with_bias", "size"), [(False, 16), (True, 80)])
+def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias, size):
+    """Of 80 predictions of two rows some do not count: in parts of 16, or all at once."""
+    monkeypatch.setattr(losses, "PART", {"cpu": V * size})
     torch.manual_seed(0)
     states = torch.randn(2, 40, 6, dtype=torch.float64)
     output = nn.Linear(6, V, with_bias, dtype=torch.float64)
@@ -71,13 +70,11 @@ def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias, whole_
     tokens, counts = torch.randint(-1, V, (2, 40)), torch.rand(2, 40)
     counts[:, ::3] = 0
     counts[1, 16:32] = 0
-    parts = [(slice(r, r + 1), slice(i, i + 16)) for r in range(2) for i in (0, 16, 32)]
-    if whole_rows:
-        parts = [(slice(0, 2), slice(0, 40))]
+    kept = [(r, i) for r in range(2) for i in range(40) if counts[r, i]]
+    parts = [torch.tensor(kept[i : i + size]).unbind(1) for i in range(0, len(kept), size)]
 
-    def cost(logits, rows, part):
-        known = p[rows, part], mass[rows, part], tokens[rows, part], counts[rows, part]
-        wanted, much, labels, share = known
+    def cost(logits, *at):
+        wanted, much, labels, share = p[at], mass[at], tokens[at], counts[at]
         return loss_by_position(loss, logits, wanted, much, labels, 2.0, share)
 
     def gradients(value, x):
@@ -85,12 +82,12 @@ def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias, whole_
 
     asked, x = [], states.clone().requires_grad_()
 
-    def noted(logits, rows, part):
-        asked.append((rows, part))
-        return cost(logits, rows, part)
+    def noted(logits, *at):
+        asked.extend(zip(*(each.tolist() for each in at)))
+        return cost(logits, *at)
 
     value = output_loss(x, output, counts, noted)
-    assert asked == parts
+    assert asked == kept
     y = states.clone().requires_grad_()
     plain = sum((cost(output(y[at]), *at) * counts[at]).sum() for at in parts)
     assert value.item() == pytest.approx(plain.item(), rel=1e-5)
@@ -105,7 +102,7 @@ def test_a_loss_in_parts_is_plain_autograds(monkeypatch, loss, with_bias, whole_
 @pytest.mark.parametrize("frozen", [False, True])
 def test_an_output_layer_that_is_not_trained_has_no_gradients(frozen):
     output, states = nn.Linear(6, V), torch.randn(2, 3, 6, requires_grad=True)
-    args = states, output, torch.ones(2, 3), lambda logits, rows, part: logits.sum(-1)
+    args = states, output, torch.ones(2, 3), lambda logits, rows, places: logits.sum(-1)
     output_loss(*args, frozen=frozen).backward()
     assert torch.allclose(states.grad, output.weight.sum(0).expand(2, 3, 6))
     assert (output.weight.grad is None, output.bias.grad is None) == (frozen, frozen)
