@@ -43,6 +43,5 @@ def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
     for name, shift in document.get("moved", {}).items():
         line: dict[str, Any] = {"setting": name, "not its first choice": f"{shift['other']:.1%}"}
         line["log p"] = f"{shift['log_p']:.2f}±{shift['error']:.2f}"
-        line["TV of the first"] = "" if shift["tv"] is None else f"{shift['tv']:.3f}"
         lines.append(line)
     return [("LOSSY from two on: roots, and how far they move the output", lines)]
