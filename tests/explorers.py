@@ -79,8 +79,8 @@ def traces() -> dict[str, Rounds]:
     method = specwb.method("kangaroo:gamma=5", tiny.target(), head=tiny.head("kangaroo"))
     whole = every_round(tiny.target(), tiny.PROMPTS, method, tokens=TOKENS)
     first = whole.text == 0
-    sure = {"top": whole.sure["top"][first]}
-    return {"own": whole, "other": Rounds(sure, whole.kept[first], whole.text[first], whole.nodes)}
+    other = Rounds(whole.sure[first], whole.kept[first], whole.text[first])
+    return {"own": whole, "other": other}
 
 
 def stop(**at: Any) -> widgets.StopExplorer:

@@ -7,7 +7,6 @@ import pytest
 import tiny
 
 import specwb
-from specwb.drafters.stopping import Entropy, Top
 from specwb.lab.evaluation.exits import Rounds, every_round
 
 
@@ -23,7 +22,7 @@ def random_rounds(rng: np.random.Generator, positions: int = 40, depth: int = 7)
     ]
     confidence = np.array([sure[x : x + depth - 1] for x in range(positions)])
     texts = np.zeros(positions, dtype=int)
-    return Rounds({"top": confidence}, np.array(accepted), texts, tuple(range(1, depth + 2)))
+    return Rounds(confidence, np.array(accepted), texts)
 
 
 def test_a_lower_threshold_never_takes_more_rounds():
@@ -31,10 +30,10 @@ def test_a_lower_threshold_never_takes_more_rounds():
     for _ in range(60):
         trace = random_rounds(rng)
         for gamma in (1, 3, 7):
-            counts = [len(trace.simulate("top", eta, gamma).kept) for eta in np.linspace(0, 1, 11)]
+            counts = [len(trace.simulate(eta, gamma).kept) for eta in np.linspace(0, 1, 11)]
             assert counts == sorted(counts)
             strict += counts[0] < counts[-1]
-        longer = [len(trace.simulate("top", 0.3, gamma).kept) for gamma in range(1, 8)]
+        longer = [len(trace.simulate(0.3, gamma).kept) for gamma in range(1, 8)]
         assert longer == sorted(longer, reverse=True)
     assert strict > 60
 
@@ -46,18 +45,16 @@ def test_simulating_is_decoding(spec):
     target, prompts = tiny.target(), tiny.PROMPTS
     options = {"draft": tiny.draft()} if spec.startswith("sps") else {"head": tiny.head("kangaroo")}
     method = specwb.method(spec, target, **options)
-    trace = every_round(target, prompts, method, {"top": Top(), "entropy": Entropy()}, tokens=20)
+    trace = every_round(target, prompts, method, tokens=20)
     assert trace.kept.shape == trace.text.shape == (60,)
-    assert trace.sure["entropy"].shape == (60, method.drafter.tree.D - 1)
+    assert trace.sure.shape == (60, method.drafter.tree.D - 1)
     if spec.startswith("sps"):
         return  # sps compares another confidence
     name = spec.split(",")[0]
     lengths = set()
-    for stop, eta in (("top", 0.0), ("top", 0.3), ("top", 0.7), ("entropy", 0.3), ("top", 1.0)):
-        simulated = trace.simulate(stop, eta)
-        stopping = specwb.method(
-            f"{name},eta={eta}" + (f",stop={stop}" if eta else ""), target, **options
-        )
+    for eta in (0.0, 0.3, 0.7, 1.0):
+        simulated = trace.simulate(eta)
+        stopping = specwb.method(f"{name},eta={eta}", target, **options)
         out = specwb.decode(target, prompts, stopping, max_new_tokens=20 + 6, trace=True)
         for row in range(3):
             steps = zip(simulated.kept, simulated.text, strict=True)
@@ -82,6 +79,6 @@ def test_methods_that_cannot_be_simulated():
         with pytest.raises(ValueError, match="level by level"):
             every_round(target, [[1, 2]], method)
     trace = random_rounds(np.random.default_rng(1))
-    for wrong in (("other", 0.5, 3), ("top", 1.5, 3), ("top", 0.5, 9)):
+    for wrong in ((1.5, 3), (0.5, 9)):
         with pytest.raises(ValueError, match=r"gamma in 1\.\.7"):
             trace.simulate(*wrong)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -26,7 +26,7 @@ from specwb.core.probability import Sampling
 from specwb.drafters.kangaroo import DynamicKangaroo
 from specwb.drafters.length import Length
 from specwb.drafters.level import Levels
-from specwb.drafters.stopping import Confidence, Top
+from specwb.drafters.stopping import Top
 from specwb.engine.decoding import decode, rounds
 from specwb.engine.methods import Method
 from specwb.models.target import Target
@@ -39,36 +39,32 @@ ROWS = 32
 class Rounds:
     """The decoding steps that would begin at N positions in texts, in order."""
 
-    # name of a confidence -> ``[N,D-1]``, the confidence of each level but the last
-    sure: Mapping[str, np.ndarray]
+    sure: np.ndarray  # ``[N,D-1]``, the drafter's confidence in each level but the last
     kept: np.ndarray  # ``[N]``, how many levels of the full draft are accepted
     text: np.ndarray  # ``[N]``, which text the position is in
-    nodes: tuple[int, ...]  # of the tree cut at 0..D levels
 
     @property
     def depth(self) -> int:
-        return len(self.nodes) - 1
+        return self.sure.shape[1] + 1
 
-    def simulate(self, name: str, eta: float, gamma: int | None = None) -> Simulation:
+    def simulate(self, eta: float, gamma: int | None = None) -> Simulation:
         """Select the steps of decoding every text at T = 0 with a threshold.
 
         A step whose end lies beyond a text's last position is the last of that text and counts as
         it is.
 
         Args:
-            name: of the confidence that is compared with the threshold.
-            eta: the threshold, in [0, 1].
+            eta: the threshold of the confidence, in [0, 1].
             gamma: at most so many levels are drafted, default all.
         """
         gamma = self.depth if gamma is None else gamma
-        if name not in self.sure or not 0 <= eta <= 1 or not 1 <= gamma <= self.depth:
+        if not 0 <= eta <= 1 or not 1 <= gamma <= self.depth:
             raise ArgumentError(
-                f"name must be one of {', '.join(self.sure)}, eta in [0, 1], "
-                f"gamma in 1..{self.depth}; got {name!r}, {eta}, {gamma}"
+                f"eta must be in [0, 1], gamma in 1..{self.depth}; got {eta}, {gamma}"
             )
         drafted = np.full(len(self.kept), gamma)
         if gamma > 1:
-            unsure = self.sure[name][:, : gamma - 1] < eta
+            unsure = self.sure[:, : gamma - 1] < eta
             drafted = np.where(unsure.any(1), unsure.argmax(1) + 1, gamma)
         kept = np.minimum(self.kept, drafted)
         steps = []
@@ -79,12 +75,6 @@ class Rounds:
                 steps.append(positions[i])
                 i += kept[positions[i]] + 1
         return Simulation(kept[steps].tolist(), drafted[steps].tolist(), self.text[steps].tolist())
-
-    def tested(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The confidence of a chain's accepted draft tokens, and of the first rejected ones."""
-        level = np.arange(self.depth - 1)
-        accepted = self.kept[:, None] > level
-        return self.sure[name][accepted], self.sure[name][self.kept[:, None] == level]
 
 
 @dataclass(frozen=True)
@@ -124,16 +114,15 @@ class Simulation:
         return self.cr * plain * steps.total() / spent
 
 
-class _ConfidenceRecorder(Confidence):
-    """Is always fully confident, and records what other confidences are."""
+class _ConfidenceRecorder(Top):
+    """Is always fully confident, and records the probability of the most probable token."""
 
-    def __init__(self, others: Mapping[str, Confidence]) -> None:
-        self.others = dict(others)
-        self.records: dict[str, list[Tensor]] = {name: [] for name in others}
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Tensor] = []
 
     def of(self, logits: Tensor, hidden: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
-        for name, other in self.others.items():
-            self.records[name].append(other.of(logits, hidden, tokens, sampling).float())
+        self.records.append(super().of(logits, hidden, tokens, sampling).float())
         return torch.ones_like(logits[:, 0, 0])
 
 
@@ -141,22 +130,20 @@ def every_round(
     target: Target,
     prompts: Sequence[Sequence[int]],
     method: Method,
-    confidences: Mapping[str, Confidence] | None = None,
     *,
     tokens: int = 48,
 ) -> Rounds:
     """Draft the decoding step at every position of the target's own greedy texts.
 
     The positions are the first ``tokens`` ones of the text after every prompt. Each step is drafted
-    to its full depth.
+    to its full depth, and the probability of its most probable token is recorded at every level but
+    the last.
 
     Args:
         target: the target model.
         prompts: token ids.
         method: one that drafts a chain or a static tree level by level. Its own stopping is left
             out.
-        confidences: by name, what is recorded of every level but the last; default
-            ``{"top": Top()}``.
         tokens: positions a prompt.
     Raises:
         ValueError: the method is of another kind, or the prompts leave no room in the context.
@@ -173,8 +160,7 @@ def every_round(
         )
     assert isinstance(drafter, Levels)
     tree = drafter.tree
-    confidences = confidences or {"top": Top()}
-    sure: dict[str, list[Tensor]] = {name: [] for name in confidences}
+    sure: list[Tensor] = []
     kept: list[int] = []
     text: list[int] = []
     rows = [list(prompt) for prompt in prompts]
@@ -182,7 +168,7 @@ def every_round(
     for i, (prompt, new) in enumerate(zip(rows, plain.tokens, strict=True)):
         for first in range(0, tokens, ROWS):
             positions = range(first, min(first + ROWS, tokens))
-            recorder = _ConfidenceRecorder(confidences)
+            recorder = _ConfidenceRecorder()
             drafter.length = Length(tree.D, confidence=1.0)
             drafter.sure = recorder
             drafter.host_reads = max(0, tree.D - 1)
@@ -195,12 +181,7 @@ def every_round(
             kept += next(iter(steps)).verdict.accepted.tolist()
             steps.close()  # type: ignore[attr-defined]
             text += [i] * len(positions)
-            for name, values in recorder.records.items():
-                levels = torch.zeros(len(positions), 0)  # a tree of one level has none
-                sure[name].append(torch.stack(values, 1).cpu() if values else levels)
-    return Rounds(
-        sure={name: torch.cat(values).numpy() for name, values in sure.items()},
-        kept=np.array(kept),
-        text=np.array(text),
-        nodes=tuple(stop for _, stop in tree.levels),
-    )
+            levels = recorder.records  # none of a tree of one level
+            none = torch.zeros(len(positions), 0)
+            sure.append(torch.stack(levels, 1).cpu() if levels else none)
+    return Rounds(torch.cat(sure).numpy(), np.array(kept), np.array(text))

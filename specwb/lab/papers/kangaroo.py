@@ -71,7 +71,7 @@ def trace_to_json(trace: exits.Rounds) -> dict[str, Any]:
     in thousandths.
     """
     return {
-        "sure": np.floor(1000 * trace.sure["top"].astype(float)).astype(int).tolist(),
+        "sure": np.floor(1000 * trace.sure.astype(float)).astype(int).tolist(),
         "kept": trace.kept.tolist(),
         "text": trace.text.tolist(),
     }
@@ -80,5 +80,4 @@ def trace_to_json(trace: exits.Rounds) -> dict[str, Any]:
 def rounds_of(trace: Mapping[str, Any]) -> exits.Rounds:
     """Read what :func:`trace_to_json` wrote."""
     sure = np.array(trace["sure"]) / 1000
-    depths = tuple(range(1, sure.shape[1] + 3))
-    return exits.Rounds({"top": sure}, np.array(trace["kept"]), np.array(trace["text"]), depths)
+    return exits.Rounds(sure, np.array(trace["kept"]), np.array(trace["text"]))

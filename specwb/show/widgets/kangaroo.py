@@ -72,7 +72,7 @@ class StopExplorer(Explorer):
 
     def curve(self, name: str, gamma: int) -> list[tuple[Simulation, float]]:
         """The steps at every threshold of :data:`ETAS`, and the speedup predicted of them."""
-        every = (self.traces[name].simulate("top", eta, gamma) for eta in ETAS)
+        every = (self.traces[name].simulate(eta, gamma) for eta in ETAS)
         cost = self.costs[name]
         return [(one, one.speedup(cost.seconds, cost.plain)) for one in every]
 
