@@ -1,9 +1,9 @@
 """Layers side by side: the attentions of a group of layers read the group's input (EasySpec's
 fuzzy execution), in several executions of one data flow.
 
-For a group of N consecutive layers and its input h: ``A_i = Attention_i(Norm_i(h))`` for every
-layer i of the group, with i's own keys and values; then in order, from ``h_1 = h``:
-``r_i = h_i + A_i``, ``h_{i+1} = r_i + MLP_i(r_i)``. The only difference is what the attentions
+For a group of n consecutive layers and its input z: ``A_i = Attention_i(Norm_i(z))`` for every
+layer i of the group, with i's own keys and values; then in order, from ``z_1 = z``:
+``r_i = z_i + A_i``, ``z_{i+1} = r_i + MLP_i(r_i)``. The only difference is what the attentions
 read: in order, each would read the output of the layer before it. A group of one layer is that
 layer.
 
@@ -84,7 +84,7 @@ class Groups:
     executions are compared with it.
 
     ``layers`` are all layers in order, as groups. With ``parallel_mlp`` the MLPs of a group read
-    the group's input too, ``h + sum_i (A_i + MLP_i(h + A_i))``; the paper advises against it."""
+    the group's input too, ``z + sum_i (A_i + MLP_i(z + A_i))``; the paper advises against it."""
 
     name = "simulation"
     captured = True

@@ -271,14 +271,14 @@ def load_parted(folder: str | Path, config: Any, ranks: Ranks, **settings: Any) 
 
 
 class RankGroups(Groups):
-    """*Ranks*: of a group's N attentions each of W ranks runs ceil(N / W) (W = N: one each), one
+    """*Ranks*: of a group's n attentions each of W ranks runs ceil(n / W) (W = n: one each), one
     all-gather brings all their outputs to all; MLPs, norms and residual streams are everywhere. A
     rank's cache has the layers whose attentions it runs; layers alone are run by one rank, which
     broadcasts its output, in fuzzy and exact forwards alike. Where steps are recorded, so are the
     collectives: every rank records and replays the same steps, because all know the same text.
 
     Source: Wu et al. 2025, 4.2. Differs from it in: which collectives there are is not written
-    there; N may be larger than W.
+    there; n may be larger than W.
     """
 
     name = "ranks"

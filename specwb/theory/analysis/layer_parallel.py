@@ -5,7 +5,7 @@ arguments.
 
 Args:
     groups: the partition of the L layers (:func:`specwb.models.fuzzy.grouping`). The attentions of
-        a group of N layers all read the group's input, the MLPs follow in order.
+        a group of n layers all read the group's input, the MLPs follow in order.
     rounds, layers: R, the number of groups, from 1 to L; and L.
     share: the fraction ``a / (a + m)`` of a layer's time that its attention takes, in 0..1; an
         array too.
@@ -115,9 +115,9 @@ def needed_tokens(speedup: Any, depth: int, c: Any, v: Any = 1) -> Any:
 
 
 def exchange_limit(n: int, devices: int, attention: Any) -> Any:
-    """The exchange of a group's outputs pays while it takes less than ``(N - ceil(N / W)) a``.
+    """The exchange of a group's outputs pays while it takes less than ``(n - ceil(n / W)) a``.
 
-    Indeed ``ceil(N / W) a + x < N a`` iff ``x < (N - ceil(N / W)) a``.
+    Indeed ``ceil(n / W) a + x < n a`` iff ``x < (n - ceil(n / W)) a``.
     """
     return (n - -(-n // devices)) * attention
 
@@ -127,9 +127,9 @@ def round_exchange_limit(
 ) -> Any:
     """W devices draft faster than one while an exchange takes less than this limit.
 
-    It is ``(D - 1) sum_groups (N - ceil(N / W)) a / ((D - 1) R + L)``: every group exchanges,
+    It is ``(D - 1) sum_groups (n - ceil(n / W)) a / ((D - 1) R + L)``: every group exchanges,
     layers that stand alone too, and in the exact pass every layer. Without calibration it is
-    ``sum_groups (N - ceil(N / W)) a / R``.
+    ``sum_groups (n - ceil(n / W)) a / R``.
     """
     gain = sum(exchange_limit(len(group), devices, attention) for group in groups)
     if not calibrate:
@@ -146,7 +146,7 @@ def step_time(
     devices: int = 1,
     head: Any = 0,
 ) -> Any:
-    """A draft step takes ``sum_groups (ceil(N / W) a + x) + L m + head``, x = 0 on one device.
+    """A draft step takes ``sum_groups (ceil(n / W) a + x) + L m + head``, x = 0 on one device.
 
     An exact step has every layer as a group of its own.
     """
@@ -178,11 +178,11 @@ def timeline(
     verify: Any = 0,
     calibrate: bool = True,
 ) -> list[Span]:
-    """A decoding step on every device; it ends after ``T_exact + (depth - 1) T_fuzzy + verify``.
+    """A decoding step on every device; it ends after ``t_e + (depth - 1) t_f + verify``.
 
     It has a first draft step through every layer in order (``calibrate``), ``depth - 1`` fuzzy
-    steps and verification; T_exact and T_fuzzy are times of :func:`step_time`. Of a group's N
-    attentions each device runs ceil(N / W), one after the other; the exchange waits for the last of
+    steps and verification; t_e and t_f are times of :func:`step_time`. Of a group's n attentions
+    each device runs at most ceil(n / W), one after the other; the exchange waits for the last of
     them. MLPs and the head are computed on all devices. What takes no time has no span.
 
     Returns:
@@ -229,12 +229,12 @@ def timeline(
 
 
 def gained_cosine(cosine: Any, kappa: Any) -> tuple[Any, Any]:
-    """The smallest and the largest cosine of u and v, whose cosine is given in -1..1, once both are
+    """The smallest and the largest cosine of x and y, whose cosine is given in -1..1, once both are
     multiplied by a gain g with ``kappa = max |g| / min |g|``.
 
-    With t the angle of u and v and t' the angle after the gain, ``tan(t'/2)`` lies between
-    ``tan(t/2) / kappa`` and ``kappa tan(t/2)``, where
-    ``tan(t/2)^2 = (1 - cos t) / (1 + cos t)``. Both ends are attained.
+    With phi the angle of x and y and phi' the angle after the gain, ``tan(phi'/2)`` lies between
+    ``tan(phi/2) / kappa`` and ``kappa tan(phi/2)``, where
+    ``tan(phi/2)^2 = (1 - cos phi) / (1 + cos phi)``. Both ends are attained.
     """
     near, far, square = 1 + cosine, 1 - cosine, kappa * kappa
     smallest = (near - square * far) / (near + square * far)
@@ -243,7 +243,7 @@ def gained_cosine(cosine: Any, kappa: Any) -> tuple[Any, Any]:
 
 
 def apart(cosine: float) -> float:
-    """Vectors of one length with this cosine differ by ``|u - v| / |u| = sqrt(2 (1 - cos))``: the
+    """Vectors of one length with this cosine differ by ``|x - y| / |x| = sqrt(2 (1 - cos))``: the
     error that a cosine "near 1" means."""
     return math.sqrt(2 * (1 - cosine))
 
