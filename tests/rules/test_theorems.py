@@ -216,7 +216,7 @@ def test_rows_that_do_not_sum_to_one() -> None:
         v = rng.choice([2, 3, 4])
         p, q = random_distribution(rng, v, 0), random_distribution(rng, v)
         scale = F(rng.randint(5, 15), 10)
-        row = [scale * a for a in p]  # Q = 1: only P / Q counts
+        row = [scale * a for a in p]  # s_q = 1: only s_p / s_q counts
         residual = E.minus(row, q)
         bonus = E.norm(residual) if any(residual) else p
         passed = [min(a, b) for a, b in zip(row, q, strict=True)]
