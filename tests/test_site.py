@@ -174,6 +174,17 @@ def test_a_stored_explorer_shows_what_the_notebooks_does(tmp_path, monkeypatch):
         for level in ("level_1", "level_2"):
             tab.locator(f"[name={level}]").press("End")
         assert said.inner_text().startswith("Not drawn: 6-6 has 43 nodes, more than 40")
+        # two panels beside each other stand below each other on a phone
+        panels = "(plot) => ['', '2'].map((n) => ['xaxis', 'yaxis'].map((a) => plot.layout[a + n]))"
+        beside = [[axis["domain"] for axis in panel] for panel in drawn.evaluate(panels)]
+        assert beside[0][0][1] < beside[1][0][0]
+        tab.set_viewport_size({"width": 390, "height": 844})
+        tab.reload()
+        tab.wait_for_function("document.querySelector('.specwb-plotly').data")
+        below = [[axis["domain"] for axis in panel] for panel in drawn.evaluate(panels)]
+        assert [x for x, _ in below] == [[0, 1], [0, 1]]
+        assert below[0][1][0] > below[1][1][1]
+        assert drawn.evaluate("(plot) => plot.scrollWidth <= plot.clientWidth")
 
 
 def test_a_stored_question_without_its_answer_is_named():

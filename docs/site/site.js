@@ -10,20 +10,43 @@ function plotted(place, figure) {
     document.head.append(library);
   });
   plotly.then(() => {
-    const layout = { ...figure.layout, width: undefined, autosize: true };
-    if (place.clientWidth < 480) {
-      const beside = ([name, axis]) => name.startsWith("xaxis") && axis.domain?.[0] > 0.2;
-      if (Object.entries(layout).some(beside)) layout.width = 560; // it scrolls
-      else if (layout.title?.text) { // in several lines
-        const text = layout.title.text.replace(/(.{20,40})\s/g, "$1<br>");
-        const more = 16 * (text.split("<br>").length - 1);
-        layout.title = { ...layout.title, text, font: { size: 13 } };
-        layout.margin = { ...layout.margin, t: layout.margin.t + more };
-      }
-    }
+    const layout = { ...structuredClone(figure.layout), width: undefined, autosize: true };
+    if (place.clientWidth < 480) narrow(layout);
     place.style.minHeight = `${layout.height}px`; // for plotly, when the width changes
     Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false });
   });
+}
+
+/* On a phone panels stand below each other, and titles have several lines. */
+function narrow(layout) {
+  const broken = (text) => text.replace(/(.{20,40})\s/g, "$1<br>");
+  const lines = (text = "") => text.split("<br>").length;
+  const panels = Object.entries(layout).filter(([name]) => name.startsWith("xaxis"))
+    .map(([, x]) => ({ x, y: layout[(x.anchor ?? "y").replace("y", "yaxis")] }));
+  if (panels.some(({ x }) => x.domain?.[0] > 0.2)) {
+    const gap = 100; // pixels: an axis' title, and the next panel's
+    const { t, b } = layout.margin;
+    panels.sort((one, other) => other.y.domain[1] - one.y.domain[1]
+      || one.x.domain[0] - other.x.domain[0]);
+    const heights = panels.map(({ y }) => (y.domain[1] - y.domain[0]) * (layout.height - t - b));
+    const whole = heights.reduce((sum, height) => sum + height + gap, -gap);
+    const titles = (layout.annotations ?? []).filter((note) => note.yref === "paper");
+    let top = whole;
+    panels.forEach(({ x, y }, i) => {
+      const [from, to] = x.domain;
+      const title = titles.find((note) => note.y === y.domain[1] && note.x > from && note.x < to);
+      if (title) Object.assign(title, { x: 0.5, y: top / whole, text: broken(title.text) });
+      x.domain = [0, 1];
+      y.domain = [(top - heights[i]) / whole, top / whole];
+      top -= heights[i] + gap;
+    });
+    layout.height = whole + t + b;
+  }
+  if (layout.title?.text) {
+    const text = broken(layout.title.text);
+    layout.margin.t += 16 * (lines(text) - lines(layout.title.text));
+    Object.assign(layout.title, { text, font: { size: 13 } });
+  }
 }
 
 function draw(part) {
