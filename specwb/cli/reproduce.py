@@ -69,7 +69,7 @@ def reproduce(
         str | None,
         typer.Option(
             help="Figure of the paper to draw (all: every one) with our values from stored "
-            "results, as pages; nothing is measured."
+            "results, as pages next to --out; nothing is measured."
         ),
     ] = None,
     train: Annotated[
@@ -287,10 +287,8 @@ def print_table(title: str, rows: list[dict[str, str]]) -> None:
 
 
 def _draw(paper: Paper, figure: str, out: Path, target: str, shipped: bool) -> None:
-    """Draw figures of a paper with ours, from the results in ``out`` or the shipped ones.
-
-    An ``out`` that is no results' file is where the figure is written.
-    """
+    """Draw figures of a paper with ours, from the results in ``out`` or the shipped ones, as pages
+    next to ``out``."""
     from specwb.lab.papers.results import shipped as shipped_results
     from specwb.lab.papers.store import read_results
     from specwb.show.pictures import draw
@@ -298,26 +296,16 @@ def _draw(paper: Paper, figure: str, out: Path, target: str, shipped: bool) -> N
     if figure not in (*paper.figures, "all"):
         known = ", ".join(paper.figures) or "none"
         raise ValueError(f"--figure: {paper.name} has no figure {figure!r}; it has: {known}")
-    is_page = out.suffix == ".html"
-    if out.suffix not in (".html", ".json") or (is_page and figure == "all"):
-        raise ValueError(
-            "--out with --figure must be FILE.html of one figure, or a file of results, "
-            f"FILE.json; got {str(out)!r}"
-        )
-    results = Path(f"build/reproduce/{paper.name}.json") if is_page else out
-    if results.exists() and not shipped:
-        documents, source = [read_results(results)], str(results)
+    if out.exists() and not shipped:
+        documents, source = [read_results(out)], str(out)
         if (system := documents[0]["arguments"].get("system")) != paper.name:
-            raise ValueError(f"--out: {results} holds no results of {paper.name}, but of {system}")
+            raise ValueError(f"--out: {out} holds no results of {paper.name}, but of {system}")
     else:
         family = target if target in FAMILIES else FAMILIES[0]
         documents, source = shipped_results(paper, family), f"the shipped results of {family}"
     keys = [*paper.figures] if figure == "all" else [figure]
-    pages = {key: out if is_page else out.with_name(f"{out.stem}-{key}.html") for key in keys}
-    if not is_page:
-        claim(
-            {f"--out, figure {key}": (page.with_suffix(""), DRAWING) for key, page in pages.items()}
-        )
+    pages = {key: out.with_name(f"{out.stem}-{key}.html") for key in keys}
+    claim({f"--out, figure {key}": (page.with_suffix(""), DRAWING) for key, page in pages.items()})
     for key, page in pages.items():
         write(DRAWN + draw(paper, key, documents).to_html(include_plotlyjs=True).encode(), page)
         whole(wide(), f"{page}, from {source}")

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specwb.core.files import FILE, STUDY, Artifact, claim, from_json, home
+from specwb.core.files import Artifact, claim, from_json, home
 from specwb.core.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 NO_LOAD = ("source", "device", "dtype", "template", "tokenizer", "ranks", "token")
 """Arguments of :func:`specwb.load` that ``--load`` does not take."""
-PICTURES = (".html", ".png", ".svg", ".pdf")
 
 
 def load_settings(words: list[str] | None) -> dict[str, Any]:
@@ -162,8 +161,6 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
                     raise ValueError(f"{word} is one of {known}; got {choice!r}")
                 output, default = output.outputs[choice]
                 value = given[name] = value or Path(default)
-            if output is STUDY and value.suffix in PICTURES:
-                output = FILE  # of --figure
             if output is None:
                 inputs += [(parameter.word, text) for text in _files(value, parameter.default)]
             elif value not in (None, Path("-")):
