@@ -41,6 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mcsd_ti": {"tree": (2, 1), "stop": "top", "threshold": 0.1},
     "pld": {"gamma": 2},
     "suffix": {"gamma": 2},
+    "recycling": {"tree": (2, 1)},
     "easyspec": {"gamma": 2, "groups": "0-1"},
     "medusa": {"tree": (2, 1)},
     "eagle": {"tree": (2, 1)},

@@ -76,6 +76,7 @@ REPETITION = [5, 1, 4, 3, 3, 0, 4, 5, 1, 2, 5, 5, 4, 3, 2, 5]
 FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
     "pld": ("pld", {"gamma": 3, "ngram": 2}),
     "suffix": ("suffix", {"gamma": 3, "confidence": 0.05}),
+    "recycling": ("recycling", {"tree": TREE}),
     "lookahead": ("lookahead", {"window": 3, "level": 3, "guesses": 4, "prompt": True}),
     "lookahead, longer n-grams": (
         "lookahead",

@@ -14,6 +14,7 @@ import specwb
 from specwb.core.options import MethodError, Option, parse_value, shape, specs, spell
 from specwb.core.tree import Tree
 from specwb.drafters.base import Entry
+from specwb.drafters.medusa import MEDUSA_TREE
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ def test_methods_are_parted_by_spaces_and_commas(text, found):
 
 
 @pytest.mark.parametrize(
-    "tree", [Tree.chain(4), Tree.branching(4, 2, 2), Tree.parents([-1, 0, 0, 1, 1, 2])]
+    "tree",
+    [Tree.chain(4), Tree.branching(4, 2, 2), Tree.parents([-1, 0, 0, 1, 1, 2]), MEDUSA_TREE],
+    ids=str,
 )
 def test_a_tree_is_what_its_spelling_says(tree):
     assert shape("x", parse_value(spell(tree))).host == tree.host

@@ -104,6 +104,7 @@ VARIANTS: dict[str, list[dict]] = {
     ],
     "pld": [{"gamma": 4}],
     "suffix": [{"gamma": 4}],
+    "recycling": [{"tree": tiny.LOPSIDED}],
     "lookahead": [{}, {"window": 3, "level": 3, "guesses": 2, "prompt": True}],
     "medusa": [{"tree": (4, 2, 1)}, {"tree": (4, 2, 1), "copy": 1}],
     "eagle": [
@@ -162,7 +163,7 @@ VARIANTS: dict[str, list[dict]] = {
 }
 # these know only what repeats in a text, and random models hardly repeat: their acceptance is
 # tested in tests/drafters
-FROM_THE_TEXT = {"pld", "suffix", "lookahead"}
+FROM_THE_TEXT = {"pld", "suffix", "recycling", "lookahead"}
 # what a method cannot be built without, other than draft=
 NEEDS: dict[str, dict] = {
     "medusa": {"head": Head("medusa")},

@@ -8,6 +8,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from types import NoneType, UnionType
 from typing import Annotated, Any
 
@@ -194,7 +196,10 @@ def spell(value: object) -> str:
     if isinstance(value, tuple | list):
         return "-".join(map(str, value))
     if isinstance(value, Tree) and value.R == 1:
-        same = value.in_level_order and Tree.branching(*value.widths).host == value.host
+        # children a node by level make a tree of so many nodes, which may be too many for a tree
+        full = sum(accumulate(value.widths, mul, initial=1))
+        same = value.in_level_order and full == value.n
+        same = same and Tree.branching(*value.widths).host == value.host
         return spell(value.widths) if same else ".".join(map(str, value.host[0][1:]))
     return str(value).replace(" ", "").replace(",", ";")
 

@@ -66,6 +66,17 @@ def remember(pool: Tensor, key: Tensor, gram: Tensor, ok: Tensor) -> None:
     pool[row, key] = entries.gather(2, order.expand(-1, -1, -1, pool.shape[3]))
 
 
+def remember_prompts(pool: Tensor, state: State) -> None:
+    """Puts all n-grams of each row's prompt into ``pool [B,V,G,L]``, the first of them first."""
+    level = pool.shape[3] + 1
+    if state.horizon < level:
+        return
+    grams = state.tokens[:, : state.horizon].unfold(1, level, 1)
+    inside = torch.arange(grams.shape[1], device=pool.device) <= state.start[:, None] - level
+    for some, ok in zip(grams.split(32, 1), inside.split(32, 1), strict=True):
+        remember(pool, some[:, :, 0], some[:, :, 1:], ok)
+
+
 class Lookahead(Drafter):
     """Proposes up to G n-grams of the pool for the pending token, while W columns of guesses
     produce new ones.
@@ -121,13 +132,8 @@ class Lookahead(Drafter):
         self.rounds = torch.zeros((), dtype=torch.long, device=device)
         sizes = (rows, target.vocabulary, self.guesses, length)
         self.pool = torch.full(sizes, -1, dtype=torch.int32, device=device)
-        if self.prompt and state.horizon >= self.level:
-            grams = state.tokens[:, : state.horizon].unfold(1, self.level, 1)
-            inside = (
-                torch.arange(grams.shape[1], device=device) <= state.start[:, None] - self.level
-            )
-            for some, ok in zip(grams.split(32, 1), inside.split(32, 1), strict=True):
-                remember(self.pool, some[:, :, 0], some[:, :, 1:], ok)
+        if self.prompt:
+            remember_prompts(self.pool, state)
 
     def tensors(self) -> dict[str, Tensor]:
         window = {"row": self.row, "levels": self.levels, "rounds": self.rounds}

@@ -27,6 +27,7 @@ from specwb.drafters import (
     mcsd_ti,
     medusa,
     pld,
+    recycling,
     sps,
     suffix,
 )
@@ -113,6 +114,7 @@ METHODS: dict[str, Entry] = {
         mcsd,
         pld,
         suffix,
+        recycling,
         lookahead,
         medusa,
         eagle,

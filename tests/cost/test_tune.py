@@ -145,6 +145,7 @@ def test_a_target_needs_no_draft_model(pair):
         "pld",
         "pld:gamma=4",
         "suffix",
+        "recycling",
         "lookahead",
         "lookahead:window=4,level=4,guesses=4",
     ]

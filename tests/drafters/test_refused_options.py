@@ -89,6 +89,11 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
         ({"stop": "soft", "head": DecisionModel(48)}, "reads 48 numbers"),
         ({"stop": "top", "tree": (2, 1), "draw": "with", "rule": "gbv"}, "lossless for IID_PATHS"),
     ],
+    "recycling": [
+        ({"tree": ROOT}, "one tree for all rows, of at least one candidate"),
+        ({"tree": BY_DEPTH}, "its nodes in level order"),
+        ({"tree": (65,)}, "65 children a node but the vocabulary has 64 tokens"),
+    ],
     "medusa": [
         ({"tree": (1, 1, 1, 1)}, "a tree of depth 4 needs 4 heads, there are 3"),
         ({"tree": (65,)}, "65 children a node but the head's vocabulary has 64 tokens"),
@@ -117,6 +122,8 @@ def models(key: str) -> dict:
         return {"draft": tiny.draft(), **({"stop": "none"} if key == "mcsd_ti" else {})}
     if key == "easyspec":
         return {"draft": ranked.deep()}
+    if key == "recycling":
+        return {}
     kinds = {"diffuspec": "diffusion", "eagle2": "eagle", "falcon_dynamic": "falcon"}
     return {"head": tiny.head(kinds.get(key, key))}
 

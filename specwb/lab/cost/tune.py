@@ -42,7 +42,7 @@ FIXED = [
     *("mcsd:tree=2-1", "mcsd:tree=2-2", "mcsd:tree=3-1-1", "mcsd:tree=2-2-2", "mcsd:tree=4-2"),
     *("mcsd:tree=2-1,draw=top", "mcsd:tree=2-2,draw=top", "mcsd:tree=4-2,draw=top"),
     *("medusa", "eagle", "eagle2", "eagle3", "eagle3:nodes=4,depth=3,top=1"),
-    *("falcon", "falcon_dynamic", "pld", "pld:gamma=4", "suffix", "lookahead"),
+    *("falcon", "falcon_dynamic", "pld", "pld:gamma=4", "suffix", "recycling", "lookahead"),
     *("lookahead:window=4,level=4,guesses=4", "diffuspec", "diffuspec:k=3", "kangaroo"),
     *("kangaroo:gamma=3,eta=0.6", "mcsd_ti", "mcsd_ti:tree=2-1-1", "easyspec", "easyspec:gamma=2"),
 ]
