@@ -142,7 +142,8 @@ def kseq(p: Dist, q: Dist, tokens: Tokens, rho: Fraction | None = None) -> Exact
 
     For each child in order: accept with ``min(1, p(x) / (rho q(x)))``. With ``b = min(p/rho, q)``,
     ``beta = sum b`` and ``a = 1 - (1 - beta)^k``, the bonus token is drawn from
-    ``norm((p - b a/beta)+)``. The rule is lossless iff nothing is cut off there, ``a <= rho beta``.
+    ``norm((p - b a/beta)+)``. The rule is lossless iff nothing is cut off there, as
+    is the case where ``a <= rho beta`` (theorem 5.5).
 
     Args:
         rho: The scale, default :func:`kseq_rho`.
