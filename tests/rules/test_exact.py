@@ -61,8 +61,12 @@ def test_acceptance_closed_forms() -> None:
             assert rrsw >= rrs >= naive
             assert E.kseq_acceptance(p, q, k) >= rrs - F(k, 4096)  # its scale is rounded up
             assert E.optimum(E.without_replacement, p, q, k) >= E.optimum(E.iid, p, q, k)
-            # counting repeated drafts beats dropping them
-            assert rrs >= E.acceptance(E.rrsw, E.iid, p, q, k)
+            if k < 3:  # counting repeated drafts is no worse than dropping them
+                assert rrs >= E.acceptance(E.rrsw, E.iid, p, q, k)
+    # of three it can be worse (theorem 8.5)
+    p, q = [F(0), F(13, 16), F(3, 16)], [F(1, 6), F(2, 3), F(1, 6)]
+    assert E.rrs_acceptance(p, q, 3) == F(427, 432) < F(1711, 1728)
+    assert E.acceptance(E.rrsw, E.iid, p, q, 3) == F(1711, 1728)
 
 
 def test_k_seq_is_lossless_at_every_scale_that_is_large_enough() -> None:

@@ -100,10 +100,26 @@ def test_acceptance_of_many_candidates() -> None:
 
 
 def test_block_against_token_by_token() -> None:
+    """Theorem 7.3: block verification keeps more iff a later token can repay a debt."""
+    chain = (-1, 0, 1)
+
+    def kept(*models: E.Model) -> tuple[F, F]:
+        by_token = E.expected_accepted(E.rejection, E.iid, *models, chain)
+        return by_token, E.block_expected_accepted(*models, chain)
+
     p, q = distributions("3/4 1/4", "1/4 3/4")
-    constant = (lambda _: p), (lambda _: q)
-    assert E.expected_accepted(E.rejection, E.iid, *constant, (-1, 0, 1)) == F(3, 4)
-    assert E.block_expected_accepted(*constant, (-1, 0, 1)) == F(7, 8)
+    assert kept(lambda _: p, lambda _: q) == (F(3, 4), F(7, 8))
+    outcomes = set()
+    for seed in range(40):
+        target, draft = models(seed, 2)
+        repaid = any(
+            0 < target(())[x] < draft(())[x] and 0 < draft((x,))[y] < target((x,))[y]
+            for x, y in product((0, 1), repeat=2)
+        )
+        by_token, block = kept(target, draft)
+        assert block > by_token if repaid else block == by_token
+        outcomes.add(repaid)
+    assert outcomes == {False, True}
 
 
 def test_traversal_can_accept_less() -> None:
