@@ -28,7 +28,7 @@ def agreement(text: Tensor, length: Tensor, ngram: int) -> Tensor:
     suffix = text.gather(1, last.clamp_min(0))
     # window s is text[s-ngram:s]; before the text stands -1, which no token equals
     windows = F.pad(text, (ngram, 0), value=-1).unfold(1, ngram, 1)[:, : text.shape[1]]
-    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1).sum(-1)
+    matched = (windows == suffix[:, None]).flip(-1).cumprod(-1, dtype=torch.uint8).sum(-1)
     beyond = torch.arange(text.shape[1], device=text.device) >= length[:, None]
     return matched.masked_fill(beyond, 0)
 

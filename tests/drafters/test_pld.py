@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import tiny
 import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
@@ -42,6 +43,7 @@ def proposed(drafter: PromptLookup, state: State) -> list[list[int]]:
         "a chain is valid up to its end"
     )
     assert draft.tree.is_chain
+    assert int(draft.tokens.max()) < tiny.VOCABULARY, "of invalid nodes too"
     assert int(lengths.max()) == draft.tree.D, "cut to the longest"
     assert draft.tokens[:, 0].tolist() == [
         int(row[k - 1]) for row, k in zip(state.tokens, state.length)
