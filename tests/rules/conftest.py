@@ -16,8 +16,7 @@ def computed_once(monkeypatch):
     of candidates: thousands of uniforms are asked about with each of them."""
     scale = remembered(lambda *given, real=kseq.scale: [real(*given)])
     monkeypatch.setattr(kseq, "scale", lambda *given: scale(*given)[0])
-    for name in ("race_weights", "pair_weights"):
-        monkeypatch.setattr(race, name, remembered(getattr(race, name)))
+    monkeypatch.setattr(race, "race_weights", remembered(race.race_weights))
 
 
 def remembered(compute: Callable) -> Callable:

@@ -20,7 +20,7 @@ from specwb.core.flow import Draft, Scheme, Scores, Verdict
 from specwb.core.tree import Tree
 from specwb.rules import RULES, Rule
 from specwb.rules.kseq import scale
-from specwb.rules.race import race_weights
+from specwb.rules.race import pair_selection, race_weights
 from specwb.theory import decisions
 from specwb.theory import exact as E
 from specwb.theory.instances import models
@@ -47,6 +47,24 @@ def kseq(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
 def race(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
     w, _ = race_weights(row(p), row(q), max(len(tokens), 1))
     return E.race(p, q, tokens, [F(x) for x in w[0].tolist()])
+
+
+def pair(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
+    """The race of two without replacement, with the kernel's chances and the t that enumeration
+    makes of them."""
+    if len(tokens) < 2:
+        return E.rejection(p, q, tokens)
+    drawn = E.without_replacement(q, 2)
+    pairs = torch.tensor([[xs for xs, _ in drawn]])
+    first, _ = pair_selection(row(p), row(q), pairs)
+    chances = {xs: F(c) for (xs, _), c in zip(drawn, first[0].tolist())}
+    t = [F(0)] * len(q)
+    for (x, y), probability in drawn:
+        t[x] += probability * chances[x, y]
+        t[y] += probability * (1 - chances[x, y])
+    selected = chances[tokens], 1 - chances[tokens]
+    accept = [c * min(F(1), p[x] / t[x]) if t[x] else F(0) for x, c in zip(tokens, selected)]
+    return accept, None if sum(accept) == 1 else E.norm(E.minus(p, t))
 
 
 def nodes(rule: E.NodeRule) -> Decided:
@@ -99,6 +117,12 @@ DRIVEN: dict[str, tuple[str, Decided, Scheme, list[Parents]]] = {
     "rrsw, repeats": ("rrsw", nodes(E.rrsw), Scheme.IID, WIDE),
     "kseq": ("kseq", nodes(kseq), Scheme.IID, [*WIDE, SIX]),
     "race": ("race", nodes(race), Scheme.IID, [(-1, 0), (-1, 0, 0, 0)]),
+    "race, distinct": (
+        "race",
+        nodes(pair),
+        Scheme.WITHOUT_REPLACEMENT,
+        [(-1, 0), (-1, 0, 0), TREES["branching2-1"]],
+    ),
     "top": ("top", nodes(E.top_rule), Scheme.TOP_AND_SAMPLE, [*WIDE, SIX]),
     "point": ("point", nodes(E.point), Scheme.POINT, [*WIDE, SIX]),
     "naive": ("naive", nodes(E.naive), Scheme.IID, [*WIDE, SIX]),

@@ -68,6 +68,7 @@ SWEEP = [
         for name in ("rrs", "rrsw", "kseq", "race", "naive", "traversal", "typical")
     ],
     ("rrsw", "WITHOUT_REPLACEMENT", "tree"),
+    ("race", "WITHOUT_REPLACEMENT", "tree"),
     ("traversal", "WITHOUT_REPLACEMENT", "tree"),
     *[(name, "IID_PATHS", "paths") for name in ("rrs", "rrsw", "kseq", "race", "traversal", "gbv")],
     ("top", "TOP_AND_SAMPLE", "tree"),

@@ -80,7 +80,8 @@ def test_children_of_a_node(name: str) -> None:
         if name == "kseq":
             more = [float(scale(p, q, torch.tensor([k])))]
         if name == "race":
-            more = [one[0].tolist() for one in race_weights(p, q, k)]
+            w, t = race_weights(p, q, k)
+            more = [w[0, tokens[0]].tolist(), t[0].tolist()]
         token, weights = FORMS[name](p[0].tolist(), q[0].tolist(), tokens[0].tolist(), u[0], *more)
         if choice >= 0:
             accepted += 1
