@@ -54,6 +54,26 @@ def test_what_comes_out_where_tokens_are_left_out() -> None:
     assert off > 200
 
 
+def test_a_block_must_not_depend_on_the_uniforms_of_its_tests() -> None:
+    """Theorem 12.2.5: two tokens where the first one's uniform is below 1/2, otherwise one."""
+    p, q = [F(3, 4), F(1, 4)], [F(1, 4), F(3, 4)]
+    target, draft = (lambda _: p), (lambda _: q)
+    outcomes = []
+    for parents, is_low in (((-1, 0, 1), True), ((-1, 0), False)):
+
+        def given_the_half(*drafted, is_low=is_low):
+            for path, passes, bonus in E.block_tests(*drafted):
+                if len(path) == 1:
+                    passes = min(F(1), 2 * passes) if is_low else max(F(0), 2 * passes - 1)
+                yield path, passes, bonus
+
+        some = E.decided(given_the_half)("IID", target, draft, parents)
+        outcomes += [(path, bonus, chance / 2) for path, bonus, chance in some]
+    text = E.completed(outcomes, target, 3)
+    assert E.tv(text, E.target_distribution(target, 3)) == F(1, 8)
+    assert sum(chance for (first, *_), chance in text.items() if first == 1) == F(1, 8)
+
+
 # -------------------------------------------------------------------------------- 12.3, CR and CTAR
 
 
