@@ -13,7 +13,6 @@ import torch
 
 import specwb
 from specwb.drafters.diffuspec_parts.ngram import NGram
-from specwb.lab.cost.passes import ExitCost
 from specwb.lab.evaluation import lattices
 from specwb.lab.evaluation.exits import Rounds, every_round
 
@@ -28,8 +27,8 @@ RATES = [0.55, 0.2, 0.1, 0.05]
 PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
 TEXTS = [[1, 2, 3], [5, 9], [7, 8, 9, 10, 11, 12, 13]]
 EXITS = {
-    "own": ExitCost(1.0, {1: 1.5, 2: 1.8, 5: 3.0}),
-    "other": ExitCost(1.0, {1: 1.25, 5: 2.0}),
+    "own": {0: 1.0, 1: 1.5, 2: 1.8, 5: 3.0},
+    "other": {0: 1.0, 1: 1.25, 5: 2.0},
 }
 TOKENS = 30
 

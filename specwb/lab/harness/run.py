@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from specwb.core.inputs import integer
 from specwb.core.probability import Sampling
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
-from specwb.lab.bench.compare import Decoder, build
+from specwb.lab.bench.compare import build
 from specwb.lab.bench.conditions import conditions, weights
 from specwb.lab.bench.library import Library, plain_row
 from specwb.lab.bench.measure import Job, Run, measure, rotated
@@ -117,11 +118,16 @@ def evaluate(
             for question in questions
         }
         missing = set(places.values()) - store.done()
-        watch, latest = Watch(one_step(target)), list[Run]()
+        watch, warmed, count = Watch(one_step(target)), set[str](), 0
 
-        def jobs() -> Iterator[Job]:
-            """Each method answers a question before the next one, in rotating order."""
-            count = 0
+        def decoded(key: str, ids: list[int], seed: int) -> Run:
+            job = Job(key, decoders[key], [ids], max_new_tokens, sampling, seed)
+            how: dict[str, Any] = {"until": tuple(stop), "watch": watch, "warm": key not in warmed}
+            warmed.add(key)
+            ((_, run),) = measure(target, [job], **how)
+            return run
+
+        try:
             for i, question in enumerate(questions):
                 for key in rotated(list(decoders), i):
                     place = places[key, question.question_id]
@@ -129,16 +135,11 @@ def evaluate(
                         continue
                     if progress:
                         progress(count / len(missing), f"question {question.question_id}, {key}")
-                    answers = yield from _conversation(
-                        target, question, key, decoders[key], sampling, settings, latest, watch
-                    )
-                    seconds = sum(turn.seconds for turn in answers)
-                    store.add(*place, line(answers, target.name, question), seconds)
+                    decode = partial(decoded, key)
+                    answered = _conversation(target, question, decode, settings, watch)
+                    seconds = sum(turn.seconds for turn in answered)
+                    store.add(*place, line(answered, target.name, question), seconds)
                     count += 1
-
-        try:
-            for _, run in measure(target, jobs(), until=tuple(stop), watch=watch):
-                latest[:] = [run]
         finally:
             answers = _written(store, out, places)
             write(json.dumps({**settings, **made_on}, indent=1) + "\n", out / "run.json")
@@ -179,20 +180,16 @@ def _written(
 def _conversation(
     target: Target,
     question: Question,
-    key: str,
-    decoder: Decoder,
-    sampling: Sampling,
+    decode: Callable[[list[int], int], Run],
     settings: Mapping[str, Any],
-    latest: list[Run],
     watch: Watch,
-) -> Generator[Job, None, list[Turn]]:
-    """Yield a question's turns as jobs, each made of the answers before it; return the answers.
+) -> list[Turn]:
+    """Answer a question's turns, each asked with the answers before it.
 
     There are at most as many turns as the settings say, and none once the conversation has outgrown
-    the context. ``latest`` has the run of the last job.
+    the context. ``decode`` takes token ids and a seed.
     """
-    tokens = settings["max_new_tokens"]
-    room = target.context - tokens
+    room = target.context - settings["max_new_tokens"]
     messages: list[dict[str, str]] = []
     turns: list[Turn] = []
     for number, text in enumerate(question.turns[: settings["turns"]]):
@@ -204,8 +201,7 @@ def _conversation(
             if len(ids) > room:
                 break
         seed = turn_seed(settings["seed"], question.question_id, number)
-        yield Job(key, decoder, [ids], tokens, sampling, seed)
-        (run,) = latest
+        run = decode(ids, seed)
         turns.append(_turn(question, number, run, cut, watch.slow(run.probe)))
         messages.append({"role": "assistant", "content": turns[-1].text})
     return turns

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 
 from specwb.engine.methods import method
-from specwb.lab.cost import passes
-from specwb.lab.cost.passes import ExitCost
+from specwb.lab.cost.calibrate import step_times
 from specwb.lab.evaluation import exits
 from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question
+from specwb.models.target import Target
 
 GAMMAS, ETAS = (4, 6, 8), (0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.9)
 """The largest numbers of draft tokens and the thresholds that are measured."""
 TEXTS, PLACES, DEPTH = 12, 48, 8
 """Of the traces: texts, positions of each, and depth of the drafts."""
+DRAFTED, BEFORE, STEPS, REPEATS = (1, 2, 3, 4, 6, 8), 128, 16, 3
+"""Of the costs: lengths of chains, tokens before, and steps of each of so many turns."""
 
 
 def chain(eta: float, gamma: int = 6, head: str = "") -> str:
@@ -44,7 +46,7 @@ def probe(
         adapter = str(models.heads / name) if models.heads else None
         options = {"head": adapter} if adapter else {}
         if name not in costs:
-            costs[name] = costs_to_json(passes.exit_cost(target, adapter))
+            costs[name] = _costs(target, options)
         if (not name or name.startswith("exit")) and name not in traces:
             chains = method(f"kangaroo:gamma={DEPTH},eta=0", target, **options)
             trace = exits.every_round(target, texts, chains, tokens=PLACES)
@@ -52,16 +54,19 @@ def probe(
         yield i / len(names), f"costs and traces: {name or 'own adapter'}"
 
 
-def costs_to_json(costs: ExitCost) -> dict[str, Any]:
-    """Write costs in milliseconds."""
-    rounds = {str(d): round(1000 * s, 4) for d, s in costs.round.items()}
-    return {"plain": round(1000 * costs.plain, 4), "round": rounds}
+def _costs(target: Target, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Milliseconds of a step of plain decoding, and of one that drafts a chain, by its length."""
+    # a threshold that is never missed, so that the test for it is paid for
+    methods = {d: method("kangaroo", target, gamma=d, eta=1e-9, **options) for d in DRAFTED}
+    methods[0] = method("ar", target)
+    steps = step_times(target, methods, [1] * BEFORE, STEPS, REPEATS)
+    plain, *chains = (round(1000 * steps[d], 4) for d in (0, *DRAFTED))
+    return {"plain": plain, "round": dict(zip(map(str, DRAFTED), chains, strict=True))}
 
 
-def costs_of(saved: Mapping[str, Any]) -> ExitCost:
-    """Read what :func:`costs_to_json` wrote."""
-    rounds = {int(d): ms / 1000 for d, ms in saved["round"].items()}
-    return ExitCost(saved["plain"] / 1000, rounds)
+def costs_of(saved: Mapping[str, Any]) -> dict[int, float]:
+    """Read saved costs: the milliseconds of a step by its drafted tokens, 0 of a plain one."""
+    return {0: saved["plain"], **{int(d): ms for d, ms in saved["round"].items()}}
 
 
 def trace_to_json(trace: exits.Rounds) -> dict[str, Any]:

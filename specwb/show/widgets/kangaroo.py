@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from specwb.lab.cost.passes import ExitCost
+from specwb.lab.cost.calibrate import seconds_at
 from specwb.lab.evaluation.exits import Rounds, Simulation
 from specwb.lab.papers import kangaroo as reproduced
 from specwb.lab.papers.paper import read_paper
@@ -28,7 +28,7 @@ class StopExplorer(Explorer):
 
     Args:
         traces: name of an adapter -> :class:`Rounds`.
-        costs: name -> :class:`ExitCost`.
+        costs: name -> milliseconds of a step by its drafted tokens, 0 of a plain one.
         measured: (name, gamma) -> eta -> (CR, speedup).
         paper: name -> eta -> (CR, speedup).
     Attributes:
@@ -36,7 +36,7 @@ class StopExplorer(Explorer):
     """
 
     traces: Mapping[str, Rounds]
-    costs: Mapping[str, ExitCost]
+    costs: Mapping[str, Mapping[int, float]]
     measured: Mapping[tuple[str, int], ByThreshold]
     paper: Mapping[str, ByThreshold]
     exit: Any = Control(of=lambda self: list(self.traces), slide=True)
@@ -74,7 +74,7 @@ class StopExplorer(Explorer):
         """The steps at every threshold of :data:`ETAS`, and the speedup predicted of them."""
         every = (self.traces[name].simulate(eta, gamma) for eta in ETAS)
         cost = self.costs[name]
-        return [(one, one.speedup(cost.seconds, cost.plain)) for one in every]
+        return [(one, one.speedup(partial(seconds_at, cost), cost[0])) for one in every]
 
     def draw(self, name: str, eta: float, gamma: int) -> Drawn:
         rounds, speeds = zip(*self._curve(name, gamma), strict=True)
