@@ -1,12 +1,10 @@
-"""Adapters: verifiers made of functions with the signature of an engine.
+"""Adapters: a function with the signature of an engine, called as a verifier is.
 
 Relied on are names and shapes of arguments, read in the repositories at the commits named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,19 +24,12 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     return rest / rest.sum() if rest.sum() > 0 else p
 
 
-def _adapter(verify: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Turn a function with an engine's signature, which ``verify`` calls, into a verifier."""
-    return wraps(verify)(lambda function, **more: partial(verify, function, **more))
-
-
-@_adapter
 def like_transformers(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
     """Adapts ``(candidate ids [1,g], draft logits [1,g,V], g, target logits [1,g+1,V])``, which
     returns ``(tokens [1,n], accepted)``, as ``generation.utils._speculative_sampling`` does."""
     return function(drafts[None], q.log()[None], len(drafts), p.log()[None])[0]
 
 
-@_adapter
 def like_flashinfer(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> list[int]:
     """Adapts ``(draft probabilities [1,g,V], draft ids [1,g], target probabilities [1,g+1,V])``,
     which returns ``tokens [1,g+1]``, -1 behind the last, or a tuple that begins with them:
@@ -47,7 +38,6 @@ def like_flashinfer(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> list
     return _written(tokens[0] if isinstance(tokens, tuple) else tokens)
 
 
-@_adapter
 def like_vllm(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> list[int]:
     """Adapts vLLM's ``rejection_sample`` (v1/sample/rejection_sampler.py at 0097a7b): ``(draft ids
     [g], [g], g, tensor [g], draft probabilities [g,V], target probabilities [g,V], bonus ids [1,1],
@@ -61,7 +51,6 @@ def like_vllm(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> list[int]:
     return _written(function(drafts, [g], g, torch.tensor([g]), q, p[:-1], bonus, asked))
 
 
-@_adapter
 def like_sglang(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> list[int]:
     """Adapts SGLang's ``tree_speculative_sampling_target_only`` (sgl_kernel/speculative.py at
     6bfad8f), called by keyword, which fills ``predicts [n]``, ``accept_index [1,depth+1]`` (-1:
@@ -95,27 +84,18 @@ def like_sglang(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> list[int
     return predicts[accepted[accepted >= 0].long()].tolist()
 
 
-@_adapter
-def like_tensorrt_llm(
-    function: Any, p: Tensor, q: Tensor, drafts: Tensor, sample: Any = None
-) -> Tokens:
+def like_tensorrt_llm(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
     """Adapts TensorRT-LLM's ``get_rejected_indices`` (_torch/pyexecutor/sampling_utils.py at
     c20322f): ``(draft probabilities [g,V], target probabilities [g+1,V], generator, draft tokens)``
-    returns the places ``[m,1]`` of the rejected tokens.
-
-    ``sample`` is ``sample_rejected``, ``(draft probabilities, target probabilities, generator,
-    accepted)``, which returns a token; without it that is drawn from norm((p - q)+). The generator
-    is torch's global one."""
+    returns the places ``[m,1]`` of the rejected tokens. The generator is torch's global one, and
+    the next token is drawn from norm((p - q)+)."""
     rejected = function(q, p, torch.default_generator, drafts.tolist())
     if not len(rejected):
         return [*drafts, drawn(p[-1])]
     kept = int(rejected.min())
-    if sample is None:
-        return [*drafts[:kept], drawn(residual(p[kept], q[kept]))]
-    return [*drafts[:kept], sample(q, p, torch.default_generator, kept)]
+    return [*drafts[:kept], drawn(residual(p[kept], q[kept]))]
 
 
-@_adapter
 def like_eagle(
     function: Any, p: Tensor, q: Tensor, drafts: Tensor, temperature: float = 0.0
 ) -> Tokens:
@@ -132,7 +112,6 @@ def like_eagle(
     return [*candidates[int(best), 1 : int(kept) + 1], drawn(rest)]
 
 
-@_adapter
 def like_medusa(
     function: Any, p: Tensor, q: Tensor, drafts: Tensor, temperature: float = 0.0
 ) -> Tokens:
@@ -146,7 +125,6 @@ def like_medusa(
     return [*candidates[best, 1 : kept + 1], drawn(rest)]
 
 
-@_adapter
 def like_recurrent_drafter(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
     """Adapts the recurrent drafter's ``_choose_from_candidates`` (apple/ml-recurrent-drafter at
     d4f4a72): beams ``[1,width,depth+1]``, the root first, the target's log probabilities
@@ -164,7 +142,6 @@ def like_recurrent_drafter(function: Any, p: Tensor, q: Tensor, drafts: Tensor) 
     return [*beams[best, 1 : kept + 1], drawn(rest)]
 
 
-@_adapter
 def like_mcsd(function: Any, p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
     """Adapts ``(p [V], q [V], candidates [k])``, which returns the index of the one that is
     accepted, or None and the residual: a rule for the candidates of one node."""
@@ -196,4 +173,4 @@ ADAPTERS = {
     "recurrent_drafter": like_recurrent_drafter,
     "mcsd": like_mcsd,
 }
-"""Name -> what makes a verifier of a function with an engine's signature."""
+"""Name -> a verifier whose first argument is a function with an engine's signature."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from specwb.certificate import child
 from specwb.certificate.adapters import ADAPTERS
-from specwb.certificate.instances import DRAWS, OTHERS, Instance, instances
+from specwb.certificate.instances import DRAWS, Instance, instances
 from specwb.certificate.measure import ROUNDING, Worst
 from specwb.core.errors import ArgumentError
 from specwb.core.inputs import real
@@ -69,7 +69,6 @@ def certify(
     *,
     logits: bool = False,
     like: str | None = None,
-    temperatures: Sequence[float] | None = None,
     cases: Sequence[Instance] | None = None,
     seconds: float = SECONDS,
 ) -> Certificate:
@@ -105,11 +104,10 @@ def certify(
             of the options but ``seconds``; its drafts are chains and trees.
         draw: how drafts are drawn: a "chain" from q; or candidates of one node "with" replacement
             (i.i.d.) or "without", or q's "top" tokens.
-        logits: it gets logits in the place of p and q, and ``temperature=``.
+        logits: it gets logits in the place of p and q, and ``temperature=``, which in some
+            instances is .7, 1.5, .3, .5 or 2, otherwise 1.
         like: the engine whose signature the function has, a key of
             ``specwb.certificate.adapters.ADAPTERS``.
-        temperatures: that its instances have, default 1, with ``logits`` .7, 1.5, .3, .5 and 2 too;
-            all instances have the first one, some the others.
         cases: other instances.
         seconds: how long it may take in all.
     Raises:
@@ -120,7 +118,7 @@ def certify(
         is_rule = False
     if is_rule and not isinstance(verifier, str) and not _is_rule(verifier):
         raise ArgumentError(f"verifier must be a function (p, q, drafts), got {verifier!r:.80}")
-    if is_rule and (draw != "chain" or logits or like or temperatures or cases is not None):
+    if is_rule and (draw != "chain" or logits or like or cases is not None):
         raise ArgumentError("a rule names its sampling schemes itself: give no draw, logits, cases")
     if real("seconds", seconds) <= 0:
         raise ArgumentError(f"seconds must be above 0, got {seconds!r}")
@@ -135,7 +133,7 @@ def certify(
         found = child.forked(lambda: measured_rule(verifier), seconds)
     else:
         if cases is None:
-            cases = instances(draw, temperatures or (1.0, *(OTHERS if logits else ())), logits)
+            cases = instances(draw, logits)
         found = child.run(child.Request(verifier, list(cases), draw, logits, like, seconds))
     taken = time.monotonic() - began
     reason = found.reason or ("" if found.done else "there are no instances")

@@ -86,7 +86,7 @@ def _measure(job: Request, verifier: Any) -> Finding:
     interception.check_process()
     torch.set_num_threads(1)  # OpenMP's threads do not outlive a fork
     if job.like is not None:
-        verifier = ADAPTERS[job.like](verifier)
+        verifier = partial(ADAPTERS[job.like], verifier)
     return measured(verifier, job.cases, job.draw, job.logits)
 
 

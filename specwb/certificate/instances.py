@@ -116,11 +116,9 @@ def _keep(row: list[float], tokens: list[int]) -> None:
         row[i] = -math.inf
 
 
-def instances(
-    draw: str, temperatures: Sequence[float] = (1.0,), logits: bool = False
-) -> list[Instance]:
-    """List the instances of a certificate; behind the first temperature only dense and peaked ones
-    are tried."""
+def instances(draw: str, logits: bool = False) -> list[Instance]:
+    """List the instances of a certificate; with logits dense and peaked ones are tried at
+    :data:`OTHERS` too."""
     chain = draw == "chain"
     sizes = [(5, 1), (3, 2), (2, 3)] if chain else [(5, 1), (4, 2), (3, 3)]
     cases = [(kind, *size) for kind in KINDS for size in sizes[: 3 if kind in KINDS[:2] else 2]]
@@ -131,23 +129,23 @@ def instances(
         "without": [("zeros", 5, 4)],
         "top": [("ties", 8, 6)],
     }.get(draw, [])
-    first, *others = temperatures
-    found = [Instance(*case, first, seed) for seed, case in enumerate(cases)]
+    found = [Instance(*case, seed=seed) for seed, case in enumerate(cases)]
     wide = [("wide", 56, n, (place,)) for n, place in ((1, 0), (2, 2 if chain else 1))]
     forced = ((8, (0, 4)), (8, (3, 8)), (8, (6, 7)), (5, (3, 4))) if chain else ()
     found += [
-        Instance(kind, v, n, first, n, places)
+        Instance(kind, v, n, seed=n, places=places)
         for kind, v, n, places in (*wide, *(("forced", 40, *more) for more in forced))
     ]
-    found += [Instance("dense", *size, first, 7, single=True) for size in sizes[:2]]
+    found += [Instance("dense", *size, seed=7, single=True) for size in sizes[:2]]
     if logits:
-        found += [Instance("shifted", *size, first, 8, single=True) for size in sizes[:2]]
-    return found + [
-        Instance(*case, temperature, seed)
-        for temperature in others
-        for seed, case in enumerate(cases)
-        if case[0] in ("dense", "peaked")
-    ]
+        found += [Instance("shifted", *size, seed=8, single=True) for size in sizes[:2]]
+        found += [
+            Instance(*case, temperature, seed)
+            for temperature in OTHERS
+            for seed, case in enumerate(cases)
+            if case[0] in ("dense", "peaked")
+        ]
+    return found
 
 
 def drafts(case: Instance, draw: str) -> Iterator[tuple[tuple[int, ...], float]]:

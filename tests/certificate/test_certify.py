@@ -42,7 +42,7 @@ from specwb.certificate import child, interception, measure
 from specwb.certificate.adapters import ADAPTERS, drawn, residual
 from specwb.certificate.certify import BIASED, LOSSLESS, NOTHING, certify
 from specwb.certificate.forking import distribution
-from specwb.certificate.instances import OTHERS, instances
+from specwb.certificate.instances import instances
 from specwb.certificate.known import VERIFIERS, token_rejection
 from specwb.certificate.symbols import NoCertificate
 from specwb.cli.main import app
@@ -60,7 +60,7 @@ def confirmed_soon(monkeypatch):
 
 
 def all_instances(one):
-    return instances(one.draw, (1.0, *OTHERS) if one.logits else (1.0,), one.logits)
+    return instances(one.draw, one.logits)
 
 
 # ------------------------------------------------------------------------------------- adapters
@@ -114,11 +114,6 @@ def tensorrt_llm(draft_probs, target_probs, generator, draft_tokens):
     places = torch.arange(len(draft_tokens), device=generator.device)
     kept = (target_probs[places, draft_tokens] / draft_probs[places, draft_tokens]).clamp(max=1)
     return (torch.rand(kept.shape, generator=generator) > kept).nonzero()
-
-
-def sample_rejected(draft_probs, target_probs, generator, accepted):
-    rest = (target_probs[accepted] - draft_probs[accepted]).clamp(min=0)
-    return torch.multinomial(rest, 1, generator=generator).item()
 
 
 def eagle(logits, candidates, logits_processor, cold=False):
@@ -454,19 +449,12 @@ def verdicts():
         yield f"known {name}", (one.verify, one.draw, one.logits, cases, one.verdict)
     for i, (like, function, draw, verdict) in enumerate(LIKE):
         cases = instances(draw)[: 12 : 6 if verdict == LOSSLESS else 1]
-        yield f"{like} {i}", (ADAPTERS[like](function), draw, False, cases, verdict)
-    for wrong in (False, True):
-        sample = (lambda q, p, g, n: int(p[n].argmax())) if wrong else sample_rejected
-        verify = ADAPTERS["tensorrt_llm"](tensorrt_llm, sample=sample)
-        verdict = BIASED if wrong else LOSSLESS
-        yield f"sampler {verdict}", (verify, "chain", False, instances("chain")[:3], verdict)
+        yield f"{like} {i}", (partial(ADAPTERS[like], function), draw, False, cases, verdict)
     for cold, temperature in ((False, 0.7), (True, 1.0), (True, 0.7)):
-        verify, cases = (
-            ADAPTERS["eagle"](partial(eagle, cold=cold)),
-            instances("top", [temperature]),
-        )
+        verify = partial(ADAPTERS["eagle"], partial(eagle, cold=cold))
+        cases = [replace(one, temperature=temperature) for one in instances("top")[:3]]
         verdict = BIASED if cold and temperature != 1 else LOSSLESS
-        yield f"eagle {cold} {temperature}", (verify, "top", True, cases[:3], verdict)
+        yield f"eagle {cold} {temperature}", (verify, "top", True, cases, verdict)
 
 
 VERDICTS = dict(verdicts())

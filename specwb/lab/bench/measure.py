@@ -43,10 +43,7 @@ class Job:
     sampling: Sampling = Sampling()  # noqa: RUF009  # temperature and filters
     # of the sampling: one per row, or one that each row's is derived from
     seed: int | Sequence[int] = 0
-    # layout, graphs: how the target is run over a draft, and whether steps are recorded, see
-    # :func:`specwb.rounds`
-    layout: str = "tree"
-    graphs: bool | None = None
+    layout: str = "tree"  # how the target is run over a draft, see :func:`specwb.rounds`
 
 
 @dataclass
@@ -240,7 +237,6 @@ def _by_engine(
         seed=job.seed,
         eos=() if by_step else None,
         layout=job.layout,
-        graphs=job.graphs,
         clock=clock,
         until=until or (),
     )
