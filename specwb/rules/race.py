@@ -186,7 +186,7 @@ def pair_selection(p: Tensor, q: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]
     Returns:
         ``[B,n]``, the chance of the first token of each pair, and t ``[B,V]``, in float64. The
         error of t in total variation, and of its sum, is below 1e-12 for 2000 tokens and 1e-10 for
-        50,000; ``sum min(p, t)`` is within 1e-10 of the optimum.
+        50,000, as measured; ``sum min(p, t)`` is within 1e-10 of the optimum.
     Source: our own, theorem 5.11 (theory/05_optimum.md).
     """
     p, q = (x.double() / x.sum(1, keepdim=True, dtype=torch.double) for x in (p, q))
