@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specwb.core.files import Artifact, claim, from_json, home
+from specwb.core.files import Artifact, claim, from_json
 from specwb.core.progress import errors, first_line, lines
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _files(value: Any, default: Any) -> Iterator[str]:
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, str | Path) and one != default:
             texts = [str(one), *re.findall(r"=([^,;\s]+)", str(one))]
-            yield from (t for t in texts if len(t) < 4096 and "\0" not in t and home(t).exists())
+            yield from (t for t in texts if os.path.exists(os.path.expanduser(t)))
 
 
 def _typed(ctx: typer.Context) -> dict[str, str]:

@@ -16,6 +16,7 @@ import tiny
 
 import specwb
 from specwb import METHODS
+from specwb.cli.shared import _files
 from specwb.models.load import data_dir
 
 WITHOUT_TORCH = """
@@ -167,3 +168,11 @@ def test_traces_are_written(call, monkeypatch, tmp_path):
     assert call("trace", "pld", "--chat", *short, str(one))[0] == 0
     asked = json.loads(one.read_text("utf-8"))["prompt"]["tokens"]
     assert asked == model.tokenizer("w3 w1 w2 w4")["input_ids"]
+
+
+def test_a_long_list_of_methods_is_no_file(tmp_path):
+    """A system refuses such names of files, often from 256 letters on."""
+    file = tmp_path / "head"
+    file.touch()
+    assert list(_files("pld " * 100, None)) == list(_files("a" * 5000 + "\0", None)) == []
+    assert list(_files(f"{'pld ' * 100} eagle:head={file}", None)) == [str(file)]
