@@ -17,7 +17,7 @@ from specwb.show.widgets import Dials
 from specwb.show.widgets import dials as module
 from specwb.show.widgets.dials import dial
 
-FILES = ("draft", "head", "groups", "ngram", "score")  # models and files have no control
+FILES = ("draft", "head", "groups", "ngram", "pool", "score")  # models and files have no control
 TEXTS, TOKENS = [[1, 2, 3], [7, 8, 9, 10]], 3
 
 

@@ -70,7 +70,7 @@ def dial(option: Option, given: Any = None) -> Control | None:
         high = min(high, max(1.0, 4 * default))
         low, high = low + step * (option.within[0] == "("), high - step * (option.within[-1] == ")")
         return Control(default, low, high, step, **row)
-    if not words:
+    if words in ([], [DEFAULT]):
         return None
     start = DEFAULT if default is None else default
     return Control(start, of=[(spell(word), word) for word in words], **row)
