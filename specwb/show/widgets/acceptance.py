@@ -12,9 +12,9 @@ from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.analysis import (
     acceptance_rate,
+    batch_speedups,
     best_gamma,
     expected_tokens,
-    roofline,
     simulate,
     speedup,
 )
@@ -101,12 +101,9 @@ class BatchExplorer(Explorer):
     """Choose a batch whose rows are not equally easy, and see how many draft tokens pay, and in
     which rows.
 
-    Row r accepts each token with probability ``alpha_r``, evenly spaced over
-    ``alpha - spread .. alpha + spread``, so its d-th draft token survives with ``alpha_r^d``. Over
-    a plain step, one with n draft tokens takes ``max(n*, B + n) / max(n*, B)``
-    (:func:`specwb.theory.analysis.roofline`), and ``c`` for every level that is drafted. The n
-    tokens that survive most often of the levels that pay (theorem 6.8) are compared with the same
-    number in every row.
+    Rows accept each token with probabilities evenly spaced over ``alpha - spread .. alpha +
+    spread``. The draft tokens that survive most often are compared with the same number in every
+    row (:func:`specwb.theory.analysis.batch_speedups`).
 
     Args:
         most: the longest draft of a row.
@@ -125,19 +122,7 @@ class BatchExplorer(Explorer):
 
     def draw(self, rows: int, alpha: float, spread: float, balance: int) -> tuple[Any, ...]:
         rates = np.linspace(alpha + spread, alpha - spread, rows) if rows > 1 else np.array([alpha])
-        survival = rates[:, None] ** np.arange(1, self.most + 1)
-        none = [0] * rows
-        ranked, fixed = ({0: (1.0, none)} for _ in range(2))  # tokens in all -> speedup, by row
-        for levels in range(1, self.most + 1):
-            order = np.argsort(-survival[:, :levels], axis=None, kind="stable")
-            gained = survival[:, :levels].ravel()[order].cumsum()
-            for n, accepted in enumerate(gained.tolist(), 1):
-                seconds = roofline(n / rows, rows, balance) + self.c * levels
-                speedup = (1 + accepted / rows) / seconds
-                if speedup > ranked.get(n, (0.0, none))[0]:
-                    by_row = np.bincount(order[:n] // levels, minlength=rows).tolist()
-                    ranked[n] = speedup, by_row
-            fixed[rows * levels] = speedup, [levels] * rows
+        ranked, fixed = batch_speedups(rates.tolist(), self.most, balance, self.c)
         best, same = (max(speeds, key=lambda n: speeds[n][0]) for speeds in (ranked, fixed))
         self.verified = ranked[best][1]
         line = (

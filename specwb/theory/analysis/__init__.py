@@ -21,6 +21,7 @@ from specwb.theory.analysis.acceptance import (
     simulate,
 )
 from specwb.theory.analysis.cost import (
+    batch_speedups,
     best_gamma,
     expected_tokens,
     reach,

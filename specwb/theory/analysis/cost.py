@@ -13,6 +13,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
+import numpy as np
+
 from specwb.theory.analysis.trees import path_values
 from specwb.theory.exact import depths
 
@@ -91,6 +93,33 @@ def roofline(gamma: float, batch: int, balance: float) -> float:
     Source: Williams et al., "Roofline" (2009); attention and its cache are left out.
     """
     return max(balance, batch * (gamma + 1)) / max(balance, batch)
+
+
+def batch_speedups(
+    rates: Sequence[float], most: int, balance: float, c: float
+) -> tuple[dict[int, tuple[float, list[int]]], dict[int, tuple[float, list[int]]]]:
+    """The speedup over plain decoding of verifying n draft tokens in all rows of a batch.
+
+    The d-th draft token of row r survives with ``rates[r]^d``, d at most ``most``. A step takes
+    :func:`roofline`'s time for its tokens, and ``c`` of a plain step for every level drafted.
+
+    Returns:
+        n -> the speedup and the draft tokens of each row: of the n tokens that survive most often
+        (theorem 6.8) among the first levels, as many of these as are best; and of the same number
+        in every row.
+    """
+    rows = len(rates)
+    survival = np.asarray(rates, float)[:, None] ** np.arange(1, most + 1)
+    ranked, same = ({0: (1.0, [0] * rows)} for _ in range(2))
+    for levels in range(1, most + 1):
+        order = np.argsort(-survival[:, :levels], axis=None, kind="stable")
+        gained = survival[:, :levels].ravel()[order].cumsum().tolist()
+        for n, accepted in enumerate(gained, 1):
+            faster = (1 + accepted / rows) / (roofline(n / rows, rows, balance) + c * levels)
+            if n not in ranked or faster > ranked[n][0]:
+                ranked[n] = faster, np.bincount(order[:n] // levels, minlength=rows).tolist()
+        same[rows * levels] = faster, [levels] * rows
+    return ranked, same
 
 
 def reach(rates: Sequence[Any]) -> list[Any]:
