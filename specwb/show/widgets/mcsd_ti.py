@@ -10,20 +10,17 @@ from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.exact import tv
 from specwb.theory.exact.roots import first_stays, kept_root
 
-P = dict(zip("abcd", (Fraction(n, 10) for n in (4, 3, 2, 1))))
+TARGET = dict(zip("abcd", (Fraction(n, 10) for n in (4, 3, 2, 1))))
 """The target's distribution over the first tokens."""
 
 
 class RootsExplorer(Explorer):
-    """Choose how many roots the target draws, how deep is drafted below them and how likely each is
-    to be gone on from, and see the exact distribution of the root that stays beside the target's
-    (:data:`P`).
-
-    ``a`` to ``d`` are the rates with which the draft tokens below a token are accepted one after
-    another.
+    """The exact distribution of the root that stays, next to the target's (:data:`TARGET`), for a
+    number of roots, of levels drafted below each, and ``a`` to ``d``, the probabilities with which
+    a draft token below a token is accepted.
     """
 
-    roots: Any = Control(2, low=1, high=len(P))
+    roots: Any = Control(2, low=1, high=len(TARGET))
     depth: Any = Control(1, low=1, high=5, label="levels below")
     a: Any = Control(0.2, step=0.05, label="below a", row=1)
     b: Any = Control(0.2, step=0.05, label="below b", row=1)
@@ -33,7 +30,7 @@ class RootsExplorer(Explorer):
     def draw(self, W: int, D: int, *sliders: float) -> Drawn:
         rates = [Fraction(round(20 * rate), 20) for rate in sliders]
         lengths = [[*(a**n * (1 - a) for n in range(D)), a**D] for a in rates]
-        target = list(P.values())
+        target = list(TARGET.values())
         self.distribution = list(kept_root(target, lengths, W))
         self.tv = tv(self.distribution, target)
         other = 1 - first_stays(target, lengths, W)
@@ -47,7 +44,7 @@ class RootsExplorer(Explorer):
             f"with {float(other):.3f}"
         )
         shares = {
-            "the target's": dict(zip(P, map(float, target))),
-            f"of {roots}, the one that stays": dict(zip(P, map(float, self.distribution))),
+            "the target's": dict(zip(TARGET, map(float, target))),
+            f"of {roots}, the one that stays": dict(zip(TARGET, map(float, self.distribution))),
         }
         return line, figures.bars(shares, "probability", title=f"TV = {float(self.tv):.3f}")
