@@ -19,7 +19,7 @@ from transformers import (
 
 import specwb
 from specwb import Sampling
-from specwb.core.probability import WIDE, draw_without_replacement, inverse_cdf
+from specwb.core.probability import WIDE, draw_without_replacement, inverse_cdf, most_probable
 
 TINY, LARGEST = 2.0**-33, 1 - 2.0**-33  # the smallest and largest uniform there are
 
@@ -175,3 +175,17 @@ def test_where_the_support_ends_the_rest_is_not_ok():
         assert sorted(tokens[0, :2].tolist()) == [1, 3]
         assert tokens[1, 0] == 2
         assert sorted(tokens[2].tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_most_probable_token_of_a_wide_vocabulary_is_the_first_of_equals(dtype):
+    logits = torch.randn(3, 2, 384 * 128, generator=torch.Generator().manual_seed(2)).to(dtype)
+    logits[0, 0, [700, 127, 128, 40000]] = 9
+    logits[0, 1, [49151, 30000]] = 9
+    logits[1, 0] = -torch.inf
+    logits[1, 1, [5000, 4999]] = torch.nan
+    logits[2] = 0
+    best = most_probable(logits)
+    assert best.tolist() == [[127, 30000], [0, 4999], [0, 0]]
+    some = torch.randn(50, 384 * 128, generator=torch.Generator().manual_seed(3)).to(dtype)
+    assert torch.equal(most_probable(some), some.float().max(-1).indices)

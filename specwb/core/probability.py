@@ -122,17 +122,26 @@ class Sampling:
         return self._warpers(ids, x.reshape(-1, x.shape[-1])).view(x.shape)
 
 
+BLOCK = 128  # tokens that are looked at together
+WIDE = 16384  # the vocabulary from which looking at blocks first pays
+
+
 def most_probable(logits: Tensor) -> Tensor:
     """``[..., V] -> [...]``: the token with the highest logit, the lowest index on ties.
 
-    On a CPU torch's ``argmax`` takes longer than its ``max``, and both do in half precision.
+    On a CPU torch's ``argmax`` takes longer than its ``max``, both do in half precision, and both
+    take many times as long as ``amax``, by which the block with the highest logit is found first.
     """
-    half = logits.is_cpu and logits.dtype in (torch.bfloat16, torch.float16)
-    return (logits.float() if half else logits).max(-1).indices
-
-
-BLOCK = 128  # tokens that are summed together
-WIDE = 16384  # the vocabulary from which summing by blocks pays
+    if not logits.is_cpu:
+        return logits.max(-1).indices
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    width = logits.shape[-1]
+    if width < WIDE or width % BLOCK:
+        return logits.max(-1).indices
+    blocks = logits.unflatten(-1, (-1, BLOCK))
+    block = blocks.amax(-1).max(-1, keepdim=True).indices
+    best = blocks.gather(-2, block[..., None].expand(*block.shape, BLOCK)).squeeze(-2)
+    return (block * BLOCK).squeeze(-1) + best.max(-1).indices
 
 
 def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:

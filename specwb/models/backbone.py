@@ -122,7 +122,7 @@ class Stack:
         )
         # of each rotation; the last table is the longest; recorded graphs may read the others
         self._ropes: dict[str | None, list[tuple[Tensor, Tensor]]] = {}
-        self._compiled: Any = None
+        self.compiled: Any = None
 
     def _kinds(self, attentions: Sequence[Any]) -> list[Kind]:
         seen = windows(self.config, len(attentions))
@@ -185,7 +185,7 @@ class Stack:
 
     def cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache of ``capacity`` slots for ``rows`` texts."""
-        self._compiled = None  # norms and biases may have changed since
+        self.compiled = None  # norms and biases may have changed since
         for layer in self.layers:
             layer.refresh()
         sizes = (len(self.layers), rows, capacity, self.kv_heads, self.head_dim)
@@ -395,9 +395,9 @@ class Stack:
         kernels = of_decoding(x, self.layers[0].qkv)
         if kernels is None or type(cache) is not KVCache or cache.data.dtype != self.dtype:
             return None
-        layers = self._compiled
+        layers = self.compiled
         if layers is None:  # also where another thread has opened a cache meanwhile
-            layers = self._compiled = kernels.Layers(self) if kernels.fits(self) else False
+            layers = self.compiled = kernels.Layers(self) if kernels.fits(self) else False
         reads_x = self.layers[first].qkv.shape[1] == x.shape[-1]
         return layers if layers and (reads_x or attended is not None) else None
 

@@ -38,6 +38,8 @@ from torch.nn import functional as F
 
 from specwb.models.cache import KVCache
 from specwb.models.kernels import (
+    AHEAD,
+    AT_ONCE,
     LANES,
     MOST,
     NARROW,
@@ -53,11 +55,14 @@ from specwb.models.kernels import (
 )
 from specwb.models.layers import is_rms
 from specwb.models.place import Place
-from specwb.models.products import cache_folder
+from specwb.models.products import cache_folder, one_thread
 
 logger = logging.getLogger("specwb")
-BLOCK = 2**17
-"""Bytes of a weight that stay in the second cache while several blocks of tokens pass."""
+BLOCK = 2**13
+"""Bytes of a weight for each pass of tokens over them; what is passed over and what follows it fit
+into the second cache."""
+NEAR = 2**15
+"""Bytes of the tokens that stay in the first cache."""
 APART = 8
 """Integers between two shared counters, a cache line."""
 PARTS = 5
@@ -120,27 +125,39 @@ _announced: set[torch.dtype] = set()
 
 @compiled
 def _product(like, size, w, columns, first, last, x, n, out, stride):
-    """``out[t, r - first]`` of rows first..last and n tokens."""
-    most = last - first
-    if n > MOST:
-        most = max(BLOCK // (columns * size) // 4 * 4, 4)
+    """``out[t, r - first]`` of rows first..last and n tokens.
+
+    More tokens pass block by block of the weight, MOST of them at a time; each pass over a block
+    prefetches its part of the next one, so that computing does not wait for the memory."""
+    passes, most = (n + MOST - 1) // MOST, last - first
+    if n <= AT_ONCE and 4 * n * columns <= NEAR:
+        passes = 1
+    if passes > 1:
+        most = max(passes * BLOCK // (columns * size) // 4 * 4, 4)
     row = first
     while row < last:
         rows, t = min(most, last - row), 0
-        while t < n:
-            blocks = (n - t + MOST - 1) // MOST
-            tokens = (n - t + blocks - 1) // blocks
-            to = out + 4 * (t * stride + row - first)
-            multiply(
-                like,
-                w + size * row * columns,
-                columns,
-                rows,
-                x + 4 * t * columns,
-                tokens,
-                to,
-                stride,
-            )
+        for i in range(passes):
+            tokens = (n - t + passes - i - 1) // (passes - i)
+            a, b = rows * i // passes // 4 * 4, rows * (i + 1) // passes // 4 * 4
+            if i == passes - 1:
+                b = rows
+            following = AHEAD
+            if passes > 1 and row + rows < last:
+                following = size * columns * rows
+            for begin, end, further in ((0, a, AHEAD), (a, b, following), (b, rows, AHEAD)):
+                if begin < end:
+                    multiply(
+                        like,
+                        w + size * (row + begin) * columns,
+                        columns,
+                        end - begin,
+                        x + 4 * t * columns,
+                        tokens,
+                        out + 4 * (t * stride + row - first + begin),
+                        stride,
+                        further,
+                    )
             t += tokens
         row += rows
 
@@ -258,7 +275,7 @@ def _query_or_entry(head, h, t, i, heads, kv, size, at, bias, gains, numbers, co
             f = np.float32(1) / np.sqrt(mean + eps)
             for d in range(dim):
                 head[d] = head[d] * f * gains[i, h, d]
-        _rotate(head, cos[t], sin[t])
+        _rotate(head, cos, sin)
     if h < heads:
         for d in range(dim):
             q[t, h, d] = head[d] * scale
@@ -269,7 +286,7 @@ def _query_or_entry(head, h, t, i, heads, kv, size, at, bias, gains, numbers, co
 @compiled
 def _layers(
     threads, like, size, board, weights, norms, bias, gains, numbers, x, attended, cos, sin,
-    rows, slots, prefix, starts, tail, cache, layers, wanted, features, q, att, act,
+    positions, rows, slots, prefix, starts, tail, cache, layers, wanted, features, q, att, act,
 ):  # fmt: skip
     """Every thread's way through all layers; see :meth:`Layers.__call__` for the arguments."""
     n, width = x.shape
@@ -301,7 +318,7 @@ def _layers(
                     for t in range(n):
                         _query_or_entry(
                             out[t, :dim], u, t, i, heads, kv, size, (rows[t], slots[t]),
-                            bias, gains, numbers, cos, sin, q, cache,
+                            bias, gains, numbers, cos[positions[t]], sin[positions[t]], q, cache,
                         )  # fmt: skip
                 elif phase == ATTENTION:
                     h, t = u // n, u % n
@@ -418,7 +435,7 @@ def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
     like = np.empty(0, DTYPES[weight.dtype])
     _announce(weight.dtype)
     team(
-        torch.get_num_threads() if many > LEAST else 1,
+        one_thread.threads if many > LEAST else 1,
         _matrix,
         like,
         weight.element_size(),
@@ -500,6 +517,23 @@ def _is_read(weight: Tensor) -> bool:
     return type(weight.data) is Tensor and weight.is_cpu and multiplies(weight)
 
 
+@compiled
+def _split(seen):
+    count, extent = seen.shape
+    prefix, starts = np.empty(count, np.int64), np.zeros(count + 1, np.int64)
+    tail = np.empty(seen.size, np.int64)
+    for t in range(count):
+        first, there = 0, starts[t]
+        while first < extent and seen[t, first]:
+            first += 1
+        for slot in range(first, extent):
+            if seen[t, slot]:
+                tail[there] = slot
+                there += 1
+        prefix[t], starts[t + 1] = first, there
+    return prefix, starts, tail
+
+
 def seen_by(place: Place, rows: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What each of ``rows * m`` tokens sees, if it is computed: the slots below ``prefix``, then
     those of ``tail`` from ``starts[t]`` to ``starts[t + 1]``, in ascending order."""
@@ -510,14 +544,7 @@ def seen_by(place: Place, rows: int, m: int) -> tuple[np.ndarray, np.ndarray, np
     if place.mask is None:
         return np.full(count, place.extent), none, _ALL_SEEN
     seen = (place.mask == 0).expand(rows, m, -1).reshape(count, -1)
-    if place.computed is not None:
-        seen, none = seen[place.computed], none[: len(place.computed) + 1]
-    is_seen = seen.numpy()
-    hidden = ~is_seen
-    prefix = np.where(hidden.any(1), hidden.argmax(1), is_seen.shape[1])
-    behind = is_seen & (np.arange(is_seen.shape[1]) >= prefix[:, None])
-    none[1:] = behind.sum(1).cumsum()
-    return prefix, none, behind.nonzero()[1]
+    return _split(seen.numpy() if place.computed is None else seen[place.computed].numpy())
 
 
 class Layers:
@@ -547,6 +574,16 @@ class Layers:
         eps = next(iter(_epsilons(layers)), 0.0)
         self.numbers = np.array([eps, first.qk_eps or 0.0, first.scale], np.float32)
         self.like = np.empty(0, DTYPES[stack.dtype])
+        self._tables: tuple[Tensor, Tensor] | None = None
+
+    def rotation(self, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+        """cos and sin of the positions below ``capacity`` or more, ``[T, head_dim / 2]``."""
+        tables = self.stack._table(None, capacity)
+        if self._tables is not tables:
+            half = self.stack.head_dim // 2
+            cos, sin = (table[:, 0, half:].float().numpy() for table in tables)
+            self._tables, self._halves = tables, (cos, sin)
+        return self._halves
 
     def __call__(
         self,
@@ -576,19 +613,11 @@ class Layers:
         states = flat(x.float()).clone()
         n = len(states)
         features = torch.empty(n, len(wanted) * width)
-        positions = flat(place.positions)
         if attended is None and stack.layers[first].norm1 is None:
             attended = x
-        half = stack.head_dim // 2
-        cos, sin = (
-            table[positions, 0, half:].float().numpy()
-            for table in stack._table(None, cache.capacity)
-        )
         reads = _NO_ROWS if attended is None else flat(attended.float()).numpy()
         data = cache.data if cache.data.dtype == torch.float32 else cache.data.view(torch.uint16)
-        threads = (
-            torch.get_num_threads() if n * stack.layers[0].o.weight.numel() > LEAST // 8 else 1
-        )
+        threads = one_thread.threads if n * stack.layers[0].o.weight.numel() > LEAST // 8 else 1
         team(
             threads,
             _layers,
@@ -602,8 +631,8 @@ class Layers:
             self.numbers,
             states.numpy(),
             reads,
-            cos,
-            sin,
+            *self.rotation(cache.capacity),
+            flat(place.positions).numpy(),
             flat(torch.arange(rows)[:, None]).numpy(),
             flat(place.slots).numpy(),
             *seen_by(place, rows, m),

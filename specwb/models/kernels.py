@@ -31,12 +31,15 @@ SUM = 32 if IS_WIDE else 8
 """Lanes of a product's sum: two vector registers with AVX-512, which has 32 of them, and one with
 AVX2, which has 16."""
 MOST = 6
-"""Tokens that are multiplied at a time; their sums fill the registers, see ROWS."""
-ROWS = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
+"""Tokens that are multiplied at a time where there are many; their sums fill the registers, see
+ROWS."""
+AT_ONCE = 8
+"""Tokens that a tile takes at most: slower than MOST, but faster than two passes of fewer."""
+ROWS = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1), 7: (1,), 8: (1,)}
 """Number of tokens -> rows of a weight that are multiplied at a time, most first."""
 AHEAD = 8192
-"""Bytes of a weight that are prefetched ahead. A tile with many tokens reads too few bytes in the
-processor's window of instructions to keep the memory busy."""
+"""How many bytes ahead a weight is prefetched that comes from memory. A tile with many tokens reads
+too few bytes in the processor's window of instructions to keep the memory busy."""
 NARROW = 16
 """Lanes everywhere else; norms, heads and rows are multiples of it."""
 
@@ -186,6 +189,7 @@ def _tile(
     out: Any,
     stride: Any,
     columns: Any,
+    further: Any,
 ) -> None:
     """Some tokens times some rows: every sum is one vector over the columns in order."""
     weights = [(_at(b, w, b.mul(_long(r), columns), size), size) for r in range(rows)]
@@ -197,7 +201,7 @@ def _tile(
         first, sums = b.mul(i, _long(LANES)), list(sums)
         for line in range(0, LANES * size, 64) if tokens > 1 or size < 4 else ():
             for row, _ in weights:
-                ahead = _at(b, b.add(row, _long(AHEAD + line)), first, size)
+                ahead = _at(b, b.add(b.add(row, further), _long(line)), first, size)
                 read, near, data = (ir.Constant(WORD, x) for x in (0, 3, 1))
                 ahead = b.inttoptr(ahead, ir.IntType(8).as_pointer())
                 _call(b, "llvm.prefetch.p0", ir.VoidType(), ahead, read, near, data)
@@ -218,13 +222,14 @@ def _tile(
 
 
 @intrinsic
-def multiply(ctx, like, w, columns, rows, x, tokens, out, stride):
-    """``out[t, r] = sum over c of w[r, c] * x[t, c]``, of ``rows`` rows and at most MOST tokens;
-    ``x`` is ``[tokens, columns]``, ``out`` has rows of ``stride`` numbers."""
+def multiply(ctx, like, w, columns, rows, x, tokens, out, stride, further):
+    """``out[t, r] = sum over c of w[r, c] * x[t, c]``, of ``rows`` rows and at most AT_ONCE tokens;
+    ``x`` is ``[tokens, columns]``, ``out`` has rows of ``stride`` numbers. What lies ``further``
+    bytes behind each weight is prefetched."""
     size = _size(like)
 
     def sweep(many: int) -> Callable[..., None]:
-        def build(b, w, columns, rows, x, out, stride):
+        def build(b, w, columns, rows, x, out, stride, further):
             done = _long(0)
             for each in ROWS[many]:
                 begin, times = done, b.sdiv(b.sub(rows, done), _long(each))
@@ -232,7 +237,7 @@ def multiply(ctx, like, w, columns, rows, x, tokens, out, stride):
                 def body(i, _, begin=begin, each=each):
                     row = b.add(begin, b.mul(i, _long(each)))
                     start = _at(b, w, b.mul(row, columns), size)
-                    args = start, x, _at(b, out, row), stride, columns
+                    args = start, x, _at(b, out, row), stride, columns, further
                     name = f"specwb_tile_{many}_{each}_{size}"
                     _function(b, name, args, lambda b, *a: _tile(b, size, many, each, *a))
                     return []
@@ -244,20 +249,20 @@ def multiply(ctx, like, w, columns, rows, x, tokens, out, stride):
         return build
 
     def codegen(cg, b, sig, args):
-        _, w, columns, rows, x, tokens, out, stride = args
+        _, w, columns, rows, x, tokens, out, stride, further = args
         done = b.append_basic_block("done")
         switch = b.switch(tokens, done)
-        for many in range(1, MOST + 1):
+        for many in range(1, AT_ONCE + 1):
             block = b.append_basic_block(f"tokens_{many}")
             switch.add_case(_long(many), block)
             b.position_at_end(block)
-            given = w, columns, rows, x, out, stride
+            given = w, columns, rows, x, out, stride, further
             _function(b, f"specwb_sweep_{many}_{size}", given, sweep(many))
             b.branch(done)
         b.position_at_end(done)
         return cg.get_dummy_value()
 
-    return types.void(like, *[ADDRESS] * 7), codegen
+    return types.void(like, *[ADDRESS] * 8), codegen
 
 
 @intrinsic

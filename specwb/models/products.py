@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import threading
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,36 @@ def compiled_pass() -> ModuleType | None:
     except Exception as error:
         logger.warning("no compiled forward pass (%s): torch's operators are slower", error)
         return None
+
+
+class OneThread:
+    """While it lasts, torch's own operators run in the calling thread; the compiled pass keeps all
+    of torch's ``threads``.
+
+    After each of its operators OpenMP's threads spin for a while, on the processors that the
+    compiled pass needs next. torch's setting is both the thread's own and what later threads begin
+    with: so the number is that of before the first of several decodings."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._before = threading.Lock(), 0, 1
+
+    @property
+    def threads(self) -> int:
+        return self._before if self._users else torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._before = self.threads
+            self._users += 1
+        torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+        torch.set_num_threads(self._before)
+
+
+one_thread = OneThread()
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -268,14 +268,41 @@ def test_a_cache_that_another_thread_opens_does_not_change_the_way():
 
     class Interrupted(list):
         def __getitem__(self, i):
-            if backbone._compiled:
-                backbone._compiled = None  # as the other thread's cache does
+            if backbone.compiled:
+                backbone.compiled = None  # as the other thread's cache does
             return super().__getitem__(i)
 
     backbone.layers = Interrupted(backbone.layers)
     with torch.inference_mode():
         x, cache = backbone.embed(IDS), backbone.cache(1, 8)
         assert isinstance(backbone.compiled_layers(x, cache, 0, None), compiled.Layers)
+
+
+def test_only_the_compiled_pass_has_threads_in_a_step():
+    before, seen = torch.get_num_threads(), []
+    target = specwb.Target(model("llama", torch.float32))
+
+    def team(threads, *args):
+        seen.append((threads, torch.get_num_threads(), products.one_thread.threads))
+        compiled.Team()(1, *args)
+
+    torch.set_num_threads(3)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "LEAST", 0)
+            steps = specwb.rounds(target, [1, 2, 3], "ar", max_new_tokens=4)
+            next(steps)
+            patch.setattr(compiled, "team", team)
+            for _ in steps:
+                assert torch.get_num_threads() == 3
+        assert set(seen) == {(3, 1, 3)}
+        with products.one_thread:
+            other = threading.Thread(target=lambda: seen.append(products.one_thread.threads))
+            other.start()
+            other.join()
+        assert seen[-1] == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture
