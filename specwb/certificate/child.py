@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -27,7 +27,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, ClassVar
+from tempfile import TemporaryFile
+from typing import IO, Any, ClassVar, NoReturn
+
+import psutil
 
 from specwb.certificate.adapters import ADAPTERS
 from specwb.certificate.instances import Instance
@@ -35,7 +38,7 @@ from specwb.certificate.measure import Finding, measured
 from specwb.certificate.symbols import NoCertificate
 from specwb.core.errors import ArgumentError, SpecwbError
 
-_TICK = 0.2  # seconds between two looks at whether the child has died
+_TICK = 0.2  # seconds between two looks at whether the process that asked has ended
 
 
 class Ended(SpecwbError, RuntimeError):
@@ -93,60 +96,66 @@ def _measure(job: Request, verifier: Any) -> Finding:
 def forked(work: Callable[[], Any], seconds: float, watched: int | None = None) -> Any:
     """Do work in a fork of this process and return its result, or a :class:`Finding` that says why
     there is none. ``watched`` is a file descriptor on whose end everything ends."""
-    fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe(duplex=False)
-    child = fork.Process(target=_work, args=(work, theirs, watched))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child has not
-        child.start()
-    assert child.pid is not None
-    theirs.close()
-    looked: list[Any] = [ours] if watched is None else [ours, watched]
-    result, end = None, time.monotonic() + seconds
-    try:
-        while (left := end - time.monotonic()) > 0:
-            # a process that the child has started may hold the pipe open
-            alive = child.is_alive()
-            ready = wait(looked, min(left, _TICK) if alive else 0)
-            if watched in ready:
-                raise Ended("the process that asked has ended")
-            if ours in ready:
-                result = ours.recv()
-            if ready or not alive:
-                break
-        else:
+    print(end="", flush=True)  # or the child prints again what is buffered
+    with TemporaryFile() as answer:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the child has none of the threads
+            pid = os.fork()  # multiprocessing starts no process in its daemonic workers
+            if not pid:
+                _work(work, answer, seconds, watched)
+        child, code, end = psutil.Process(pid), -signal.SIGALRM, time.monotonic() + seconds
+        try:
+            while (left := end - time.monotonic()) > 0:
+                if watched is not None and wait([watched], 0):
+                    raise Ended("the process that asked has ended")
+                with suppress(psutil.TimeoutExpired):
+                    code = child.wait(min(left, _TICK)) or 0
+                    break
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+            child.wait()
+        if code == -signal.SIGALRM:
             return Finding(reason=f"it ran longer than {seconds:g} s")
-    except EOFError:
-        child.join(_TICK)
-    finally:
-        ours.close()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.kill()
-        child.join()
+        answer.seek(0)
+        try:
+            result = pickle.load(answer)
+        except (EOFError, pickle.UnpicklingError):
+            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            return Finding(reason=f"it ended the process it ran in ({how})")
     if isinstance(result, ArgumentError):
         raise result
-    if result is not None:
-        return result
-    code = child.exitcode or 0
-    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return Finding(reason=f"it ended the process it ran in ({how})")
+    return result
 
 
-def _work(work: Callable[[], Any], line: Connection, watched: int | None) -> None:
-    """The child's whole life."""
-    os.setsid()
-    if watched is not None:
-        os.close(watched)
+def _work(
+    work: Callable[[], Any], answer: IO[bytes], seconds: float, watched: int | None
+) -> NoReturn:
+    """The child's whole life, which the alarm ends where the process that asked cannot."""
+    code = 1
     try:
-        result = work()
-    except NoCertificate as error:
-        result = Finding(reason=str(error))
-    except ArgumentError as error:
-        result = error
-    except BaseException as error:
-        result = Finding(reason=f"{type(error).__name__}: {str(error)[:200]}")
-    line.send(result)
+        os.setsid()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(min(seconds, 1e9)) + 1)
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+        if watched is not None:
+            os.close(watched)
+        try:
+            result = work()
+        except NoCertificate as error:
+            result = Finding(reason=str(error))
+        except ArgumentError as error:
+            result = error
+        except BaseException as error:
+            result = Finding(reason=f"{type(error).__name__}: {str(error)[:200]}")
+        answer.seek(0)
+        pickle.dump(result, answer)
+        answer.flush()
+        code = 0
+    finally:
+        os._exit(code)
 
 
 class _Interpreter:

@@ -12,10 +12,12 @@ import datetime
 import decimal
 import gc
 import itertools
+import multiprocessing
 import os
 import random
 import random as rnd
 import resource
+import signal
 import sqlite3
 import ssl
 import struct
@@ -25,12 +27,14 @@ import time
 import types
 import uuid
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import biased
 import numpy as np
+import psutil
 import pytest
 import torch
 from certificate.verifiers import TABLE
@@ -646,15 +650,67 @@ def test_nothing_is_left_behind_in_the_process():
     assert not [x for x in gc.get_objects() if type(x).__name__ == "Forking"]
 
 
-def test_a_time_limit_ends_what_sleeps_and_what_loops():
-    def endless(p, q, drafts):
-        while True:
-            pass
+def is_open(descriptor):
+    with suppress(OSError):
+        return bool(os.fstat(descriptor))
 
-    for function in (endless, lambda p, q, drafts: time.sleep(600)):
-        result = certify(function, seconds=0.5)
-        assert result.reason == "it ran longer than 0.5 s"
-        assert result.seconds < 60
+
+def half_an_answer(then):
+    """A function that writes four bytes to every file opened since now, and then does ``then``."""
+    later = [x for x in range(200) if not is_open(x)]
+
+    def write():
+        for descriptor in later:
+            with suppress(OSError):
+                os.write(descriptor, b"\0\0\1\0")
+        then()
+
+    return write
+
+
+def endless():
+    while True:
+        pass
+
+
+def sleep():
+    time.sleep(20)
+
+
+def test_a_time_limit_ends_what_loops_and_what_sleeps():
+    for function in (endless, sleep, half_an_answer(sleep)):
+        began = time.monotonic()
+        assert child.forked(function, 0.5).reason == "it ran longer than 0.5 s"
+        assert time.monotonic() - began < 20
+
+
+def test_half_an_answer_is_none():
+    finding = child.forked(half_an_answer(lambda: os._exit(3)), BUSY)
+    assert finding.reason == "it ended the process it ran in (exit code 3)"
+
+
+def test_the_time_limit_holds_where_the_process_that_asked_was_killed():
+    ours, theirs = os.pipe()
+
+    def work():
+        os.write(theirs, str(os.getpid()).encode())
+        endless()
+
+    if not (asking := os.fork()):
+        child.forked(work, 1)
+        os._exit(0)
+    working = psutil.Process(int(os.read(ours, 99)))
+    os.kill(asking, signal.SIGKILL)
+    os.waitpid(asking, 0)
+    os.close(ours)
+    os.close(theirs)
+    working.wait(20)
+
+
+def test_a_daemonic_worker_gets_a_certificate():
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        result = pool.apply(certify, (token_rejection,), {"cases": instances("chain")[:1]})
+    assert result.verdict == LOSSLESS, result
 
 
 def test_a_fork_after_threads_have_worked_does_not_hang():
