@@ -102,6 +102,7 @@ class GenericBackbone:
     whole = True
     captured = False
     is_plain = False
+    compiled = None
 
     def __init__(self, model: Any, reason: str) -> None:
         check_causal(model.config)
