@@ -21,7 +21,6 @@ from specwb.drafters.base import Drafter
 from specwb.engine.graphs import Arena, borrowed
 from specwb.engine.methods import Method
 from specwb.models.attention import backends
-from specwb.models.products import MOST, one_thread
 from specwb.models.ranks import settled
 from specwb.models.target import Target
 from specwb.rules import Rule
@@ -130,9 +129,8 @@ class Decoding:
 
     def _steps(self, arena: Arena | None = None) -> Iterator[Step]:
         # an arena chooses kernels where it records; a replay needs no choice
-        kernels = backends(self.target.device) if arena is None else nullcontext()
-        if self.target.backbone.compiled and self.state.rows * self.drafter.limits.nodes <= MOST:
-            kernels = one_thread
+        tokens = self.state.rows * self.drafter.limits.nodes
+        kernels = self.target.kernels(tokens) if arena is None else nullcontext()
         index = 0
         while not self.state.finished:
             # not around the yield: a generator must not leave its caller in inference mode

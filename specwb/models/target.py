@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,6 +20,7 @@ from specwb.core.flow import BUCKET, Draft, Scores, State, Verdict, put, taken
 from specwb.core.inputs import eos_ids, is_many
 from specwb.core.probability import Sampling
 from specwb.models.architectures import UnsupportedModel, check_causal, context
+from specwb.models.attention import backends
 from specwb.models.backbone import Backbone, LayerRunner
 from specwb.models.cache import KVCache
 from specwb.models.device import described, is_spread
@@ -27,6 +29,7 @@ from specwb.models.generic import GenericBackbone
 from specwb.models.hooks import HookedModel, check_unhooked, check_whole
 from specwb.models.layout import run_paths
 from specwb.models.place import Place
+from specwb.models.products import MOST, one_thread
 from specwb.models.ranks import here
 
 T = TypeVar("T")
@@ -265,6 +268,11 @@ class Target:
             state.features = torch.zeros(rows, capacity, width, dtype=states.dtype, device=device)
             state.features[:, : states.shape[1]] = states
         return state
+
+    def kernels(self, tokens: int) -> AbstractContextManager[Any]:
+        """What steps of so many tokens run in: the choice of attention's kernels on CUDA; where few
+        tokens go through the compiled pass, torch's own operators in one thread."""
+        return one_thread if self.backbone.compiled and tokens <= MOST else backends(self.device)
 
     def score(
         self, state: State, draft: Draft, features: tuple[int, ...] = (), layout: str = "tree"
