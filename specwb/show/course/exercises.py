@@ -28,6 +28,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
+from textwrap import fill
 from typing import Any
 
 from specwb.core.errors import SpecwbError
@@ -115,7 +116,7 @@ def exercises() -> dict[str, dict[str, Any]]:
 
 
 def task(name: str) -> str:
-    """Return what an exercise asks for.
+    """Return what an exercise asks for, in lines of at most 80 columns.
 
     Raises:
         ExerciseError: no such exercise.
@@ -123,7 +124,7 @@ def task(name: str) -> str:
     rows = exercises()
     if not isinstance(name, str) or name not in rows:
         raise ExerciseError(f"no exercise {name!r}; there are {', '.join(rows)}")
-    return rows[name]["task"]
+    return fill(rows[name]["task"], 80)  # JupyterLab would break long lines inside words
 
 
 def grade(name: str, solution: Callable[..., Any]) -> Grade:

@@ -78,4 +78,4 @@ def in_words(trace: Mapping[str, Any]) -> str:
 def short(x: float) -> float:
     """A number of four digits, which is all that is read off a picture."""
     x = float(x)
-    return 0.0 if not math.isfinite(x) or abs(x) < 1e-9 else float(f"{x:.4g}")
+    return 0.0 if not math.isfinite(x) or abs(x) < 1e-15 else float(f"{x:.4g}")

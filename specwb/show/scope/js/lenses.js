@@ -108,7 +108,7 @@ LENSES.medusa = (lens, round, frame, trace, width) => {
     });
   });
   const body = lens.heads.length ? [wide(svg), note("Every head sees the same one state, and not " +
-    "what the heads before it said: all nodes of a depth have the same list. Solid: in the tree.")]
+    "what the heads before it draft: all nodes of a depth have the same list. Solid: in the tree.")]
     : [note("A text of one token has no state to draft from: nothing was drafted.")];
   return { title: "Medusa\u2019s heads: one state, a list for every depth", body };
 };
@@ -142,7 +142,7 @@ LENSES.eagle = (lens, round, frame, trace, width) => {
   });
   const read = lens.features.map((i) => (i === -1 ? "the last, after the norm" : i === 0 ?
     "the embedding" : `layer ${i}`)).join(", ");
-  const known = lens.known ? ` It can say ${lens.known} of the tokens.` : "";
+  const known = lens.known ? ` It drafts from ${lens.known} of the tokens.` : "";
   return { title: lens.fused ? "EAGLE-3\u2019s input: several layers\u2019 states, and the token after"
     : "EAGLE\u2019s input: a state, and the token after it",
     body: [wide(svg), note(`Solid: the target\u2019s own states (${read}`,
@@ -181,8 +181,8 @@ LENSES.falcon = (lens, round, frame, trace, width) => {
         `and ${tokens.length - 4} more`, { class: "soft", "font-size": 11 }));
     }
   }
-  if (deepest) body.push(wide(svg), note(`One forward of the head says ${k} tokens, a block: ` +
-    `each is said without knowing the others. ${deepest} levels take ${count} pass` +
+  if (deepest) body.push(wide(svg), note(`One forward of the head drafts ${k} tokens, a block: ` +
+    `each without knowing the others. ${deepest} levels take ${count} pass` +
     `${count === 1 ? "" : "es"}, not ${deepest}.`));
   else body.push(note(`A text of fewer than ${k + 1} tokens drafts nothing.`));
   if (lens.sight && lens.sight.length > 1) body.push(...sight(lens, round, word));

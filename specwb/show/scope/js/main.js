@@ -91,7 +91,7 @@ export function mount(element, data, ask = null) {
       if (stage === at.stage) item.setAttribute("aria-current", "step");
       else item.removeAttribute("aria-current");
     }
-    const says = ui.chosen === null && panel.says ? panel : sayOf(trace, at);
+    const says = panel.says ? panel : sayOf(trace, at);
     hosts.says.className = `says ${says.kind}`;
     hosts.says.textContent = says.says;
     const focused = document.activeElement?.closest?.("[data-node]")?.dataset.node;
@@ -102,10 +102,11 @@ export function mount(element, data, ask = null) {
       h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
         tree), legend(), treeNote(trace, at)),
       h("div", { class: "pane", "data-panel": "" }, panel.pane));
-    const so = h("section", { "aria-label": "text" }, text, data.play ? race(trace, at) : null,
-      h("p", { class: "soft", "data-tally": "" }, tally(trace, at)));
+    const count = h("p", { class: "soft", "data-tally": "" }, tally(trace, at));
+    const so = h("section", { "aria-label": "text" }, text, ...(data.play
+      ? [race(trace, at), count] : []));
     // what plays by itself is a race first, below the request
-    hosts.stage.replaceChildren(...[...(data.play ? [so, panes] : [panes, so]), lens]
+    hosts.stage.replaceChildren(...(data.play ? [so, panes, lens] : [count, panes, lens, so])
       .filter(Boolean));
     text.scrollTop = text.scrollHeight;
     // what stands below must not jump while it plays

@@ -96,7 +96,8 @@ function panelOf(trace, frame, chosen, width, id) {
     pane.append(h("p", { class: "soft" }, "No row was kept for this node."));
     return { pane, says: "", kind: "" };
   }
-  const test = known ? found.test : null;
+  const skipped = known && found.test.decision === "not tested";
+  const test = known && !skipped ? found.test : null;
   const scored = frame.stage !== "draft";
   const stage = test && test.r && found.t > 0;
   const each = width > 640 ? width / 2 - 14 : width;
@@ -110,12 +111,9 @@ function panelOf(trace, frame, chosen, width, id) {
     reason.append(...told.drawn, ruleWords(trace));
     return { pane, says: told.says, kind: test.decision === "accepted" ? "accepted" : "rejected" };
   }
-  if (found && found.test.decision === "not tested") {
-    reason.append(h("p", { class: "soft" }, "Not tested: a candidate before it was accepted."));
-  } else if (token !== null && frame.stage === "bonus") {
-    reason.append(h("p", { class: "soft" }, "The walk did not come here."));
-  }
-  return { pane, says: "", kind: "" };
+  const says = skipped ? "Not tested: a candidate before it was accepted."
+    : token !== null && frame.stage === "bonus" ? "Not tested: the walk did not come here." : "";
+  return { pane, says, kind: "" };
 }
 
 function tableRows(row, { token, word, scored, test, round, node }) {
@@ -203,7 +201,7 @@ function explainTest(trace, round, found, word, width, id) {
     says = `Temperature 0: the target's most probable token after ` +
       `\u201c${word(round.tokens[level.node])}\u201d is \u201c${word(row.tokens[best])}\u201d ` +
       `(p = ${number(row.p[best])}). ` + (level.tests.some((one) => one.decision === "accepted")
-      ? "The draft has it: accepted." : `The draft said \u201c${name}\u201d; ${all}: rejected.`);
+      ? "The draft has it: accepted." : `The draft has \u201c${name}\u201d; ${all}: rejected.`);
     drawn.push(h("p", { class: "math" }, `argmax p = ${word(row.tokens[best])} \u2192 `,
       h("span", { class: `verdict t-${accepted ? "accepted" : "rejected"}` },
         accepted ? "accepted \u2713" : "rejected \u2717")));
