@@ -45,8 +45,9 @@ and decodes plainly where none do. How likely a node is accepted follows from th
 confidences and from what earlier steps accepted; what a forward pass of so many tokens takes is
 measured when a method first decodes so many rows. It is lossless, but which nodes are verified
 depends on measured times and on the other rows, so a sampled text is not the same in every run
-(with `exact_text` it is). Not with `copy`, nor where a rule or the way of drawing needs drafts of a
-fixed shape. Its steps are never recorded as CUDA graphs (`graphs=True` is refused), so on CUDA it
+(with `exact_text` it is). With `copy` too, copied tokens are ranked with the others, by what
+tokens with as long a match did. Not where a rule or the way of drawing needs drafts of a fixed
+shape. Its steps are never recorded as CUDA graphs (`graphs=True` is refused), so on CUDA it
 competes with eager steps.
 """
 

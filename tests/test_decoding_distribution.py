@@ -86,6 +86,13 @@ FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
         f"copying in front of {spec}": (f"{spec},copy=1", {"tree": TREE})
         for spec in ("mcsd:draw=without", "eagle:draw=greedy")
     },
+    **{
+        f"copying in front of {spec} in part": (
+            f"{spec},copy=2,verify=auto",
+            {"tree": TREE, "costs": COSTS},
+        )
+        for spec in ("mcsd:draw=without", "eagle:draw=greedy")
+    },
 }
 
 

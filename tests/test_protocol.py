@@ -113,7 +113,7 @@ VARIANTS: dict[str, list[dict]] = {
     ],
     "eagle2": [
         {"nodes": 9, "depth": 3, "top": 3},
-        {"nodes": 9, "depth": 3, "top": 3, "verify": "auto"},
+        {"nodes": 9, "depth": 3, "top": 3, "copy": 1, "verify": "auto"},
     ],
     "eagle3": [{"nodes": 8, "depth": 4, "top": 2}, {"nodes": 8, "depth": 4, "top": 2, "copy": 1}],
     "falcon": [

@@ -7,7 +7,8 @@ confidences, and leaves what it has learnt::
     levels    the number whose worth, less its time at the price, was the largest in past steps;
               0 is plain decoding
     survival  of a node: the product along its path of sigmoid(a + b logit(confidence)), two numbers
-              for every depth, fitted to what past steps accepted
+              for every depth, fitted to what past steps accepted; of a copied token it is
+              sigmoid(a + b log n), with two numbers of their own, n tokens before it matching
     admitted  nodes in falling order of survival, up to the first that survives less often than
               price * (seconds of one token more in the target's forward pass)
     price     tokens per second, as past steps wrote them
@@ -42,6 +43,7 @@ from specwb.core.options import MethodError
 from specwb.core.probability import Sampling
 from specwb.core.tree import GrownTree, Limits, Tree
 from specwb.drafters.base import Drafter, InFront, chain
+from specwb.drafters.copying import MOST, Copying
 from specwb.drafters.level import Levels
 from specwb.models.ranks import here
 from specwb.models.target import Target
@@ -103,7 +105,7 @@ def admitted(survival: np.ndarray, price: np.ndarray) -> np.ndarray:
 
 class Survival:
     """The probability that a node is accepted once its parent is: ``sigmoid(a + b x)``, x the logit
-    of the draft's confidence, with two numbers for every depth.
+    of the draft's confidence, with two numbers for every level: a depth, or 0 for copied tokens.
 
     They begin as a = b = 1, since drafters are right more often than they are sure. Every decoding
     step is a Newton step of the logistic likelihood of what it tested. b stays >= 0, so that elder
@@ -121,18 +123,18 @@ class Survival:
         with np.errstate(divide="ignore"):
             return (np.log(confidence) - np.log1p(-confidence)).clip(-self.widest, self.widest)
 
-    def below_parent(self, x: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        """The probabilities for logits ``x`` at ``depth``."""
-        a, b = np.moveaxis(self.numbers[depth], -1, 0)
+    def below_parent(self, x: np.ndarray, level: np.ndarray) -> np.ndarray:
+        """The probabilities for logits ``x`` of ``level``."""
+        a, b = np.moveaxis(self.numbers[level], -1, 0)
         return 1 / (1 + np.exp(-(a + b * x).clip(-30, 30)))
 
-    def learn(self, x: np.ndarray, depth: np.ndarray, accepted: np.ndarray) -> None:
+    def learn(self, x: np.ndarray, level: np.ndarray, accepted: np.ndarray) -> None:
         """Takes a step to what was tested: one entry for each child of a node on the accepted
         path."""
-        for d in np.unique(depth):
-            at = depth == d
+        for d in np.unique(level):
+            at = level == d
             inputs = np.stack([np.ones(at.sum()), x[at]])
-            p = self.below_parent(x[at], depth[at])
+            p = self.below_parent(x[at], level[at])
             old = self.memory * self.information[d] + (1 - self.memory) * self.prior * np.eye(2)
             self.information[d] = old + (inputs * p * (1 - p)) @ inputs.T
             self.numbers[d] += np.linalg.solve(self.information[d], inputs @ (accepted[at] - p))
@@ -143,9 +145,9 @@ class Learnt:
     """The estimates that past steps leave to later ones.
 
     Attributes:
-        survival: of nodes, by depth.
+        survival: of nodes, by level.
         worth: by number of levels, the expected tokens of a row less the price of verifying them,
-            a running mean.
+            beyond those of copied tokens, a running mean.
         drafts: the number of drafts in that mean, at most 16.
         written: tokens written, of late (:data:`MEMORY`).
         plain: tokens that plain decoding writes in the same time.
@@ -169,7 +171,8 @@ class Learnt:
 
 class Admission(InFront):
     """Lets the drafter behind draft as many levels as have paid, and verifies the nodes that are
-    worth their time; where none are, it decodes plainly.
+    worth their time; where none are, it decodes plainly. A copying drafter may stand between: it
+    looks for copies in every step, and the levels are those of the drafter behind it.
 
     Lossless at every temperature: whether a node is verified depends on past steps and on what is
     drawn before it, above it or in other rows, never on its own token. Which nodes are verified
@@ -198,28 +201,29 @@ class Admission(InFront):
             raise MethodError(
                 "verify=auto needs children drawn for each node by itself; take draw=greedy"
             )
-        length = behind.length if isinstance(behind, Levels) else None
-        if (
-            scheme is not Scheme.POINT
-            and length
-            and length.confidence
-            and behind.limits.children > 1
-        ):
+        super().__init__(behind)
+        head = self.head
+        length = head.length if isinstance(head, Levels) else None
+        if scheme is not Scheme.POINT and length and length.confidence and head.limits.children > 1:
             # a level that other branches let be drafted would tell of their tokens (theorem 6.9.4)
             raise MethodError(
                 "verify=auto takes no sampled tree whose drafting stops by a confidence; take a "
                 "chain, or set the confidence to 0"
             )
-        if not behind.limits.depth:
+        if not head.limits.depth:
             raise MethodError("verify=auto has nothing to choose from in a draft of nothing")
-        super().__init__(behind)
-        limits = behind.limits
+        limits, depth = behind.limits, head.limits.depth
         self.limits = Limits(limits.nodes, limits.depth, limits.children)
         self.host_reads, self.captured, self.staged = behind.host_reads + 2, False, False
-        self.cuts = isinstance(behind, Levels) and behind.cuts
-        self.options = range(1 if self.cuts else limits.depth, limits.depth + 1)
+        self.cuts = isinstance(head, Levels) and head.cuts
+        self.options = range(1 if self.cuts else depth, depth + 1)
         self.costs: dict[int, Costs] = {}  # by number of rows
         self.shared: dict[tuple[int, Sampling], Learnt] = {}
+
+    @property
+    def head(self) -> Drafter:
+        """What drafts where nothing is copied."""
+        return self.behind.behind if isinstance(self.behind, Copying) else self.behind
 
     def open(self, state: State, target: Target) -> None:
         if here() is not None:
@@ -227,7 +231,7 @@ class Admission(InFront):
         if state.rows not in self.costs:
             self.costs[state.rows] = self._measured(state, target)
         super().open(state, target)
-        self.behind.confident = True
+        self.behind.confident = self.head.confident = True
         costs = self.costs[state.rows]
         self.seconds = convex(costs.target, state.rows * self.limits.nodes)
         self.learnt = Learnt({n: costs.draft[n] for n in self.options})
@@ -237,8 +241,8 @@ class Admission(InFront):
         self.live = np.ones(state.rows, bool)  # rows that had not finished before the last step
 
     def _measured(self, state: State, target: Target) -> Costs:
-        rows, device, depth = state.rows, state.length.device, self.limits.depth
-        behind = copy.copy(self.behind)
+        rows, device, depth = state.rows, state.length.device, self.options[-1]
+        behind = copy.copy(self.head)
         behind.open(state, target)
         seeds = torch.zeros(rows, dtype=torch.long, device=device)
         noise = Noise(seeds, {DRAFT: behind.uniforms(state.sampling)}, depth + 1)
@@ -294,7 +298,8 @@ class Admission(InFront):
         def worth(n: int) -> float:
             return self.rows * past.worth[n] - price * (seconds[n] - seconds[0]) if n else 0.0
 
-        best = max(past.times, key=worth)
+        # a first probe drafts nothing in a row that copies
+        best = max(past.times, key=worth) if past.drafts[deepest] else deepest
         most, plain = len(self.seconds) - 1 - self.rows, self.seconds[self.rows]
         within = int((self.seconds[self.rows :] <= 2 * plain).sum()) - 1
         nodes = min(most, max(within, self.rows))
@@ -310,18 +315,24 @@ class Admission(InFront):
         self.levels = self._levels()
         self.full: Draft | None = None
         self.count = 0
-        if not self.levels:
+        copying = self.behind if isinstance(self.behind, Copying) else None
+        if not (self.levels or copying):
             root = state.pending
             valid = torch.ones_like(root, dtype=torch.bool)
             draft = Draft(chain(0, root.device), root, valid, self.scheme(state.sampling))
             if not self.live.all():
                 draft.computed = torch.from_numpy(np.flatnonzero(self.live)).to(root.device)
             return draft
+        self.late = self.missed > 0
         self.behind.window = self.longer(min(self.missed, state.horizon))
-        if isinstance(self.behind, Levels) and self.cuts:
-            self.behind.most = self.levels
+        if isinstance(self.head, Levels) and self.cuts:
+            self.head.most = self.levels
+        if copying:
+            self.late, copying.idle = copying.missed > MOST, not self.levels
         self.full = self.behind.propose(state, noise)
-        return self._admitted(state, self.full)
+        if copying and not copying.drafts:
+            self.levels = 0  # a row alone copies
+        return self._admitted(state, self.full, copying.copies if copying else None)
 
     def _took(self) -> float:
         """Seconds since the step began to draft."""
@@ -331,18 +342,20 @@ class Admission(InFront):
         """A host read."""
         return np.array(numbers.tolist())
 
-    def _admitted(self, state: State, full: Draft) -> Draft:
-        """The part of a draft that is verified."""
+    def _admitted(self, state: State, full: Draft, copies: Tensor | None) -> Draft:
+        """The part of a draft that is verified; ``copies [B,1]`` are the rows that copy."""
         rows, tree = state.rows, full.tree
         assert full.confidence is not None
         live = full.valid & ~state.done[:, None]
-        of_nodes = full.confidence, live, tree.parent, tree.depth
+        level = tree.depth.clamp_max(self.options[-1])
+        level = level if copies is None else level.masked_fill(copies, 0)
+        of_nodes = full.confidence, live, tree.parent, tree.depth, level
         columns = [x.double().expand(rows, -1) for x in of_nodes]
         table = self._read(torch.stack(columns))
-        self.parent, self.depth = table[2:].astype(int)
+        self.parent, self.depth, self.level = table[2:].astype(int)
         self.parent = self.parent.clip(0)
         self.x = self.learnt.survival.logit(table[0])
-        likely = table[1] * self.learnt.survival.below_parent(self.x, self.depth)
+        likely = table[1] * self.learnt.survival.below_parent(self.x, self.level)
         survival = table[1] * (self.depth == 0)
         for d in range(1, tree.D + 1):
             above = np.take_along_axis(survival, self.parent, 1)
@@ -361,15 +374,18 @@ class Admission(InFront):
         would have been worth."""
         price = self.price * np.diff(self.seconds)[self.rows :]
         price = np.append(price, np.full(survival.size, np.inf))  # of done rows' nodes
-        chosen, past = np.empty(0, int), self.learnt
-        for n in self.options:
+        chosen, past, copied = np.empty(0, int), self.learnt, 0.0
+        for n in (0, *self.options):
             if n > self.levels:
                 break
-            part = np.where(self.depth <= n, survival, 0).ravel()
+            part = np.where(self.level <= n, survival, 0).ravel()
             chosen = admitted(part, price)
             worth = (part[chosen].sum() - price[: len(chosen)].sum()) / max(1, self.rows)
+            if n == 0:
+                copied = worth  # whatever is drafted
+                continue
             past.drafts[n] = min(past.drafts[n] + 1, 16)
-            past.worth[n] += (worth - past.worth[n]) / past.drafts[n]
+            past.worth[n] += (worth - copied - past.worth[n]) / past.drafts[n]
         if not self.probe:
             return chosen
         return admitted(
@@ -414,7 +430,7 @@ class Admission(InFront):
         accepted = accepted[:, 0]
         rows, past = int((accepted >= 0).sum()), self.learnt
         scoring, plain = self.seconds[[self.rows + self.count, self.rows]]
-        if not (self.levels and self.missed):  # what it makes up for it has not in other steps
+        if not (self.levels and self.late):  # what it makes up for it has not in other steps
             past.times[self.levels].append(self._took() - scoring)
         past.written = MEMORY * past.written + (accepted + 1).sum()
         step = (past.beside(self.levels) + scoring) / (past.beside(0) + plain)
@@ -430,4 +446,4 @@ class Admission(InFront):
         np.put_along_axis(on_path, np.take_along_axis(self.nodes, path, 1), True, 1)
         tested = self.into & np.take_along_axis(on_path, self.parent, 1)
         tested &= (accepted >= 0)[:, None]
-        self.learnt.survival.learn(self.x[tested], self.depth[tested], on_path[tested])
+        self.learnt.survival.learn(self.x[tested], self.level[tested], on_path[tested])

@@ -211,6 +211,8 @@ class InFront(Drafter):
     def open(self, state: State, target: Target) -> None:
         self.behind = copy.copy(self.behind)
         self.behind.open(state, target)
+        if hasattr(self.behind, "unseen"):  # its first draft may come in a later step
+            self.behind.fed = state.horizon - 1  # type: ignore[attr-defined]
 
     def tensors(self) -> dict[str, Tensor]:
         return self.behind.tensors()

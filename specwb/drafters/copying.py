@@ -37,13 +37,15 @@ class Copying(InFront):
     and rows that copy verify a chain in place of its tree. Its catch-up window is as much longer as
     a step may copy. (What Falcon drafts depends on the steps in which it drafted, so its sampled
     text is then not that of the same row in a batch; its distribution is the same.) Steps that copy
-    count for a draft length that depends on earlier steps.
+    count for a draft length that depends on earlier steps. The confidence in a copied token is
+    ``n / (n + 1)``, n the tokens before it that match if those copied before it are right.
 
     Sources: the combination is that of Hu et al., "SAM Decoding" (2024), arXiv 2411.10666, whose
     suffix automaton, matches of the output alone and static corpus are not here.
     """
 
     ngram = MOST  # tokens that are looked up
+    idle = False  # whether the next step drafts nothing but copies
 
     def __init__(self, behind: Drafter, match: int) -> None:
         super().__init__(behind)
@@ -60,20 +62,23 @@ class Copying(InFront):
     def open(self, state: State, target: Target) -> None:
         super().open(state, target)
         self.vocabulary, self.alone = target.vocabulary, state.rows == 1 and not state.static
-        if self.alone and isinstance(self.behind, Levels):
-            self.behind.fed = state.horizon - 1  # its first step may come later
 
     def propose(self, state: State, noise: Noise) -> Draft:
-        at, valid = state.stage("lookup", lambda: self._found(state))
+        at, valid, matched = state.stage("lookup", lambda: self._found(state))
         copied = MOST if state.static else int(valid.sum(1).max())  # a host read
         self.copied = copied > 0
-        if self.copied and self.alone:
+        self.drafts = not (self.idle or (self.copied and self.alone))
+        if self.confident:
+            self.copies = valid[:, :1]
+            self.sure = F.pad(matched / (matched + 1), (1, 0), value=1.0)[:, : copied + 1]
+        if not self.drafts:
             tree = chain(copied, at.device)
             if not state.sampling.greedy and self.limits.children > 1:
                 # a rule takes the uniforms of a node by its place and the tree's number of children
                 tree = GrownTree(tree.parent, tree.depth, copied, self.limits.children)
             tokens = state.tokens.gather(1, at[:, :copied])
             draft = self.candidates(state, tokens, valid[:, :copied], tree)
+            draft.confidence = self.sure if self.confident else None
             return self._drawn(draft, state.sampling)
         # what it has missed since its last draft, or of rows that copied
         missed = MOST if state.static else min(self.missed, state.horizon)
@@ -87,13 +92,15 @@ class Copying(InFront):
             lambda: self._joined(state, draft, at[:, :copied], valid[:, :copied]),
         )
 
-    def _found(self, state: State) -> tuple[Tensor, Tensor]:
-        """Where the tokens lie that are copied, and which there are, each ``[B,MOST]``."""
+    def _found(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the tokens lie that are copied, which there are, and how many tokens before each
+        of them match, if those copied before it are right, each ``[B,MOST]``."""
         start, matched = lookup(state.tokens[:, : state.horizon], state.length, self.ngram)
-        at = start[:, None] + torch.arange(MOST, device=start.device)
+        step = torch.arange(MOST, device=start.device)
+        at = start[:, None] + step
         copies = (matched >= self.least) & ~state.done
         valid = copies[:, None] & (at < state.length[:, None])
-        return at.clamp_max(state.capacity - 1), valid
+        return at.clamp_max(state.capacity - 1), valid, matched[:, None] + step
 
     def _drawn(self, draft: Draft, sampling: Sampling) -> Draft:
         """A chain of point masses, as a draft of the scheme of the drafter behind."""
@@ -129,6 +136,8 @@ class Copying(InFront):
         joined = Draft(
             grown, either(tokens, draft.tokens, 0), either(valid, draft.valid, 0), draft.scheme
         )
+        if draft.confidence is not None:
+            joined.confidence = either(self.sure, draft.confidence, 1)
         if draft.scheme is not Scheme.POINT and draft.q_row is not None:
             copied, q = self._points(tokens[:, 1:]), draft.q
             q = copied[:, :0] if q is None else q  # a draft of nothing has none
@@ -138,9 +147,10 @@ class Copying(InFront):
         return joined
 
     def observe(self, state: State, draft: Draft, verdict: Verdict, scores: Scores) -> None:
-        if self.copied and self.alone:
+        if not self.drafts:
             self.missed += draft.tree.D + 1
-            if isinstance(self.behind, Levels):  # its length alone, as in a batch
+            if self.copied and self.alone and isinstance(self.behind, Levels):
+                # its length alone, as in a batch
                 Levels.observe(self.behind, state, draft, verdict, scores)
             return
         self.missed = MOST if self.copied else 0

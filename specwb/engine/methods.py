@@ -221,11 +221,9 @@ def method(
     drafter = entry.drafter(target, options)
     # a keyword of somebody's own drafter that has the same name is not this option
     least, verify = (options.get(name) if entry.settings else None for name in ("copy", "verify"))
-    if least and verify:
-        raise MethodError(f"{entry.key}: copied tokens have no confidences; copy= or verify=")
     if least:
         drafter = Copying(drafter, least)
-    elif verify:
+    if verify:
         drafter = Admission(drafter)
     if not isinstance(getattr(drafter, "limits", None), Limits):
         what = "set `tree`, the largest it proposes, to a specwb.Tree (such as Tree.chain(3))"
@@ -239,7 +237,7 @@ def method(
     built = Method(key, drafter, chosen, exactness, options=options)
     usual = built.rule_for(Sampling(1.0))
     if (least or verify) and (usual.fixed_number or usual.fixed_shape):
-        without = "copy=" if least else "verify="
+        without = " and ".join(f"{name}=" for name in ("copy", "verify") if options.get(name))
         raise RuleMismatch(
             f"{key}: rule {usual.name!r} needs drafts of a fixed shape, without {without}"
         )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import test_copying
 import tiny
-from test_copying import ONCE, first_draft, target
+from test_copying import ONCE, copies, first_draft, followed, target
 
 import specwb
 from specwb.drafters.admission import PROBES, Admission, Costs, Survival, admitted, convex
@@ -45,10 +45,13 @@ class Planted(Admission):
 
 def built(name: str, costs: dict[int, float] | None = None, **more: Any) -> specwb.Method:
     method = test_copying.built_of(METHODS[name], **more)
-    if costs is not None:
-        drafts = dict.fromkeys(range(1, 21), 0.0 if costs is FREE else 1.0)
-        method.drafter.costs = dict.fromkeys(range(1, 9), Costs(costs, drafts))
-        method.drafter.__class__ = Planted
+    return method if costs is None else planted(method, costs, 0.0 if costs is FREE else 1.0)
+
+
+def planted(method: specwb.Method, costs: dict[int, float], draft: float) -> specwb.Method:
+    drafts = dict.fromkeys(range(1, 21), draft)
+    method.drafter.costs = dict.fromkeys(range(1, 9), Costs(costs, drafts))
+    method.drafter.__class__ = Planted
     return method
 
 
@@ -127,13 +130,14 @@ def test_two_numbers_by_depth_are_fitted_to_what_was_accepted():
 
 
 @every
-def test_the_budget_follows_planted_costs(name):
+@pytest.mark.parametrize("copy", [None, 2])
+def test_the_budget_follows_planted_costs(name, copy):
     """Where further tokens are free the whole draft is verified; where they cost more than they can
     bring, steps are plain but for probes. The greedy text is that of plain decoding."""
     rows = len(PROMPTS)
     for costs in (FREE, DEAR):
-        method, verified, whole = built(name, costs, verify="auto"), 0, 0
-        alone, steps, probes = built(name), 0, 0
+        method, verified, whole = built(name, costs, verify="auto", copy=copy), 0, 0
+        alone, steps, probes = built(name, copy=copy), 0, 0
         for step in specwb.rounds(target(), PROMPTS[:rows], method, max_new_tokens=LENGTH):
             nodes = int(step.draft.valid[:, 1:].sum())
             verified += nodes
@@ -152,30 +156,40 @@ def test_the_budget_follows_planted_costs(name):
 
 
 @every
-def test_after_plain_steps_a_drafter_has_missed_nothing(name, monkeypatch):
+@pytest.mark.parametrize("copy", [None, 2])
+@pytest.mark.parametrize("rows", [1, len(PROMPTS)])
+def test_after_steps_without_it_a_drafter_has_missed_nothing(name, copy, rows, monkeypatch):
     """Its draft is then that of the drafter alone behind the same text; what pairs of Falcon see
-    depends on the steps before."""
-    order = [9, 0, 0, 0, 9, 0, 9, 9, 0, 0, 0, 0, 0, 0] * LENGTH
+    depends on the steps before. Rows whose end occurs earlier copy, whether or not the others
+    draft."""
+    order = [0, 0, 9, 0, 9, 9, 0, 0, 0, 0, 9, 0, 0, 9] * LENGTH
 
     def levels(self):
         return min(next(self.order), self.options[-1])
 
     monkeypatch.setattr(Admission, "_levels", levels)
     monkeypatch.setattr(Admission, "probe", 10**6, raising=False)
-    method, alone, compared = built(name, FREE, verify="auto"), built(name), 0
-    method.drafter.order = iter(order)
-    for step in specwb.rounds(target(), PROMPTS, method, max_new_tokens=LENGTH):
-        for row in range(len(PROMPTS)):
-            if step.verdict.accepted[row] < 0 or step.draft.tree.n == 1:
+    method, alone = built(name, FREE, verify="auto", copy=copy), built(name)
+    method.drafter.order, compared, copied = iter(order), 0, 0
+    for step in specwb.rounds(target(), PROMPTS[:rows], method, max_new_tokens=LENGTH):
+        for row in range(rows):
+            if step.verdict.accepted[row] < 0:
                 continue
             before = step.state.tokens[row, : int(step.length[row])].tolist()
-            if not name.startswith("falcon") and row < 2:
-                tokens = step.draft.tokens[row, step.draft.valid[row]].tolist()
-                assert sorted(tokens) == sorted(first_draft(alone, before))
-            compared += 1
-    for row, prompt in enumerate(PROMPTS):
+            tokens = step.draft.tokens[row, step.draft.valid[row]].tolist()
+            if copy and copies(before):
+                assert tokens[1:] == followed(before)
+                copied += 1
+            elif not order[step.index]:
+                assert len(tokens) == 1
+            else:
+                if not name.startswith("falcon") and row < 2:
+                    assert sorted(tokens) == sorted(first_draft(alone, before))
+                compared += 1
+    for row, prompt in enumerate(PROMPTS[:rows]):
         assert step.state.tokens[row, len(prompt) :][:LENGTH].tolist() == plain(prompt)
-    assert compared > 5
+    assert compared > 3
+    assert copied > 5 or not copy
 
 
 @pytest.mark.parametrize("name", ["mcsd", "eagle2", "kangaroo's beams"])
@@ -192,6 +206,30 @@ def test_no_more_levels_are_drafted_than_are_asked_for(name, monkeypatch):
     assert deepest == {1: 1, 2: 2}
     for row, prompt in enumerate(PROMPTS):
         assert step.state.tokens[row, len(prompt) :][:LENGTH].tolist() == plain(prompt)
+
+
+@pytest.mark.parametrize("rows", [1, len(PROMPTS)])
+@pytest.mark.parametrize("spec", ["sps:gamma=3", "mcsd:tree=2-2-1"])
+def test_in_a_text_that_repeats_copying_adds_to_what_is_accepted(spec, rows):
+    model = tiny.loops()
+    draft, tau = specwb.load(tiny.perturbed(model.model, 0.05)), []
+    for name in (f"{spec},verify=auto", f"{spec},verify=auto,copy=3"):
+        method = planted(specwb.method(name, model, draft=draft), {1: 1.0, 101: 11.0}, 0.1)
+        out = specwb.decode(model, PROMPTS[:rows], method, max_new_tokens=80, eos=())
+        assert out.tokens == specwb.decode(model, PROMPTS[:rows], "ar", max_new_tokens=80).tokens
+        tau.append(out.mean_tokens_per_step)
+    assert tau[1] > tau[0]
+
+
+def test_what_a_copied_token_survives_is_fitted_by_itself():
+    """Two numbers of its own: a head that is always wrong does not lower them, and where copies are
+    wrong they fall."""
+    method = built("mcsd", FREE, verify="auto", copy=2)
+    for _ in specwb.rounds(target(), PROMPTS, method, max_new_tokens=LENGTH):
+        pass
+    (learnt,) = method.drafter.shared.values()
+    right, wrong = learnt.survival.numbers[1], learnt.survival.numbers[0]
+    assert right[0] > 1 > wrong[0]
 
 
 def test_the_times_of_late_steps_replace_what_was_measured_before_them(monkeypatch):
@@ -265,7 +303,7 @@ def test_what_was_learnt_goes_to_the_next_decoding_where_nothing_is_drawn(settin
         ("mcsd:tree=3-1-1,draw=with,verify=auto", "verify=auto is not for drafts"),
         ("mcsd:tree=2-2,draw=with,rule=kseq,verify=auto", "'kseq' needs drafts of a fixed shape"),
         ("sps:verify=some", "verify must be auto"),
-        ("sps:verify=auto,copy=3", "copied tokens have no confidences"),
+        ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3,verify=auto", "without copy= and verify="),
         ("mcsd:verify=auto", "nothing to choose from"),
         ("pld:verify=auto", "no option 'verify'"),
     ],
