@@ -197,7 +197,7 @@ def built(spec: str, options: dict) -> specwb.Method:
     options = {name: value for name, value in options.items() if name != "costs"}
     method = specwb.method(spec, target, **{**options, **own})
     if costs is not None:
-        method.drafter.costs = {ROWS: costs}
+        method.drafter.costs, method.drafter.planted = {ROWS: costs}, True
     return method
 
 

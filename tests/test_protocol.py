@@ -206,6 +206,7 @@ def made(key: str, options: dict, pair: Pair, draft: specwb.Target | None = None
     if "verify" in options:  # at no cost it verifies all, and nothing depends on measured times
         nothing = Costs({1: 1.0}, dict.fromkeys(range(1, 9), 0.0))
         method.drafter.costs = dict.fromkeys(range(1, 200), nothing)
+        method.drafter.planted = True
     return method
 
 

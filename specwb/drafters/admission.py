@@ -193,6 +193,8 @@ class Admission(InFront):
     price of time; depths are chosen, and plain decoding, by the same price.
     """
 
+    planted = False  # whether steps take the seconds of :attr:`costs`, whatever a clock shows
+
     def __init__(self, behind: Drafter) -> None:
         scheme = behind.scheme(Sampling(1.0))
         if scheme not in SCHEMES:
@@ -336,6 +338,9 @@ class Admission(InFront):
 
     def _took(self) -> float:
         """Seconds since the step began to draft."""
+        if self.planted:
+            draft = self.costs[len(self.live)].draft
+            return draft.get(self.levels, 0.0) + self.seconds[self.rows + self.count]
         return time.perf_counter() - self.began
 
     def _read(self, numbers: Tensor) -> np.ndarray:

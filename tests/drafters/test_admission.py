@@ -35,14 +35,6 @@ FREE = {1: 1.0}  # further tokens cost nothing
 DEAR = {1: 1.0, 2: 3.0}  # a further token costs two plain steps
 
 
-class Planted(Admission):
-    """Its steps take as long as the planted costs say."""
-
-    def _took(self) -> float:
-        draft = self.costs[len(self.live)].draft
-        return draft.get(self.levels, 0.0) + self.seconds[self.rows + self.count]
-
-
 def built(name: str, costs: dict[int, float] | None = None, **more: Any) -> specwb.Method:
     method = test_copying.built_of(METHODS[name], **more)
     return method if costs is None else planted(method, costs, 0.0 if costs is FREE else 1.0)
@@ -51,7 +43,7 @@ def built(name: str, costs: dict[int, float] | None = None, **more: Any) -> spec
 def planted(method: specwb.Method, costs: dict[int, float], draft: float) -> specwb.Method:
     drafts = dict.fromkeys(range(1, 21), draft)
     method.drafter.costs = dict.fromkeys(range(1, 9), Costs(costs, drafts))
-    method.drafter.__class__ = Planted
+    method.drafter.planted = True
     return method
 
 
@@ -235,8 +227,8 @@ def test_what_a_copied_token_survives_is_fitted_by_itself():
 def test_the_times_of_late_steps_replace_what_was_measured_before_them(monkeypatch):
     """Drafting, said to be free, takes ten plain steps: it ends, but for probes."""
     method, drafted = built("mcsd", FREE, verify="auto"), 0
-    real = Planted._took
-    monkeypatch.setattr(Planted, "_took", lambda self: real(self) + 10.0 * (self.levels > 0))
+    real = Admission._took
+    monkeypatch.setattr(Admission, "_took", lambda self: real(self) + 10.0 * (self.levels > 0))
     for step in specwb.rounds(target(), PROMPTS, method, max_new_tokens=LENGTH):
         drafted += step.draft.tree.n > 1
     assert 2 <= drafted <= 6

@@ -93,6 +93,35 @@ def test_a_false_q_is_seen():
     assert "NO" in str(report)
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_is_verified_in_part_is_checked_on_any_machine(wrong, monkeypatch):
+    """Drafts are cut at a price, and admitting a token by its own probability is seen."""
+    method = specwb.method("sps:gamma=3,verify=auto", tiny.target(), draft=tiny.draft())
+    kind, cut = type(method.drafter), 0
+    propose, admitted = type(method.drafter.behind).propose, kind._admitted
+
+    def own(self, state, noise):
+        draft = propose(self, state, noise)
+        if draft.q is not None:
+            below = draft.q.gather(2, draft.tokens[:, 1:, None])[..., 0]
+            draft.confidence = torch.cat([draft.confidence[:, :1], below], 1)
+        return draft
+
+    def counted(self, state, full, *more):
+        nonlocal cut
+        draft = admitted(self, state, full, *more)
+        cut += 0 < self.count < self.rows * full.tree.D and not self.probe
+        return draft
+
+    monkeypatch.setattr(kind, "_admitted", counted)
+    if wrong:
+        monkeypatch.setattr(type(method.drafter.behind), "propose", own)
+    report = specwb.check(tiny.target(), method, PROMPTS, rows=ROWS)
+    assert report.passed != wrong, report
+    assert (report.greedy, report.batch) == (True, None)
+    assert cut > 5
+
+
 @dataclass(frozen=True)
 class Drawn(StatisticalTest):
     """A test with some p-value."""
