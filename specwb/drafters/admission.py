@@ -273,12 +273,13 @@ class Admission(InFront):
         drafts: dict[int, list[float]] = {n: [] for n in {self.options[0], depth}}
         # a draft behind every pass, as in decoding: each finds in the processor's caches what the
         # other has left there
-        for _ in range(1 + REPEATS):
-            for n, levels in zip(widths, cycle(drafts), strict=False):
-                passes[rows * n].append(seconds(partial(score, n)))
-                drafts[levels].append(seconds(partial(propose, levels)))
-            if rows > 1:
-                passes[1].append(seconds(partial(score, 1, 1)))
+        with target.kernels(rows * self.limits.nodes):
+            for _ in range(1 + REPEATS):
+                for n, levels in zip(widths, cycle(drafts), strict=False):
+                    passes[rows * n].append(seconds(partial(score, n)))
+                    drafts[levels].append(seconds(partial(propose, levels)))
+                if rows > 1:
+                    passes[1].append(seconds(partial(score, 1, 1)))
         least = [{n: min(times[1:]) for n, times in each.items()} for each in (passes, drafts)]
         known = sorted(least[1])
         every = np.interp(self.options, known, [least[1][n] for n in known]).tolist()
