@@ -1,18 +1,23 @@
-"""Exact text: its distribution, its acceptance, and its bits in float32. That every method writes
-it is tested in tests/test_protocol.py."""
+"""Exact text: its distribution, its acceptance, and its bits in float32 and bfloat16. That every
+method writes it in float64 is tested in tests/test_protocol.py."""
 
 from __future__ import annotations
+
+import functools
+from itertools import product
 
 import pytest
 import tiny
 import torch
 from scipy import stats
+from test_protocol import FIRST, LONG, Pair, cases, every_case, made
 
 import specwb
 from specwb.core.flow import Draft, Scheme, Scores
 from specwb.core.noise import Noise, row_seeds
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
+from specwb.models import compiled
 from specwb.rules import Greedy
 from specwb.theory.analysis import exact_text_rate
 
@@ -57,18 +62,51 @@ def test_the_first_arrivals_are_accepted_with_their_rate(k):
     assert abs(float(accepted.double().mean()) - rate) < 4 * (rate * (1 - rate) / rows) ** 0.5
 
 
-def test_in_float32_too_where_rows_have_one_rounding():
-    """The compiled pass gives a node of a tree the bits of its path (theorem 8.10)."""
-    target, draft = tiny.target("llama"), tiny.draft("llama")
-    settings = {"temperature": 1.3, "exact_text": True, "max_new_tokens": 40, "eos": ()}
-    prompts, seeds = tiny.PROMPTS, [1, 2, 3]
-    wanted = specwb.decode(target, prompts, "ar", seed=seeds, **settings).tokens
-    for spec in ("sps", "mcsd:tree=3-2-1"):
-        method = specwb.method(spec, target, draft=draft)
-        assert specwb.decode(target, prompts, method, seed=seeds, **settings).tokens == wanted
-        for prompt, seed, text in zip(prompts, seeds, wanted):
-            alone = specwb.decode(target, prompt, method, seed=[seed], **settings)
-            assert alone.tokens == [text]
+ROUNDED = [Pair("qwen3", 0.02, dtype) for dtype in (torch.float32, torch.bfloat16)]
+TEXTS = [*tiny.PROMPTS, [40], [2] * 9, LONG, [*range(20, 37)], [63, 1]]
+
+
+def written(
+    pair: Pair, method: str | specwb.Method, rows: list[int], temperature: float, top_p: float
+) -> torch.Tensor:
+    out = specwb.decode(
+        pair.target,
+        [TEXTS[row] for row in rows],
+        method,
+        seed=rows,
+        temperature=temperature,
+        top_p=top_p,
+        exact_text=True,
+        max_new_tokens=12,
+        eos=(),
+    )
+    return torch.tensor(out.tokens)
+
+
+plain = functools.cache(lambda pair, *setting: written(pair, "ar", [*range(len(TEXTS))], *setting))
+
+
+def check(key: str, options: dict, pair: Pair, row: int, *setting: float) -> None:
+    """All rows in a batch, and one of them alone."""
+    assert compiled.fits(pair.target.backbone)
+    method = made(key, {n: x for n, x in options.items() if n != "rule"}, pair)
+    for rows in ([*range(len(TEXTS))], [row]):
+        assert torch.equal(written(pair, method, rows, *setting), plain(pair, *setting)[rows])
+
+
+@cases([(*case, i % len(TEXTS)) for i, case in enumerate(FIRST)], "key, options, row")
+def test_rows_of_a_batch_write_plain_decodings_bits(key, options, row):
+    """In float32 and bfloat16 too: the compiled pass gives a node of a tree the bits of its path
+    (theorem 8.10)."""
+    check(key, options, ROUNDED[row % 2], row, 1.7, 0.8)
+
+
+@pytest.mark.slow
+@every_case
+@pytest.mark.parametrize("pair", ROUNDED, ids=["float32", "bfloat16"])
+def test_every_method_at_every_setting(key, options, pair):
+    for row, setting in enumerate(product((0.3, 1.0, 1.7), (1.0, 0.8))):
+        check(key, options, pair, row, *setting)
 
 
 def test_an_explained_step_shows_the_noise_decide():

@@ -41,17 +41,18 @@ from specwb.models.place import Place
 class Pair:
     kind: str
     noise: float
+    dtype: torch.dtype = EXACT
 
     @property
     def target(self) -> specwb.Target:
-        return tiny.target(self.kind, EXACT)
+        return tiny.target(self.kind, self.dtype)
 
     @property
     def draft(self) -> specwb.Target:
-        return tiny.draft(self.kind, self.noise, EXACT)
+        return tiny.draft(self.kind, self.noise, self.dtype)
 
     def plain(self, prompt: list[int], length: int) -> list[int]:
-        return list(tiny.plain(self.kind, tuple(prompt), length, EXACT))
+        return list(tiny.plain(self.kind, tuple(prompt), length, self.dtype))
 
     def __str__(self) -> str:
         return f"{self.kind}~{self.noise}"

@@ -201,7 +201,7 @@ class FalconDrafter(EagleDrafter):
             start = start.masked_fill((before < 0)[:, :, None], 0).flatten(0, 1)
         x, states = self.head.mix(embedded.flatten(0, 1), above.flatten(0, 1), start)
         if states is not None:
-            put(self.states, place.slots, states.view(rows, r * n, width))
+            put(self.states, place.slots, states.view(rows, r * n, width).to(self.states.dtype))
         x = x.view(rows, r * n, -1)
         hidden = self.stack.run(x, place, self.cache, attended=x)[0]
         return hidden.view(rows, r, n, -1)
