@@ -117,10 +117,10 @@ class Staging:
 
     def _link(self, match: re.Match[str], page: Path) -> str:
         tick, text, address = match.groups()
-        if re.match(r"[a-z]+:|#", address):
+        if re.match(r"[a-z]+:|#(?!cell-id=)", address):
             return match.group()
         name, _, fragment = address.partition("#")
-        target = (page.parent / name).resolve()
+        target = (page.parent / (name or page.name)).resolve()
         if fragment.startswith("cell-id="):
             return f"[{tick}{text}{tick}](#{cell_label(target, fragment.removeprefix('cell-id='))})"
         if target.is_dir():

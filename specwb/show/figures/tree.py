@@ -102,15 +102,19 @@ def valued(
         raise ArgumentError(f"a tree of {n} nodes needs as many values and labels, got {counts}")
     panel, place = tree_panel(title, parents, 1.5)
     panel.x |= axis("depth", -0.2, deepest + 0.9)
+    # to the left of a node whose first child lies above it, where its edge would cross the words
+    first = {parent: node for node, parent in reversed(list(enumerate(parents)))}
+    y = [y for _, y in place]
+    rises = [y[first.get(i, i)] > y[i] >= y[max(parent, 0)] for i, parent in enumerate(parents)]
     return panel.points(
         "",
         [x for x, _ in place],
-        [y for _, y in place],
+        y,
         (FIRST, "", "circle"),
         size=[round(5 + 15 * float(v) ** 0.5, 1) for v in values],
         mode="markers+text" if n <= LABELLED else "markers",
         text=[f"{word} <b>{float(v):.2f}</b>" for word, v in zip(words, values, strict=True)],
-        textposition="top right",
+        textposition=["top left" if rise else "top right" for rise in rises],
         textfont={"family": MONOSPACE, "size": 11, "color": INK},
         hover="%{text}",
         cliponaxis=False,
