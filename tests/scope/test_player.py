@@ -65,7 +65,7 @@ STEPPED = """frames => Array.from({ length: frames }, () => {
         new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true, cancelable: true }));
     return [document.querySelectorAll("[data-token]").length,
         [...document.querySelectorAll("[data-lens]")].map(x => x.dataset.lens),
-        document.querySelector("[data-says]").innerText];
+        document.querySelector("[data-says]").textContent];
 })"""
 
 

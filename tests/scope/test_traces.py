@@ -21,7 +21,7 @@ from specwb.show.scope import TraceError, checked, page, schema, section
 from specwb.show.scope.rounds import RATIO, STRETCHES, stretches, thresholds
 
 PROMPT = tiny.PROMPTS[2]
-NEW = 20
+NEW = 12
 
 
 @cache

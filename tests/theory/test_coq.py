@@ -48,10 +48,10 @@ def test_nothing_is_admitted():
 def test_the_proofs_compile_and_assume_only_the_reals(tmp_path):
     for path in HERE.glob("*.v"):
         shutil.copy(path, tmp_path)
-    asked = [f"{file}.{name}" for file, name in ROWS]
+    asked = ", ".join(f"@{file}.{name}" for file, name in ROWS)
     (tmp_path / "Asked.v").write_text(
         "".join(f"Require {file}.\n" for file in FILES)
-        + "".join(f"Print Assumptions {name}.\n" for name in asked)
+        + f"Definition all := ({asked}).\nPrint Assumptions all.\n"
     )
     for file in (*FILES, "Asked"):
         done = subprocess.run(
@@ -59,7 +59,5 @@ def test_the_proofs_compile_and_assume_only_the_reals(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     told = re.findall(r"^(?!Axioms:)(\S+)\s*:", done.stdout, re.MULTILINE)
+    assert "Axioms:" in done.stdout
     assert set(told) <= AXIOMS
-    assert done.stdout.count("Closed under the global context") + done.stdout.count("Axioms:") == (
-        len(asked)
-    )
