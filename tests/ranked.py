@@ -1,16 +1,12 @@
-"""Tiny deep drafts; and, as a script, several ranks that draft with one and write what they saw:
-``python ranked.py FOLDER``.
-
-The ranks are children of one process, which has read all the libraries for them; each gets the
-environment that torchrun would make.
-"""
+"""Tiny deep drafts; and several ranks that draft with one and write what they saw: forks of this
+process, each in the environment that torchrun would make."""
 
 from __future__ import annotations
 
 import copy
 import os
+import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -212,8 +208,8 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def run(folder: Path) -> None:
+    """Every rank writes into the folder, ``RANK.pt``."""
     deep("llama")
     tiny.target("llama")
     ports, children = [free_port(), free_port()], []
@@ -221,7 +217,8 @@ if __name__ == "__main__":
         child = os.fork()
         if not child:
             try:
-                rank(Path(sys.argv[1]), number, ports)
+                signal.alarm(300)
+                rank(folder, number, ports)
             finally:
                 os._exit(0)
         children.append(child)

@@ -3,11 +3,7 @@ others hear when one is gone."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +14,6 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 
-import specwb
 from specwb.models import ranks
 from specwb.models.fuzzy import GroupError, grouping, listed
 from specwb.models.ranks import NEEDED, RankGroups, Ranks, RanksError, join, parts
@@ -37,20 +32,7 @@ def seen(tmp_path_factory) -> list[dict[str, Any]]:
         folder / "incomplete" / "model.safetensors",
         {"format": "pt"},
     )
-    here = Path(ranked.__file__)
-    own = str(Path(specwb.__file__).parents[1])
-    path = [str(here.parent), own, os.environ.get("PYTHONPATH", "")]
-    environment = {k: v for k, v in os.environ.items() if k not in NEEDED}
-    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment["PYTHONPATH"] = os.pathsep.join(path)
-    run = subprocess.Popen(
-        [sys.executable, str(here), str(folder)], env=environment, start_new_session=True
-    )
-    try:
-        assert run.wait(timeout=300) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(run.pid, signal.SIGKILL)
-        raise
+    ranked.run(folder)
     found = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranked.SIZE)]
     for said in found:
         assert "failed" not in said, said["failed"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from accelerate import PartialState
 from killed import card_of, trained
+from ranked import free_port
 from terminal import call
 
 import specwb
@@ -279,19 +280,14 @@ def moments(checkpoint: Path) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(train, home, tmp_path):
-    """They do up to the rounding of bfloat16.
+def test_two_processes_train_what_one_does(train, home, tmp_path, monkeypatch, capsys):
+    """They do up to the rounding of bfloat16, in the environment that ``accelerate launch`` makes.
 
     EAGLE-3's loss leaves positions out, so that a mean of means is not a mean by itself. Its loss
-    here is not ``lk``, whose weight is a mean over what each process computes. ``--multi_gpu``
-    starts the processes, with or without GPUs; with ``--cpu`` accelerate starts only one.
+    here is not ``lk``, whose weight is a mean over what each process computes.
     """
     settings = "unroll=1,vocabulary=20,loss=kl"
     train("eagle3", "one", steps=2, options=settings)
-    launch = (
-        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
-        "--mixed_precision no --dynamo_backend no --main_process_port 0 -m specwb"
-    )
     paths = {
         "target": home / "target",
         "out": tmp_path / "two",
@@ -301,18 +297,28 @@ def test_two_processes_train_what_one_does(train, home, tmp_path):
     more = f"--budget smoke --steps 2 --rows 4 --length 32 --set {settings} --device cpu --seed 3"
     arguments = ["train", "eagle3", *more.split()]
     arguments += [word for name, path in paths.items() for word in (f"--{name}", str(path))]
-    root = Path(specwb.__file__).parents[1]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, *launch.split(), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=root,
-        env=env,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("reading the training text") == 1  # the first process speaks
+    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    capsys.readouterr()
+    children = []
+    for rank in ("0", "1"):
+        if child := os.fork():
+            children.append(child)
+            continue
+        code = 1
+        try:
+            signal.alarm(300)
+            os.environ |= {**environment, "RANK": rank, "LOCAL_RANK": rank}
+            torch.cuda.is_available = lambda: False
+            PartialState._reset_state()  # that of the one process
+            code, _, said = call(monkeypatch, capsys, *arguments)
+            (tmp_path / rank).write_text(said)
+        finally:
+            os._exit(code)
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    first, second = ((tmp_path / rank).read_text() for rank in ("0", "1"))
+    assert codes == [0, 0], first + second
+    assert first.count("step 2/2") == 1  # the first process speaks
+    assert not second
     one, two = (
         torch.load(tmp_path / f"{name}.checkpoint.pt", weights_only=True)["history"]
         for name in ("one", "two")

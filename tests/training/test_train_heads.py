@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+import tiny
 
 from scripts import train_heads
 
@@ -26,14 +27,14 @@ heads = 2
 
 @pytest.mark.slow
 def test_heads_of_a_recipe_are_trained(tmp_path, monkeypatch):
-    talks = tmp_path / "talks.jsonl"
-    lines = [
-        {"text": f"Words of number {i}, and a few more of them behind it. " * 4} for i in range(40)
-    ]
+    talks, target = tmp_path / "talks.jsonl", tmp_path / "target"
+    tiny.target().model.save_pretrained(target)
+    tiny.tokenizer().save_pretrained(target)
+    lines = [{"text": " ".join(tiny.WORDS[i : i + 40])} for i in range(40)]
     talks.write_text("".join(json.dumps(line) + "\n" for line in lines))
     recipe, out = tmp_path / "recipe.toml", tmp_path / "heads"
     recipe.write_text(RECIPE.replace("STEPS", "100000"))
-    command = ["train_heads", talks, "--target", "lab", "--out", out, "--recipe", recipe]
+    command = ["train_heads", talks, "--target", target, "--out", out, "--recipe", recipe]
     command += ["--device", "cpu", "--seconds", 0.3]
     monkeypatch.setattr(sys, "argv", [str(word) for word in command])
     made = []
