@@ -48,6 +48,26 @@ def test_probabilities_are_the_librarys(temperature, top_k, top_p):
     assert torch.equal(shaped.view(6, 40), p)
 
 
+@pytest.mark.parametrize("top_k", [0, 100, 1000])
+def test_top_p_of_a_large_vocabulary_is_the_librarys(top_k):
+    """By the most probable tokens, or in flat rows, which lie among others, by all."""
+    x = logits(6, 20_000) * torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0])[:, None]
+    x[5, :3] = x[5].max() + 1  # ties
+    for top_p in (0.05, 0.5, 0.95, 0.9999):
+        warper = TopPLogitsWarper(top_p)
+        before = TopKLogitsWarper(top_k)(None, x) if top_k else x
+        wanted = warper(None, before.double()).softmax(-1)
+        p = Sampling(1.0, top_k, top_p).probabilities(x.double())
+        assert (p > 0).sum(-1).tolist() == (wanted > 0).sum(-1).tolist()
+        torch.testing.assert_close(p.sort().values, wanted.sort().values)
+        alone = torch.cat(
+            [Sampling(1.0, top_k, top_p).probabilities(row.double()) for row in x[:, None]]
+        )
+        assert torch.equal(alone, p)
+    x[2, 7] = torch.nan
+    assert Sampling(1.0, 0, 0.9).probabilities(x)[2].isnan().all()
+
+
 @pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.1}])
 def test_temperature_zero_is_one_hot_at_the_lowest_argmax(filters):
     for temperature in (9.99e-5, 5e-324, torch.tensor(1e-9)):

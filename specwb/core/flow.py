@@ -145,6 +145,13 @@ class State:
         }
         return tensors if self.features is None else {**tensors, "features": self.features}
 
+    def keep(self, rows: Tensor) -> None:
+        """Drops all rows but these."""
+        for name in ("tokens", "length", "start", "limit", "done"):
+            setattr(self, name, getattr(self, name)[rows])
+        self.cache.keep_rows(rows)
+        self.finished = bool(self.done.all())
+
     @property
     def pending(self) -> Tensor:
         """``[B,1]``, the last token of every row."""

@@ -93,7 +93,7 @@ class Sampling:
         if self.top_k:
             warpers.append(TopKLogitsWarper(self.top_k))
         if self.top_p < 1:
-            warpers.append(TopPLogitsWarper(float(self.top_p)))
+            warpers.append(TopP(float(self.top_p)))
         return warpers
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -120,6 +120,27 @@ class Sampling:
             return x
         ids: Any = None  # these warpers look at the scores only
         return self._warpers(ids, x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+class TopP(TopPLogitsWarper):
+    """The library's filter. On a CPU the ``HEAD`` most probable tokens are looked at first: to sort
+    all of a large vocabulary takes some twenty times as long. Rows whose head has too little
+    probability are sorted."""
+
+    HEAD = 512
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        if not scores.is_cpu or scores.shape[-1] < WIDE:
+            return super().__call__(input_ids, scores)
+        best = scores.topk(self.HEAD)
+        p = (best.values - scores.logsumexp(-1, keepdim=True)).exp()
+        mass = p.cumsum(-1)
+        kept = best.values.masked_fill(mass - p >= self.top_p, self.filter_value)
+        filtered = torch.full_like(scores, self.filter_value).scatter_(-1, best.indices, kept)
+        flat = ~(mass[:, -1] >= self.top_p)  # of NaN too
+        if flat.any():
+            filtered[flat] = super().__call__(input_ids, scores[flat])
+        return filtered
 
 
 BLOCK = 128  # tokens that are looked at together

@@ -142,6 +142,13 @@ class Decoding:
             yield step
             index += 1
 
+    def keep(self, rows: list[int]) -> None:
+        """Goes on with these rows alone, between two steps of plain decoding without graphs."""
+        kept = torch.tensor(rows, dtype=torch.long, device=self.target.device)
+        self.state.keep(kept)
+        limits = self.drafter.limits
+        self.noise = Noise(self.noise.seeds[kept], self.noise.widths, limits.depth + 1)
+
     def step(self, arena: Arena | None = None) -> Step:
         """One decoding step and its host read; with an ``arena`` by its graphs."""
         self.noise.renew(self.state.length)

@@ -61,6 +61,15 @@ class KVCache:
         """Flat indices ``[B * m]`` into :attr:`flat` of slots ``[B,m]``; made once a forward."""
         return (slots + self.offset).flatten()
 
+    def keep_rows(self, rows: Tensor) -> None:
+        """Drops all rows but these."""
+        for part in self.parts:
+            part.data = part.data.index_select(1, rows.to(part.data.device))
+            part.flat = part.data.flatten(1, 2)
+            part.offset = part.offset[: len(rows)]
+            part.rows = len(rows)
+        self.rows = len(rows)
+
     def keep(self, base: Tensor, path: Tensor, layers: int | None = None) -> None:
         """Moves the entries of the accepted path's nodes (``path [B,D+1]``, below the roots' slots
         ``base [B]``) to the slots of their positions, in the first ``layers`` layers.

@@ -23,10 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from specwb.core import files
 from specwb.core.files import TALKS, DataError, claim, document, home
+from specwb.core.probability import Sampling
 from specwb.core.progress import progress
-from specwb.engine.decoding import decode
+from specwb.engine.loop import Decoding
 from specwb.engine.methods import method
 from specwb.engine.work import check_work
 from specwb.models.load import data_dir
@@ -36,9 +39,8 @@ from specwb.training.fit import TrainingError, say
 from specwb.training.reading import trained_on
 
 ROWS = 64  # conversations of a block, which are decoded together; a GPU has room for more
-# Tokens of a turn at most, in parts: after each, what has ended or loops leaves the batch. Every
-# part reads the prompts and the texts before it again.
-QUESTION, ANSWER = (24, 32, 40), (128, 128, 128)
+QUESTION, ANSWER = 64, 256  # tokens of a turn at most
+LOOK = 16  # steps after which what has ended or loops leaves the batch
 ASKING = (0.7, 0.85, 1.0)  # temperatures of users' turns, with top_p = TOP_P
 ANSWERING = (0.0, 0.7, 0.0, 1.0)  # of answers
 TOP_P = 0.95
@@ -94,7 +96,6 @@ def temperatures(number: int) -> tuple[float, float]:
 
 def block(
     target: Target,
-    plain: Any,
     number: int,
     seed: int,
     given: Sequence[str] = (),
@@ -109,25 +110,16 @@ def block(
     tokenizer = target.tokenizer
     before, behind = frame(tokenizer)
     asking, answering = temperatures(number)
-    first = seed * 2**32 + number * rows * (len(QUESTION) + len(ANSWER))
+    first = seed * 2**32 + 2 * number * rows  # of the seeds of a block's rows
     requests: dict[str, str | None] = dict.fromkeys(given)
     if not given:
         drawn = _drawn(kinds or {"own": [""]}, texts, rows, first)
-        requests = _sampled(target, plain, before, behind, asking, drawn, first, rows)
+        requests = _sampled(target, before, behind, asking, drawn, first)
     if not requests:
         return []
     asked = [before + request + behind for request in requests]
     prompts = [tokenizer.encode(text, add_special_tokens=False) for text in asked]
-    answers = _written(
-        target,
-        plain,
-        prompts,
-        ANSWER,
-        first + rows * len(QUESTION),
-        rows,
-        target.ends,
-        temperature=answering,
-    )
+    answers = _written(target, prompts, ANSWER, first + rows, target.ends, temperature=answering)
     return [
         {
             "messages": [
@@ -146,36 +138,44 @@ def block(
 
 def _written(
     target: Target,
-    plain: Any,
     prompts: Sequence[list[int]],
-    parts: Sequence[int],
+    most: int,
     seed: int,
-    rows: int,
     eos: Sequence[int],
     **sampling: Any,
 ) -> list[list[int]]:
-    """What follows prompts, in parts of so many tokens: a batch computes all of its rows up to the
-    end of the longest, and most texts end, or begin to loop, much earlier. Row i of part j is
-    decoded with ``seed + j rows + i``."""
+    """What follows prompts, ``most`` tokens at most; row i is decoded with ``seed + i``. What has
+    ended, or loops, soon leaves the batch: most texts do so much earlier than the longest."""
     texts: list[list[int]] = [[] for _ in prompts]
-    going = list(range(len(prompts)))
-    for number, count in enumerate(parts):
-        going = [i for i in going if len(prompts[i]) + len(texts[i]) < target.context]
-        if not going:
-            break
-        fresh = decode(
-            target,
-            [prompts[i] + texts[i] for i in going],
-            plain,
-            max_new_tokens=count,
-            seed=[seed + number * rows + i for i in going],
-            eos=eos,
-            **sampling,
-        ).tokens
-        for i, row in zip(going, fresh, strict=True):
-            texts[i] += row
-        going = [i for i in going if not set(texts[i]) & set(eos)]
-        going = [i for i in going if before_loop(texts[i]) == len(texts[i])]
+    room = [min(most, target.context - len(prompt)) for prompt in prompts]
+    going = [i for i in range(len(prompts)) if room[i] > 0]
+    if not going:
+        return texts
+    decoding = Decoding(
+        target,
+        method("ar", target),
+        Sampling(**sampling),
+        [prompts[i] for i in going],
+        [room[i] for i in going],
+        torch.tensor([seed + i for i in going], device=target.device),
+        eos,
+    )
+    for step in decoding:
+        state = decoding.state
+        if step.index % LOOK < LOOK - 1 and not state.finished:
+            continue
+        bounds = zip(state.start.tolist(), state.length.tolist(), strict=True)
+        for i, row, (first, last) in zip(going, state.tokens.tolist(), bounds, strict=True):
+            texts[i] = row[first:last]
+        done = state.done.tolist()
+        lasting = [
+            row
+            for row, i in enumerate(going)
+            if not done[row] and before_loop(texts[i]) == len(texts[i])
+        ]
+        if len(lasting) < len(going):
+            going = [going[row] for row in lasting]
+            decoding.keep(lasting)
     return texts
 
 
@@ -204,13 +204,11 @@ def _drawn(
 
 def _sampled(
     target: Target,
-    plain: Any,
     before: str,
     behind: str,
     temperature: float,
     drawn: Sequence[tuple[str, str, bool]],
     seed: int,
-    rows: int,
 ) -> dict[str, str | None]:
     """Requests and their kinds: openings as the model writes on, and those that are whole."""
     tokenizer = target.tokenizer
@@ -219,11 +217,9 @@ def _sampled(
     begun = [(kind, opening) for kind, opening, is_whole in drawn if not is_whole]
     written = _written(
         target,
-        plain,
         [tokenizer.encode(before + opening, add_special_tokens=False) for _, opening in begun],
         QUESTION,
         seed,
-        rows,
         [end, *target.ends],
         temperature=temperature,
         top_p=TOP_P,
@@ -268,12 +264,12 @@ def write(
     out = home(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     model = trained_on(target, device, dtype)
-    turns = sum(QUESTION) + sum(ANSWER)  # of every conversation a request and an answer
+    turns = QUESTION + ANSWER  # of every conversation a request and an answer
     # of a token's keys and values in all layers at least as much as of one hidden state
     state = model.backbone.config.hidden_size * model.dtype.itemsize
     memory = rows * min(turns, model.context) * state
     what = f"{tokens:,} tokens of answers, {rows:,} conversations at a time"
-    passes, lower = tokens / rows * turns / sum(ANSWER), "--set tokens or --rows"
+    passes, lower = tokens / rows * turns / ANSWER, "--set tokens or --rows"
     say(check_work(model, what, passes, rows, lower=lower, memory=memory))
     order = [temperatures(number) for number in range(12)]
     made_by = model.fingerprint, str(model.dtype), seed, *frame(model.tokenizer)
@@ -320,9 +316,7 @@ def _blocks(
             talks = document(path, BLOCK, TrainingError, "delete it, and it is written anew")
         else:
             some = questions[number * rows : (number + 1) * rows]
-            # a method of its own: graphs of a thousand rows, and caches, go with the block
-            plain = method("ar", model)
-            talks = block(model, plain, number, seed, some, rows, kinds, texts)
+            talks = block(model, number, seed, some, rows, kinds, texts)
             files.write(json.dumps(talks), path)
         fresh = [talk for talk in talks if talk["messages"][0]["content"] not in seen]
         seen |= {talk["messages"][0]["content"] for talk in fresh}

@@ -30,8 +30,8 @@ def target(monkeypatch):
     words.eos_token = "w5"
     made = specwb.Target(tiny.build("llama", seed=2), words, name="tiny")
     made.eos = [5]
-    monkeypatch.setattr(talks, "QUESTION", (20, 40))
-    monkeypatch.setattr(talks, "ANSWER", (5, 7))
+    monkeypatch.setattr(talks, "QUESTION", 60)
+    monkeypatch.setattr(talks, "ANSWER", 12)
     monkeypatch.setattr(talks, "SHORT", 1)
     return made
 
@@ -44,7 +44,7 @@ def test_a_request_begins_with_an_opening_of_its_kind(target, monkeypatch):
     texts = ["w20 w21 w22\n\nw1", "w23 w24 w25"]
     paragraphs = {"w20 w21 w22", "w23 w24 w25"}
     whole = {o.replace("{text}", p) for o in KINDS["read"] for p in paragraphs}
-    lines = talks.block(target, specwb.method("ar", target), 0, 0, (), 40, KINDS, texts)
+    lines = talks.block(target, 0, 0, (), 40, KINDS, texts)
     asked = {line["messages"][0]["content"]: line["kind"] for line in lines}
     assert set(asked.values()) == set(KINDS)
     for request, kind in asked.items():
@@ -52,26 +52,30 @@ def test_a_request_begins_with_an_opening_of_its_kind(target, monkeypatch):
             assert request in whole
         elif kind == "say":
             assert request.startswith(("w7", "w8 w9"))
-    assert lines == talks.block(target, specwb.method("ar", target), 0, 0, (), 40, KINDS, texts)
+    assert lines == talks.block(target, 0, 0, (), 40, KINDS, texts)
     # where there is no text yet, kinds that need one wait
-    first = talks.block(target, specwb.method("ar", target), 0, 0, (), 40, KINDS)
+    first = talks.block(target, 0, 0, (), 40, KINDS)
     assert {line["kind"] for line in first} == {"say", "own"}
 
 
-def test_what_has_ended_leaves_the_batch_and_the_text_stays(target, monkeypatch):
-    plain, prompts = specwb.method("ar", target), [[i, i + 1] for i in range(6, 30)]
-    whole = specwb.decode(target, prompts, plain, max_new_tokens=12, eos=[]).tokens
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}])
+def test_what_has_ended_leaves_the_batch_and_the_text_stays(target, monkeypatch, sampling):
+    prompts = [[i, i + 1] for i in range(6, 30)]
+    seeds = [i + (i >= 7) for i in range(24)]
+    how = {"max_new_tokens": 12, "seed": seeds, **sampling}
+    whole = specwb.decode(target, prompts, "ar", eos=[], **how).tokens
     ends = [whole[0][3], whole[1][6]]
-    whole = specwb.decode(target, prompts, plain, max_new_tokens=12, eos=ends).tokens
-    decode, rows = talks.decode, []
+    whole = specwb.decode(target, prompts, "ar", eos=ends, **how).tokens
+    keep, rows = talks.Decoding.keep, []
     monkeypatch.setattr(
-        talks, "decode", lambda t, p, *a, **k: rows.append(len(p)) or decode(t, p, *a, **k)
+        talks.Decoding, "keep", lambda self, kept: rows.append(len(kept)) or keep(self, kept)
     )
+    monkeypatch.setattr(talks, "LOOK", 5)
     full = [0] * target.context  # has no room
-    texts = talks._written(target, plain, [*prompts, full], (5, 7), 0, 25, ends, temperature=0.0)
-    assert texts == [*whole, []]
-    assert rows == [24, sum(len(row) > 5 or row[-1] not in ends for row in whole)]
-    assert rows[1] < 24
+    texts = talks._written(target, [*prompts[:7], full, *prompts[7:]], 12, 0, ends, **sampling)
+    assert texts == [*whole[:7], [], *whole[7:]]
+    assert rows[0] == sum(len(row) > 5 or row[-1] not in ends for row in whole)
+    assert 24 > rows[0] > rows[-1] == 0
 
 
 def test_the_shipped_openings_are_many_and_no_prompt_of_a_benchmark():
@@ -129,10 +133,10 @@ def test_an_interrupted_run_loses_nothing(target, tmp_path, monkeypatch):
     block = talks.block
 
     def stopped(at, **settings):
-        def interrupted(target, plain, number, *more):
+        def interrupted(target, number, *more):
             if number == at:
                 raise KeyboardInterrupt
-            return block(target, plain, number, *more)
+            return block(target, number, *more)
 
         with monkeypatch.context() as patch:
             patch.setattr(talks, "block", interrupted)
