@@ -30,7 +30,7 @@ from pathlib import Path
 
 from specwb.core.files import table, write
 from specwb.models.load import data_dir
-from specwb.training.reading import trained_on, training_text, turns
+from specwb.training.reading import file_text, trained_on, training_text, turns
 from specwb.training.run import first_head, train_head
 
 PROBE = 24
@@ -44,8 +44,8 @@ def fingerprint(request: str) -> str:
 
 
 def requests(corpus: Path) -> list[str]:
-    """The fingerprints of all users' turns of a .jsonl file, sorted."""
-    entries = [json.loads(line) for line in corpus.read_text("utf-8").split("\n") if line.strip()]
+    """The fingerprints of all users' turns of a corpus in JSON lines, sorted."""
+    entries = [json.loads(line) for line in file_text(corpus).split("\n") if line.strip()]
     talks = [turns(entry, str(corpus)) for entry in entries if "text" not in entry]
     said = (turn["content"] for talk in talks for turn in talk if turn["role"] == "user")
     return sorted({fingerprint(request) for request in said})
@@ -98,7 +98,7 @@ def main() -> None:
     """Trains the heads that are named, by default all of the recipe."""
     parser = argparse.ArgumentParser("python -m scripts.train_heads", description=__doc__)
     add = parser.add_argument
-    add("corpus", type=Path, help=".jsonl file, such as specwb train talks writes")
+    add("corpus", type=Path, help=".jsonl or .jsonl.xz file, such as specwb train talks writes")
     add("names", nargs="*", help="heads of the recipe; default all")
     add("--target", default="smol")
     add("--out", type=Path, default=Path("build/smol"))

@@ -119,8 +119,8 @@ def train(
     corpus: Annotated[
         Path | None,
         typer.Option(
-            help="Corpus: a .txt file, or a .jsonl file with a text or a conversation per "
-            "line; default: the lab's text."
+            help="Corpus: a .txt file, or a .jsonl or .jsonl.xz file with a text or a "
+            "conversation per line; default: the lab's text."
         ),
     ] = None,
     begin: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,9 @@ def training_text(target: Target, corpus: Path | None) -> tuple[Corpus, dict[str
 def from_file(path: Path, tokenizer: Any) -> Corpus:
     """A user's text as one domain, "text", of which the last twentieth of the parts is held out.
 
-    The file is plain text, or JSON lines that have a field ``text``, or a conversation:
-    ``messages`` with ``role`` and ``content``, or ``conversations`` with ``from`` and ``value``. Of
-    conversations only the assistant's turns count.
+    The file is plain text, or JSON lines (``.jsonl``, ``.jsonl.xz``) that have a field ``text``, or
+    a conversation: ``messages`` with ``role`` and ``content``, or ``conversations`` with ``from``
+    and ``value``. Of conversations only the assistant's turns count.
 
     Raises:
         DataError: no such file, too little text, or a line that is neither.
@@ -74,9 +75,9 @@ def from_file(path: Path, tokenizer: Any) -> Corpus:
     path = home(path)
     if not path.is_file():
         raise DataError(f"corpus {path} is no file")
-    content = path.read_text("utf-8", "replace")
+    content = file_text(path)
     parts: list[str | Turns]
-    if path.suffix == ".jsonl":
+    if ".jsonl" in path.suffixes:
         numbered = enumerate(content.split("\n"), 1)
         parts = [_part(line, f"corpus {path}, line {i}") for i, line in numbered if line.strip()]
     else:
@@ -93,6 +94,16 @@ def from_file(path: Path, tokenizer: Any) -> Corpus:
         for i, part in enumerate(parts)
     ]
     return encode(docs, tokenizer)
+
+
+def file_text(path: Path) -> str:
+    """The text of a file, which is unpacked if its name ends in ``.xz``."""
+    content = path.read_bytes()
+    try:
+        unpacked = lzma.decompress(content) if path.suffix == ".xz" else content
+    except lzma.LZMAError as error:
+        raise DataError(f"corpus {path} cannot be unpacked ({error})") from error
+    return unpacked.decode("utf-8", "replace")
 
 
 def _part(line: str, where: str) -> str | Turns:

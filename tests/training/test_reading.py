@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 
 import numpy as np
 import pytest
@@ -69,6 +70,12 @@ def test_a_text_of_the_users(tmp_path, tokenizer):
     read = from_file(tmp_path / "c.jsonl", tokenizer)
     assert len(read.train["text"]) == 29 * 30  # this tokenizer has no end of text
     assert read.held_out["text"].tolist() == list(range(29, 59))
+    packed = tmp_path / "c.jsonl.xz"
+    packed.write_bytes(lzma.compress((tmp_path / "c.jsonl").read_bytes()))
+    assert from_file(packed, tokenizer).sha256 == read.sha256
+    packed.write_bytes(b"x")
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        from_file(packed, tokenizer)
     # what is held out is no short rest at the end
     (tmp_path / "c.txt").write_text(" ".join(WORDS * 40))
     assert len(from_file(tmp_path / "c.txt", tokenizer).held_out["text"]) > 1000
