@@ -199,12 +199,13 @@ def _tile(
 
     def body(i: Any, sums: Values) -> Values:
         first, sums = b.mul(i, _long(LANES)), list(sums)
-        for line in range(0, LANES * size, 64) if tokens > 1 or size < 4 else ():
+        for line in range(0, LANES * size, 64):
             for row, _ in weights:
                 ahead = _at(b, b.add(b.add(row, further), _long(line)), first, size)
-                read, near, data = (ir.Constant(WORD, x) for x in (0, 3, 1))
+                # into the second cache, which waits for more lines of the memory than the first
+                read, second, data = (ir.Constant(WORD, x) for x in (0, 2, 1))
                 ahead = b.inttoptr(ahead, ir.IntType(8).as_pointer())
-                _call(b, "llvm.prefetch.p0", ir.VoidType(), ahead, read, near, data)
+                _call(b, "llvm.prefetch.p0", ir.VoidType(), ahead, read, second, data)
         for column in range(0, LANES, SUM):
             at = b.add(first, _long(column))
             us = [_widened(b, _at(b, one, at, each), each, SUM) for one, each in held]
