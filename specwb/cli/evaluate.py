@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import errors, loaded, table, tell, wide
+from specwb.cli.shared import errors, interval, loaded, table, tell, wide
 from specwb.core.files import EVALUATION, FILE
 from specwb.core.progress import progress
 
@@ -147,7 +147,7 @@ def _cells(frame: pd.DataFrame) -> list[dict[str, str]]:
             "mean accept length": f"{row['mean_accept_length']:.2f}",
             "tokens /s": f"{row['tokens_per_second']:.1f}",
             "speedup": f"{row['speedup']:.2f}x",
-            "95 %": f"{row['low']:.2f}-{row['high']:.2f}",
+            "95 %": interval(row["low"], row["high"], 2),
             "Spec-Bench's speedup": f"{row['spec_bench_speedup']:.2f}x",
             "same text": f"{row['identical']:.0%}",
         }
@@ -173,5 +173,5 @@ def _notes(
     if left := sum(min(len(q.turns), most) for q in questions) - len(plain):
         notes.append(f"{left} turns were left out, as their conversations outgrew the context.")
     if long := sum(len(q.turns) > most for q in questions):
-        notes.append(f"{long} conversations have more than {most} turns; others were not asked.")
+        notes.append(f"Turns after turn {most} were not asked (conversations with more: {long}).")
     return notes

@@ -74,6 +74,11 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) 
     return made
 
 
+def interval(low: float, high: float, digits: int) -> str:
+    """Write an interval for a table; a single prompt or question has none."""
+    return "-" if math.isnan(low) else f"{low:.{digits}f} .. {high:.{digits}f}"
+
+
 def tell(console: Console, note: str) -> None:
     """Print a note below a table; a terminal breaks it between words, a pipe gets one line."""
     console.print(note, highlight=False, markup=False, soft_wrap=not console.is_terminal)

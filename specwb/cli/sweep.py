@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specwb.cli import options as opt
-from specwb.cli.shared import errors, loaded, refuse, table, whole, wide
+from specwb.cli.shared import errors, interval, loaded, refuse, table, whole, wide
 from specwb.core.files import FILE, STORE, claim
 from specwb.core.progress import progress
 
@@ -118,7 +118,7 @@ def _show(
     for row in means.to_dict("records"):
         cells = {name: results.spelled(row[name]) for name in columns}
         cells[value] = f"{row[results.middle_of(value)]:.3f}"
-        cells["95 %"] = f"{row['low']:.3f} .. {row['high']:.3f}"
+        cells["95 %"] = interval(row["low"], row["high"], 3)
         rows.append({**cells, "prompts": str(row["prompts"]), "runs": str(row["runs"])})
     screen = wide()
     screen.print(table(rows, tuple(columns), screen))

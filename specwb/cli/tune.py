@@ -134,8 +134,8 @@ def tune(
     notes = [
         f"{arguments['device']}; target {arguments['target']}; "
         f"draft {arguments['draft'] or 'none'}; {arguments['dtype']}, temperature {temperature:g}",
-        f"calibrated on {counts['calibrated']} prompts, measured on {counts['measured']} others, "
-        f"{max_new_tokens} new tokens",
+        f"calibrated on {counts['calibrated']} prompts, measured on {counts['measured']} of the "
+        f"others, {max_new_tokens} new tokens",
         *report.left_out(result["left_out"]),
     ]
     if "reference" in result:

@@ -285,7 +285,8 @@ def test_templates_write_fastchats_forms():
 
 def test_the_command_prints_and_keeps_everything(call, refused, target, tmp_path, monkeypatch):
     file = tmp_path / "q.jsonl"
-    rows = [{"question_id": i, "category": "qa", "turns": [f"w{i} w2"]} for i in (1, 2)]
+    kinds = {1: "qa", 2: "qa", 3: "math"}  # one question of a kind has no interval
+    rows = [{"question_id": i, "category": x, "turns": [f"w{i} w2"]} for i, x in kinds.items()]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(specwb, "load", lambda *a, **k: target)
     csv = tmp_path / "f.csv"
@@ -296,9 +297,10 @@ def test_the_command_prints_and_keeps_everything(call, refused, target, tmp_path
     assert code == 0, said
     assert "overall" in printed
     assert "the faster plain decoding" in printed
-    assert len(csv.read_text().splitlines()) == 1 + 3 * 2
+    assert "nan" not in printed
+    assert len(csv.read_text().splitlines()) == 1 + 3 * 3
     for request in json.loads(records.read_text()):
         assert sum(request["accepted_lengths"].values()) == request["steps"]
-    assert len((tmp_path / "out/answers/pld.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "out/answers/pld.jsonl").read_text().splitlines()) == 3
     said = refused("evaluate", "--template", "chatml")
     assert "unknown chat template 'chatml'" in said

@@ -273,7 +273,7 @@ def test_a_summary_is_a_mean_over_prompts_with_an_interval(runs):
     with pytest.raises(SweepError, match="nothing was measured with"):
         summary(own, ["gamma"], over={"gamma": 7})
     assert set(filtered(runs, ["method=pld", "gamma=3"]).gamma) == {3}
-    with pytest.raises(SweepError, match="conditions are name=value"):
+    with pytest.raises(SweepError, match="a condition is name=value with"):
         filtered(runs, ["colour=red"])
 
 
@@ -317,8 +317,11 @@ def test_the_command(monkeypatch, capsys, tmp_path, folder):
     header, *rows = (line.split() for line in out.strip().splitlines())
     assert header == ["gamma", "tau", "95", "%", "prompts", "runs"]
     assert [(row[0], row[-2:]) for row in rows] == [("1", ["3", "3"]), ("2", ["3", "3"])]
-    assert len(pd.read_csv(csv)) == 6
+    runs = pd.read_csv(csv)
+    assert len(runs) == 6
     assert "plotly" in plot.read_text()
+    _, out, _ = call(monkeypatch, capsys, *shown, "--where", f"prompt={runs.prompt[0]}")
+    assert [row.split()[2] for row in out.strip().splitlines()[1:]] == ["-", "-"]  # no interval
     for arguments, message in (
         (("sweep", str(tmp_path / "no.sqlite")), "does not exist"),
         (("sweep", str(store), "--by", "eta"), "no column 'eta'"),

@@ -104,7 +104,10 @@ def filtered(runs: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
         name, equals, value = condition.partition("=")
         if not equals or name not in runs:
             known = ", ".join(runs.columns)
-            raise SweepError(f"conditions are name=value with a column, got {condition!r}; {known}")
+            raise SweepError(
+                f"a condition is name=value with the name of a column, got {condition!r}; "
+                f"there are {known}"
+            )
         runs = runs[_equal(runs[name], value)]
     return runs
 
