@@ -40,14 +40,12 @@ def grouping(layers: int, n: int, first: bool = True, last: bool = True) -> Laye
     """The paper's groups of at most ``n`` layers, numbered from 0: ``[1..n-1], [n..2n-1], ..``, and
     in the last group what remains. ``first``, ``last``: these layers are groups by themselves, as
     in the paper."""
-    ends = int(first) + int(last)
     inner, largest = range(int(first), layers - int(last)), max(1, layers - int(last))
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise GroupError(f"n must be an integer >= 1, got {n!r}")
     if n > 1 and len(inner) < 2:
-        few = f"of its {layers} layer{'s'[: layers - 1]} {min(layers, ends)} stand alone"
-        way_out = "so there are none to run side by side; use n=1, or a deeper draft model"
-        raise GroupError(f"{few}, {way_out}")
+        few = f"its {layers} layer{'s'[: layers - 1]} make no group of two by the paper's rule"
+        raise GroupError(f"{few}; name groups, use n=1, or a deeper draft model")
     if n > largest:
         raise GroupError(
             f"n={n} is more than its {layers} layers allow: n={largest} has all that do not stand "

@@ -56,7 +56,7 @@ def weights(
             says = [f"{key}={error.args[0]!r}" for key in _keys_of(config.to_dict(), error.args[0])]
             if says:
                 why = f"config.json says {' and '.join(says)}, which the library does not know"
-        raise LoadError(f"{name}: the weights in {folder} cannot be read: {why}") from error
+        raise LoadError(f"{name}: the library cannot load {folder}: {why}") from error
     model, report = loaded
     surplus = [key for key in map(str, report["unexpected_keys"]) if not HARMLESS.search(key)]
     shapes = [

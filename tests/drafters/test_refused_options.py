@@ -52,7 +52,7 @@ ROWS: dict[str, list[tuple[dict, str]]] = {
         ({"tree": (2, 2), "gamma": 3}, "a static tree has its own depth; leave gamma out"),
         ({"execution": "streams"}, "execution=streams needs a CUDA device"),
         ({"execution": "ranks"}, "execution=ranks needs several processes"),
-        ({"draft": tiny.draft(), "n": 2}, "of its 3 layers 2 stand alone"),
+        ({"draft": tiny.draft(), "n": 2}, "its 3 layers make no group of two"),
     ],
     "falcon": [
         ({"passes": 1, "tree": (2, 2, 1)}, "make trees of depth 2 at most, this one has 3"),

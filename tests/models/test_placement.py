@@ -123,6 +123,7 @@ def test_a_cache_in_parts_is_one_cache(folder, plain, layout):
         ({"attn_implementation": "fast"}, "possible arguments are"),
         ({"trust_remote_code": True}, "never run"),
         ({"torch_dtype": "float16"}, "dtype= names"),
+        ({"devise_map": "auto"}, "the library cannot load .* keyword argument 'devise_map'"),
     ],
 )
 @pytest.mark.skipif(torch.cuda.device_count() > 3, reason="this machine has the device")
