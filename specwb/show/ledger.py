@@ -178,7 +178,8 @@ def claim_row(verdict: Judgement) -> tuple[str, ...]:
 
 def claims(one: Judged) -> Section:
     """Make the section of a paper, with all its claims."""
-    text = f"{one.paper.source}; {one.paper.setting}. {one.measured}"
+    about = "; ".join(filter(None, (one.paper.source, one.paper.setting)))  # ours have no setting
+    text = f"{about}. {one.measured}"
     return one.title, text, HEADER, [claim_row(verdict) for verdict in one.verdicts]
 
 
