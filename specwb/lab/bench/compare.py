@@ -72,9 +72,8 @@ def compare(
     reported. No speedup is over the slower one.
 
     With a time limit some rows have fewer groups than others, see :mod:`specwb.lab.bench.race`: the
-    library's have one, its plain decoding more unless it is clearly slower than ``ar``; methods
-    that are told apart from the fastest after 4, 8, 16, ... groups stop; and the last round may
-    reach only the fastest.
+    library's have one, its plain decoding more if it is the faster one; methods that are told apart
+    from the fastest after 4, 8, 16, ... groups stop; and the last round may reach only the fastest.
 
     A small fixed step is timed between all runs. A run beside a slow one was disturbed and is
     measured again where there is time for it; the attempt with the faster step beside it counts.
