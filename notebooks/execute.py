@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 from nbclient import NotebookClient
 from PIL import Image
 
@@ -92,9 +93,13 @@ def coloured(shot: bytes) -> bytes:
     image, small = Image.open(BytesIO(shot)).convert("RGB"), BytesIO()
     often = sorted(image.getcolors(1 << 24), reverse=True)[: COLOURS // 2]
     spread = image.quantize(COLOURS // 2, Image.Quantize.MAXCOVERAGE).getpalette()
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, colour in often for part in colour] + spread)
-    image.quantize(palette=palette, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    palette = np.array([*(colour for _, colour in often), *np.reshape(spread, (-1, 3))])
+    # quantize(palette=..) takes colours that are alike for one, and white for a grey
+    colours, which = np.unique(np.asarray(image).reshape(-1, 3), axis=0, return_inverse=True)
+    nearest = ((colours[:, None].astype(int) - palette) ** 2).sum(2).argmin(1).astype(np.uint8)
+    picture = Image.fromarray(nearest[which].reshape(image.height, image.width), "P")
+    picture.putpalette(palette.flatten().tolist())
+    picture.save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
