@@ -124,6 +124,7 @@ def test_a_stored_explorer_shows_what_the_notebooks_does(tmp_path, monkeypatch):
         {"level_1": [1, 2, 6], "level_2": [1, 6]},
         {"shape": [explorers.SPEED], "nodes": [4, 8]},
         {"shape": [explorers.SPEED], "costs": [explorers.ROOFLINE], "balance": [8, 512]},
+        {"costs": [explorers.ROOFLINE], "level_1": [1, 2, 6], "level_2": [1, 6]},
     ]
     cell = "4_draft_trees", "designer"
     stored = replace(explorers.STORED[cell], grids=grids)
@@ -171,6 +172,7 @@ def test_a_stored_explorer_shows_what_the_notebooks_does(tmp_path, monkeypatch):
         tab.locator("[name=balance]").press("End")
         same(shape=explorers.SPEED, costs=explorers.ROOFLINE, balance=512)
         tab.locator("[name=shape]").select_option(index=0)
+        same(costs=explorers.ROOFLINE)  # one menu leaves the other as it is
         for level in ("level_1", "level_2"):
             tab.locator(f"[name={level}]").press("End")
         assert said.inner_text().startswith("Not drawn: 6-6 has 43 nodes, more than 40")

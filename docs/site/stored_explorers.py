@@ -121,6 +121,9 @@ WRONG: Grid = {
                  "rrs_without_replacement"],
     "mismatch": SHAPES["mismatch"],
 }  # fmt: skip
+LEVELS: Grid = {
+    "level_1": range(5), "level_2": range(4), "level_3": range(3), "level_4": [0, 1],
+}  # fmt: skip
 BEST: Grid = {"shape": [TOKENS, SPEED], "nodes": [4, 8, 16, 40], "depth": [1, 2, 4, 8]}
 
 STORED: dict[tuple[str, str], Stored] = {
@@ -138,7 +141,8 @@ STORED: dict[tuple[str, str], Stored] = {
     ("4_draft_trees", "designer"): Stored(
         designer,
         [
-            {"level_1": range(5), "level_2": range(4), "level_3": range(3), "level_4": [0, 1]},
+            LEVELS,
+            {**LEVELS, "costs": [ROOFLINE], "balance": [8, 128]},
             {**BEST, "costs": [MEASURED]},
             {**BEST, "costs": [ROOFLINE], "balance": [1, 8, 32, 128, 512]},
         ],
