@@ -354,14 +354,19 @@ LENSES.lookup = (lens, round, frame, trace, width) => {
     body: [note("The last tokens did not stand in the text before: nothing was drafted.")] };
   const tail = lens.begins + lens.text.length - lens.ngram;
   const block = h("p", { class: "text" });
-  lens.text.forEach((token, i) => {
-    const place = lens.begins + i;
+  const add = (token, place) => {
     const match = (place >= lens.at && place < lens.at + lens.ngram) || place >= tail;
     const copied = place >= lens.at + lens.ngram && place < lens.at + lens.ngram + lens.copied;
+    const text = trace.words[token] ?? `${token} `;
     block.append(h("span", { class: `token ${match ? "bonus" : copied ? "copied" : "prompt"}`,
       style: copied ? "border-bottom:2px dashed var(--draft)" : null },
-      trace.words[token] ?? `${token} `));
-  });
+      match ? text.replaceAll("\n", "\u23ce\n") : text));
+  };
+  // the trace has the last part of the text; what was copied from before it is known all the same
+  [...lens.text.slice(-lens.ngram), ...round.tokens.slice(1, lens.copied + 1)]
+    .slice(0, Math.max(0, lens.begins - lens.at)).forEach((token, i) => add(token, lens.at + i));
+  if (lens.at + lens.ngram + lens.copied < lens.begins) block.append(" \u2026 ");
+  lens.text.forEach((token, i) => add(token, lens.begins + i));
   return { title: "Looked up in the text", body: [block, note("The last " +
     `${lens.ngram > 1 ? `${lens.ngram} tokens` : "token"} (double line) stood in the text before; what followed there ` +
     "(dashed) is the draft. No model is asked.")] };
