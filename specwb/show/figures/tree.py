@@ -102,10 +102,13 @@ def valued(
         raise ArgumentError(f"a tree of {n} nodes needs as many values and labels, got {counts}")
     panel, place = tree_panel(title, parents, 1.5)
     panel.x |= axis("depth", -0.2, deepest + 0.9)
-    # to the left of a node whose first child lies above it, where its edge would cross the words
+    # to the left of a node whose first child lies above it, where its edge would cross the words,
+    # and of its parent at the same height, whose words would meet them
     first = {parent: node for node, parent in reversed(list(enumerate(parents)))}
-    y = [y for _, y in place]
-    rises = [y[first.get(i, i)] > y[i] >= y[max(parent, 0)] for i, parent in enumerate(parents)]
+    y, rises = [y for _, y in place], [False] * n
+    for i, parent in reversed(list(enumerate(parents))):
+        child = first.get(i, i)
+        rises[i] = y[i] >= y[max(parent, 0)] and (y[child], rises[child]) > (y[i], False)
     return panel.points(
         "",
         [x for x, _ in place],
