@@ -76,7 +76,8 @@ const STYLE = `
   --t-residual: #e79cc4; }
 .sw *, .sw *::before { box-sizing: border-box; }
 .sw:focus-visible, .sw :focus-visible { outline: 2px solid var(--t-target); outline-offset: 2px; }
-.sw h3 { font-size: 14px; margin: 0 0 6px; font-weight: 650; color: var(--ink); }
+.sw h3 { font-family: inherit; font-size: 14px; margin: 0 0 6px; padding: 0; font-weight: 650;
+  color: var(--ink); }
 .sw section { margin-top: 12px; min-width: 0; }
 .sw .row { display: flex; flex-wrap: wrap; gap: 6px 10px; align-items: center; }
 .sw .grow { flex: 1 1 220px; min-width: 0; }
@@ -93,13 +94,12 @@ const STYLE = `
 .sw input[type=number] { width: 74px; }
 .sw input[type=range] { flex: 1 1 120px; padding: 0; min-width: 80px; accent-color: var(--target); }
 .sw { --mono: ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
-.sw .stages { display: flex; gap: 0; list-style: none; margin: 0; padding: 0; }
-.sw .stages li { padding: 3px 11px; border: 1px solid var(--line); color: var(--soft);
-  font-size: 12.5px; margin-left: -1px; }
-.sw .stages li:first-child { border-radius: 6px 0 0 6px; }
-.sw .stages li:last-child { border-radius: 0 6px 6px 0; }
-.sw .stages li[aria-current] { color: var(--ink); font-weight: 650; background: var(--raised);
-  box-shadow: inset 0 -3px 0 var(--mark); }
+.sw .stages { display: flex; list-style: none; margin: 0; padding: 0; font-size: 12.5px;
+  color: var(--soft); }
+.sw .stages li { margin: 0; }
+.sw .stages li + li::before { content: "\u2192"; margin: 0 7px; display: inline-block; }
+.sw .stages li[aria-current] { color: var(--ink); font-weight: 650; text-decoration: underline
+  var(--mark) 3px; text-underline-offset: 4px; }
 .sw .stages li[data-stage=draft] { --mark: var(--draft); }
 .sw .stages li[data-stage=score], .sw .stages li[data-stage=bonus] { --mark: var(--target); }
 .sw .stages li[data-stage=test] { --mark: var(--accepted); }
