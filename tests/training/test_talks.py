@@ -109,7 +109,7 @@ def test_it_goes_on_where_it_was_and_is_read_as_training_text(target, tmp_path, 
     block = talks.block
 
     def counted(*arguments):
-        made.append(arguments[2])
+        made.append(arguments[1])
         return block(*arguments)
 
     monkeypatch.setattr(talks, "block", counted)
