@@ -217,7 +217,7 @@ def test_the_distribution_of_the_text_is_the_autoregressive_distribution(spec, o
 def test_the_distribution_of_the_text_of_drafters_that_know_only_the_text(spec, options, name):
     counts, tau = sampled(built(spec, options), name, REPETITION)
     assert chi_square(counts, enumerated(name, tuple(REPETITION))) > 1e-4
-    assert 1.2 < tau < LENGTH
+    assert 1.3 < tau < LENGTH
 
 
 class Fixed(specwb.Drafter):

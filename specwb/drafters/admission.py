@@ -136,12 +136,9 @@ class Survival:
             inputs = np.stack([np.ones(at.sum()), x[at]])
             p = self.below_parent(x[at], level[at])
             old = self.memory * self.information[d] + (1 - self.memory) * self.prior * np.eye(2)
-            information = self.information[d] = old + (inputs * p * (1 - p)) @ inputs.T
-            gradient, b = inputs @ (accepted[at] - p), self.numbers[d, 1]
-            step = np.linalg.solve(information, gradient)
-            if b + step[1] < 0:  # the best a for b = 0
-                step = np.array([(gradient[0] + information[0, 1] * b) / information[0, 0], -b])
-            self.numbers[d] += step
+            self.information[d] = old + (inputs * p * (1 - p)) @ inputs.T
+            self.numbers[d] += np.linalg.solve(self.information[d], inputs @ (accepted[at] - p))
+            self.numbers[d, 1] = max(0.0, self.numbers[d, 1])
 
 
 class Learnt:

@@ -112,11 +112,10 @@ def test_two_numbers_by_depth_are_fitted_to_what_was_accepted():
         a, b = true[depth].T
         fitted.learn(x, depth, random.random(16) < 1 / (1 + np.exp(-(a + b * x))))
     assert abs(fitted.numbers[1:] - true[1:]).max() < 0.5
-    for _ in range(400):  # what is likelier for the drafter is accepted less often: .16 of all
-        x = random.normal(1, size=16)
+    for _ in range(400):  # what is likelier for the drafter is accepted less often
+        x = random.normal(size=16)
         fitted.learn(x, np.ones(16, int), x < 0)
     assert fitted.numbers[1, 1] == 0
-    assert abs(fitted.below_parent(x, np.ones(16, int))[0] - 0.16) < 0.03
 
 
 # --------------------------------------------------------------------------------------- the budget
