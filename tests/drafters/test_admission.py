@@ -118,6 +118,28 @@ def test_two_numbers_by_depth_are_fitted_to_what_was_accepted():
     assert fitted.numbers[1, 1] == 0
 
 
+@pytest.mark.parametrize("rows", [1, 8, 64])
+def test_a_step_of_the_fit_never_overshoots(rows):
+    """What it learns from is at least as likely afterwards, also where all of a large batch is
+    rejected that was thought to be certain, and where the slope is cut off at 0."""
+
+    def likelihood(fitted: Survival, x: np.ndarray, accepted: np.ndarray) -> float:
+        p = fitted.below_parent(x, np.ones(len(x), int))
+        return np.log(np.where(accepted, p, 1 - p)).sum()
+
+    random = np.random.default_rng(3)
+    for _ in range(100):
+        fitted = Survival(1)
+        for _ in range(6):
+            x = random.normal(3 * random.normal(), 2, rows).clip(-6, 6)
+            share = [0, 0.5, 1, x > 3, x < 3]
+            accepted = random.random(rows) < share[random.integers(5)]
+            before = likelihood(fitted, x, accepted)
+            fitted.learn(x, np.ones(rows, int), accepted)
+            assert likelihood(fitted, x, accepted) >= before - 1e-9
+            assert fitted.numbers[1, 1] >= 0
+
+
 # --------------------------------------------------------------------------------------- the budget
 
 
