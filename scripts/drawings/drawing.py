@@ -15,6 +15,13 @@ from specwb.show.palette import TARGET, VOCABULARY
 INK = "#767676"  # words outside of boxes: its contrast with white and with black is alike
 DARK = "#141414"  # words on any of the palette's colours but the target's
 WIDTH = 720  # pixels; a narrower cell shrinks it
+PATTERNS = {
+    "draft": "M0,3.5 H7",
+    "residual": "M0,7 L7,0",
+    "rejected": "M3,3.5 h1",
+    "other": "M3.5,0 V7",
+}
+"""Colour -> the line of its pattern in areas: those of the microscope and of figures."""
 
 
 def _role(colour: str) -> str:
@@ -116,24 +123,16 @@ class Drawing:
         self._parts.append(f'<polygon points="{corners}" fill="{INK}"/>')
         return self
 
-    def bar(
-        self, x: float, y: float, width: float, height: float, colour: str, pattern: str = ""
-    ) -> Self:
-        """Draw a filled area: ``pattern`` is nothing, ``stripes`` or ``dots``, told apart without
-        colour."""
-        fill = _role(colour)
+    def bar(self, x: float, y: float, width: float, height: float, colour: str) -> Self:
+        """Draw a filled area, with the colour's pattern, which tells it apart without colour."""
+        fill, mark = _role(colour), PATTERNS.get(colour, "")
         place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{max(height, 0):g}"'
-        opaque = ' fill-opacity="0.35"' if pattern else ""
+        opaque = ' fill-opacity="0.35"' if mark else ""
         self._parts.append(f'<rect {place} fill="{fill}"{opaque} stroke="{fill}"/>')
-        if pattern:
-            name = f"{pattern}-{fill[1:]}"
-            mark = (
-                f'<path d="M0,7 L7,0" stroke="{fill}" stroke-width="2"/>'
-                if pattern == "stripes"
-                else f'<circle cx="3.5" cy="3.5" r="1.6" fill="{fill}"/>'
-            )
-            tile = f'<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse">'
-            self._parts.append(f'{tile}{mark}</pattern><rect {place} fill="url(#{name})"/>')
+        if mark:
+            tile = f'<pattern id="{colour}" width="7" height="7" patternUnits="userSpaceOnUse">'
+            path = f'<path d="{mark}" stroke="{fill}" stroke-width="2" stroke-linecap="round"/>'
+            self._parts.append(f'{tile}{path}</pattern><rect {place} fill="url(#{colour})"/>')
         return self
 
     @property
@@ -171,12 +170,12 @@ def bars(
     most, high, left = max(ps + qs), 150, 52
     drawing = Drawing(WIDTH, high + 86, title, desc)
     key = (
-        (f"accepted: min({target}, q)", "accepted", ""),
-        (f"rejected: q above {target}", "rejected", "dots"),
-        (f"residual: {target} above q", "residual", "stripes"),
+        (f"accepted: min({target}, q)", "accepted"),
+        (f"rejected: q above {target}", "rejected"),
+        (f"residual: {target} above q", "residual"),
     )
-    for i, (words, colour, pattern) in enumerate(key):
-        drawing.bar(left + 168 * i, 4, 15, 13, colour, pattern)
+    for i, (words, colour) in enumerate(key):
+        drawing.bar(left + 168 * i, 4, 15, 13, colour)
         drawing.text(left + 168 * i + 21, 16, words, size=13)
     drawing.line(left + 506, 10, left + 530, 10, colour="target", thick=4)
     drawing.text(left + 536, 15, target)
@@ -195,8 +194,8 @@ def bars(
         low, tall = min(a, b) / most * high, max(a, b) / most * high
         drawing.bar(x, base - low, width, low, "accepted")
         if a != b:
-            over = ("residual", "stripes") if a > b else ("rejected", "dots")
-            drawing.bar(x, base - tall, width, tall - low, *over)
+            over = "residual" if a > b else "rejected"
+            drawing.bar(x, base - tall, width, tall - low, over)
         for value, colour, dashed in ((a, "target", False), (b, "draft", True)):
             y = base - value / most * high
             drawing.line(x - 8, y, x + width + 8, y, colour=colour, dashed=dashed, thick=4)

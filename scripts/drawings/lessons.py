@@ -49,19 +49,19 @@ def two_orders(speedup: float = 1.3, load: float = 1.6) -> Drawing:
         base, end = top + 26 + high + 14, left + 2 * count * step
         drawing.text(left, top + 12, name, bold=True)
         stretch = left + first * step - 2, top + 20, (last - first) * step, base - top - 20
-        drawing.bar(*stretch, "other", "dots")
+        drawing.bar(*stretch, "other")
         for i, (time, own) in enumerate(zip(runs[name], is_plain, strict=True)):
             tall = high * time / load
-            look = ("target", "") if own else ("draft", "stripes")
-            drawing.bar(left + i * step + 2, base - tall, step - 8, tall, *look)
+            colour = "target" if own else "draft"
+            drawing.bar(left + i * step + 2, base - tall, step - 8, tall, colour)
         drawing.line(left, base, end, base).text(end + 16, base - 34, said[name], bold=True)
         drawing.text(end + 16, base - 12, f"the truth: {speedup:.2f}x")
-    for x, look, words in (
-        (left, ("target", ""), "plain decoding"),
-        (left + 130, ("draft", "stripes"), "the method"),
-        (left + 250, ("other", "dots"), "another program runs"),
+    for x, colour, words in (
+        (left, "target", "plain decoding"),
+        (left + 130, "draft", "the method"),
+        (left + 250, "other", "another program runs"),
     ):
-        drawing.bar(x, 281, 13, 11, *look).text(x + 18, 291, words, size=12)
+        drawing.bar(x, 281, 13, 11, colour).text(x + 18, 291, words, size=12)
     return drawing
 
 

@@ -27,7 +27,7 @@ VOCABULARY = {
 }
 """Name -> colour, as the microscope takes it."""
 
-HATCHES = {RESIDUAL: "/", REJECTED: "."}
+HATCHES = {DRAFT: "-", RESIDUAL: "/", REJECTED: "."}
 """How bars of these are hatched, as plotly and matplotlib write it; those of the rest are plain, or
 hatched in other ways where several have one colour."""
 

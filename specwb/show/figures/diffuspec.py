@@ -9,7 +9,18 @@ from typing import Any
 import plotly.graph_objects as go
 
 from specwb.show.figures.kit import BARE, BY_NAME, Panel, axis, draw
-from specwb.show.palette import ACCEPTED, CLEAR, DARK, DRAFT, INK, OTHER, PALETTE, REJECTED, TARGET
+from specwb.show.palette import (
+    ACCEPTED,
+    CLEAR,
+    DARK,
+    DRAFT,
+    HATCHES,
+    INK,
+    OTHER,
+    PALETTE,
+    REJECTED,
+    TARGET,
+)
 
 # light enough for dark words
 SHADES = {0.01: "#F1F7FB", 0.1: "#CFE5F2", 0.4: "#9CCDE8", 1.0: "#56B4E9"}
@@ -78,7 +89,7 @@ def lattice(
     first, second, texts = zip(*costs.values(), strict=True)
     bars.x = axis("nats", 0, 1.8 * max(a + b for a, b in zip(first, second, strict=True)))
     if any(first):
-        bars.bars(parts[0], first, list(costs), DRAFT, orientation="h")
+        bars.bars(parts[0], first, list(costs), DRAFT, HATCHES[DRAFT], orientation="h")
     outside = {"text": texts, "textposition": "outside", "cliponaxis": False}
     bars.bars(parts[1], second, list(costs), READER, "/", orientation="h", **outside)
     sizes = 21 * (m + 3), 21 * len(costs) + 20  # pixels

@@ -61,6 +61,10 @@ function patterns(id) {
   );
 }
 
+// how an area is filled that must be told apart from the others without colour
+const filling = (kind, id) => kind === "target" || kind === "accepted" ? `var(--${kind})`
+  : `url(#${id}-${kind})`;
+
 const STYLE = `
 .sw { --target: ${COLOURS.target}; --draft: ${COLOURS.draft}; --accepted: ${COLOURS.accepted};
   --rejected: ${COLOURS.rejected}; --residual: ${COLOURS.residual}; --other: ${COLOURS.other};

@@ -32,7 +32,7 @@ function arrow(x1, y1, x2, y2, kind = "soft", dash = null) {
 
 // how sure the drafter was, level by level, and where it would stop
 function sureness(sure, threshold, name, width) {
-  const wideEach = 54;
+  const wideEach = clip((width - 130) / sure.length, 38, 54);
   const svg = s("svg", { width: Math.max(sure.length * wideEach + 130, 200), height: 104,
     role: "img" });
   const y = (value) => 82 - value * 70;
@@ -45,7 +45,8 @@ function sureness(sure, threshold, name, width) {
       class: `fill-${on ? "draft" : "other"} stroke-${on ? "draft" : "other"}`,
       "fill-opacity": on ? 0.45 : 0.15, "stroke-dasharray": on ? null : "3 2" }),
       label(x + 17, (crossed ? y(threshold) : y(value)) - 4, number(value), { "text-anchor": "middle", "font-size": 11 }),
-      label(x + 17, 98, `level ${i + 1}`, { "text-anchor": "middle", class: "soft" }));
+      label(x + 17, 98, `${wideEach < 48 ? "" : "level "}${i + 1}`, { "text-anchor": "middle",
+        class: "soft" }));
   });
   const end = 52 + sure.length * wideEach;
   svg.append(s("line", { x1: 44, x2: end, y1: y(threshold), y2: y(threshold),
@@ -57,22 +58,23 @@ function sureness(sure, threshold, name, width) {
 LENSES.model = (lens, round, frame, trace, width) => {
   const count = (weights) => weights >= 1e6 ? `${(weights / 1e6).toFixed(1)} M` : `${weights}`;
   const tall = Math.max(lens.target.layers, lens.draft.layers);
-  const svg = s("svg", { width: Math.min(width, 560), height: 30 + Math.min(tall * 9, 220) });
-  const model = (x, one, kind, times) => {
-    const each = Math.min(9, 220 / tall);
-    for (let i = 0; i < one.layers; i++) svg.append(s("rect", { x, y: 24 + (tall - 1 - i) * each,
-      width: 86, height: each - 2, rx: 2, class: `fill-${kind} stroke-${kind}`,
-      "fill-opacity": 0.3 }));
-    svg.append(label(x, 14, `${kind === "draft" ? "draft model" : "target"}`,
+  const each = Math.min(9, 220 / tall);
+  const model = (one, kind, times) => {
+    const svg = s("svg", { width: 282, height: 60 + one.layers * each });
+    for (let i = 0; i < one.layers; i++) svg.append(s("rect", { x: 4,
+      y: 24 + (one.layers - 1 - i) * each, width: 86, height: each - 2, rx: 2,
+      class: `fill-${kind} stroke-${kind}`, "fill-opacity": 0.3 }));
+    svg.append(label(4, 14, `${kind === "draft" ? "draft model" : "target"}`,
       { class: `t-${kind}`, "font-weight": 650 }));
     const layers = `${one.layers} ${one.layers === 1 ? "layer" : "layers"}`;
-    svg.append(label(x + 96, 36, `${layers}, ${count(one.weights)} weights`, {
-      class: "soft" }), label(x + 96, 53, times, {}));
+    svg.append(label(100, 36, `${layers}, ${count(one.weights)} weights`, {
+      class: "soft" }), label(100, 53, times, {}));
+    return svg;
   };
   const n = lens.forwards;
-  model(4, lens.draft, "draft", `runs ${n} time${n === 1 ? "" : "s"}`);
-  model(286, lens.target, "target", "runs once, over all of the tree");
-  const body = [wide(svg)];
+  const body = [h("div", { class: "row", style: "align-items: flex-start" },
+    model(lens.draft, "draft", `runs ${n} time${n === 1 ? "" : "s"}`),
+    model(lens.target, "target", "runs once, over all of the tree"))];
   if (lens.threshold && lens.sure.length) {
     body.push(note("How sure it was of each level; below the line it stops drafting:"),
       wide(sureness(lens.sure, lens.threshold, "threshold", width)));
@@ -83,28 +85,31 @@ LENSES.model = (lens, round, frame, trace, width) => {
 LENSES.medusa = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
   const { depth } = layout(round);
-  const each = 132;
-  const first = 150;
+  const first = width < 480 ? 122 : 150;
+  const each = clip((width - first) / lens.heads.length, 96, 132);
+  const box = each - 44;
   const svg = s("svg", { width: first + lens.heads.length * each, height: 216, role: "img" });
   const state = lens.text.length > 1 ? word(lens.text[lens.text.length - 2]) : "";
   const pending = word(lens.text[lens.text.length - 1]);
   svg.append(chip(4, 2, 110, state, "target"), label(4, 44, "the target\u2019s state", {
     class: "soft" }), label(4, 60, "after this token", { class: "soft" }),
-    chip(4, 96, 110, pending, "other", { dash: "3 2" }), label(4, 138, "pending: the heads", {
-      class: "soft" }), label(4, 154, "do not see it", { class: "soft" }));
+    chip(4, 96, 110, pending, "other", { dash: "3 2" }), label(4, 138, "pending: no head", {
+      class: "soft" }), label(4, 154, "sees this token", { class: "soft" }));
   if (lens.heads.length) svg.append(s("path", { d: `M114,14 H${first + (lens.heads.length - 1) *
-    each + 44}`, class: "stroke-target", "stroke-width": 1.4, fill: "none" }));
+    each + box / 2}`, class: "stroke-target", "stroke-width": 1.4, fill: "none" }));
   lens.heads.forEach((list, i) => {
     const x = first + i * each;
-    svg.append(arrow(x + 44, 14, x + 44, 32, "target"));
-    svg.append(label(x, 48, `head ${i + 1}: depth ${i + 1}`, { "font-weight": 650 }));
+    svg.append(arrow(x + box / 2, 14, x + box / 2, 32, "target"));
+    svg.append(label(x, 48, `head ${i + 1}${each < 110 ? "" : `: depth ${i + 1}`}`, {
+      "font-weight": 650 }));
     const most = Math.max(...list.map((one) => one[1]), 1e-9);
     list.forEach(([token, p], rank) => {
       const drafted = round.tokens.some((one, node) => depth[node] === i + 1 && one === token);
-      svg.append(chip(x, 56 + rank * 31, 88, word(token), drafted ? "draft" : "other",
+      svg.append(chip(x, 56 + rank * 31, box, word(token), drafted ? "draft" : "other",
         { pale: !drafted, dash: drafted ? null : "3 2" }),
-        s("rect", { x, y: 81 + rank * 31, width: (88 * p) / most, height: 3, class: "fill-draft" }),
-        label(x + 92, 72 + rank * 31, number(p), { class: "soft", "font-size": 11 }));
+        s("rect", { x, y: 81 + rank * 31, width: (box * p) / most, height: 3,
+          class: "fill-draft" }),
+        label(x + box + 4, 72 + rank * 31, number(p), { class: "soft", "font-size": 11 }));
     });
   });
   const body = lens.heads.length ? [wide(svg), note("Every head sees the same one state, and not " +
@@ -125,12 +130,14 @@ LENSES.eagle = (lens, round, frame, trace, width) => {
     if (i > 0) pairs.push({ state: word(round.tokens[path[i - 1]]),
       token: word(round.tokens[node]), own: true });
   });
-  const svg = s("svg", { width: 92 + pairs.length * each, height: 168, role: "img" });
-  svg.append(label(0, 36, "state after", { class: "soft" }),
-    label(0, 82, "and the token", { class: "soft" }), label(0, 97, "that followed", {
-      class: "soft" }), label(0, 142, "the head"));
+  const per = clip(Math.floor((width - 80) / each), 1, pairs.length); // in a line
+  const lines = Array.from({ length: Math.ceil(pairs.length / per) }, () => s("svg",
+    { width: 80 + per * each, height: 168, role: "img" }, label(0, 36, "state after", {
+      class: "soft" }), label(0, 82, "and token", { class: "soft" }), label(0, 97,
+      "that followed", { class: "soft" }), label(0, 142, "the head")));
   pairs.forEach((pair, i) => {
-    const x = 92 + i * each;
+    const x = 92 + (i % per) * each;
+    const svg = lines[Math.floor(i / per)];
     svg.append(chip(x, 20, 92, pair.state, pair.own ? "draft" : "target",
       { dash: pair.own ? "4 3" : null }),
       chip(x, 68, 92, pair.token, pair.own ? "draft" : "target", { dash: pair.own ? "4 3" : null }),
@@ -145,7 +152,7 @@ LENSES.eagle = (lens, round, frame, trace, width) => {
   const known = lens.known ? ` It drafts from ${lens.known} of the tokens.` : "";
   return { title: lens.fused ? "EAGLE-3\u2019s input: several layers\u2019 states, and the token after"
     : "EAGLE\u2019s input: a state, and the token after it",
-    body: [wide(svg), note(`Solid: the target\u2019s own states (${read}`,
+    body: [wide(lines), note(`Solid: the target\u2019s own states (${read}`,
       lens.fused ? ", fused into one" : "", `). Dashed: below the text the head goes on from its `
       + `own states, which is why it errs more the deeper it drafts.${known}`)] };
 };
@@ -165,7 +172,7 @@ LENSES.falcon = (lens, round, frame, trace, width) => {
   const body = [];
   const { depth, deepest } = layout(round);
   const count = Math.ceil(deepest / k);
-  const each = 112;
+  const each = clip((width - 10) / Math.max(deepest, 1), 76, 112);
   const svg = s("svg", { width: 10 + Math.max(deepest, 1) * each, height: 162, role: "img" });
   for (let b = 0; b < count; b++) {
     const from = b * k;
@@ -175,8 +182,8 @@ LENSES.falcon = (lens, round, frame, trace, width) => {
       label(14 + from * each, 21, `pass ${b + 1}`, { class: "t-draft", "font-weight": 650 }));
     for (let d = from + 1; d <= to; d++) {
       const tokens = [...new Set(round.tokens.filter((_, node) => depth[node] === d))];
-      tokens.slice(0, 4).forEach((token, i) => svg.append(chip(14 + (d - 1) * each, 28 + i * 27, 88,
-        word(token), "draft")));
+      tokens.slice(0, 4).forEach((token, i) => svg.append(chip(14 + (d - 1) * each, 28 + i * 27,
+        each - 24, word(token), "draft")));
       if (tokens.length > 4) svg.append(label(14 + (d - 1) * each, 150,
         `and ${tokens.length - 4} more`, { class: "soft", "font-size": 11 }));
     }
@@ -221,63 +228,72 @@ LENSES.kangaroo = (lens, round, frame, trace, width) => {
   const { deepest } = layout(round);
   const each = Math.min(24, 230 / lens.layers);
   const tall = lens.layers * each;
-  const svg = s("svg", { width: 430, height: tall + 46, role: "img" });
+  const narrow = width < 430;
+  const [box, gap] = narrow ? [72, 22] : [100, 46];  // of a layer, and before the adapter
+  const svg = s("svg", { width: narrow ? width : 430, height: tall + 64, role: "img" });
   for (let i = 0; i < lens.layers; i++) {
     const shallow = i < lens.exit;
-    svg.append(s("rect", { x: 8, y: 10 + (lens.layers - 1 - i) * each, width: 110,
+    svg.append(s("rect", { x: 8, y: 10 + (lens.layers - 1 - i) * each, width: box,
       height: each - 3, rx: 3, class: `fill-${shallow ? "draft" : "target"} ` +
       `stroke-${shallow ? "draft" : "target"}`, "fill-opacity": 0.3 }));
     if (each < 12) continue;  // no room for a line of words
-    svg.append(label(63, 10 + (lens.layers - 1 - i) * each + each / 2 + 3, `layer ${i + 1}`, {
-      "text-anchor": "middle", "font-size": 11 }));
+    svg.append(label(8 + box / 2, 10 + (lens.layers - 1 - i) * each + each / 2 + 3,
+      `layer ${i + 1}`, { "text-anchor": "middle", "font-size": 11 }));
   }
   const exit = 10 + (lens.layers - lens.exit) * each;
-  svg.append(arrow(120, exit + 2, 178, exit + 2, "draft"),
-    s("rect", { x: 180, y: exit - 14, width: 92, height: 30, rx: 4,
+  const right = 10 + box + gap;  // where the adapter begins
+  svg.append(arrow(10 + box, exit + 2, right - 2, exit + 2, "draft"),
+    s("rect", { x: right, y: exit - 14, width: box, height: 30, rx: 4,
       class: "fill-draft stroke-draft", "fill-opacity": 0.18 }),
-    label(226, exit + 5, "adapter", { "text-anchor": "middle" }),
-    arrow(272, exit + 2, 306, exit + 2, "draft"), label(312, exit + 6, "head \u2192 q", {
-      class: "t-draft" }),
-    label(128, 24, `layers ${lens.exit + 1}\u2013${lens.layers}: once, over ${nodes} tokens`, {
+    label(right + box / 2, exit + 5, "adapter", { "text-anchor": "middle" }),
+    arrow(right + box, exit + 2, right + box + gap, exit + 2, "draft"),
+    label(right + box + gap + 6, exit + 6, "head \u2192 q", { class: "t-draft" }),
+    label(18 + box, 24, `layers ${lens.exit + 1}\u2013${lens.layers}: once, over ${nodes} tokens`, {
       class: "t-target" }),
-    label(128, Math.max(tall + 4, exit + 34), lens.exit ? `layers 1\u2013${lens.exit}: ` +
+    label(8, tall + 30, lens.exit ? `layers 1\u2013${lens.exit}: ` +
       `${deepest + 1} times, for draft and target at once` : "the embedding alone", {
       class: "t-draft" }),
-    label(8, tall + 34, `exit after layer ${lens.exit}`, { class: "soft" }));
-  const right = h("div", {});
-  if (lens.eta && lens.sure.length) right.append(note("How sure it was of each level; below eta it " +
-    "stops drafting:"), wide(sureness(lens.sure, lens.eta, "eta", width)));
-  right.append(caches(lens, round, frame, word));
-  const body = h("div", { class: width > 860 ? "split two" : "split" }, wide(svg), right);
+    label(8, tall + 50, `exit after layer ${lens.exit}`, { class: "soft" }));
+  const two = width > 860;
+  const half = two ? width / 2 - 16 : width;
+  const details = h("div", {});
+  if (lens.eta && lens.sure.length) details.append(note("How sure it was of each level; below eta " +
+    "it stops drafting:"), wide(sureness(lens.sure, lens.eta, "eta", half)));
+  details.append(caches(lens, round, frame, word, half));
+  const body = h("div", { class: two ? "split two" : "split" }, wide(svg), details);
   return { title: "Kangaroo: the draft comes from inside the target", body };
 };
 
 // who has written which place of which cache, and what stays of it
-function caches(lens, round, frame, word) {
+function caches(lens, round, frame, word, width) {
   const nodes = round.tokens.slice(0, 12);
-  const each = 62;
+  const left = width < 480 ? 142 : 190;
+  const each = clip((width - left) / nodes.length, 32, 62);
   const closing = frame.stage === "bonus";
   const rows = [["layers 1\u2013" + lens.exit, "draft", 0], [`layers ${lens.exit + 1}\u2013` +
     lens.layers, "target", 1]];
   if (lens.cache) rows.push(["adapter", "draft", 2]);
-  const svg = s("svg", { width: 190 + nodes.length * each, height: 26 + rows.length * 30 });
-  svg.append(label(110, 14, "the text", { class: "soft" }));
-  nodes.forEach((token, i) => svg.append(label(190 + i * each + 28, 14, cut(word(token), 7), {
-    class: "mono", "text-anchor": "middle", "font-size": 11 })));
+  const svg = s("svg", { width: left + nodes.length * each, height: 26 + rows.length * 30 });
+  svg.append(label(left - 58, 14, "the text", { class: "soft" }));
+  nodes.forEach((token, i) => svg.append(label(left + i * each + each / 2 - 3, 14,
+    cut(word(token), Math.floor(each / 7.5)), { class: "mono", "text-anchor": "middle",
+      style: "font-size: 11px" })));
   const kids = new Set(round.parents);
   rows.forEach(([name, kind, which], r) => {
     const y = 22 + r * 30;
     svg.append(label(0, y + 16, name, { class: "soft" }));
-    svg.append(s("rect", { x: 104, y, width: 78, height: 24, rx: 3,
+    svg.append(s("rect", { x: 84, y, width: left - 90, height: 24, rx: 3,
       class: "fill-target stroke-target", "fill-opacity": 0.22 }));
     nodes.forEach((_, i) => {
       const there = which === 0 || (which === 1 ? frame.stage !== "draft" : kids.has(i));
       const stays = !closing || round.path.includes(i);
       const look = !there ? "other" : !stays ? "rejected" : kind;
-      const x = 190 + i * each;
-      svg.append(s("rect", { x, y, width: 56, height: 24, rx: 3, class: `fill-${look} stroke-${look}`,
+      const x = left + i * each;
+      svg.append(s("rect", { x, y, width: each - 6, height: 24, rx: 3,
+        class: `fill-${look} stroke-${look}`,
         "fill-opacity": there ? 0.22 : 0.03, "stroke-dasharray": there && stays ? null : "3 2" }));
-      if (there && !stays) svg.append(label(x + 28, y + 16, "\u2717", { "text-anchor": "middle" }));
+      if (there && !stays) svg.append(label(x + each / 2 - 3, y + 16, "\u2717", {
+        "text-anchor": "middle" }));
     });
   });
   return h("div", {}, h("p", {}, "The caches: keys and values of each token, by layers"), wide(svg),

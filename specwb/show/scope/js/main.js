@@ -96,7 +96,7 @@ export function mount(element, data, ask = null) {
     hosts.says.textContent = says.says;
     const focused = document.activeElement?.closest?.("[data-node]")?.dataset.node;
     const tree = treeOf(trace, at, ui.chosen ?? highlighted(trace, at), half[0], choose);
-    const lens = lensOf(trace, at, outer - 26, id);
+    const lens = lensOf(trace, at, outer - 30, id);
     const text = prose(trace, at, data.play ? 1 : 240);
     const panes = h("section", { class: two ? "panes" : "panes tall" },
       h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
@@ -295,8 +295,9 @@ function titleOf(trace, frame) {
 function treeNote(trace, frame) {
   const round = trace.rounds[frame.r];
   const parts = [];
-  if (round.tokens.length > 1) parts.push("Below each box: p (blue) and q (orange). Choose a box " +
-    "to see its decision.");
+  const drawn = Object.values(round.rows).some((row) => row?.q);
+  if (round.tokens.length > 1) parts.push(`Below each box: p (blue)${drawn ? " and q (orange)" : ""}. `
+    + "Choose a box to see its decision.");
   if (round.beside) parts.push(`${round.beside} more tokens were computed in the same forward and ` +
     "are no candidates.");
   return parts.length ? h("p", { class: "soft" }, parts.join(" ")) : null;

@@ -19,8 +19,7 @@ function barsOf(rows, width, id) {
       const y = top + j * 12;
       const wide = Math.max((full * bar.value) / most, bar.value > 0 ? 1.2 : 0);
       svg.append(s("rect", { x: left, y, width: wide, height: 10, class: `stroke-${bar.kind}`,
-        "stroke-width": 1, fill: bar.kind === "target" ? `var(--target)`
-        : `url(#${id}-${bar.kind})` }));
+        "stroke-width": 1, fill: filling(bar.kind, id) }));
       svg.append(label(left + wide + 5, y + 9, number(bar.value), { class: `t-${bar.kind}`,
         "font-size": 11 }));
     });
@@ -40,7 +39,7 @@ function dartOf(dart, parts, width, id, words) {
     const [a, b] = [x(from), x(part.end)];
     const solid = part.kind === "accepted" || part.kind === "target";
     svg.append(s("rect", { x: a, y: 30, width: Math.max(b - a, 0.8), height: 20,
-      class: `stroke-${part.kind}`, fill: solid ? `var(--${part.kind})` : `url(#${id}-${part.kind})`,
+      class: `stroke-${part.kind}`, fill: filling(part.kind, id),
       "fill-opacity": part.strong ? 0.85 : solid ? 0.4 : 1, "stroke-width": 1.2 }));
     const room = Math.floor((b - a - 8) / 7.2);
     if (part.name && room >= Math.min(part.name.length, 2)) {
@@ -135,10 +134,10 @@ function tableRows(row, { token, word, scored, test, round, node }) {
 function legendOfBars(trace, row, scored, stage, drafted) {
   const greedy = trace.sampling.temperature === 0;
   const list = h("ul", { class: "legend" });
-  if (scored && !stage) list.append(item("target", "", greedy
+  if (scored && !stage) list.append(item("target", "bar", greedy
     ? "p, the target at temperature 1 (here the largest counts)" : "p, the target"));
-  if (scored && stage) list.append(item("residual", "", "r, what rejections left of p"));
-  if (row.q) list.append(item("draft", "", stage ? "q\u2032, the draft now" : "q, the draft"));
+  if (scored && stage) list.append(item("residual", "bar", "r, what rejections left of p"));
+  if (row.q) list.append(item("draft", "bar", stage ? "q\u2032, the draft now" : "q, the draft"));
   else if (drafted) list.append(item("", "", "no q: the draft\u2019s tokens are fixed, not drawn"));
   return list;
 }
@@ -240,8 +239,9 @@ function bonusPanel(trace, round, word, width, id) {
       if (residual && row.left) bars.push({ value: row.left[i], kind: "residual" });
       return { name: word(row.tokens[i]), bars, strong: row.tokens[i] === bonus.token };
     });
-    bars.append(barsOf(rows, each, id), h("ul", { class: "legend" }, item("target", "",
-      "p, the target"), residual ? item("residual", "", "residual: what rejections leave of p") : ""));
+    bars.append(barsOf(rows, each, id), h("ul", { class: "legend" }, item("target", "bar",
+      "p, the target"), residual ? item("residual", "bar",
+      "residual: what rejections leave of p") : ""));
   }
   if (bonus.stretches) {
     const kind = residual ? "residual" : "target";

@@ -41,11 +41,19 @@ function prose(trace, frame, most) {
   return block;
 }
 
+let swatches = 0;
+
 function swatch(kind, look) {
   const svg = s("svg", { width: 14, height: 13, "aria-hidden": "true" });
-  const line = { x: 1, y: 1, width: 12, height: 11, rx: 2, "fill-opacity": 0.22 };
+  const line = { x: 1, y: 1, width: 12, height: 11, rx: 2 };
+  if (look === "bar") {
+    const id = `swatch${++swatches}`;
+    svg.append(patterns(id), s("rect", { ...line, class: `stroke-${kind}`,
+      fill: filling(kind, id) }));
+    return svg;
+  }
   svg.append(s("rect", { ...line, class: `fill-${kind} stroke-${kind}`, "stroke-width": 2,
-    "stroke-dasharray": look === "dashed" ? "3 2" : null }));
+    "fill-opacity": 0.22, "stroke-dasharray": look === "dashed" ? "3 2" : null }));
   if (look === "cross") svg.append(s("path", { d: "M3,3 l8,7 M11,3 l-8,7",
     class: `stroke-${kind}`, "stroke-width": 1.6 }));
   if (look === "tick") svg.append(s("path", { d: "M3,7 l3,3 l5,-7", fill: "none",
@@ -63,6 +71,6 @@ function legend() {
     item("draft", "dashed", "draft: q, waiting"),
     item("accepted", "tick", "accepted"),
     item("rejected", "cross", "rejected"),
-    item("residual", "", "residual: what rejections leave of p"),
+    item("residual", "bar", "residual: what rejections leave of p"),
   );
 }

@@ -32,26 +32,29 @@ function treeOf(trace, frame, chosen, width, choose) {
   const { depth, y, leaves, deepest } = layout(round);
   const closing = frame.stage === "bonus";
   const columns = deepest + 1 + (closing && depth[round.bonus.node] === deepest ? 1 : 0);
-  const step = clip((width - 12) / Math.max(deepest + 2, 3), 66, 150);
-  const box = Math.min(step - 18, 104);
+  // a chain that is too long continues in the next line, as text does
+  const chain = leaves === 1;
+  const per = chain ? clip(Math.floor((width - 12) / 66), 3, deepest + 2) : deepest + 2;
+  const step = clip((width - 12) / Math.max(per, 3), chain ? 66 : 46, 150);
+  const box = Math.min(step - (step < 66 ? 10 : 18), 104);
   const lane = leaves > 14 ? 31 : 36;
-  const letters = Math.floor((box - 10) / 7.3);
-  const X = (d) => 6 + d * step;
+  const letters = Math.floor((box - 6) / 7.3);
+  const X = (d) => 6 + (d % per) * step;
   const bonusBelow = closing && round.parents.some((parent) => parent === round.bonus.node);
-  const height = leaves * lane + 16 + (bonusBelow ? lane : 0);
-  const Y = (row) => 20 + row * lane;
-  const svg = s("svg", { width: Math.max(X(columns) - 10, 120), height, role: "group",
-    "aria-label": "draft tree" });
+  const line = (d) => Math.floor(d / per);
+  const pushed = (d) => bonusBelow && line(d) > line(depth[round.bonus.node] + 1);
+  const Y = (row, d) => 20 + (row + line(d) + pushed(d)) * lane;
+  const height = (leaves + line(columns - 1) + bonusBelow) * lane + 16;
+  const svg = s("svg", { width: Math.max(Math.min(columns, per) * step - 4, 120), height,
+    role: "group", "aria-label": "draft tree" });
   const kept = new Set(closing ? round.path : []);
   const state = round.parents.map((_, node) => stateOf(round, frame, node));
   round.parents.forEach((parent, node) => {
     if (parent < 0) return;
     const good = state[node] === "accepted" || kept.has(node);
-    const [x1, x2] = [X(depth[parent]) + box, X(depth[node])];
-    const [y1, y2] = [Y(y[parent]), Y(y[node])];
-    const middle = (x1 + x2) / 2;
-    svg.append(s("path", { d: `M${x1},${y1} C${middle},${y1} ${middle},${y2} ${x2},${y2}`,
-      fill: "none", class: good ? "stroke-accepted" : "stroke-soft",
+    svg.append(s("path", { d: link(X(depth[parent]) + box, Y(y[parent], depth[parent]),
+      X(depth[node]), Y(y[node], depth[node])), fill: "none",
+      class: good ? "stroke-accepted" : "stroke-soft",
       "stroke-width": good ? 2.6 : 1, "stroke-dasharray": state[node] === "draft" ? "4 3" : null,
       opacity: state[node] === "untested" ? 0.5 : 1 }));
   });
@@ -60,7 +63,7 @@ function treeOf(trace, frame, chosen, width, choose) {
     const parent = round.parents[node];
     const row = parent < 0 ? null : round.rows[parent];
     const at = row ? row.tokens.indexOf(token) : -1;
-    const [bx, by] = [X(depth[node]), Y(y[node])];
+    const [bx, by] = [X(depth[node]), Y(y[node], depth[node])];
     const name = node === 0 ? `pending token ${word(token)}`
       : `draft token ${word(token)}, depth ${depth[node]}, ${state[node]}`;
     const group = s("g", { class: `node${node === chosen ? " chosen" : ""}`, tabindex: 0,
@@ -88,15 +91,21 @@ function treeOf(trace, frame, chosen, width, choose) {
   return svg;
 }
 
+// from the right of a box to the left of the next, which may stand at the beginning of a lower line
+function link(x1, y1, x2, y2) {
+  const middle = (x1 + x2) / 2;
+  return x1 < x2 ? `M${x1},${y1} C${middle},${y1} ${middle},${y2} ${x2},${y2}`
+    : `M${x1},${y1} h5 V${y2 - 15} H${x2 - 5} V${y2} h5`;
+}
+
 function bonusNode(round, word, place) {
   const { X, Y, y, depth, box, letters, leaves, bonusBelow } = place;
   const node = round.bonus.node;
-  const [bx, by] = [X(depth[node] + 1), bonusBelow ? Y(leaves) : Y(y[node])];
-  const [x1, y1] = [X(depth[node]) + box, Y(y[node])];
-  const middle = (x1 + bx) / 2;
+  const d = depth[node];
+  const [bx, by] = [X(d + 1), Y(bonusBelow ? leaves : y[node], d + 1)];
   const name = `bonus token ${word(round.bonus.token)}`;
   return s("g", { "data-bonus": "" }, s("title", {}, name),
-    s("path", { d: `M${x1},${y1} C${middle},${y1} ${middle},${by} ${bx},${by}`, fill: "none",
+    s("path", { d: link(X(d) + box, Y(y[node], d), bx, by), fill: "none",
       class: "stroke-target", "stroke-width": 2.6 }),
     s("rect", { x: bx, y: by - 12, width: box, height: 24, rx: 5, class: "fill-paper" }),
     s("rect", { x: bx, y: by - 12, width: box, height: 24, rx: 5, "fill-opacity": 0.2,
