@@ -59,6 +59,8 @@ OPAQUE = re.compile(
 THEOREM = re.compile(r"([Tt]heorem\s)(\d+\.\d+)")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 STILL = "<i>A picture: its controls need a running kernel, as in <code>make lab</code>.</i>"
+CHANGED = "To change this cell, open the notebook in JupyterLab: <code>make lab</code>."
+RECORDED = "To record another text, open the notebook in JupyterLab: <code>make lab</code>."
 ALIVE = "<i>A picture: its controls need JavaScript.</i>"
 ASKED = re.compile(r'course\.(?:ask\("([\w.-]+)".*|score\(\))\)?$')
 LINK = re.compile(r"\[(`?)([^\]]*?)`?\]\(([^)\s]+)\)")
@@ -189,8 +191,12 @@ def file_label(path: Path) -> str:
 
 def drawn(cell: dict[str, Any], explorer: str = "") -> dict[str, Any]:
     """A code cell as a page can show it: a picture has its summary as its text, and below that of a
-    widget stands what it is, and the explorer, HTML, if there is one that runs in the page."""
-    outputs, summary = [], ""
+    widget stands what it is, and the explorer, HTML, if there is one that runs in the page. What
+    only a kernel can do is said above."""
+    source, summary = "".join(cell["source"]), ""
+    notes = [CHANGED] * bool(re.search(r"\b[Yy]ours\b", source))
+    notes += [RECORDED] * bool(re.search(r"microscope\(\w+, ", source))
+    outputs = [html_output(f'<p class="specwb-still"><i>{note}</i></p>') for note in notes]
     for i, output in enumerate(cell.get("outputs", [])):
         data = output.get("data", {})
         if PACKED in data:  # a microscope plays without Python

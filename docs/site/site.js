@@ -19,7 +19,7 @@ function plotted(place, figure) {
 
 /* On a phone panels stand below each other, and titles have several lines. */
 function narrow(layout) {
-  const broken = (text) => text.replace(/(.{20,40})\s/g, "$1<br>");
+  const broken = (text) => (text.length > 40 ? text.replace(/(.{20,40})\s/g, "$1<br>") : text);
   const lines = (text = "") => text.split("<br>").length;
   const panels = Object.entries(layout).filter(([name]) => name.startsWith("xaxis"))
     .map(([, x]) => ({ x, y: layout[(x.anchor ?? "y").replace("y", "yaxis")] }));
@@ -83,10 +83,18 @@ document.addEventListener("DOMContentLoaded", () => {
     + '<button type="button">Read answers from a file</button> '
     + '<button type="button">Forget them and begin again</button></div><p role="alert"></p>';
   const [download, read, forget] = score.querySelectorAll("button");
+  const isHomework = (place) =>
+    score.compareDocumentPosition(place) & Node.DOCUMENT_POSITION_FOLLOWING;
   const count = () => {
-    const right = Object.values(answers).filter((one) => one.right).length;
-    score.firstChild.textContent = `Questions: ${keys.length} asked, `
-      + `${Object.keys(answers).length} answered, ${right} right.`;
+    const counted = (name, some) => {
+      const given = some.map((place) => answers[place.dataset.key]).filter(Boolean);
+      return some.length ? [`${name}: ${some.length} asked, ${given.length} answered, `
+        + `${given.filter((one) => one.right).length} right.`] : [];
+    };
+    score.firstChild.textContent = [
+      ...counted("Questions", places.filter((place) => !isHomework(place))),
+      ...counted("Homework", places.filter(isHomework)),
+    ].join(" ");
   };
   for (const place of places) {
     const { key } = place.dataset;
