@@ -59,15 +59,17 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) 
     """Make a table of rows, column -> text, without lines.
 
     Columns in ``words`` are aligned left, and long texts in them are broken on a narrow console.
-    The words of a long header stand one below the other.
+    Of the others the words of a long header stand one below the other.
     """
     made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     first = next(iter(rows[0]))
+    vertical = "top" if rows[0].keys() <= set(words) else "bottom"
     for name in rows[0]:
-        header = "\n".join(map(escape, name.split())) if len(name) > 8 else escape(name)
+        header = escape(name)
         if name in words:
-            made.add_column(header, overflow="fold", no_wrap=False, vertical="bottom")
+            made.add_column(header, overflow="fold", no_wrap=False, vertical=vertical)
         else:
+            header = header.replace(" ", "\n") if len(name) > 8 else header
             made.add_column(header, justify="right", no_wrap=name != first, overflow="fold")
     for row in rows:
         made.add_row(*map(escape, row.values()))  # [csgd] is a name, no markup
