@@ -40,8 +40,8 @@ METHODS = [
     # no option asks for more memory or time than there is before a tree's size is looked at
     ("pld:ngram=999999999", {}, "pld: ngram must be an integer in 1..4096, got 999999999"),
     ("mcsd:tree=4-0-2", {}, "mcsd: .* got 4-0-2"),
-    ("mcsd", {"tree": None}, "mcsd: tree must be children a node by level, .* got None"),
-    ("mcsd:tree=65", {}, "mcsd: 65 children a node but the vocabulary has 64 tokens"),
+    ("mcsd", {"tree": None}, "mcsd: tree must be children per node by level, .* got None"),
+    ("mcsd:tree=65", {}, "mcsd: 65 children per node but the vocabulary has 64 tokens"),
     ("mcsd:tree=" + "-".join("2" * 32), {}, "mcsd: a tree has at most 4096 nodes"),
 ]
 RULES = [

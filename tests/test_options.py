@@ -119,8 +119,8 @@ def test_trees_in_every_spelling(name, value):
         ("draw", None, "every: draw must be with or without, got None"),
         ("stop", 3, "every: stop must be one of a, b, c, got 3"),
         ("tree", True, "every: tree must be published, or a tree, got True"),
-        ("tree", "x", "every: tree must be children a node by level, such as 4-2-2"),
-        ("grown", None, "every: tree must be children a node by level"),
+        ("tree", "x", "every: tree must be children per node by level, such as 4-2-2"),
+        ("grown", None, "every: tree must be children per node by level"),
         ("place", 3, "every: place must be a file's name, got 3"),
     ],
 )

@@ -42,7 +42,7 @@ def address(name: str) -> str:
 
 
 def linked(page: str) -> str:
-    """The page with its checks as links, one a line; what is linked already is linked anew."""
+    """The page with its checks as links, one per line; what is linked already is linked anew."""
 
     def checks(match: re.Match[str]) -> str:
         lines = []

@@ -208,7 +208,7 @@ def run(
         fusion: of the head.
 
     Returns:
-        One dict for every ratio and position in a block, losses in nats a token.
+        One dict for every ratio and position in a block, losses in nats per token.
         ``k``, ``ratio``, ``place`` (1..k).
         ``loss``, ``stderr``: the mean of ``-log q(token)`` over held-out positions whose own token
         is not shown, blocks glancing as in training, and its standard error over texts; None where

@@ -33,7 +33,7 @@ def model_card(out: Path) -> str:
         rows.append([name, *_facts(out / name, card), tokens, loss, card["sha256"][:12]])
     lines += table(
         "model | parameters | files | budget, device | steps | tokens seen | "
-        "held-out loss code / math / prose (nats a token) | sha256",
+        "held-out loss code / math / prose (nats per token) | sha256",
         rows,
     )
     lines += loops_card(models["target"])
@@ -186,7 +186,7 @@ def ngram_card(card: dict) -> list[str]:
         f"`ngram/`: n-grams of 1 to {card['order']} tokens ({sizes}, those of two and more seen "
         f"{card['least']} times or more; {card['bytes'] / 1e6:.1f} MB) of {read:,} tokens read "
         f"and {generated:,} that the target wrote, by `specwb train ngram`. "
-        f"Minus the mean score of held-out text, in nats a token: {nats}.",
+        f"Minus the mean score of held-out text, in nats per token: {nats}.",
     ]
 
 

@@ -67,7 +67,7 @@ def list_all(screen: Console) -> None:
 
 
 def describe(screen: Console, name: str) -> None:
-    """What a method is, what it needs, its options one a row, and its citation."""
+    """What a method is, what it needs, its options one per row, and its citation."""
     from specwb.core.options import spell
     from specwb.engine.methods import METHODS, read_spec
 

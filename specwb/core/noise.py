@@ -68,7 +68,7 @@ def row_seeds(
     seeds = [_checked_seed(value, "integers") for value in to_python(seed)]
     if len(seeds) != rows:
         raise ArgumentError(
-            f"seed has {len(seeds)} entries for {rows} prompts; give one integer or one a prompt"
+            f"seed has {len(seeds)} entries for {rows} prompts; give one integer or one per prompt"
         )
     return torch.tensor(seeds, dtype=torch.long, device=device)
 
@@ -90,7 +90,7 @@ class Noise:
     reading the device.
 
     Args:
-        seeds: ``[B]``, one a row.
+        seeds: ``[B]``, one per row.
         widths: how many uniforms each stream needs at one position.
         max_step: by how many tokens a sequence can grow in one step.
         ahead: how many positions a block holds, at least ``max_step``; default 64, on CUDA 256: a

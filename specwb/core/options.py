@@ -196,7 +196,7 @@ def spell(value: object) -> str:
     if isinstance(value, tuple | list):
         return "-".join(map(str, value))
     if isinstance(value, Tree) and value.R == 1:
-        # children a node by level make a tree of so many nodes, which may be too many for a tree
+        # children per node by level make a tree of so many nodes, which may be too many for a tree
         full = sum(accumulate(value.widths, mul, initial=1))
         same = value.in_level_order and full == value.n
         same = same and Tree.branching(*value.widths).host == value.host
@@ -255,5 +255,5 @@ def shape(name: str, tree: object) -> Tree:
             return Tree.branching(*tree)
     except (ValueError, TypeError) as error:
         raise MethodError(f"{name}: {error}") from error
-    forms = "children a node by level, such as 4-2-2, or parents, such as 0.0.1.1.2"
+    forms = "children per node by level, such as 4-2-2, or parents, such as 0.0.1.1.2"
     raise MethodError(f"{name}: tree must be {forms}, got {tree!r}")

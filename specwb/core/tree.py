@@ -48,7 +48,7 @@ class Limits:
         if not 0 <= self.depth < self.nodes or self.children < min(self.depth, 1):
             raise ArgumentError(
                 f"limits of a draft need a root and a node for every level, got {self.nodes} nodes,"
-                f" depth {self.depth}, {self.children} children a node"
+                f" depth {self.depth}, {self.children} children per node"
             )
 
 
@@ -112,7 +112,7 @@ class Tree:
         try:
             host = tuple(tuple(operator.index(p) for p in row) for row in parents)
         except TypeError:
-            rows = f"lists of integers, one a row, such as [[-1, 0, 0]]; got {parents!r}"
+            rows = f"lists of integers, one per row, such as [[-1, 0, 0]]; got {parents!r}"
             raise ArgumentError(f"parents of a tree must be {rows}") from None
         n = len(host[0]) if host else 0
         _check_size(n)
@@ -307,7 +307,7 @@ class Tree:
         parents: Sequence[int] | Sequence[Sequence[int]],
         device: torch.device | str = "cpu",
     ) -> Tree:
-        """Of one list of parents, or of one a row."""
+        """Of one list of parents, or of one per row."""
         flat = isinstance(parents, Sequence) and all(isinstance(p, int) for p in parents)
         rows = [parents] if flat else parents
         return cls(rows, device)  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def dynamic(kind: str, target: Target, options: Options) -> DynamicEagle:
     head: EagleHead = trained_head(kind, target, options.head, load_eagle, EagleHead)
     size = head.size(target)
     if options.top > size:
-        few = f"{options.top} children a node but the head's vocabulary has {size} tokens"
+        few = f"{options.top} children per node but the head's vocabulary has {size} tokens"
         raise MethodError(few)
     return DynamicEagle(head, options.nodes, options.depth, options.top)
 

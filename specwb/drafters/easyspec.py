@@ -193,7 +193,7 @@ def easyspec(target: Target, options: Options) -> Drafter:
     if width > 1:
         if width > model.drafts:
             few = f"the draft model's vocabulary has {model.drafts} tokens"
-            raise MethodError(f"{width} nodes a level but {few}")
+            raise MethodError(f"{width} nodes per level but {few}")
         return WideEasy(model, options.gamma, width, groups, options.calibrate)
     if tree is not None and options.gamma != Options.gamma:
         raise MethodError("a static tree has its own depth; leave gamma out")

@@ -114,7 +114,7 @@ def falcon_dynamic(target: Target, options: Options) -> Drafter:
     head = falcon_head(target, options.head, options.align)
     if top > head.size(target):
         few = f"the head's vocabulary has {head.size(target)} tokens"
-        raise MethodError(f"{top} children a node but {few}")
+        raise MethodError(f"{top} children per node but {few}")
     if top**head.k > MOST:
         many = f"{top} tokens at {head.k} places have {top**head.k} combinations"
         raise MethodError(f"{many}, a tree at most {MOST} nodes")

@@ -406,7 +406,7 @@ def drawable(
         ways = "(Tree.branching, Tree.paths)"
         raise MethodError(f"it drafts level by level: give {tree_needed} {ways}")
     if vocabulary < tree.K:
-        raise MethodError(f"{tree.K} children a node but {owner} has {vocabulary} tokens")
+        raise MethodError(f"{tree.K} children per node but {owner} has {vocabulary} tokens")
     return tree
 
 

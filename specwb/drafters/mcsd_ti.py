@@ -156,7 +156,7 @@ def _below_roots(tree: Tree, roots: int, vocabulary: int, draw: str) -> Tree:
         ways = "children are drawn without or with replacement"
         raise MethodError(f"below several roots {ways}, got draw={draw!r}")
     if Tree.branching(*tree.widths).host != tree.host:
-        ways = "give children a node by level, such as 2-1-1"
+        ways = "give children per node by level, such as 2-1-1"
         raise MethodError(f"below several roots {ways}, got {spell(tree)}")
     return drawable(Tree.branching(roots, *tree.widths), vocabulary)
 

@@ -130,8 +130,9 @@ def recycling(target: Target, options: Options) -> Drafter:
     most = MOST_BYTES // (4 * target.vocabulary)
     if most < tree.K:
         raise MethodError(
-            f"{tree.K} children a node need {tree.K} successors of each of {target.vocabulary} "
-            f"tokens, more than {MOST_BYTES >> 20} MB a row; a tree may have {most} children a node"
+            f"{tree.K} children per node need {tree.K} successors of each of {target.vocabulary} "
+            f"tokens, more than {MOST_BYTES >> 20} MB per row; a tree may have {most} children per"
+            " node"
         )
     return TokenRecycling(tree)
 

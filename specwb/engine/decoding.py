@@ -56,7 +56,7 @@ def rounds(
             lengths are fine); what a tokenizer or ``apply_chat_template`` returned is taken by its
             ``input_ids`` without their padding, see :func:`specwb.models.prompts.read_prompts`.
         method: ``"mcsd"``, ``"mcsd:tree=4-2-2"``, or what :func:`specwb.method` returned.
-        max_new_tokens: for all rows, or one a row.
+        max_new_tokens: for all rows, or one per row.
         temperature: 0 is greedy, and so is anything below 1e-4.
         top_k: only so many most probable tokens; 0 is all of them.
         top_p: the smallest set of tokens with so much probability; 1 is all of them.
@@ -66,7 +66,7 @@ def rounds(
             ``log p + G``, and a node's candidates are the largest of ``log q + G``. Its
             distribution is that of sampling. Drafters of your own may use the noise
             (:meth:`State.perturbed`); the text is the same if they do not.
-        seed: an integer, or one a row. A row's uniforms depend on its own seed and on positions
+        seed: an integer, or one per row. A row's uniforms depend on its own seed and on positions
             only, so a row with its own seed has the same distribution alone and in a batch, and the
             same text up to rounding: logits of another batch shape differ in their last bits, which
             decides where a uniform lies that close to a boundary of a CDF or of a test, or two
@@ -167,7 +167,7 @@ def _budgets(max_new_tokens: int | Sequence[int], rows: int) -> list[int]:
     several = to_python(max_new_tokens) if is_many(max_new_tokens) else [max_new_tokens] * rows
     budgets = [as_int(one) for one in several]
     if len(budgets) != rows or any(one is None or one < 1 for one in budgets):
-        wanted = "max_new_tokens must be an integer >= 1, one for all or one a prompt"
+        wanted = "max_new_tokens must be an integer >= 1, one for all or one per prompt"
         raise PromptError(f"{wanted}; got {max_new_tokens!r}")
     return budgets  # type: ignore[return-value]
 
@@ -209,7 +209,9 @@ class Output:
         if self.texts is None:
             return None
         if len(self.texts) != 1:
-            raise ArgumentError(f"the output has {len(self.texts)} texts, one a prompt: see .texts")
+            raise ArgumentError(
+                f"the output has {len(self.texts)} texts, one per prompt: see .texts"
+            )
         return self.texts[0]
 
     @property

@@ -397,7 +397,7 @@ def load_eagle(source: str | Path, target: Target) -> EagleHead:
         llama = layer_config(config, Qwen3Config if has_norms else LlamaConfig, True)
         if config.get("k_mask", 1) != 1:
             raise HeadError(
-                f"a Falcon head that says k_mask={config['k_mask']} tokens a pass, not an EAGLE "
+                f"a Falcon head that says k_mask={config['k_mask']} tokens per pass, not an EAGLE "
                 "head; its method is falcon"
             )
         embedding = weights.pop("embed_tokens.weight", None)

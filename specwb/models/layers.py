@@ -276,7 +276,7 @@ def attend(
     other) over keys and values ``[B,kv,extent,dim]``, with the layer's cap and sinks; the additive
     mask broadcasts to ``[B,1,per_key * m,extent]``. ``parts``: see :func:`in_parts`.
 
-    A sink is a further key of its own score and no value, one a head."""
+    A sink is a further key of its own score and no value, one per head."""
     if layer.cap is None and layer.sinks is None:
         if parts > 1 and mask is not None:
             return in_parts(q, key, value, mask, layer.scale, parts)

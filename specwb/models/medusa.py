@@ -44,8 +44,8 @@ class MedusaHeads(Worded, nn.Module):
         words: ``[d]`` the target ids that shared heads draft, key ``words``; None for all.
 
     Source: Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
-    Heads" (2024), arXiv 2401.10774. Differs from the published code in: with several blocks a head
-    that code repeats one and the same block; here they are different ones.
+    Heads" (2024), arXiv 2401.10774. Differs from the published code in: with several blocks per
+    head that code repeats one and the same block; here they are different ones.
     """
 
     features = (-1,)  # what lm_head reads: after the final norm
@@ -136,7 +136,7 @@ def load_medusa(folder: str | Path, target: Target) -> MedusaHeads:
     the ``medusa_head.*`` keys of a whole Medusa-2 model.
 
     How many heads there are is read from the file: the published Vicuna v1.3 configs say 2 where
-    the files hold 5. With several blocks a head, files may hold each block or, as the published
+    the files hold 5. With several blocks per head, files may hold each block or, as the published
     code does, the shared one under every number.
 
     Args:

@@ -76,8 +76,8 @@ class WeightedRace(NodeRule):
         super().check(scheme, limits, independent)
         if scheme is Scheme.WITHOUT_REPLACEMENT and limits.children > 2:
             raise RuleMismatch(
-                "rule 'race' takes up to two candidates a node that were drawn without replacement,"
-                f" this tree has up to {limits.children}; draw them with replacement, or take rrsw"
+                "rule 'race' takes at most two candidates per node if drawn without replacement"
+                f"; this tree has up to {limits.children}: draw them with replacement, or take rrsw"
             )
 
     def visits(

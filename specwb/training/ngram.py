@@ -56,7 +56,7 @@ def count_ngram(
     """Writes ``ngram.npz`` and ``card.json`` to the folder ``out`` and returns it; where the same
     run has finished, nothing is done.
 
-    The card has minus the mean score of held-out text by domain, in nats a token. Scores are no
+    The card has minus the mean score of held-out text by domain, in nats per token. Scores are no
     probability: the number says what became better and is not to be compared with a cross-entropy.
 
     Args:
@@ -137,5 +137,5 @@ def count_ngram(
     sizes = " + ".join(f"{n:,}" for n in ngram.sizes)
     losses = "; ".join(f"{domain} {loss['backoff']:.3f}" for domain, loss in nats.items())
     size = f"{card['bytes'] / 1e6:.1f} MB"
-    say(f"ngram: {sizes} n-grams, {size}; held-out nats a token, {losses}")
+    say(f"ngram: {sizes} n-grams, {size}; held-out nats per token, {losses}")
     return out

@@ -88,7 +88,7 @@ class Muon(torch.optim.Optimizer):
     The rate of an m x n matrix is ``lr * 0.2 sqrt(max(m, n))`` (match_rms_adamw).
 
     Differs from ``torch.optim.Muon``, which always iterates in bfloat16, one matrix at a time: on a
-    CPU without bfloat16 instructions that took 19 s a step for the lab target where this takes
+    CPU without bfloat16 instructions that took 19 s per step for the lab target where this takes
     0.4 s (same shapes stacked, float32).
     """
 

@@ -109,5 +109,7 @@ def test_a_table_that_needs_too_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(recycling, "MOST_BYTES", 4 * 4 * tiny.VOCABULARY)
     target = tiny.target()
     assert specwb.method("recycling:tree=4-1", target).drafter.limits.children == 4
-    with pytest.raises(specwb.MethodError, match=r"recycling: 5 children a node .*may have 4 chi"):
+    with pytest.raises(
+        specwb.MethodError, match=r"recycling: 5 children per node .*may have 4 chi"
+    ):
         specwb.method("recycling:tree=5-1", target)

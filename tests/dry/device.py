@@ -39,7 +39,7 @@ def complaint() -> str:
 
 def endless() -> None:
     """Let decodings go on whatever is read: kernels do nothing, so the summary of a step, of which
-    the read itself stays, has no meaning. Every row is taken to grow by two tokens a step, and
+    the read itself stays, has no meaning. Every row is taken to grow by two tokens per step, and
     every draft to be as long, or with ``shortest`` as short, as it may be."""
 
     def read(state: flow.State, rule: str = "") -> None:

@@ -117,5 +117,5 @@ def test_other_uses_see_all_tokens_or_refuse_it(tmp_path):
         specwb.load(tmp_path / "draft")
     wide = f"{len(some) + 1}-1"
     for spec in (f"mcsd:tree={wide}", f"mcsd_ti:stop=none,tree={wide}"):
-        with pytest.raises(MethodError, match="children a node"):
+        with pytest.raises(MethodError, match="children per node"):
             specwb.method(f"{spec},draft={tmp_path / 'draft'}", model)

@@ -83,6 +83,6 @@ def test_the_command(call, home, monkeypatch, tmp_path):
     given = [*HERE, "--out", str(tmp_path / "out"), "--set", "least=1"]
     code, _, err = call("train", "ngram", *given)
     assert code == 0
-    assert "held-out nats a token, text " in err
+    assert "held-out nats per token, text " in err
     made = NGram.load(tmp_path / "out" / "ngram.npz")
     assert (made.order, made.least, made.vocabulary) == (3, 1, V)

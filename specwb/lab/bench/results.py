@@ -41,7 +41,7 @@ def of_plain(rows: pd.DataFrame, column: str, plain: str, on: Sequence[str]) -> 
     """Return, for every row, a column of the plain decoding on the same prompt.
 
     Args:
-        rows: one a run, with the columns ``method``, ``column`` and ``on``.
+        rows: one per run, with the columns ``method``, ``column`` and ``on``.
         column: of the plain decoding.
         plain: its method.
         on: columns that both runs of a pair share, such as the prompt.
@@ -57,7 +57,7 @@ def reference(rows: pd.DataFrame) -> str:
     """Choose the plain decoding that is fastest in the median of pairs, ``ar`` if they are equal.
 
     Args:
-        rows: one a run, with the columns ``method``, ``prompt`` and ``tokens_per_second``.
+        rows: one per run, with the columns ``method``, ``prompt`` and ``tokens_per_second``.
     """
     first, *others = [name for name in PLAIN if (rows.method == name).any()]
     ratios = rows.tokens_per_second / of_plain(rows, "tokens_per_second", first, ["prompt"])
@@ -70,7 +70,7 @@ def figures(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Compute the figures of every combination of ``by``, in the order of its first row.
 
     Args:
-        rows: one a run, with ``by`` and the columns ``tokens``, ``forwards``, ``seconds``,
+        rows: one per run, with ``by`` and the columns ``tokens``, ``forwards``, ``seconds``,
             ``speedup`` and ``disturbed``.
         by: columns, such as ``["method", "subtask"]``.
     Returns:
@@ -110,7 +110,7 @@ def interval(
     The percentiles over :func:`resampled` prompts; NaN for a single value.
 
     Args:
-        values: one a prompt, the unit that was sampled.
+        values: one per prompt, the unit that was sampled.
         statistic: ``numpy.mean``, ``numpy.median``: what takes an axis.
     """
     x = np.asarray(values, dtype=float)

@@ -95,7 +95,7 @@ def tune(
         command: the command line, for the file.
     Returns:
         A dict: command and commit; arguments (also models, device and versions); calibrated, the
-        :class:`CostModel` of the draft model; rows, one a setting, with its tau, tokens/s over
+        :class:`CostModel` of the draft model; rows, one per setting, with its tau, tokens/s over
         plain decoding's by this engine (``measured``) and ``speedup`` over the fastest plain
         decoding, as :func:`specwb.compare` has it, also ``nodes`` and the ``tau_predicted`` of a
         best tree; left_out, methods and why; interrupted, reference, machine and prompts, as of

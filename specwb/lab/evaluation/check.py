@@ -144,7 +144,7 @@ def check(
     for the latter; which of them finds which fault, and how often, is in docs/check.md.
 
     The first is a chi-square test of the first three tokens. With ``top_k`` three tokens can follow
-    each other token, which makes 27 texts of three tokens a prompt. Their probabilities are
+    each other token, which makes 27 texts of three tokens per prompt. Their probabilities are
     computed from the model's own forward (13 prefixes, three batches), ``rows`` texts are decoded,
     and the two are compared; cells that expect fewer than eight texts are merged. The test sees
     whatever moves the joint distribution of these tokens, for whatever reason. The report says how

@@ -87,7 +87,7 @@ class Simulation:
 
     @property
     def cr(self) -> float:
-        """Compression rate: tokens a step, the bonus token included (tau)."""
+        """Compression rate: tokens per step, the bonus token included (tau)."""
         return 1 + fmean(self.kept)
 
     @property
@@ -96,7 +96,7 @@ class Simulation:
 
     @property
     def wasted(self) -> float:
-        """Drafted levels a step that are not accepted."""
+        """Drafted levels per step that are not accepted."""
         return fmean(self.drafted) - fmean(self.kept)
 
     def ctar(self, w: int) -> float:
@@ -144,7 +144,7 @@ def every_round(
         prompts: token ids.
         method: one that drafts a chain or a static tree level by level. Its own stopping is left
             out.
-        tokens: positions a prompt.
+        tokens: positions per prompt.
     Raises:
         ValueError: the method is of another kind, or the prompts leave no room in the context.
     """

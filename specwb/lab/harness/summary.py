@@ -58,7 +58,7 @@ def requests(answers: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
 
 
 def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame:
-    """Make a table with one row a method and subtask, and one a method for all of them.
+    """Make a table with one row a method and subtask, and one per method for all of them.
 
     Its columns are method, subtask, questions, tokens, every figure of
     :data:`specwb.lab.harness.answers.CONVENTIONS`, and

@@ -104,7 +104,7 @@ def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
             error = f"{median(errors or [float('nan')]):.3f}"
             line = {"T": f"{t:g}", "k": str(k), **means, **ends, "error": error, "best": verdict}
             lines.append(line)
-        size = f"{rows[0]['prompts']} prompts, {rows[0]['positions']} positions a cell"
+        size = f"{rows[0]['prompts']} prompts, {rows[0]['positions']} positions per cell"
         titled.append((f"{domain}: acceptance of one node, {size}", lines))
     lines = [{"rule": rule, "cells": str(n)} for rule, n in best.most_common()]
     return [*titled, ("Best or tied, by domain, temperature and k > 1", lines)]

@@ -32,7 +32,7 @@ class TreeDesigner(Explorer):
     """Choose a draft tree and see its nodes' values, its mask and positions, its tokens per step
     and its predicted speedup.
 
-    The tree is made by hand, as so many children a node of each level (0 ends it), or it is the
+    The tree is made by hand, as so many children per node of each level (0 ends it), or it is the
     best one of at most ``nodes`` nodes and ``depth`` levels, for tokens per step or for speed. A
     step costs what was measured, or, with n* nodes for the price of one,
     ``max(n*, n) / n* + depth c`` plain steps.
@@ -42,7 +42,7 @@ class TreeDesigner(Explorer):
             (:func:`specwb.theory.analysis.path_values`).
         cost: parents -> time of a step over the time of a plain one; without it n* is all there
             is.
-        tree: the tree made by hand at first, children a node by level.
+        tree: the tree made by hand at first, children per node by level.
         most: the largest tree.
     """
 

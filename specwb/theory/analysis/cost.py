@@ -83,7 +83,7 @@ def best_gamma(alpha: Any, c: Any, v: Cost = 1, most: int = 32) -> int:
 
 def roofline(gamma: float, batch: int, balance: float) -> float:
     """A roofline gives ``v(gamma) = max(n*, B (gamma + 1)) / max(n*, B)``: the time of a target
-    pass over gamma + 1 tokens a row over its time for one, for a batch of B rows.
+    pass over gamma + 1 tokens per row over its time for one, for a batch of B rows.
 
     A target pass takes as long as the slower of reading the weights once and computing its
     tokens. v is 1 while ``B (gamma + 1) <= n*``, and ``gamma + 1`` from ``B >= n*`` on, where no
