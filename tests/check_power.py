@@ -22,8 +22,8 @@ import biased
 import torch
 
 import specwb
+from specwb.certificate.rules import check_rule
 from specwb.lab.evaluation.joint import FALSE_ALARM
-from specwb.theory.decisions import TOLERANCE, check_rule
 
 STORE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "check.md"
@@ -39,7 +39,7 @@ Store = dict[str, dict[str, str]]
 TEXT = """\
 # What finds which fault
 
-`specwb.theory.decisions.check_rule` (`specwb certify package.module:Rule`) enumerates the output
+`specwb.certificate.rules.check_rule` (`specwb certify package.module:Rule`) enumerates the output
 of a *rule* on small trees and models. `specwb check` (`specwb.check`) decodes with a whole *method*
 on a real target and applies three tests to the output. A correct method fails with probability
 {alarm:g}, of which each test has a third:
@@ -68,9 +68,9 @@ small instances; *passed*; or *not checked* where it cannot follow the rule. `ch
 def verified(case: biased.Case) -> str:
     """What ``check_rule`` says of a case's rule."""
     outcome = check_rule(case.rule)
-    if outcome.worst >= TOLERANCE:
-        return f"found, {outcome.worst:.2g}"
-    return "passed" if outcome.lossless else "not checked"
+    if outcome.worst:
+        return f"found, {outcome.tv:.2g}"
+    return "passed" if outcome else "not checked"
 
 
 def report_of(name: str, seed: int) -> specwb.Check:

@@ -3,7 +3,7 @@
 ``certify`` is the public function, ``child`` the process that the function runs in, ``measure``
 compares distributions of texts on ``instances``; ``forking``, ``symbols`` and ``interception``
 follow a function's random numbers. ``adapters`` are for functions with the signature of an engine,
-``known`` has verifiers of known verdict, and ``rules`` measures the rules of this project.
+``known`` has verifiers of known verdict, and ``rules`` checks the rules of this project.
 """
 
 from specwb import modules_of

@@ -7,16 +7,15 @@ only.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specwb.certificate import child
 from specwb.certificate.adapters import ADAPTERS
-from specwb.certificate.instances import DRAWS, Instance, instances
-from specwb.certificate.measure import ROUNDING, Worst
+from specwb.certificate.instances import SCHEMES, Instance, instances
+from specwb.certificate.measure import Certificate
 from specwb.core.errors import ArgumentError
 from specwb.core.inputs import real
 
@@ -24,43 +23,6 @@ if TYPE_CHECKING:
     from specwb.rules.rule import Rule
 
 SECONDS = 60.0
-LOSSLESS, BIASED, NOTHING = "lossless", "biased", "no certificate"
-
-
-@dataclass(frozen=True, repr=False)
-class Certificate:
-    """The verdict on a verifier.
-
-    Attributes:
-        verdict: "lossless" (on these instances), "biased" or "no certificate".
-        tv: the largest total variation of any instance; NaN without a certificate.
-        instances: the computed ones, up to the first bias.
-        worst: for a biased verifier: the instance, the text, its probability and the right one.
-        reason: why there is no certificate.
-        seconds: the time taken.
-    """
-
-    verdict: str
-    tv: float
-    instances: tuple[Instance, ...]
-    worst: Worst | None
-    reason: str
-    seconds: float
-
-    def __bool__(self) -> bool:
-        return self.verdict == LOSSLESS
-
-    def __repr__(self) -> str:
-        if self.verdict == NOTHING:
-            return f"no certificate: {self.reason}"
-        if self.worst is None:
-            count, runs = len(self.instances), sum(one.runs for one in self.instances)
-            return f"lossless in these {count} instances (TV < {ROUNDING:g}, {runs:,} runs)"
-        where, text, got, wanted = self.worst
-        return (
-            f"biased: TV {self.tv:.3g}; the text {list(text)} comes out with probability "
-            f"{got:.4f}, the target's is {wanted:.4f} ({where})"
-        )
 
 
 def certify(
@@ -122,24 +84,22 @@ def certify(
         raise ArgumentError("a rule names its sampling schemes itself: give no draw, logits, cases")
     if real("seconds", seconds) <= 0:
         raise ArgumentError(f"seconds must be above 0, got {seconds!r}")
-    if draw not in DRAWS:
-        raise ArgumentError(f"draw must be {', '.join(DRAWS[:-1])} or {DRAWS[-1]}, got {draw!r}")
+    if draw not in SCHEMES:
+        *others, last = SCHEMES
+        raise ArgumentError(f"draw must be {', '.join(others)} or {last}, got {draw!r}")
     if like is not None and like not in ADAPTERS:
         raise ArgumentError(f"like must be one of {', '.join(ADAPTERS)}, got {like!r}")
     began = time.monotonic()
     if is_rule:
-        from specwb.certificate.rules import measured_rule
+        from specwb.certificate.rules import check_rule
 
-        found = child.forked(lambda: measured_rule(verifier), seconds)
+        found = child.forked(lambda: check_rule(verifier), seconds)
     else:
         if cases is None:
             cases = instances(draw, logits)
         found = child.run(child.Request(verifier, list(cases), draw, logits, like, seconds))
-    taken = time.monotonic() - began
-    reason = found.reason or ("" if found.done else "there are no instances")
-    verdict = BIASED if found.worst else NOTHING if reason else LOSSLESS
-    tv = found.tv if verdict != NOTHING else math.nan
-    return Certificate(verdict, tv, found.done, found.worst, reason, taken)
+    reason = found.reason or ("" if found.instances else "there are no instances")
+    return replace(found, reason=reason, seconds=time.monotonic() - began)
 
 
 def _is_rule(verifier: Any) -> bool:

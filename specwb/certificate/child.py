@@ -34,7 +34,7 @@ import psutil
 
 from specwb.certificate.adapters import ADAPTERS
 from specwb.certificate.instances import Instance
-from specwb.certificate.measure import Finding, measured
+from specwb.certificate.measure import Certificate, measured
 from specwb.certificate.symbols import NoCertificate
 from specwb.core.errors import ArgumentError, SpecwbError
 
@@ -61,7 +61,7 @@ class Request:
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
 
-def run(job: Request) -> Finding:
+def run(job: Request) -> Certificate:
     """Measure a verifier in a child process.
 
     Raises:
@@ -72,7 +72,7 @@ def run(job: Request) -> Finding:
     if isinstance(job.verifier, str):
         return _Interpreter.ask(job)
 
-    def work() -> Finding:
+    def work() -> Certificate:
         from specwb.certificate import interception
 
         interception.install()
@@ -81,7 +81,7 @@ def run(job: Request) -> Finding:
     return forked(work, job.seconds)
 
 
-def _measure(job: Request, verifier: Any) -> Finding:
+def _measure(job: Request, verifier: Any) -> Certificate:
     import torch
 
     from specwb.certificate import interception
@@ -94,8 +94,8 @@ def _measure(job: Request, verifier: Any) -> Finding:
 
 
 def forked(work: Callable[[], Any], seconds: float, watched: int | None = None) -> Any:
-    """Do work in a fork of this process and return its result, or a :class:`Finding` that says why
-    there is none. ``watched`` is a file descriptor on whose end everything ends."""
+    """Do work in a fork of this process and return its result, or a :class:`Certificate` that says
+    why there is none. ``watched`` is a file descriptor on whose end everything ends."""
     print(end="", flush=True)  # or the child prints again what is buffered
     with TemporaryFile() as answer:
         with warnings.catch_warnings():
@@ -118,13 +118,13 @@ def forked(work: Callable[[], Any], seconds: float, watched: int | None = None) 
                 child.kill()
             child.wait()
         if code == -signal.SIGALRM:
-            return Finding(reason=f"it ran longer than {seconds:g} s")
+            return Certificate(reason=f"it ran longer than {seconds:g} s")
         answer.seek(0)
         try:
             result = pickle.load(answer)
         except (EOFError, pickle.UnpicklingError):
             how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-            return Finding(reason=f"it ended the process it ran in ({how})")
+            return Certificate(reason=f"it ended the process it ran in ({how})")
     if isinstance(result, ArgumentError):
         raise result
     return result
@@ -145,11 +145,11 @@ def _work(
         try:
             result = work()
         except NoCertificate as error:
-            result = Finding(reason=str(error))
+            result = Certificate(reason=str(error))
         except ArgumentError as error:
             result = error
         except BaseException as error:
-            result = Finding(reason=f"{type(error).__name__}: {str(error)[:200]}")
+            result = Certificate(reason=f"{type(error).__name__}: {str(error)[:200]}")
         answer.seek(0)
         pickle.dump(result, answer)
         answer.flush()
@@ -180,7 +180,7 @@ class _Interpreter:
         atexit.register(self.close)
 
     @classmethod
-    def ask(cls, job: Request) -> Finding:
+    def ask(cls, job: Request) -> Certificate:
         one = cls.of_process.get(os.getpid())
         if one is None:
             one = cls.of_process[os.getpid()] = cls()
@@ -220,7 +220,7 @@ def serve(descriptor: int) -> None:
             return
 
 
-def _named(job: Request) -> Finding:
+def _named(job: Request) -> Certificate:
     from specwb.certificate import interception
 
     os.environ.clear()

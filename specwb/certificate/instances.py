@@ -16,7 +16,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-DRAWS = ("chain", "with", "without", "top")
+from specwb.theory import exact as E
+
+SCHEMES: dict[str, E.SamplingScheme] = {
+    "chain": E.iid,
+    "with": E.iid,
+    "without": E.without_replacement,
+    "top": E.top,
+}
+"""How the drafts of verifiers are drawn."""
 KINDS = ("dense", "zeros", "ties", "apart", "equal", "peaked")
 OTHERS = (0.7, 1.5, 0.3, 0.5, 2.0)
 """Temperatures that verifiers of logits are tried at besides 1."""
@@ -76,6 +84,21 @@ class Instance:
     def p(self, text: Sequence[int], draft: bool = False) -> Tensor:
         p = (self.logits(text, draft).double() / self.temperature).softmax(-1)
         return p.float() if self.single else p
+
+    def drafts(self, draw: str) -> Iterator[tuple[list[E.Tokens], float]]:
+        """Every draft with its probability, as the paths to its nodes; without replacement it ends
+        where q's support does."""
+        count = self.drafted
+        parents = range(-1, count) if draw == "chain" else (-1, *[0] * count)
+        for paths, chance in E.trees(SCHEMES[draw], models_of(self)[1], parents):
+            yield [path for path in paths if path is not None], float(chance)
+
+
+@cache
+def models_of(case: Instance) -> tuple[E.Model, E.Model]:
+    """An instance's target and draft model, after temperature."""
+    target = cache(lambda text: case.p(text).tolist())
+    return target, cache(lambda text: E.norm(case.p(text, draft=True).tolist()))
 
 
 @cache
@@ -146,45 +169,3 @@ def instances(draw: str, logits: bool = False) -> list[Instance]:
             if case[0] in ("dense", "peaked")
         ]
     return found
-
-
-def drafts(case: Instance, draw: str) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every draft with its probability; without replacement it ends where q's support does."""
-    waiting: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-    while waiting:
-        draft, chance = waiting.pop()
-        q = case.p(draft if draw == "chain" else (), draft=True).double()
-        if draw == "without":
-            q[list(draft)] = 0.0
-        total = float(q.sum())
-        if len(draft) == case.drafted or not total:
-            yield draft, chance
-            continue
-        if draw == "top":
-            q[list(draft)] = -1.0
-            waiting.append(((*draft, int(q.argmax())), 1.0))
-            continue
-        waiting += [((*draft, x), chance * c / total) for x, c in enumerate(q.tolist()) if c]
-
-
-def continued(
-    case: Instance, tokens: tuple[int, ...], length: int
-) -> Iterator[tuple[tuple[int, ...], float]]:
-    """The texts of some length that begin with tokens, with their chance under the target."""
-    if len(tokens) == length:
-        yield tokens, 1.0
-        return
-    for x, chance in _shares(case, tokens):
-        for text, rest in continued(case, (*tokens, x), length):
-            yield text, chance * rest
-
-
-@cache
-def _shares(case: Instance, tokens: tuple[int, ...]) -> list[tuple[int, float]]:
-    """The tokens that can follow, with their probabilities."""
-    return [(x, p) for x, p in enumerate(case.p(tokens).tolist()) if p]
-
-
-def of_target(case: Instance, length: int) -> dict[tuple[int, ...], float]:
-    """The target's own distribution of texts."""
-    return dict(continued(case, (), length))

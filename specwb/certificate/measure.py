@@ -36,9 +36,11 @@ from torch import Tensor
 
 from specwb.certificate import interception
 from specwb.certificate.forking import distribution
-from specwb.certificate.instances import Instance, continued, drafts, of_target
+from specwb.certificate.instances import Instance, models_of
 from specwb.certificate.symbols import NoCertificate
+from specwb.theory import exact as E
 
+LOSSLESS, BIASED, NOTHING = "lossless", "biased", "no certificate"
 ROUNDING = 1e-5
 """A TV above this is a bias; verifiers in float32 round by some 1e-7 an operation."""
 CONFIRMED = 250
@@ -49,19 +51,48 @@ Texts = dict[tuple[int, ...], float]
 Worst = tuple[Instance, tuple[int, ...], float, float]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a child process reports: measured instances, the counterexample, why it ended early."""
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """The verdict on a verifier.
+
+    Attributes:
+        tv: the largest total variation of a computed instance.
+        instances: the computed ones, up to the first bias.
+        worst: for a biased verifier: the instance, the text, its probability and the right one.
+        reason: why there is no certificate.
+        seconds: the time taken.
+    """
 
     tv: float = 0.0
-    done: tuple[Instance, ...] = ()
+    instances: tuple[Instance, ...] = ()
     worst: Worst | None = None
     reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """ "lossless" (on these instances), "biased" or "no certificate"."""
+        return BIASED if self.worst else NOTHING if self.reason else LOSSLESS
+
+    def __bool__(self) -> bool:
+        return self.verdict == LOSSLESS
+
+    def __repr__(self) -> str:
+        if self.verdict == NOTHING:
+            return f"no certificate: {self.reason}"
+        if self.worst is None:
+            count, runs = len(self.instances), sum(one.runs for one in self.instances)
+            return f"lossless in these {count} instances (TV < {ROUNDING:g}, {runs:,} runs)"
+        where, text, got, wanted = self.worst
+        return (
+            f"biased: TV {self.tv:.3g}; the text {list(text)} comes out with probability "
+            f"{got:.4f}, the target's is {wanted:.4f} ({where})"
+        )
 
 
 def measured(
     verifier: Callable[..., Any], cases: Iterable[Instance], draw: str, logits: bool
-) -> Finding:
+) -> Certificate:
     """Measure instance after instance up to the first bias."""
 
     def texts(case: Instance) -> tuple[Texts, int]:
@@ -73,20 +104,20 @@ def measured(
     for case in cases:
         try:
             found, runs = texts(case)
-            own, worst = compared(case, found)
+            own, worst = compared(case, found, models_of(case)[0])
             if not done:  # what the first calls have made
                 kept = {**_state(verifier), **kept}
             done.append(replace(case, tv=own, runs=runs))
             tv = max(tv, own)
             if own > ROUNDING:
                 _check_again(lambda case=case: texts(case)[0], found, 1 + CONFIRMED // runs)  # type: ignore[misc]
-                return Finding(own, tuple(done), worst)
+                return Certificate(own, tuple(done), worst)
         except NoCertificate as error:
-            return Finding(tv, tuple(done), None, str(error))
+            return Certificate(tv, tuple(done), None, str(error))
     if changed := [x for x, value in _state(verifier).items() if kept.get(x, value) != value]:
         reason = f"it keeps state: {', '.join(changed[:3])} changes from call to call"
-        return Finding(tv, tuple(done), None, reason)
-    return Finding(tv, tuple(done))
+        return Certificate(tv, tuple(done), None, reason)
+    return Certificate(tv, tuple(done))
 
 
 def _state(verifier: Any) -> dict[str, Any]:
@@ -163,13 +194,12 @@ def _names(code: CodeType) -> Iterable[str]:
             yield from _names(one)
 
 
-def compared(case: Instance, texts: Texts) -> tuple[float, Worst]:
+def compared(case: Instance, texts: Texts, target: E.Model) -> tuple[float, Worst]:
     """The TV of a distribution of texts and the target's, and the text that is worst off."""
-    wanted = of_target(case, len(next(iter(texts))))
-    apart = {x: texts.get(x, 0.0) - wanted.get(x, 0.0) for x in {*texts, *wanted}}
-    text = max(apart, key=lambda x: abs(apart[x]))
-    found = case, text, texts.get(text, 0.0), wanted.get(text, 0.0)
-    return sum(map(abs, apart.values())) / 2, found
+    wanted = E.target_distribution(target, len(next(iter(texts))))
+    pairs = {x: (texts.get(x, 0.0), float(wanted.get(x, 0))) for x in {*texts, *wanted}}
+    text = max(pairs, key=lambda x: abs(pairs[x][0] - pairs[x][1]))
+    return float(E.tv(texts, wanted)), (case, text, *pairs[text])
 
 
 def _check_again(follow: Callable[[], Texts], texts: Texts, times: int) -> None:
@@ -186,28 +216,26 @@ def _texts(
     verifier: Callable[..., Any], case: Instance, draw: str, logits: bool
 ) -> tuple[Texts, int]:
     """The distribution of a verifier's texts, of the draft's depth and one token."""
-    depth = case.drafted if draw == "chain" else 1
+    chain = draw == "chain"
+    depth = case.drafted if chain else 1
     row = case.logits if logits else case.p
     more = {"temperature": case.temperature} if logits else {}
     texts: Texts = {}
     runs = 0
-    for draft, chance in drafts(case, draw):
-        before = [draft[:i] for i in range(depth + 1)] if draw == "chain" else [()]
-        after = [] if draw == "chain" else [(x,) for x in draft]
-        p = torch.stack([row(text) for text in (*before, *after)])
-        q = torch.stack([row(text, True) for text in before[:depth]])
-        q = q if draw == "chain" else q[0]
+    for paths, chance in case.drafts(draw):
+        draft = torch.tensor([path[-1] for path in paths[1:]])
+        p = torch.stack([row(path) for path in paths])
+        q = torch.stack([row(path, True) for path in paths[:-1]]) if chain else row((), True)
 
-        def once(p: Tensor = p, q: Tensor = q, draft: tuple[int, ...] = draft) -> tuple[int, ...]:
-            written = verifier(p.clone(), q.clone(), torch.tensor(draft), **more)
+        def once(p: Tensor = p, q: Tensor = q, draft: Tensor = draft) -> tuple[int, ...]:
+            written = verifier(p.clone(), q.clone(), draft.clone(), **more)
             return _tokens(written, case.vocabulary, depth + 1)
 
         results, count = distribution(once)
         runs += count
         for tokens, share in results.items():
-            for text, rest in continued(case, tokens, depth + 1):
-                texts[text] = texts.get(text, 0.0) + chance * share * rest
-    return texts, runs
+            texts[tokens] = texts.get(tokens, 0.0) + chance * share
+    return E.continued(texts, models_of(case)[0], depth + 1), runs
 
 
 def _tokens(written: Any, vocabulary: int, most: int) -> tuple[int, ...]:

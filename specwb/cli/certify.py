@@ -50,7 +50,6 @@ def certify(
     Its random numbers are not sampled: every way in which they can come out is followed. A verifier
     that is biased is shown with a text and its two probabilities.
     """
-    from specwb.certificate.certify import LOSSLESS
     from specwb.certificate.certify import certify as certified
     from specwb.certificate.child import forked
     from specwb.certificate.known import VERIFIERS
@@ -93,7 +92,7 @@ def certify(
             f"  decisions in a stretch of the uniforms narrower than {UNSEEN:.2g} may have been "
             f"missed (confidence 1 - {LEVEL:.0e} an instance)",
         )
-    if result.verdict != LOSSLESS:
+    if not result:
         raise typer.Exit(1)
 
 

@@ -6,19 +6,17 @@ probabilities of its decisions, so that nothing is sampled:
 
     P(x) = sum over drafts of P(draft) sum over boxes of measure(box) P(x | decision in the box).
 
-:func:`distribution_of` computes this for one tree and one pair of models, :func:`check_rule` for
-many small ones.
+:func:`all_drafts` lists the drafts, :func:`boxes_of` cuts the cube of their uniforms into boxes,
+and :func:`output_distributions` is the sum.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from fractions import Fraction
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from scipy import stats
@@ -26,12 +24,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specwb.core.errors import ArgumentError
-from specwb.core.flow import Draft, RuleMismatch, Scheme, Scores
+from specwb.core.flow import Draft, Scheme, Scores
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
-from specwb.rules.rule import ONE_A_NODE, Rule
+from specwb.rules.rule import Rule
 from specwb.theory import exact as E
-from specwb.theory.instances import models
 
 DRAFTS: dict[Scheme, E.SamplingScheme] = {
     **{Scheme[name]: scheme for name, scheme in E.SCHEMES.items()},
@@ -56,8 +53,6 @@ UNSEEN = -math.expm1(math.log(LEVEL) / RANDOM_POINTS)
 """Decisions with a smaller probability may have been missed: a larger one is hit by none of the
 random points with probability ``LEVEL`` at most."""
 CHUNK = 1 << 15  # decisions in one call
-TOLERANCE = 1e-9
-"""Distances below it are rounding: float64, and for ``race`` an integral that is off by 1e-10."""
 
 Ask = Callable[[Tensor, Tensor], Tensor]
 """Rows ``[N]`` and their uniforms ``[N,m]`` -> ``[N,2+V]``: node reached, number of accepted
@@ -369,55 +364,22 @@ def as_tensors(
 # ------------------------------------------------------------------------------------ distributions
 
 
-def distribution_of(
-    rule: str | Rule | type[Rule],
-    p: Sequence | E.Model,
-    q: Sequence | E.Model,
-    tree: Tree | Sequence[int],
-    scheme: Scheme | None = None,
-) -> dict[E.Tokens, float]:
-    """The joint distribution of the D + 1 tokens that a step of a rule begins, D the tree's depth.
-
-    All drafts are listed, the rule's own code is called for each of them (:func:`boxes_of`), and
-    what a step leaves open is continued with the target. A lossless rule gives the target's
-    distribution, ``exact.target_distribution(p, D + 1)``; ``exact.tv`` measures how far two are
-    apart.
-
-    Args:
-        rule: A :class:`NodeRule` or :class:`Rule`, or its class, or a key of ``RULES``.
-        p: The target: a distribution over V tokens (the same after every prefix), or a function of
-            the prefix, a tuple of tokens, that returns one. Floats, fractions or tensors.
-        q: The draft, likewise.
-        tree: A :class:`Tree` of one shape, or its parents, -1 for the root.
-        scheme: How the candidates are drawn; default the first of ``DRAFTS`` for which the rule is
-            made.
-    Returns:
-        Tuples of D + 1 tokens -> probability, up to rounding in float64.
-    Raises:
-        RuleMismatch: The rule is not made for candidates drawn so, or for this tree.
-        ArgumentError: The drafts cannot be listed (ROOTS: roots drawn from the target), p or q is
-            no distribution, and what :func:`boxes_of` raises.
-    """
-    rule = rule_of(rule)
-    shape = tree if isinstance(tree, Tree) else Tree.parents(list(tree))
-    if scheme is None:
-        listed = [x for x in DRAFTS if x in rule.schemes]
-        fitting = [x for x in listed if x is not Scheme.IID_PATHS or shape.is_paths or not shape.D]
-        # of none that can be listed any other is refused with its reason
-        scheme = next(iter([*fitting, *rule.schemes]), Scheme.IID)
-    rule.check(scheme, shape.limits)
-    case = target, draft = _model("p", p), _model("q", q)
-    if len(target(())) != len(draft(())):
-        raise ArgumentError(f"p is over {len(target(()))} tokens and q over {len(draft(()))}")
-    drafts = all_drafts(scheme, shape, [case])
-    boxes = boxes_of(rule, drafts.draft, drafts.scores)
-    return _joint_distributions(drafts, [case], boxes)[0]
-
-
-def _joint_distributions(
+def output_distributions(
     drafts: Drafts, cases: Sequence[Case], boxes: Boxes
 ) -> list[dict[E.Tokens, float]]:
-    """:func:`distribution_of` for every pair of models, from given boxes."""
+    """The joint distribution of the D + 1 tokens that a step of a rule begins, D the tree's depth,
+    for every pair of models.
+
+    What a step leaves open is continued with the target. A lossless rule gives the target's
+    distribution, ``exact.target_distribution(target, D + 1)``.
+
+    Args:
+        drafts: of :func:`all_drafts`.
+        cases: the same pairs of models; the targets after temperature and filters.
+        boxes: of :func:`boxes_of`.
+    Returns:
+        Of each case: tuples of D + 1 tokens -> probability, up to rounding in float64.
+    """
     outcomes: list[list] = [[] for _ in cases]
     by_draft = outcomes_in(drafts.draft, boxes)
     for case, chance, of_draft in zip(drafts.case, drafts.chance, by_draft, strict=True):
@@ -429,280 +391,7 @@ def _joint_distributions(
     ]
 
 
-def rule_of(rule: str | Rule | type[Rule]) -> Rule:
-    """A rule, from itself, its class or its key."""
-    from specwb.rules import RULES
-
-    if isinstance(rule, Rule):
-        return rule
-    if isinstance(rule, type) and issubclass(rule, Rule):
-        return rule()
-    if isinstance(rule, str) and rule in RULES:
-        return RULES[rule]()
-    raise ArgumentError(
-        f"rule must be a Rule, its class or one of {', '.join(RULES)}; got {rule!r}"
-    )
-
-
-def _model(name: str, given: Sequence | E.Model) -> E.Model:
-    """Prefix -> fractions that add up to 1; every number is taken for the very float that it is."""
-
-    @cache
-    def distribution(prefix: E.Tokens) -> list[Fraction]:
-        row = given(prefix) if callable(given) else given
-        row = row.tolist() if hasattr(row, "tolist") else list(row)
-        try:
-            weights = [x if isinstance(x, Fraction) else Fraction(float(x)) for x in row]
-            if abs(float(sum(weights)) - 1) > 1e-3:
-                raise ArgumentError(f"it sums to {float(sum(weights)):.6g}")
-            return E.norm(weights)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ArgumentError(
-                f"{name} must be a distribution over tokens, got {row} after {prefix}: {error}"
-            ) from None
-
-    return distribution
-
-
-# ------------------------------------------------------------------------------------- check a rule
-
-PLAIN = Sampling(1.0)
-TREES: list[tuple[tuple[int, ...], int, Sequence[int], tuple[int, ...]]] = [
-    ((-1, 0), 4, range(5), ()),
-    ((-1, 0), 6, range(2), ()),
-    ((-1, 0, 0), 3, range(2), ()),
-    ((-1, 0, 0, 0), 3, range(1), ()),
-    ((-1, 0, 1), 3, range(2), ()),
-    ((-1, 0, 1, 2), 2, range(2), ()),
-    ((-1, 0, 0, 1, 2), 2, range(2), ()),
-    ((-1, 0, 0, 1, 1, 2), 2, range(1), ()),
-    ((-1, 0, 1, 2, 3, 4, 5), 2, [0], (1, 1, 1, 1, 2, 2)),
-    ((-1, 0, 0, 1, 2, 3, 4), 2, [0], (2, 1, 1)),
-    ((-1, 0, 0, 0, 0, 0), 6, [2], (2,)),
-    ((-1, 0, 1, 1, 1), 4, [0], (1, 4)),
-    ((-1, 0, 1), 6, [0], (1, 6)),
-]
-"""Trees by their parents, sizes of the vocabulary, seeds of the models, and, for deep and wide
-trees, the number of tokens that q is cut to at each depth, so that there are few drafts."""
-
-
-class Task(NamedTuple):
-    """Pairs of models whose steps are compared together.
-
-    Attributes:
-        scheme, parents, vocabulary: Of the drafts.
-        sampling: Temperature and filters of the target.
-        kind, seeds: Of the models, as :func:`specwb.theory.instances.models` names them.
-        cases: The models, the targets before temperature and filters.
-    """
-
-    scheme: Scheme
-    parents: tuple[int, ...]
-    vocabulary: int
-    sampling: Sampling
-    kind: str
-    seeds: Sequence[int]
-    cases: list[Case]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A decoding step with one pair of models, compared with the target's distribution.
-
-    Attributes:
-        task, seed: The comparison, and the seed of its pair of models.
-        tv: Total variation between the output, by the recovered decisions, and the target's
-            distribution, less what decisions that were not recovered may explain.
-        text: The text whose probability is furthest off.
-        probability, wanted: Of that text, in the output and by the target.
-        boxes: Number of boxes of uniforms in which the rule decides one thing.
-    """
-
-    task: Task
-    seed: int
-    tv: float
-    text: E.Tokens
-    probability: float
-    wanted: float
-    boxes: int
-
-
-@dataclass
-class RuleCheck:
-    """The result of :func:`check_rule`.
-
-    Attributes:
-        rule: Its name.
-        comparisons: One for each pair of models and tree.
-        failure: The exception that the rule raised.
-        unchecked: Why there is no result: none of its sampling schemes could be run, or its
-            decisions could not be recovered.
-    """
-
-    rule: str
-    comparisons: list[Comparison] = field(default_factory=list)
-    failure: str = ""
-    unchecked: str = ""
-
-    @property
-    def counterexample(self) -> Comparison | None:
-        """The comparison with the largest total variation, if that is more than rounding."""
-        worst = max(self.comparisons, key=lambda one: one.tv, default=None)
-        return worst if worst is not None and worst.tv >= TOLERANCE else None
-
-    @property
-    def worst(self) -> float:
-        """The largest total variation of any step."""
-        return max((one.tv for one in self.comparisons), default=0.0)
-
-    @property
-    def wrong(self) -> bool:
-        """Whether a step differed from the target's distribution, or the rule failed."""
-        return bool(self.counterexample or self.failure)
-
-    @property
-    def lossless(self) -> bool:
-        """Whether there were comparisons, all were made, and nothing differed from the target's
-        distribution."""
-        return bool(self.comparisons) and not self.wrong and not self.unchecked
-
-
-def check_rule(rule: str | Rule | type[Rule]) -> RuleCheck:
-    """Compare the output of a rule with the target's distribution, on small trees and difficult
-    models.
-
-    For each sampling scheme in the rule's ``schemes`` every draft of small trees over two to six
-    tokens is enumerated (chains of six over two, trees of depth three over two, five siblings over
-    six, three siblings below the root over four), with models that change with the prefix, some
-    with zeros, ties, certainties and equal or disjoint supports, at T = 1, and the smallest also at
-    T = 0.7 with and without top-k and top-p. The rule's own code is run (:func:`distribution_of`).
-    A distance counts only as far as it exceeds the probability of decisions that may not have been
-    recovered, estimated at random uniforms. The result is about these comparisons only, and up to
-    ``UNSEEN``. ROOTS cannot be checked, nor rules that decide by anything other than
-    comparing the given uniforms with thresholds, such as one that draws its own random numbers:
-    ``unchecked`` gives the reason.
-
-    Args:
-        rule: A :class:`Rule` of your own or of ``RULES``, its class or its key.
-    Raises:
-        ArgumentError: ``rule`` is not a rule, or one that names no ``schemes``.
-    """
-    rule = rule_of(rule)
-    name = rule.name or type(rule).__name__
-    if not rule.schemes:
-        raise ArgumentError(
-            f"rule {name!r} names no schemes; set `schemes` to what it is lossless for"
-        )
-    check = RuleCheck(name)
-    try:
-        for task in _tasks(rule):
-            try:
-                check.comparisons += _compare(rule, task)
-            except Unfollowed as error:  # what can be followed may still be wrong
-                check.unchecked = str(error)
-    except Exception as error:  # a rule of somebody's own may raise anything
-        check.failure = f"{type(error).__name__}: {error}"
-    if not check.comparisons and not check.failure and not check.unchecked:
-        reasons = [f"{x.name}: {UNLISTED[x]}" for x in rule.schemes if x in UNLISTED]
-        check.unchecked = "; ".join(reasons) or "it refuses every small tree"
-    return check
-
-
-def _tasks(rule: Rule) -> Iterator[Task]:
-    """The comparisons that a rule's sampling schemes allow."""
-    for scheme in DRAFTS:
-        for parents, v, seeds, sizes in TREES:
-            if not _takes(rule, scheme, parents):
-                continue
-            if sizes:
-                # candidates that differ from each other need as many tokens; with all but one fixed
-                # there are few drafts anyway
-                widest = max(map(len, E.children_of(parents)))
-                least = {Scheme.IID: 1, Scheme.IID_PATHS: 1, Scheme.WITHOUT_REPLACEMENT: widest}
-                supports = [max(size, least.get(scheme, v)) for size in sizes]
-                pairs = [models(seed, v, "dense") for seed in seeds]
-                cases = [(p, _cut(q, supports, seeds[0])) for p, q in pairs]
-                yield Task(scheme, parents, v, PLAIN, "dense", seeds, cases)
-                continue
-            yield Task(scheme, parents, v, PLAIN, "any", seeds, [models(x, v) for x in seeds])
-            last = seeds[-1:]
-            filtered = Sampling(0.7, top_k=v - 1, top_p=0.9) if v > 2 else Sampling(0.7)
-            cases = [models(seed, v, "dense") for seed in last]
-            yield Task(scheme, parents, v, filtered, "dense", last, cases)
-
-
-def _takes(rule: Rule, scheme: Scheme, parents: tuple[int, ...]) -> bool:
-    """Whether a rule verifies trees of this shape with candidates drawn so. Chains are drawn alike
-    under several schemes: they are taken once."""
-    tree = Tree.parents(list(parents))
-    if scheme not in rule.schemes or (scheme is Scheme.IID_PATHS and not tree.is_paths):
-        return False
-    alike = [x for x in DRAFTS if x in ONE_A_NODE & rule.schemes]
-    if tree.K == 1 < tree.D and scheme in alike[1:]:
-        return False
-    try:
-        rule.check(scheme, tree.limits)
-    except RuleMismatch:
-        return False
-    return True
-
-
-def _cut(q: E.Model, sizes: Sequence[int], seed: int) -> E.Model:
-    """A draft model that keeps ``sizes[d]`` tokens at depth d (the last size below): those from a
-    token on that depends on the seed, around the end of the vocabulary."""
-
-    def model(prefix: E.Tokens) -> E.Dist:
-        row = list(q(prefix))
-        size = sizes[min(len(prefix), len(sizes) - 1)]
-        kept = {(seed * size + i) % len(row) for i in range(size)}
-        return E.norm([a if x in kept else 0 for x, a in enumerate(row)])
-
-    return model
-
-
-def _sampled_from(target: E.Model, sampling: Sampling) -> E.Model:
-    """The target's distributions after temperature and filters."""
-
-    @cache
-    def model(prefix: E.Tokens) -> E.Dist:
-        row = torch.tensor([float(a) for a in target(prefix)], dtype=torch.float64)
-        return sampling.probabilities(row.log()).tolist()
-
-    return target if sampling == PLAIN else model
-
-
-def _compare(rule: Rule, task: Task) -> list[Comparison]:
-    """The comparisons of one tree.
-
-    Raises:
-        Unfollowed: Boxes were seen to be wrong, and may explain all of a distance.
-    """
-    tree = Tree.parents(list(task.parents))
-    drafts = all_drafts(task.scheme, tree, task.cases)
-    drafts = replace(drafts, scores=replace(drafts.scores, sampling=task.sampling))
-    boxes = boxes_of(rule, drafts.draft, drafts.scores)
-    cases = [(_sampled_from(target, task.sampling), draft) for target, draft in task.cases]
-    outputs = _joint_distributions(drafts, cases, boxes)
-    shares = _shares_wrong(rule, drafts, boxes)
-    case_of_box = torch.tensor(drafts.case)[boxes.row]
-    comparisons = []
-    for i, ((target, _), output, missed) in enumerate(zip(cases, outputs, shares, strict=True)):
-        wanted = E.target_distribution(target, tree.D + 1)
-        far = float(E.tv(output, wanted))
-        if missed and far <= max(missed, TOLERANCE):
-            raise Unfollowed(
-                f"rule {rule.name!r} decides otherwise within a box of uniforms than at its "
-                f"corners, with a probability up to {missed:.2g}; what can be recovered are rules "
-                "that compare single uniforms with thresholds"
-            )
-        pairs = {x: (output.get(x, 0.0), float(wanted.get(x, 0))) for x in {*output, *wanted}}
-        text = max(pairs, key=lambda x: abs(pairs[x][0] - pairs[x][1]))
-        count = int((case_of_box == i).sum())
-        comparisons.append(Comparison(task, task.seeds[i], far - missed, text, *pairs[text], count))
-    return comparisons
-
-
-def _shares_wrong(rule: Rule, drafts: Drafts, boxes: Boxes) -> list[float]:
+def shares_wrong(rule: Rule, drafts: Drafts, boxes: Boxes) -> list[float]:
     """An upper bound, for each pair of models, of the probability that the boxes are wrong about.
 
     A stretch of uniforms between two of the same outcome may have been missed, and a distribution

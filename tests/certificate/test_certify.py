@@ -44,10 +44,11 @@ from typer.testing import CliRunner
 import specwb
 from specwb.certificate import child, interception, measure
 from specwb.certificate.adapters import ADAPTERS, drawn, residual
-from specwb.certificate.certify import BIASED, LOSSLESS, NOTHING, certify
+from specwb.certificate.certify import certify
 from specwb.certificate.forking import distribution
 from specwb.certificate.instances import instances
 from specwb.certificate.known import VERIFIERS, token_rejection
+from specwb.certificate.measure import BIASED, LOSSLESS, NOTHING
 from specwb.certificate.symbols import NoCertificate
 from specwb.cli.main import app
 from specwb.rules import Rejection
@@ -466,13 +467,12 @@ VERDICTS = dict(verdicts())
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_a_verifier_gets_its_verdict(name, followed):
-    finding = followed[name]
-    verdict = BIASED if finding.worst else NOTHING if finding.reason else LOSSLESS
-    assert verdict == VERDICTS[name][-1], finding
-    if finding.worst:
-        where, _, got, wanted = finding.worst
-        assert where in [replace(one, tv=None, runs=0) for one in finding.done]
-        assert 0 < abs(got - wanted) <= 2 * finding.tv
+    result = followed[name]
+    assert result.verdict == VERDICTS[name][-1], result
+    if result.worst:
+        where, _, got, wanted = result.worst
+        assert where in [replace(one, tv=None, runs=0) for one in result.instances]
+        assert 0 < abs(got - wanted) <= 2 * result.tv
 
 
 def test_every_adapter_has_a_test_and_is_on_the_page():
@@ -685,8 +685,8 @@ def test_a_time_limit_ends_what_loops_and_what_sleeps():
 
 
 def test_half_an_answer_is_none():
-    finding = child.forked(half_an_answer(lambda: os._exit(3)), BUSY)
-    assert finding.reason == "it ended the process it ran in (exit code 3)"
+    result = child.forked(half_an_answer(lambda: os._exit(3)), BUSY)
+    assert result.reason == "it ended the process it ran in (exit code 3)"
 
 
 def test_the_time_limit_holds_where_the_process_that_asked_was_killed():

@@ -261,3 +261,12 @@ def distance(one: Iterable, other: Iterable) -> float:
             for y, a in enumerate(bonus or ()):
                 apart[path, y] = apart.get((path, y), 0) + sign * float(a) * float(chance)
     return sum(map(abs, apart.values())) / 2
+
+
+def output_of(
+    rule: Rule, target: E.Model, draft: E.Model, parents: Parents, scheme: Scheme = Scheme.IID
+) -> dict[E.Tokens, float]:
+    """The distribution of the tokens that a step over a tree begins."""
+    every = decisions.all_drafts(scheme, Tree.parents(list(parents)), [(target, draft)])
+    boxes = decisions.boxes_of(rule, every.draft, every.scores)
+    return decisions.output_distributions(every, [(target, draft)], boxes)[0]

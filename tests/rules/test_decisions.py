@@ -8,15 +8,19 @@ from fractions import Fraction as F
 import biased
 import pytest
 import torch
+from driven import output_of
 
 import specwb
-from specwb.rules import RRS, Block, NodeRule, Rejection
+from specwb.certificate import rules
+from specwb.certificate.measure import NOTHING
+from specwb.certificate.rules import check_rule
+from specwb.rules import Block, NodeRule, Rejection
 from specwb.theory import decisions
 from specwb.theory import exact as E
-from specwb.theory.decisions import UNSEEN, check_rule, distribution_of
+from specwb.theory.decisions import UNSEEN
 from specwb.theory.instances import models
 
-P, Q = [F(3, 4), F(1, 4)], [F(1, 4), F(3, 4)]
+MODELS = models(0, 2)
 ONE, TWO, THREE = (tuple(range(-1, n)) for n in (1, 2, 3))  # chains
 
 
@@ -26,9 +30,9 @@ def on_trees(monkeypatch):
     is wrong on some trees is wrong on all."""
 
     def check(rule, parents):
-        few = [row for row in decisions.TREES if row[0] == parents]
+        few = [row for row in rules.TREES if row[0] == parents]
         assert few
-        monkeypatch.setattr(decisions, "TREES", few)
+        monkeypatch.setattr(rules, "TREES", few)
         monkeypatch.setattr(decisions, "MAX_BOXES", 32)
         return check_rule(rule)
 
@@ -39,36 +43,20 @@ def test_of_a_wrong_rule_it_is_what_enumeration_gives() -> None:
     tree = (-1, 0, 0, 1)
     for seed in range(3):
         p, q = models(seed, 3, "dense")
-        output = distribution_of(biased.ReplacementForgotten, p, q, tree)
+        drawn = specwb.Scheme.WITHOUT_REPLACEMENT
+        output = output_of(biased.ReplacementForgotten(), p, q, tree, drawn)
         enumerated = E.round_distribution(E.rrs, E.without_replacement, p, q, tree)
         assert E.tv(output, enumerated) < 1e-11
         assert E.tv(output, E.target_distribution(p, 3)) > 1e-3
 
 
-def test_kinds_of_arguments() -> None:
-    q = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    output = distribution_of(Rejection, P, q, specwb.Tree.chain(1))
-    assert E.tv(output, E.target_distribution(lambda prefix: P, 2)) < 1e-12
-    assert distribution_of(Rejection(), lambda prefix: P, q.numpy(), (-1, 0)) == output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (("longest", P, Q, (-1, 0)), "LOSSY"),
-        (("nope", P, Q, (-1, 0)), "rule"),
-        ((RRS, P, Q, (-1, 0), specwb.Scheme.POINT), "rrs"),
-        *(
-            (("rejection", P, bad, (-1, 0)), "q must")
-            for bad in ([0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0], ["a", "b"])
-        ),
-        (("rejection", P, [F(1, 3)] * 3, (-1, 0)), "over 3"),
-        (("rejection", P, Q, specwb.Tree.parents([[-1, 0], [-1, -1]])), "one shape"),
-    ],
-)
-def test_refusals(arguments, word) -> None:
-    with pytest.raises(ValueError, match=word):
-        distribution_of(*arguments)
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="LOSSY"):
+        decisions.all_drafts(specwb.Scheme.ROOTS, specwb.Tree.chain(1), [MODELS])
+    with pytest.raises(ValueError, match="one shape"):
+        decisions.all_drafts(specwb.Scheme.IID, specwb.Tree.parents([[-1, 0], [-1, -1]]), [MODELS])
+    with pytest.raises(ValueError, match="rule must be"):
+        check_rule("nope")
 
 
 def with_uniforms(change) -> type[NodeRule]:
@@ -110,8 +98,8 @@ def test_a_rule_that_cannot_be_followed_neither_passes_nor_is_wrong(
     on_trees, rule, parents
 ) -> None:
     check = on_trees(rule, parents)
-    assert (check.lossless, check.wrong, check.failure) == (False, False, "")
-    assert check.unchecked
+    assert check.verdict == NOTHING
+    assert "raised" not in check.reason
 
 
 def test_a_threshold_next_to_1_is_found() -> None:
@@ -123,8 +111,8 @@ def test_a_threshold_next_to_1_is_found() -> None:
             assert bool(((u > 0) & (u < 1)).all())
             return torch.where(ok[:, 0] & (u[:, 0] < close), 0, -1), p
 
-    half = [F(1, 2), F(1, 2)]
-    output = distribution_of(Close, half, [F(1), F(0)], (-1, 0))
+    half, one = [F(1, 2), F(1, 2)], [F(1), F(0)]
+    output = output_of(Close(), lambda _: half, lambda _: one, ONE)
     first = sum(c for text, c in output.items() if text[0] == 0)
     assert abs(first - (close + (1 - close) / 2)) < 1e-12
 
@@ -135,8 +123,8 @@ def test_a_stretch_of_the_uniform_is_found_or_within_the_bound(on_trees, width) 
     where the recovered decisions have the target's distribution, too."""
     rule = with_uniforms(lambda u: torch.where((u > 0.618) & (u < 0.618 + width), 1e-12, u))
     check = on_trees(rule, ONE)
-    assert not check.lossless or width < UNSEEN
-    assert "within a box" in check.unchecked or check.worst > 0.01
+    assert not check or width < UNSEEN
+    assert "within a box" in check.reason or check.tv > 0.01
 
 
 def test_rules_that_raise_or_give_no_distribution_fail() -> None:
@@ -148,11 +136,11 @@ def test_rules_that_raise_or_give_no_distribution_fail() -> None:
         def node(self, p, q, tokens, ok, u):
             return super().node(p, q, tokens, ok, u)[0], p - q
 
-    assert "RuntimeError: no" in check_rule(Raises).failure
-    assert "no distribution" in check_rule(Negative).failure
+    assert "it raised RuntimeError: no" in check_rule(Raises).reason
+    assert "no distribution" in check_rule(Negative).reason
     with pytest.raises(ValueError, match="names no schemes"):
         check_rule(NodeRule())
-    assert check_rule("longest").unchecked
+    assert "LOSSY" in check_rule("longest").reason
 
 
 def test_a_rule_of_ones_own_by_name(call, refused, monkeypatch, tmp_path) -> None:

@@ -81,7 +81,7 @@ def test_ties_of_paths_are_lossless() -> None:
     it."""
     for seed in range(4):
         target, draft = models(seed, 3, "tied")
-        found = D.distribution_of("gbv", target, draft, driven.PATHS[0])
+        found = driven.output_of(RULES["gbv"](), target, draft, driven.PATHS[0], Scheme.IID_PATHS)
         assert E.tv(found, E.target_distribution(target, 2)) < 1e-9
 
 

@@ -90,6 +90,7 @@ from specwb.theory.exact.rounds import (
     PathTest,
     children_of,
     completed,
+    continued,
     count_paths,
     depths,
     expected_accepted,

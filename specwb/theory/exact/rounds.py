@@ -7,8 +7,10 @@ the parents of its nodes, -1 for the root (node 0).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
+from typing import Any
 
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact.basics import (
@@ -189,26 +191,34 @@ def completed(outcomes: Iterable[Outcome], target: Model, length: int) -> dict[T
     Raises:
         ValueError: An outcome has no distribution of the bonus token.
     """
-    # by_length[n]: texts of n tokens that are to be continued, with their probabilities
-    by_length: list[dict[Tokens, Fraction]] = [{} for _ in range(length + 1)]
-
-    def extend(path: Tokens, p: Dist, probability: Fraction) -> None:
-        texts = by_length[len(path) + 1]
-        for y, a in enumerate(p):
-            if a:
-                texts[(*path, y)] = texts.get((*path, y), _0) + probability * a
-
+    texts: dict[Tokens, Fraction] = {}
     for path, bonus, probability in outcomes:
         if bonus is None:
             raise ArgumentError(
                 f"the rule leaves probability {probability} after {path} "
                 "without a distribution for the bonus token"
             )
-        extend(path, bonus, probability)
-    for n in range(1, length):
-        for path, probability in by_length[n].items():
-            extend(path, target(path), probability)
+        _extend(texts, path, bonus, probability)
+    return continued(texts, target, length)
+
+
+def continued(texts: Mapping[Tokens, Any], target: Model, length: int) -> dict[Tokens, Any]:
+    """The joint distribution of ``length`` tokens where the target model continues ``texts``, each
+    with its probability and none longer. Tokens of probability 0 are left out."""
+    by_length: list[dict[Tokens, Any]] = [{} for _ in range(length + 1)]
+    for text, probability in texts.items():
+        by_length[len(text)][text] = probability
+    for shorter, longer in pairwise(by_length):
+        for text, probability in shorter.items():
+            _extend(longer, text, target(text), probability)
     return by_length[length]
+
+
+def _extend(texts: dict[Tokens, Any], text: Tokens, p: Dist, probability: Any) -> None:
+    """Add the texts of one more token, drawn from p, to a distribution."""
+    for y, a in enumerate(p):
+        if a:
+            texts[(*text, y)] = texts.get((*text, y), _0) + probability * a
 
 
 def target_distribution(target: Model, length: int) -> dict[Tokens, Fraction]:
@@ -216,15 +226,7 @@ def target_distribution(target: Model, length: int) -> dict[Tokens, Fraction]:
 
     Tokens of probability 0 are left out.
     """
-    texts: dict[Tokens, Fraction] = {(): _1}
-    for _ in range(length):
-        texts = {
-            (*path, y): probability * a
-            for path, probability in texts.items()
-            for y, a in enumerate(target(path))
-            if a
-        }
-    return texts
+    return continued({(): _1}, target, length)
 
 
 def expected_accepted(
