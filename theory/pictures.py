@@ -164,7 +164,8 @@ def level() -> Figure:
     axes.text(2.5, float(f(F(5, 2))) + 0.015, "f(λ) = Σ min(p, λq)", color=TARGET, ha="right")
     m = F(1) + 1 - f(F(1))  # M_2
     assert f(m) == exact.rrs_acceptance(P, Q, 2)
-    rho, rate = float(exact.kseq_rho(P, Q, 2)), float(exact.kseq_acceptance(P, Q, 2))
+    rho = float(exact.kseq_rho(P, Q, 2))
+    rate = float(exact.acceptance(exact.kseq, exact.iid, P, Q, 2))
     second = []  # levels c_2 of RRSw and their weights, by the first token rejected
     for x, lost in enumerate(exact.minus(Q, P)):
         if lost:
@@ -258,7 +259,7 @@ def kseq() -> Figure:
     axes.plot(grid, [1 - (1 - b) ** k for b in beta], "--", color=DRAFT, label="a = 1 − (1 − β)²")
     axes.axvspan(1, rho, color=REJECTED, alpha=0.12)
     axes.axvspan(rho, 2, color=ACCEPTED, alpha=0.12)
-    height = float(exact.kseq_acceptance(P, Q, 2))
+    height = float(exact.acceptance(exact.kseq, exact.iid, P, Q, 2))
     axes.plot(rho, height, "D", color=RESIDUAL, markersize=8)
     axes.annotate(f"ρ* = {rho:.3f}: accepts {height:.3f}", (rho, height), (rho - 0.02, 0.715))
     axes.text(1.02, 0.775, "the residual would be negative", color=INK)
@@ -280,7 +281,7 @@ def ordering() -> Figure:
     counts = (1, 2, 3, 4)
     rates = {
         "RRS": [exact.rrs_acceptance(P, Q, k) for k in counts],
-        "k-SEQ": [exact.kseq_acceptance(P, Q, k) for k in counts],
+        "k-SEQ": [exact.acceptance(exact.kseq, exact.iid, P, Q, k) for k in counts],
         "RRSw": [exact.rrsw_acceptance(P, Q, k) for k in counts],
         "α* independent": [exact.optimum(exact.iid, P, Q, k) for k in counts],
         "α* distinct": [exact.optimum(exact.without_replacement, P, Q, k) for k in counts],
@@ -298,7 +299,8 @@ def ordering() -> Figure:
     # RRSw and k-SEQ: each is ahead somewhere, so that no arrow joins them
     other = (F(1, 3), F(1, 4), F(1, 3), F(1, 12)), (F(1, 3), F(1, 3), F(1, 5), F(2, 15))
     assert rates["k-SEQ"][1] < rates["RRSw"][1]
-    assert exact.kseq_acceptance(*other, 2) > exact.rrsw_acceptance(*other, 2)
+    k_seq = exact.acceptance(exact.kseq, exact.iid, *other, 2)
+    assert k_seq > exact.rrsw_acceptance(*other, 2)
     looks = {"RRS": (DRAFT, "s", ":"), "k-SEQ": (RESIDUAL, "D", "-."), "RRSw": (ACCEPTED, "^", "-")}
     looks |= {"α* independent": (TARGET, "o", "--"), "α* distinct": (INK, "v", "-")}
     for name, (colour, marker, line) in looks.items():

@@ -45,7 +45,7 @@ def test_acceptance_closed_forms() -> None:
         assert one == E.overlap(p, q) == 1 - E.tv(p, q)
         for k in (1, 2, 3):
             rrs = E.acceptance(E.rrs, E.iid, p, q, k)
-            assert rrs == E.rrs_acceptance(p, q, k) == E.rrs_acceptance_scalar(p, q, k)
+            assert rrs == E.rrs_acceptance(p, q, k)
             left = p
             for level in E.rrs_levels(p, q, k):
                 rest, left = E.minus(p, q, level), E.minus(left, q)
@@ -55,11 +55,11 @@ def test_acceptance_closed_forms() -> None:
             rrsw = E.acceptance(E.rrsw, E.without_replacement, p, q, k)
             assert rrsw == E.rrsw_acceptance(p, q, k)
             naive = E.acceptance(E.naive, E.iid, p, q, k)
-            assert naive == E.naive_acceptance(p, q, k)
             ((tokens, _),) = E.top(q, k)
             assert E.acceptance(E.point, E.top, p, q, k) == sum(p[x] for x in tokens)
             assert rrsw >= rrs >= naive
-            assert E.kseq_acceptance(p, q, k) >= rrs - F(k, 4096)  # its scale is rounded up
+            kseq = E.acceptance(E.kseq, E.iid, p, q, k)
+            assert kseq >= rrs - F(k, 4096)  # its scale is rounded up
             assert E.optimum(E.without_replacement, p, q, k) >= E.optimum(E.iid, p, q, k)
             if k < 3:  # counting repeated drafts is no worse than dropping them
                 assert rrs >= E.acceptance(E.rrsw, E.iid, p, q, k)
@@ -76,14 +76,13 @@ def test_k_seq_is_lossless_at_every_scale_that_is_large_enough() -> None:
         least = E.kseq_rho(tuple(p), tuple(q), k)
         assert 1 <= least <= k
         guaranteed = (1 - (1 - F(1, k)) ** k) * E.optimum(E.iid, p, q, k)
-        assert E.kseq_acceptance(p, q, k) >= guaranteed
+        assert E.acceptance(E.kseq, E.iid, p, q, k) >= guaranteed
         for rho in (least, least + F(2, 7), F(k + 1)):
 
             def at_rho(p: E.Dist, q: E.Dist, tokens: E.Tokens, rho: F = rho) -> E.Decision:
                 return E.kseq(p, q, tokens, rho)
 
             assert E.output_distribution(at_rho, E.iid, p, q, k) == p
-            assert E.acceptance(at_rho, E.iid, p, q, k) == E.kseq_acceptance(p, q, k, rho)
 
 
 # ------------------------------------------------------------------------------------- whole rounds

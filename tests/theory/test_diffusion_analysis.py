@@ -19,7 +19,6 @@ from specwb.theory.instances import models
 def test_expected_lengths_are_what_the_exact_rules_accept(kind: str) -> None:
     """A fixed path is verified by the point-mass rule and independent draws by rejection, from the
     marginals and from other distributions."""
-    chain = (-1, 0, 1, 2)
     for seed, v in product(range(4), (2, 3)):
         target, draft = models(seed, v, kind)
         joint = E.target_distribution(target, 3)
@@ -28,17 +27,24 @@ def test_expected_lengths_are_what_the_exact_rules_accept(kind: str) -> None:
             assert d.expected_accepted(joint, path) == expected_point(target, nodes)
         for drafts in (None, [draft((0,) * i) for i in range(3)]):
             flat = d.marginals(joint) if drafts is None else drafts
-            flat = [[*q, *[F(0)] * (v - len(q))] for q in flat]
-            found = E.expected_accepted(
-                E.rejection, E.iid, target, lambda prefix, flat=flat: flat[len(prefix)], chain
-            )
-            assert d.drawn_accepted(joint, drafts) == found
+            kept, passed = F(0), {(): F(1)}
+            for q in flat:
+                passed = {
+                    (*path, x): chance * min(target(path)[x], b)
+                    for path, chance in passed.items()
+                    if chance
+                    for x, b in enumerate(q)
+                }
+                kept += sum(passed.values())
+            assert d.drawn_accepted(joint, drafts) == kept
 
 
 def test_ratio_distribution_is_the_exact_rule_on_a_point() -> None:
     for p, q in pairs(300, sizes=(2, 3, 4)):
         for x, b in enumerate(q):
             if b:
-                assert d.ratio_distribution(p, q, x) == E.output_distribution(
-                    E.rejection, lambda q, k, x=x: [((x,), F(1))], p, q, 1
-                )
+                accept, excess = min(F(1), p[x] / b), E.minus(p, q)
+                rest = E.norm(excess) if any(excess) else excess
+                expected = [(1 - accept) * a for a in rest]
+                expected[x] += accept
+                assert d.ratio_distribution(p, q, x) == expected

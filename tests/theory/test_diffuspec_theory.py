@@ -207,7 +207,7 @@ def test_choosing_against_drawing_at_one_place():
         square = sum(a * a for a in p)
         assert math.exp(sum(float(a) * math.log(a) for a in p if a)) <= float(square) + 1e-12
         assert square <= max(p)
-        assert E.naive_acceptance(p, p, 1) == square
+        assert E.acceptance(E.naive, E.iid, p, p, 1) == square
         uniform = len({a for a in p if a}) == 1
         assert (square == max(p)) == uniform
         assert (

@@ -19,12 +19,13 @@ from itertools import product
 from typing import NamedTuple
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact.basics import Dist, Tokens
+from specwb.theory import exact
+from specwb.theory.exact import Dist, Tokens, conditional_distribution, iid, rejection
 
 BlockDistribution = Mapping[Tokens, Fraction]
 """A block: the joint distribution of the next k tokens."""
 
-_0, _1 = Fraction(0), Fraction(1)
+_0 = Fraction(0)
 
 
 def marginals(joint: BlockDistribution) -> list[list[Fraction]]:
@@ -92,19 +93,17 @@ def drawn_accepted(
         raise ArgumentError(
             f"the block has {k} positions, there are {len(distributions)} distributions"
         )
-    mass, total = _prefix_mass(joint), _0
-    # prefix -> the probability that it is drafted and accepted
-    accepted: dict[Tokens, Fraction] = {(): _1}
-    for q in distributions:
-        longer: dict[Tokens, Fraction] = {}
-        for prefix, probability in accepted.items():
-            for x, drawn in enumerate(q):
-                path = (*prefix, x)
-                if drawn and mass.get(path, _0):
-                    longer[path] = probability * min(mass[path] / mass[prefix], drawn)
-        accepted = longer
-        total += sum(accepted.values(), _0)
-    return total
+    mass = _prefix_mass(joint)
+    v = max(map(len, distributions), default=0)
+    drafts = [[*q, *[_0] * (v - len(q))] for q in distributions]
+
+    def target(prefix: Tokens) -> Dist:
+        return [mass.get((*prefix, x), _0) / mass[prefix] for x in range(v)]
+
+    def draft(prefix: Tokens) -> Dist:
+        return drafts[len(prefix)]
+
+    return exact.expected_accepted(rejection, iid, target, draft, range(-1, len(drafts)))
 
 
 def best_path(joint: BlockDistribution, among: Sequence[Collection[int]] | None = None) -> Tokens:
@@ -131,12 +130,7 @@ def ratio_distribution(p: Dist, q: Dist, x: int) -> list[Fraction]:
             "p and q must be distributions over the same tokens with q(x) > 0, "
             f"got {len(p)} and {len(q)} tokens and q({x}) = {q[x]}"
         )
-    accept = min(_1, p[x] / q[x])
-    excess = [max(a - b, _0) for a, b in zip(p, q, strict=True)]
-    scale = (1 - accept) / sum(excess, _0) if accept < 1 else _0
-    output = [scale * a for a in excess]
-    output[x] += accept
-    return output
+    return conditional_distribution(rejection(p, q, (x,)), (x,), len(p))
 
 
 class AdlRound(NamedTuple):

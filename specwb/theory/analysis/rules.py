@@ -78,10 +78,15 @@ def _rate(formula: Callable[..., Tensor]) -> Callable[..., Any]:
     @wraps(formula)
     def rate(p: Distribution, q: Distribution, k: int, **options: Any) -> Any:
         result = formula(*as_probabilities(p, q), check_children(k), **options)
-        both_tensors = isinstance(p, Tensor) and isinstance(q, Tensor)
-        return result if both_tensors else result.cpu().numpy()[()]
+        return like_given(p, q, result)
 
     return rate
+
+
+def like_given(p: Distribution, q: Distribution, result: Tensor) -> Any:
+    """A result as a tensor where both p and q are tensors, otherwise as an array."""
+    both_tensors = isinstance(p, Tensor) and isinstance(q, Tensor)
+    return result if both_tensors else result.cpu().numpy()[()]
 
 
 def top_tokens(q: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -173,7 +178,7 @@ def kseq_rho(p: Tensor, q: Tensor, k: int) -> Tensor:
     for _ in range(64):
         rho = (low + high) / 2
         beta = torch.minimum(p / rho, q).sum(-1, keepdim=True)
-        valid = _any_of(beta, k) <= rho * beta
+        valid = any_of(beta, k) <= rho * beta
         low, high = torch.where(valid, low, rho), torch.where(valid, rho, high)
     return high[..., 0] * (1 + 1e-14)
 
@@ -196,10 +201,10 @@ def kseq_rate(p: Tensor, q: Tensor, k: int, rho: Any = None) -> Tensor:
     scale = torch.as_tensor(rho, dtype=p.dtype, device=p.device)[..., None]
     passed = torch.minimum(p / scale, q)
     beta = passed.sum(-1, keepdim=True)
-    accepted = _any_of(beta, k)
+    accepted = any_of(beta, k)
     residual = (p - passed * accepted / torch.where(beta > 0, beta, 1)).relu()  # sums to 1 - a
     rejected = (q - passed).relu() / torch.where(beta < 1, 1 - beta, 1)
-    return accepted[..., 0] + (residual * _any_of(rejected, k)).sum(-1)
+    return accepted[..., 0] + (residual * any_of(rejected, k)).sum(-1)
 
 
 @_rate
@@ -291,7 +296,7 @@ def _exact_text(p: Tensor, q: Tensor, k: int) -> Tensor:
     return (p[y, None] * step * t * (-t).exp() * fewer.sum(-1)).sum()
 
 
-def _any_of(probability: Tensor, k: int) -> Tensor:
+def any_of(probability: Tensor, k: int) -> Tensor:
     """``1 - (1 - probability)^k``, to full precision where the probability is small."""
     return -torch.expm1(k * torch.log1p(-probability.clamp_max(1)))
 
@@ -346,11 +351,8 @@ def rrsw_estimate(
     rejected = torch.stack(
         [_rejected(x, y, check_children(k), samples, generator) for x, y in rows]
     )
-    rate = 1 - rejected[:, 0].view(a.shape[:-1])
-    error = rejected[:, 1].view(a.shape[:-1])
-    if isinstance(p, Tensor) and isinstance(q, Tensor):
-        return rate, error
-    return rate.cpu().numpy()[()], error.cpu().numpy()[()]
+    lost, error = (column.view(a.shape[:-1]) for column in rejected.T)
+    return like_given(p, q, 1 - lost), like_given(p, q, error)
 
 
 def _rejected(p: Tensor, q: Tensor, k: int, samples: int, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,14 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from specwb.core.errors import ArgumentError
-from specwb.theory.exact import Dist, minus, norm
+from specwb.theory.exact import (
+    Dist,
+    ExactDecision,
+    Tokens,
+    iid,
+    output_distribution,
+    rejection,
+)
 
 History = tuple[Any, ...]
 """The drafter's confidence in the tokens drafted so far: for each the probability that it is
@@ -49,12 +56,11 @@ def left_out_distribution(p: Dist, q: Dist, out: Collection[int]) -> list[Fracti
     skipped = set(out)
     if not skipped <= set(range(len(p))):
         raise ArgumentError(f"tokens are 0..{len(p) - 1}, got {sorted(skipped)}")
-    excess, overshoot = minus(p, q), minus(q, p)
-    residual = norm(excess) if any(excess) else [0 * a for a in p]
-    untested = sum((q[x] for x in skipped), Fraction(0))
-    rejected = sum((a for x, a in enumerate(overshoot) if x not in skipped), Fraction(0))
-    accepted = [0 if y in skipped else min(p[y], q[y]) for y in range(len(p))]
-    return [accepted[y] + untested * p[y] + rejected * residual[y] for y in range(len(p))]
+
+    def rule(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
+        return rejection(p, q, tokens) if tokens[0] not in skipped else ([Fraction(0)], list(p))
+
+    return output_distribution(rule, iid, p, q, 1)
 
 
 def compression(kept: Sequence[int]) -> tuple[Fraction, list[Fraction]]:

@@ -34,8 +34,10 @@ from specwb.core.errors import ArgumentError, SpecwbError
 from specwb.theory import exact
 from specwb.theory.analysis.acceptance import Distribution
 from specwb.theory.analysis.rules import (
+    any_of,
     as_probabilities,
     check_children,
+    like_given,
     likelihood_ratio,
     split_top,
     top_tokens,
@@ -74,13 +76,13 @@ def optimum(p: Distribution, q: Distribution, k: int, scheme: str = "iid") -> An
     """
     a, b = as_probabilities(p, q)
     # a token with q = 0 is sorted last: adding it to S costs and gains nothing
-    key, drawn_from, miss = _sets(scheme)(a, b, check_children(k))
+    sets, _ = _scheme(scheme)
+    key, drawn_from, miss = sets(a, b, check_children(k))
     order = key.argsort(-1)
     a, drawn_from, key = (x.gather(-1, order) for x in (a, drawn_from, key))
     p_of_prefix = torch.cat([torch.zeros_like(a[..., :1]), a.cumsum(-1)], -1)
     result = (p_of_prefix + miss(drawn_from, key)).amin(-1).clamp_max(1)
-    both_tensors = isinstance(p, Tensor) and isinstance(q, Tensor)
-    return result if both_tensors else result.cpu().numpy()[()]
+    return like_given(p, q, result)
 
 
 _Miss = Callable[[Tensor, Tensor], Tensor]
@@ -91,21 +93,12 @@ _Sets = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, _Miss]]
 S."""
 
 
-def _sets(scheme: str) -> _Sets:
-    if scheme not in SCHEMES:
-        raise ArgumentError(f"unknown sampling scheme {scheme!r}; known: {', '.join(SCHEMES)}")
-    return SCHEMES[scheme]
-
-
 def _single(p: Tensor, q: Tensor, k: int) -> tuple[Tensor, Tensor, _Miss]:
-    return likelihood_ratio(p, q), q, lambda q, key: _outside(q)
+    return _iid(p, q, 1)
 
 
 def _iid(p: Tensor, q: Tensor, k: int) -> tuple[Tensor, Tensor, _Miss]:
-    def miss(q: Tensor, key: Tensor) -> Tensor:
-        return -torch.expm1(k * torch.log1p(-_outside(q).clamp_max(1)))
-
-    return likelihood_ratio(p, q), q, miss
+    return likelihood_ratio(p, q), q, lambda q, key: any_of(_outside(q), k)
 
 
 def _without(p: Tensor, q: Tensor, k: int) -> tuple[Tensor, Tensor, _Miss]:
@@ -133,13 +126,20 @@ def _point(p: Tensor, q: Tensor, k: int) -> tuple[Tensor, Tensor, _Miss]:
     return torch.where(top, -1.0, 1.0).to(p), q, lambda q, key: _lacks(key < 0).to(q)
 
 
-SCHEMES: dict[str, _Sets] = {
-    "single": _single,
-    "iid": _iid,
-    "without": _without,
-    "top_and_sample": _top_and_sample,
-    "point": _point,
+SCHEMES: dict[str, tuple[_Sets, exact.SamplingScheme]] = {
+    "single": (_single, lambda q, k: exact.iid(q, 1)),
+    "iid": (_iid, exact.iid),
+    "without": (_without, exact.without_replacement),
+    "top_and_sample": (_top_and_sample, exact.top_and_sample),
+    "point": (_point, exact.top),
 }
+"""By name, the prefixes of a scheme, and all its tuples of children."""
+
+
+def _scheme(name: str) -> tuple[_Sets, exact.SamplingScheme]:
+    if name not in SCHEMES:
+        raise ArgumentError(f"unknown sampling scheme {name!r}; known: {', '.join(SCHEMES)}")
+    return SCHEMES[name]
 
 
 def _outside(q: Tensor) -> Tensor:
@@ -205,10 +205,9 @@ def optimum_lp(p: Distribution, q: Distribution, k: int, scheme: str = "iid") ->
     from scipy.sparse import eye_array, kron, vstack
 
     a, b = as_probabilities(p, q)
-    draws = {"iid": exact.iid, "single": exact.iid, "point": exact.top}
-    draws |= {"without": exact.without_replacement, "top_and_sample": exact.top_and_sample}
     row = exact.norm([Fraction(x) for x in b.tolist()])
-    tuples = draws[scheme](row, 1 if scheme == "single" else check_children(k))
+    _, draw = _scheme(scheme)
+    tuples = draw(row, check_children(k))
     n, v = len(tuples), len(a)
     hits = np.zeros((n, v))  # is token y in tuple i?
     for i, (tokens, _) in enumerate(tuples):
@@ -250,9 +249,9 @@ def tree_optimum(
 
     if scheme not in ("iid", "without"):
         raise ArgumentError(f"scheme must be iid or without, got {scheme!r}")
-    draws = exact.iid if scheme == "iid" else exact.without_replacement
+    _, draw = SCHEMES[scheme]
     drafts: dict[frozenset[exact.Tokens], Fraction] = {}
-    for paths, chance in exact.trees(draws, draft, parents):
+    for paths, chance in exact.trees(draw, draft, parents):
         nodes = frozenset(path for path in paths if path)
         drafts[nodes] = drafts.get(nodes, Fraction(0)) + chance
     variables = [(d, v) for d in drafts for v in d]

@@ -30,12 +30,9 @@ from __future__ import annotations
 from specwb.theory.exact.acceptance import (
     acceptance,
     conditional_distribution,
-    kseq_acceptance,
-    naive_acceptance,
     optimum,
     output_distribution,
     rrs_acceptance,
-    rrs_acceptance_scalar,
     rrs_levels,
     rrsw_acceptance,
 )

@@ -16,7 +16,6 @@ from specwb.theory.exact.basics import (
     overlap,
     without,
 )
-from specwb.theory.exact.nodes import kseq_rho
 
 _0, _1 = Fraction(0), Fraction(1)
 
@@ -84,23 +83,6 @@ def optimum(scheme: SamplingScheme, p: Dist, q: Dist, k: int) -> Fraction:
     return 1 + min(cut(set(s)) for s in subsets)
 
 
-def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i)``.
-
-    Here ``beta_i = sum min(p_i, q)``; ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on
-    the draws. It is never less than :func:`naive_acceptance` (theorem 4.7).
-
-    Source: SpecInfer 2305.09781; MCSD 2401.06706.
-    """
-    rejected = _1
-    for _ in range(k):
-        rejected *= 1 - overlap(p, q)
-        if not rejected:
-            break
-        p = norm(minus(p, q))
-    return 1 - rejected
-
-
 def rrs_levels(p: Dist, q: Dist, k: int) -> list[Fraction]:
     """After j rejections recursive rejection with replacement draws from ``norm((p - M_j q)+)``.
 
@@ -117,8 +99,14 @@ def rrs_levels(p: Dist, q: Dist, k: int) -> list[Fraction]:
     return levels
 
 
-def rrs_acceptance_scalar(p: Dist, q: Dist, k: int) -> Fraction:
-    """Recursive rejection with replacement accepts with ``1 - m(M_k)`` (:func:`rrs_levels`)."""
+def rrs_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
+    """Recursive rejection with replacement accepts with ``1 - prod_i (1 - beta_i) = 1 - m(M_k)``.
+
+    Here ``beta_i = sum min(p_i, q)``; ``p_1 = p``, ``p_{i+1} = norm((p_i - q)+)`` do not depend on
+    the draws, and :func:`rrs_levels` has M_k. It is never less than ``naive``'s (theorem 4.7).
+
+    Source: SpecInfer 2305.09781; MCSD 2401.06706.
+    """
     return 1 - sum(minus(p, q, [_0, *rrs_levels(p, q, k)][-1]), _0)
 
 
@@ -143,31 +131,3 @@ def rrsw_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
             later = norm(rest) if any(rest) else rest
             accepted += rejected * rrsw_acceptance(norm(minus(p, q)), later, k - 1)
     return accepted
-
-
-def naive_acceptance(p: Dist, q: Dist, k: int) -> Fraction:
-    """The point-mass rule on k independent draws from q accepts with ``sum p (1 - (1 - q)^k)``."""
-    return sum((a * (1 - (1 - b) ** k) for a, b in zip(p, q, strict=True)), _0)
-
-
-def kseq_acceptance(p: Dist, q: Dist, k: int, rho: Fraction | None = None) -> Fraction:
-    """k-SEQ accepts with ``a + (1 - a) sum_y res(y) (1 - (1 - r(y))^k)``, at any scale rho (default
-    ``kseq_rho``).
-
-    Of this the tests accept ``a = 1 - (1 - beta)^k``. With ``b = min(p/rho, q)`` and
-    ``beta = sum b``, ``res = norm(p - b a/beta)`` is the distribution of the bonus token and
-    ``r = norm(q - b)`` that of a rejected child: the sum is the probability that the bonus token is
-    a child after all. It is 0 at the smallest valid rho.
-
-    Source: SpecTr 2310.15141; the second term: reference code of 2602.16961.
-    """
-    rho = kseq_rho(tuple(p), tuple(q), k) if rho is None else rho
-    b = [min(x / rho, y) for x, y in zip(p, q, strict=True)]
-    beta = sum(b, _0)
-    a = 1 - (1 - beta) ** k
-    if a == 1:
-        return a
-    residual = norm(minus(p, b, a / beta if beta else _0))
-    rejected = norm(minus(q, b))
-    hit = sum((y * (1 - (1 - r) ** k) for y, r in zip(residual, rejected, strict=True)), _0)
-    return a + (1 - a) * hit
