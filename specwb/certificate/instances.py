@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
 import torch
@@ -18,11 +19,18 @@ from torch import Tensor
 
 from specwb.theory import exact as E
 
+
+def _top(q: E.Dist, k: int) -> list[tuple[E.Tokens, Fraction]]:
+    """The k most probable tokens as one draft, as engines take them: also some that q has not."""
+    order = sorted(range(len(q)), key=lambda x: (-q[x], x))
+    return [(tuple(order[:k]), Fraction(1))]
+
+
 SCHEMES: dict[str, E.SamplingScheme] = {
     "chain": E.iid,
     "with": E.iid,
     "without": E.without_replacement,
-    "top": E.top,
+    "top": _top,
 }
 """How the drafts of verifiers are drawn."""
 KINDS = ("dense", "zeros", "ties", "apart", "equal", "peaked")

@@ -475,6 +475,13 @@ def test_a_verifier_gets_its_verdict(name, followed):
         assert 0 < abs(got - wanted) <= 2 * result.tv
 
 
+def test_the_most_probable_tokens_are_as_many_as_asked_for():
+    """Also where q has fewer."""
+    for case in instances("top"):
+        ((paths, _),) = case.drafts("top")
+        assert len(paths) == case.drafted + 1
+
+
 def test_every_adapter_has_a_test_and_is_on_the_page():
     assert {like for like, *_ in LIKE} | {"transformers"} == set(ADAPTERS)
     rows = PAGE.read_text("utf-8").split("## How it is computed")[0]
