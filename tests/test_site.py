@@ -214,10 +214,10 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
     """The stored HTML of a question, with the site's scripts and nothing else."""
     words = {"1/5": "Too <rare>.", "2/5": "", "1/2": "As drafted: too often."}
     one = course.MultipleChoice("2.keep", "How often?", words, "It must.", "q[2] / p[2]")
-    places = "".join(
+    places = '<div class="specwb-score"></div>'.join(
         f'<div class="specwb-question" data-key="{key}">{one._page()}</div>'
         for key in ("2.keep", "2.bonus")
-    )
+    )  # what stands below the score is homework
     scripts = ROOT / "specwb/show/widgets/question.js", SITE / "site.js"
     for script in scripts:
         shutil.copy(script, tmp_path)
@@ -241,7 +241,10 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
         assert second.get_by_role("status").inner_text().startswith("Right.")
         tab.reload()
         score = tab.locator(".specwb-score")
-        assert score.inner_text().startswith("Questions: 2 asked, 2 answered, 1 right.")
+        answered = (
+            "Questions: 1 asked, 1 answered, 0 right. Homework: 1 asked, 1 answered, 1 right."
+        )
+        assert score.inner_text().startswith(answered)
         assert tab.get_by_role("button", name="✗ 1/2").is_visible()
         with tab.expect_download() as download:
             score.get_by_role("button", name="Download").click()
@@ -253,11 +256,11 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
         # a choice that a question no longer has was another question's
         tab.evaluate("localStorage.setItem('specwb.answers', '{\"2.keep\": \"4\"}')")
         tab.reload()
-        assert score.inner_text().startswith("Questions: 2 asked, 0 answered")
+        assert score.inner_text().startswith("Questions: 1 asked, 0 answered")
         tab.get_by_role("button", name="2/5").first.click()
         score.get_by_role("button", name="Forget").click()
         tab.wait_for_load_state()
-        assert score.inner_text().startswith("Questions: 2 asked, 0 answered")
+        assert score.inner_text().startswith("Questions: 1 asked, 0 answered")
         # files: of another lesson, something else, and the one that was downloaded
         for lesson, text, wanted in (
             (
@@ -266,7 +269,7 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
                 "has the answers of lesson 3; this is lesson",
             ),
             ("x", "no JSON", "answers-x.json is no file of downloaded answers."),
-            ("2", json.dumps(kept), "Questions: 2 asked, 2 answered, 1 right."),
+            ("2", json.dumps(kept), answered),
         ):
             stored = tmp_path / f"answers-{lesson}.json"
             stored.write_text(text, "utf-8")
@@ -274,6 +277,21 @@ def test_questions_are_answered_by_keyboard_kept_and_downloaded(tmp_path):
                 score.get_by_role("button", name="Read answers").click()
             chooser.value.set_files(stored)
             score.get_by_text(wanted).wait_for()
+
+
+@pytest.mark.parametrize(
+    ("source", "note"),
+    [
+        ("parents = [-1, 0]  # yours", "To change this cell"),
+        ('specwb.microscope(lab, prompt, "pld")', "To record another text"),
+        ('specwb.microscope(course.recording("edit"))', ""),
+    ],
+)
+def test_a_page_names_what_needs_jupyterlab(source, note):
+    drawn = runpy.run_path(str(SITE / "make.py"))["drawn"]
+    cell = drawn({"source": [source], "outputs": [], "metadata": {}})
+    words = "".join(output["data"]["text/html"] for output in cell["outputs"])
+    assert (note in words and "make lab" in words) if note else not words
 
 
 def test_a_recording_of_another_version_is_named():
@@ -299,6 +317,11 @@ def test_the_player_plays_the_recording_that_its_address_names(tmp_path):
         assert tab.locator(".race .fast").bounding_box()["width"] == pytest.approx(
             8 * tab.locator(".race .plain").bounding_box()["width"], rel=0.02
         )
+        frame, panes = tab.get_by_label("frame", exact=True), tab.locator(".sw .scroll")
+        for at in range(int(frame.get_attribute("max")) + 1):  # nothing is cut off on a phone
+            frame.fill(str(at))
+            wide = "all => all.map((pane) => pane.scrollWidth - pane.clientWidth)"
+            assert max(panes.evaluate_all(wide)) <= 0
         tab.goto(f"{page.as_uri()}?recording=none")
         assert (
             tab.locator("body").inner_text().startswith("There is no recording none; there are ar,")

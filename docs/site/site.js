@@ -11,14 +11,26 @@ function plotted(place, figure) {
   });
   plotly.then(() => {
     const layout = { ...structuredClone(figure.layout), width: undefined, autosize: true };
-    if (place.clientWidth < 480) narrow(layout);
+    const data = structuredClone(figure.data);
+    if (place.clientWidth < 480) narrow(data, layout);
     place.style.minHeight = `${layout.height}px`; // for plotly, when the width changes
-    Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false });
+    Plotly.react(place, data, layout, { responsive: true, displaylogo: false });
   });
 }
 
-/* On a phone panels stand below each other, and titles have several lines. */
-function narrow(layout) {
+/* On a phone panels stand below each other, titles have several lines, and names with groups are
+written upwards, the group behind the name. */
+function narrow(data, layout) {
+  const grouped = data.filter(({ x }) => Array.isArray(x?.[0]));
+  for (const trace of grouped) {
+    const [groups, names] = trace.x;
+    trace.x = names.map((name, i) => `${name.replaceAll("<br>", " ")}, ${groups[i]}`);
+    if (trace.type === "scatter") trace.marker.size = 18;
+  }
+  if (grouped.length) {
+    Object.assign(layout.xaxis, { tickangle: -90, title: {} });
+    layout.height += 90;
+  }
   const broken = (text) => (text.length > 40 ? text.replace(/(.{20,40})\s/g, "$1<br>") : text);
   const lines = (text = "") => text.split("<br>").length;
   const panels = Object.entries(layout).filter(([name]) => name.startsWith("xaxis"))

@@ -16,11 +16,8 @@ from specwb.show.palette import (
     ACCEPTED,
     DARK,
     DRAFT,
-    FAINT,
     HATCHES,
-    INK,
     MARK,
-    OTHER,
     REJECTED,
     RESIDUAL,
     TARGET,
@@ -149,8 +146,7 @@ def output(p: Distribution, out: Distribution, name: str) -> go.Figure:
     panel = Panel(f"Output of {name}: {verdict}", TOKENS)
     panel.y = axis("probability", 0, 1.1 * max(float(max(p)), float(max(out))))
     tokens = list(map(str, range(len(p))))
-    panel.bars("p", tokens, p, FAINT, hover=HOVER, marker_line={"color": OTHER, "width": 1})
-    look = (INK if off == 0 else MARK, "", "line-ew")
-    ring = {"width": 3, "color": look[0]}
-    panel.points("output", tokens, out, look, size=26, hover=HOVER, marker_line=ring)
+    panel.bars("p", tokens, p, TARGET, hover=HOVER)
+    look, ring = ("black", "", "diamond-wide"), {"width": 1, "color": "white"}
+    panel.points("output", tokens, out, look, size=13, hover=HOVER, marker_line=ring)
     return draw(panel, 270)
