@@ -1,5 +1,5 @@
-"""The weighted race: independent candidates, or two without replacement, verified at the optimum or
-close to it, at a cost that is nearly linear in the vocabulary.
+"""The weighted race: two candidates verified at the optimum, more independent ones close to it, at
+a cost that is nearly linear in the vocabulary.
 
 In plain Python, with the chance that each candidate has to be selected and the distribution t of
 the selected one, which follow from the weights of :func:`race_weights` or from
@@ -46,21 +46,21 @@ class WeightedRace(NodeRule):
     ``min(1, p(x) / t(x))``, t the distribution of the selected one; otherwise draw the bonus token
     from ``(p - t)+``.
 
-    Of two drawn without replacement :func:`pair_selection` selects one instead.
+    Where nodes have two children at most, :func:`pair_selection` selects one instead.
 
     Exact for independent candidates, and for up to two a node drawn without replacement, up to the
     error of t, below 1e-10 in total variation: with weights it is an integral, see
     :func:`race_weights`. It is the rule for a single draft, applied to the distribution of the
-    selected child (theorem 1.1, theory/01_single_draft.md). The acceptance is ``sum min(p, t)``:
-    with the fitted w, 95 to 100 percent of the optimum of such candidates where it was measured
-    (the best w attain it, theorem 5.10); of two without replacement the optimum (theorem 5.11).
+    selected child (theorem 1.1, theory/01_single_draft.md). The acceptance is ``sum min(p, t)``: of
+    two the optimum (theorem 5.11); with the fitted w, 95 to 100 percent of it where it was measured
+    (the best w attain it, theorem 5.10).
 
     A node takes two uniforms: one selects, one accepts. A repeated child counts as often as it was
     drawn. A bonus token that equals a child which was not selected ends the step all the same;
     continuing below it would add 1e-4 to the acceptance.
 
-    Cost: a few passes over a row of p and q and the fit, some half a million exponentials per row
-    at most, whatever the vocabulary; of two without replacement one sort and some forty passes.
+    Cost: of two one sort and some forty passes over a row of p and q; of more a few passes and the
+    fit, some half a million exponentials per row at most, whatever the vocabulary.
 
     Source: the decomposition into a selection and a single draft is that of Khisti et al.
     (2410.18234); weights, integral and closed form are our own.
@@ -94,9 +94,9 @@ class WeightedRace(NodeRule):
         assert q is not None
         there = ok & (q.gather(1, tokens) > 0)
         count = there.sum(1)
-        if self.distinct:
+        if tokens.shape[1] <= 2:
             pair = torch.stack([tokens[:, 0], tokens[:, -1]], 1)
-            chance, t = pair_selection(p, q, pair[:, None])
+            chance, t = pair_selection(p, q, pair[:, None], self.distinct)
             both = (count == 2)[:, None]
             chances = torch.where(both, torch.cat([chance, 1 - chance], 1), 1)[:, : tokens.shape[1]]
             t = torch.where(both, t, q)
@@ -163,12 +163,15 @@ def race_weights(p: Tensor, q: Tensor, k: Tensor | int, steps: int = 12) -> tupl
     return best, q * lift
 
 
-def pair_selection(p: Tensor, q: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """The selection of one of two draws without replacement whose ``sum min(p, t)`` is the optimum
-    of all lossless rules: its chances, and the distribution t of the selected token.
+def pair_selection(
+    p: Tensor, q: Tensor, pairs: Tensor, distinct: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The selection of one of two draws whose ``sum min(p, t)`` is the optimum of all lossless
+    rules: its chances, and the distribution t of the selected token.
 
-    Tokens are in ascending order of p/q. With ``o = q / (1 - q)`` the tokens i before j are drawn,
-    in either order, with probability ``o_i q_j + q_i o_j``, and i is selected with
+    Tokens are in ascending order of p/q. With ``o = q / (1 - q)`` without replacement, ``o = q``
+    with it, the tokens i before j are drawn, in either order, with probability
+    ``o_i q_j + q_i o_j``, and i is selected with
 
         F_ij = o_i q_j e^(s_i - s_j)
 
@@ -183,6 +186,7 @@ def pair_selection(p: Tensor, q: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]
     Args:
         p, q: ``[B,V]``, of any floating type; two tokens or more have q > 0.
         pairs: ``[B,n,2]``, pairs of tokens.
+        distinct: drawn without replacement, not independently.
     Returns:
         ``[B,n]``, the chance of the first token of each pair, and t ``[B,V]``, in float64. The
         error of t in total variation, and of its sum, is below 1e-12 for 2000 tokens and 1e-10 for
@@ -193,10 +197,11 @@ def pair_selection(p: Tensor, q: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]
     # 1 - q of the heaviest token is a sum, as it may be small
     top = q.argmax(1, keepdim=True)
     rest = (1 - q).scatter(1, top, q.scatter(1, top, 0).sum(1, keepdim=True))
+    rest = rest if distinct else torch.ones_like(q)
     order = torch.where(q > 0, p / q, torch.inf).argsort(dim=1, stable=True)
     p, q, rest = (x.gather(1, order) for x in (torch.where(q > 0, p, 0), q, rest))
     o = q / torch.where(rest > 0, rest, 1)
-    later = q * _before(o.cumsum(1)) + o * _before(q.cumsum(1))
+    later = q * _before(o.cumsum(1)) + o * _before(q.cumsum(1)) + (0 if distinct else q**2)
     s = torch.where(q > 0, _log_growth(p, q, o, later) - o.log(), 0)
     # s_i - s_j <= log(2 - q_i) makes F_ij a part of the pair's probability. It holds but for
     # rounding, which leaves any s of negligible tokens: theirs must not raise the others'

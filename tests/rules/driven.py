@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction as F
+from functools import partial
 
 import pytest
 import torch
@@ -49,14 +50,15 @@ def race(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
     return E.race(p, q, tokens, [F(x) for x in w[0].tolist()])
 
 
-def pair(p: E.Dist, q: E.Dist, tokens: E.Tokens) -> E.Decision:
-    """The race of two without replacement, with the kernel's chances and the t that enumeration
-    makes of them."""
+def pair(
+    p: E.Dist, q: E.Dist, tokens: E.Tokens, draws: E.SamplingScheme = E.without_replacement
+) -> E.Decision:
+    """The race of two, with the kernel's chances and the t that enumeration makes of them."""
     if len(tokens) < 2:
         return E.rejection(p, q, tokens)
-    drawn = E.without_replacement(q, 2)
+    drawn = draws(q, 2)
     pairs = torch.tensor([[xs for xs, _ in drawn]])
-    first, _ = pair_selection(row(p), row(q), pairs)
+    first, _ = pair_selection(row(p), row(q), pairs, draws is E.without_replacement)
     chances = {xs: F(c) for (xs, _), c in zip(drawn, first[0].tolist())}
     t = [F(0)] * len(q)
     for (x, y), probability in drawn:
@@ -117,6 +119,12 @@ DRIVEN: dict[str, tuple[str, Decided, Scheme, list[Parents]]] = {
     "rrsw, repeats": ("rrsw", nodes(E.rrsw), Scheme.IID, WIDE),
     "kseq": ("kseq", nodes(kseq), Scheme.IID, [*WIDE, SIX]),
     "race": ("race", nodes(race), Scheme.IID, [(-1, 0), (-1, 0, 0, 0)]),
+    "race of two": (
+        "race",
+        nodes(partial(pair, draws=E.iid)),
+        Scheme.IID,
+        [(-1, 0, 0), TREES["branching2-1"]],
+    ),
     "race, distinct": (
         "race",
         nodes(pair),

@@ -310,30 +310,36 @@ def two_rows(v: int, rows: int) -> tuple[Tensor, Tensor]:
     return p / p.sum(1, keepdim=True), q
 
 
-def drawn_pairs(q: Tensor) -> Tensor:
-    """``[B,V,V]``: the probability that x and y are drawn without replacement, in either order."""
+def drawn_pairs(q: Tensor, distinct: bool = True) -> Tensor:
+    """``[B,V,V]``: the probability that x and y are drawn, in either order: off the diagonal of
+    both, on it twice that of a repetition."""
+    if not distinct:
+        return 2 * q[:, :, None] * q[:, None]
     other = 1 - torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
     odds = q / (q @ other)  # 1 - q as sums
     return (odds[:, :, None] * q[:, None] + q[:, :, None] * odds[:, None]) * other
 
 
 @every_device
+@pytest.mark.parametrize("distinct", [True, False])
 @pytest.mark.parametrize(("v", "rows"), [(2, 80), (3, 400), (4, 400), (8, 400), (40, 80), (300, 8)])
-def test_what_is_selected_of_two_distinct_candidates(v: int, rows: int, device: str) -> None:
+def test_what_is_selected_of_two(v: int, rows: int, distinct: bool, device: str) -> None:
     """Theorem 5.11: chances are probabilities, t is what enumeration makes of them, and nothing
     accepts more."""
     torch.manual_seed(16)
     p, q = (x.to(device) for x in two_rows(v, rows))
     every = torch.arange(v, device=device)
-    chances, t = pair_selection(p, q, torch.cartesian_prod(every, every).expand(rows, -1, 2))
+    pairs = torch.cartesian_prod(every, every).expand(rows, -1, 2)
+    chances, t = pair_selection(p, q, pairs, distinct)
     chances = chances.view(rows, v, v)
     assert float(chances.min()) >= 0
     assert float(chances.max()) <= 1
     assert float((t.sum(1) - 1).abs().max()) < 1e-12
     q = q / q.sum(1, keepdim=True)
-    counted = (drawn_pairs(q) * chances).sum(2)
+    counted = (drawn_pairs(q, distinct) * chances).sum(2)
     assert float((t - counted).abs().sum(1).max()) / 2 < 1e-12
-    missed = analysis.optimum(p, q, 2, "without").to(device) - torch.minimum(p, t).sum(1)
+    scheme = "without" if distinct else "iid"
+    missed = analysis.optimum(p, q, 2, scheme).to(device) - torch.minimum(p, t).sum(1)
     assert float(missed.abs().max()) < 1e-10
 
 

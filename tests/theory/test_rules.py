@@ -23,7 +23,10 @@ def kseq(rho):
 
 
 def race(p, q, k):
-    """With the weights of the rule that decodes. The bonus token may be among the children."""
+    """With the weights of the rule that decodes; of two the optimum. The bonus token may be among
+    the children."""
+    if k == 2:
+        return exact.optimum(exact.iid, p, q, k)
     rows = torch.tensor([[float(a) for a in p], [float(b) for b in q]], dtype=torch.float64)
     w = [F(x) for x in race_weights(rows[:1], rows[1:], k)[0][0].tolist()]
     return exact.acceptance(lambda p, q, tokens: exact.race(p, q, tokens, w), exact.iid, p, q, k)

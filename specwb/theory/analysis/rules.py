@@ -31,7 +31,7 @@ from torch import Tensor
 
 from specwb.core.errors import ArgumentError
 from specwb.core.probability import inverse_cdf
-from specwb.rules.race import LEAST, race_weights
+from specwb.rules.race import LEAST, pair_selection, race_weights
 from specwb.theory.analysis.acceptance import Distribution, acceptance_rate
 
 MAX_TUPLES = 2**20
@@ -219,7 +219,8 @@ def race_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
 
         k integral of (sum_x a q w e^(-s w))(s) (phi(s) - q(y) e^(-s w(y)))^(k-1) ds,
 
-    where :func:`race_weights` has phi. The result is within 1e-9.
+    where :func:`race_weights` has phi. The result is within 1e-9. Of two children one is selected
+    by :func:`pair_selection`; the rate is the optimum, so no bonus token is one of them.
 
     Source: as :class:`specwb.rules.race.WeightedRace`, whose weights these are.
     """
@@ -229,6 +230,10 @@ def race_rate(p: Tensor, q: Tensor, k: int) -> Tensor:
 
 def _race(p: Tensor, q: Tensor, k: int) -> Tensor:
     """The rate of one pair ``[V]``, the integral as a sum over equal steps of log s."""
+    if k == 2:
+        none = torch.zeros(1, 0, 2, dtype=torch.long, device=p.device)
+        _, t = pair_selection(p[None], q[None], none, distinct=False)
+        return torch.minimum(p, t[0]).sum()
     (w,), (t,) = race_weights(p[None], q[None], k)
     lost = (t - p).relu()
     residual = p - torch.minimum(p, t)
