@@ -14,7 +14,7 @@ import torch
 import specwb
 from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.lab.evaluation import lattices
-from specwb.lab.evaluation.exits import Rounds, every_round
+from specwb.lab.papers.kangaroo import Rounds, every_round
 
 pytest.importorskip("plotly")
 pytest.importorskip("ipywidgets")

@@ -30,6 +30,10 @@ def line(text: str) -> None:
     errors.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def unseen(*_: object) -> None:
+    """Report progress to nobody."""
+
+
 def duration(seconds: float) -> str:
     """Write a time in its largest fitting unit, such as ``12 min``."""
     units = (("years", 365 * 86400), ("days", 86400), ("h", 3600), ("min", 60))

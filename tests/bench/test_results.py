@@ -13,6 +13,7 @@ from specwb.core.probability import Sampling
 from specwb.lab.bench import results
 from specwb.lab.bench.measure import Run
 from specwb.lab.bench.race import Race
+from specwb.lab.bench.statistics import interval
 from specwb.lab.bench.store import RunStore
 from specwb.lab.cost import tune
 from specwb.lab.harness import summary as harness
@@ -24,14 +25,14 @@ SECONDS = {"ar": (1.0, 2.0, 1.0), "sps": (0.5, 1.8, 0.9)}
 
 
 def test_intervals_by_hand():
-    assert results.interval([1.0, 2.0, 3.0], np.median) == (1, 3)
-    assert np.isnan(results.interval([1.0])).all()
-    low, high = results.interval(np.arange(100.0))
+    assert interval([1.0, 2.0, 3.0], np.median) == (1, 3)
+    assert np.isnan(interval([1.0])).all()
+    low, high = interval(np.arange(100.0))
     # 28.9 / 10 is the standard error of the mean
     assert low == pytest.approx(49.5 - 1.96 * 2.89, abs=0.2)
     assert high == pytest.approx(49.5 + 1.96 * 2.89, abs=0.2)
     # of three prompts one has 4, drawn three times in 27 of them: more than 2.5 %
-    assert results.interval([4.0, 1.0, 1.0]) == (1, 4)
+    assert interval([4.0, 1.0, 1.0]) == (1, 4)
 
 
 def test_every_runner_has_the_same_speedup_of_the_same_runs(tmp_path):

@@ -13,7 +13,6 @@ import specwb
 from specwb.lab.bench.measure import Run
 from specwb.lab.cost import calibrate as measuring
 from specwb.lab.cost.calibrate import (
-    CostError,
     CostModel,
     accepted_by_rank,
     calibrate,
@@ -112,9 +111,6 @@ def test_times_in_order_by_hand():
     assert in_order({1: 3.0, 2: 4.0, 3: 1.0, 4: 8.0}) == pytest.approx(
         {1: 8 / 3, 2: 8 / 3, 3: 8 / 3, 4: 8.0}
     )
-    for bad in (float("nan"), float("inf"), 0.0, -1.0):
-        with pytest.raises(CostError, match=f"finite and > 0, got {bad!r} for 2 tokens"):
-            in_order({1: 1.0, 2: bad})
 
 
 def test_saved_times_are_put_in_order():
@@ -122,6 +118,3 @@ def test_saved_times_are_put_in_order():
     assert CostModel.from_json(saved) == model(target={1: 1.5, 2: 1.5})
     free = CostModel.from_json({**saved, "draft": {"1": 0.0}})
     assert free.c == 0, "a level that costs less than the noise"
-    for side, bad, least in (("target", 0.0, "> 0"), ("draft", -1.0, ">= 0")):
-        with pytest.raises(CostError, match=f"finite and {least}, got {bad!r}"):
-            CostModel.from_json({**saved, side: {"1": bad}})

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specwb.lab.papers import judge as judging
+from specwb.lab.bench import statistics
+from specwb.lab.bench.statistics import bootstrap, weights
 from specwb.lab.papers.figures import figure
-from specwb.lab.papers.judge import PROMPTS, WORDS, bootstrap, counts, judge, series, weights
+from specwb.lab.papers.judge import PROMPTS, WORDS, counts, judge, series
 from specwb.lab.papers.paper import Claim, Side
 
 A, B = (Side((f"T=0 {name}",)) for name in "ab")
@@ -149,7 +150,7 @@ def test_intervals_by_hand():
     runs = np.array([8.0, 10.0, 12.0])
     drawn = runs @ weights(3, 2, seed=1)
     assert drawn.var() == pytest.approx(runs.var(ddof=1) / 3, rel=0.03)
-    assert judging.weights(5).sum(0) == pytest.approx(np.ones(judging.RESAMPLES))
+    assert weights(5).sum(0) == pytest.approx(np.ones(statistics.RESAMPLES))
 
 
 @pytest.mark.parametrize(("word", "measured"), [("agrees", 1.4), ("differs", 1.1)])

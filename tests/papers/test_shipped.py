@@ -16,7 +16,7 @@ from specwb.core.files import data_dir, home, weights_hash
 from specwb.drafters.easyspec import deep_draft
 from specwb.lab.papers import NAMES, OTHERS, grid, training
 from specwb.lab.papers.judge import EVEN, JUDGED, PROMPTS, WORDS, counts
-from specwb.lab.papers.paper import read_paper
+from specwb.lab.papers.paper import Cell, read_paper
 from specwb.lab.papers.results import shipped, shipped_verdicts
 from specwb.models.load import draft_model
 from specwb.models.questions import load_prompts
@@ -50,7 +50,7 @@ def test_they_are_of_the_shipped_family(name, family):
             assert sums[kind] == BEFORE.get(kind, card["sha256"])
         wanted = {c for c in wanted if not c.endswith((" batch", " long"))}
         if name == "mcsd":
-            wanted = {c for c in wanted if Cell(c).temperature in (0, 1)}
+            wanted = {c for c in wanted if Cell.read(c).temperature in (0, 1)}
         assert not trained
     else:
         assert made_of["sha256"] == lab().sha256
@@ -69,10 +69,6 @@ def test_they_are_of_the_shipped_family(name, family):
         assert paper.trained is not None
         assert set(document["cells"]) == set(paper.trained.measure)
         assert set(document["heads"]) == set(paper.trained.heads)
-
-
-def Cell(name: str) -> grid.Cell:
-    return grid.Cell.read(name)
 
 
 @pytest.mark.parametrize("name", OTHERS[1:])

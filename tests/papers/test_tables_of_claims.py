@@ -9,8 +9,7 @@ import pytest
 from specwb.core.files import data_dir
 from specwb.engine.methods import read_spec
 from specwb.lab.papers import NAMES, OTHERS
-from specwb.lab.papers.grid import Cell
-from specwb.lab.papers.paper import PaperError, expand, read_paper
+from specwb.lab.papers.paper import Cell, PaperError, expand, read_paper
 
 GOOD = """
 source = "A paper"

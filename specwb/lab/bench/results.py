@@ -1,4 +1,4 @@
-"""The figures of measurements by name, with their formulas, and the interval of a mean or median.
+"""The figures of measurements by name, with their formulas.
 
 A *row* is one run: a method on a prompt (a group of them, or a question with all its turns), with
 its tokens, target forwards and seconds. Speeds are tokens per second. A *pair* is a method's speed
@@ -8,10 +8,8 @@ sweep has one plain decoding only, ``ar``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 FIGURES = {
@@ -33,8 +31,6 @@ PLAIN = {
 """The plain decodings, in words."""
 PARTS = ("draft", "score", "verify", "commit")
 """The parts of a decoding step whose seconds are measured."""
-RESAMPLES = 10_000
-"""Draws of every bootstrap interval."""
 
 
 def of_plain(rows: pd.DataFrame, column: str, plain: str, on: Sequence[str]) -> pd.Series:
@@ -91,30 +87,3 @@ def figures(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             "disturbed": sums.disturbed,
         }
     )
-
-
-def resampled(n: int) -> np.ndarray:
-    """Draw n of n prompts, :data:`RESAMPLES` times; return their numbers ``[RESAMPLES,n]``.
-
-    They are the same for every interval over n prompts.
-    """
-    return np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
-
-
-def interval(
-    values: Sequence[float] | np.ndarray,
-    statistic: Callable[..., Any] = np.mean,
-) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of a statistic of values over prompts.
-
-    The percentiles over :func:`resampled` prompts; NaN for a single value.
-
-    Args:
-        values: one per prompt, the unit that was sampled.
-        statistic: ``numpy.mean``, ``numpy.median``: what takes an axis.
-    """
-    x = np.asarray(values, dtype=float)
-    if len(x) < 2:
-        return float("nan"), float("nan")
-    low, high = np.quantile(statistic(x[resampled(len(x))], axis=1), [0.025, 0.975])
-    return float(low), float(high)

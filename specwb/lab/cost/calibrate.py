@@ -5,7 +5,6 @@ The cost model is ``seconds(tree) = t_target(n) + sum over levels t_draft(width)
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from scipy.optimize import isotonic_regression
 
-from specwb.core.errors import ArgumentError, SpecwbError
 from specwb.core.flow import Draft, Exactness, State
 from specwb.core.noise import Noise
 from specwb.core.probability import Sampling
@@ -31,25 +29,17 @@ from specwb.models.target import Target
 
 WIDTHS = (1, 2, 3, 4, 6, 9, 13, 21, 32)
 """The numbers of tokens whose scoring is timed."""
+TURNS = 3
+"""How often methods whose steps are timed take turns."""
 
 
-class CostError(SpecwbError, ValueError):
-    """Measured times that cannot be true."""
-
-
-def in_order(seconds: Mapping[int, float], *, free: bool = False) -> dict[int, float]:
+def in_order(seconds: Mapping[int, float]) -> dict[int, float]:
     """The nearest times in which no width is cheaper than a narrower one, by isotonic regression.
 
     A step that scores more tokens reads the same weights and does more work, so what is cheaper by
     measurement is noise. Noise has no sign: neighbours out of order get their mean, where the
-    larger or the smaller of them would make every figure too large or too small. With ``free`` a
-    time may be 0, as a drafted level's is where drafting costs less than the noise.
+    larger or the smaller of them would make every figure too large or too small.
     """
-    true = {n for n, s in seconds.items() if math.isfinite(s) and (s > 0 or (free and s == 0))}
-    if bad := {n: s for n, s in seconds.items() if n not in true}:
-        times = ", ".join(f"{s!r} for {n} tokens" for n, s in bad.items())
-        least = ">= 0" if free else "> 0"
-        raise CostError(f"seconds of a step must be finite and {least}, got {times}; measure again")
     widths = sorted(seconds)
     fit = isotonic_regression([seconds[n] for n in widths]).x.tolist()
     return dict(zip(widths, fit, strict=True))
@@ -80,8 +70,7 @@ class CostModel:
     def from_json(cls, saved: Mapping[str, Any]) -> CostModel:
         """Read a saved model, whose keys are strings; its times are put in order."""
         target, draft = (
-            in_order({int(n): s for n, s in saved[side].items()}, free=side == "draft")
-            for side in ("target", "draft")
+            in_order({int(n): s for n, s in saved[side].items()}) for side in ("target", "draft")
         )
         return cls(target, draft, saved["rest"], saved["chain"], saved["tree"])
 
@@ -146,7 +135,6 @@ def forward_seconds(
     prompt: Prompt,
     *,
     rounds: int = 12,
-    repeats: int = 3,
     temperature: float = 0.0,
 ) -> dict[int, float]:
     """Time decoding steps that score n tokens and draft at no cost, for every n in ``widths``.
@@ -160,16 +148,12 @@ def forward_seconds(
         widths: numbers of tokens that a step scores.
         prompt: the text before.
         rounds: decoding steps that each median is of.
-        repeats: turns.
         temperature: 0 is greedy.
     """
-    if not widths or min(widths) < 1:
-        raise ArgumentError(f"widths must be integers >= 1, got {list(widths)}")
     methods = {
-        n: Method(f"forward of {n}", _ZeroDrafter(n), None, Exactness.LOSSLESS)
-        for n in dict.fromkeys(widths)
+        n: Method(f"forward of {n}", _ZeroDrafter(n), None, Exactness.LOSSLESS) for n in widths
     }
-    return in_order(step_times(model, methods, prompt, rounds, repeats, temperature))
+    return in_order(step_times(model, methods, prompt, rounds, temperature))
 
 
 def step_times(
@@ -177,7 +161,6 @@ def step_times(
     methods: Mapping[int, Method],
     prompt: Prompt,
     rounds: int,
-    repeats: int,
     temperature: float = 0.0,
 ) -> dict[int, float]:
     """Seconds of a step of several methods that take turns, after a warm-up; medians of turns."""
@@ -185,7 +168,7 @@ def step_times(
     turns: dict[int, list[float]] = {n: [] for n in methods}
     for method in methods.values():
         step_seconds(target, row, method, 1)
-    for _ in range(repeats):
+    for _ in range(TURNS):
         for n, method in methods.items():
             turns[n].append(step_seconds(target, row, method, rounds, temperature))
     return {n: median(seconds) for n, seconds in turns.items()}
@@ -243,7 +226,7 @@ def calibrate(
     the tree's depth. ``counting``: see :func:`accepted_by_rank`.
     """
     tree: Tree = wide.drafter.tree  # type: ignore[attr-defined]
-    steps = step_times(target, {1: wide}, middle(target, prompts), rounds, 3, temperature)
+    steps = step_times(target, {1: wide}, middle(target, prompts), rounds, temperature)
     level = max(0.0, (steps[1] - seconds_at(forwards, tree.n)) / tree.D)
     rates = accepted_by_rank(target, prompts, wide, temperature=temperature, **counting)
     return CostModel(dict(forwards), {1: level}, tree=rates)

@@ -19,6 +19,7 @@ from specwb.core.files import TUNED, claim, home, write
 from specwb.core.inputs import integer
 from specwb.core.options import spell
 from specwb.core.probability import Sampling
+from specwb.core.progress import unseen
 from specwb.core.tree import Tree
 from specwb.engine.methods import Method, that_run
 from specwb.lab.bench.compare import compare
@@ -76,7 +77,7 @@ def tune(
     seconds: float | None = None,
     seed: int = 0,
     path: Path | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[[float, str], None] = unseen,
     command: str = "",
 ) -> dict[str, Any]:
     """Measure chains, trees, heads and all other methods, and name the fastest.
@@ -106,7 +107,8 @@ def tune(
     """
     integer("nodes (the root included)", nodes, 2, kind=TuneError)
     integer("max_new_tokens", max_new_tokens, 1, kind=TuneError)
-    temperature = Sampling(temperature).temperature
+    how: dict[str, Any] = {"temperature": Sampling(temperature).temperature, "seed": seed}
+    how["max_new_tokens"] = max_new_tokens
     if max_new_tokens >= target.context:
         raise TuneError(
             "max_new_tokens must leave room for a prompt in the context of "
@@ -116,10 +118,11 @@ def tune(
         path = home(path)
         claim({"--out": (path, TUNED)})
     calibrating, measuring = split_questions(questions)
-    progress = progress or (lambda done, text: None)
     texts = [q.fit(target.tokenizer, target.context - max_new_tokens)[0] for q in calibrating]
     progress(0.0, "calibrating, forwards")
-    forwards = forward_seconds(target, WIDTHS, middle(target, texts), temperature=temperature)
+    forwards = forward_seconds(
+        target, WIDTHS, middle(target, texts), temperature=how["temperature"]
+    )
     wide, _ = that_run([f"{key}:{options}" for key, options in WIDE.items()], target, draft)
     models: dict[str, CostModel] = {}
     for i, (spec, method) in enumerate(wide.items(), 1):
@@ -129,10 +132,8 @@ def tune(
             method,
             texts,
             forwards,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            seconds=None if seconds is None else seconds / len(wide),
+            seconds=seconds and seconds / len(wide),
+            **how,
         )
     rows = candidates(models, nodes)
     methods, left_out = that_run([row["method"] for row in rows], target, draft)
@@ -143,16 +144,10 @@ def tune(
         "command": command,
         "commit": made_on["commit"],
         "arguments": {
-            "target": made_on["models"]["target"],
-            "draft": made_on["models"].get("draft"),
-            "sha256": made_on["sha256"],
-            "device": made_on["device"],
-            "dtype": made_on["dtype"],
-            "versions": made_on["versions"],
-            "temperature": float(temperature),
+            **{role: made_on["models"].get(role) for role in ("target", "draft")},
+            **{name: made_on[name] for name in ("sha256", "device", "dtype", "versions")},
+            **how,
             "nodes": nodes,
-            "seed": seed,
-            "max_new_tokens": max_new_tokens,
             "questions": [question.question_id for question in questions],
         },
         "calibrated": asdict(replace(pair, chain=models.pop("sps", pair).tree)),
@@ -167,12 +162,10 @@ def tune(
             target,
             measuring,
             ["ar", *{method.key: method for method in methods.values()}.values()],
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
             seconds=seconds,
-            seed=seed,
             library=False,
             progress=lambda done, text, _: progress((1 + 2 * done) / 3, f"measuring, {text}"),
+            **how,
         )
     except KeyboardInterrupt:
         result["interrupted"] = True
@@ -203,19 +196,18 @@ def by_batch(
     batches: Sequence[int],
     *,
     draft: Target | str | None = None,
-    temperature: float = 0.0,
-    max_new_tokens: int = 64,
     seconds: float | None = None,
-    seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[[float, str], None] = unseen,
+    **how: Any,
 ) -> list[dict[str, Any]]:
     """Measure plain decoding, fixed settings and ``verify=auto`` at several batch sizes.
 
     Args:
-        target, draft, temperature, max_new_tokens, seed, progress: as for :func:`tune`.
+        target, draft, progress: as for :func:`tune`.
         questions: prompts, at least as many as the largest batch.
         batches: numbers of prompts that are decoded together.
         seconds: time budget of all of them.
+        how: temperature, max_new_tokens and seed, as for :func:`specwb.compare`.
     Returns:
         For every batch a dict: batch; and plain, fixed, auto: ``ar``, the fastest of
         :data:`FIXED_IN_BATCHES` and of :data:`AUTO`, each a method and its tokens/s (None where
@@ -228,21 +220,18 @@ def by_batch(
     rows: list[dict[str, Any]] = []
 
     def moved(done: float, text: str, _: object) -> None:
-        if progress is not None:
-            progress((len(rows) + done) / len(batches), f"batch {batches[len(rows)]}, {text}")
+        progress((len(rows) + done) / len(batches), f"batch {batches[len(rows)]}, {text}")
 
     for batch in batches:
         frame = compare(
             target,
             questions,
             ["ar", *auto.values(), *fixed.values()],
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
             batch=batch,
-            seconds=None if seconds is None else seconds / len(batches),
-            seed=seed,
+            seconds=seconds and seconds / len(batches),
             library=False,
             progress=moved,
+            **how,
         )
         speed = frame.set_index("method").tokens_per_second
         row: dict[str, Any] = {"batch": batch, "plain": ("ar", float(speed["ar"]))}

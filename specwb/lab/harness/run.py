@@ -14,6 +14,7 @@ from specwb.core.errors import SpecwbError
 from specwb.core.files import EVALUATION, OBJECT, claim, document, foreign, home, write
 from specwb.core.inputs import integer
 from specwb.core.probability import Sampling
+from specwb.core.progress import unseen
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
 from specwb.lab.bench.compare import build
@@ -46,7 +47,7 @@ def evaluate(
     turns: int = TURNS,
     stop: Sequence[str] = (),
     seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Callable[[float, str], None] = unseen,
 ) -> dict[str, list[Turn]]:
     """Answer every question by every method, one at a time; return the answers by method.
 
@@ -133,8 +134,7 @@ def evaluate(
                     place = places[key, question.question_id]
                     if place not in missing:
                         continue
-                    if progress:
-                        progress(count / len(missing), f"question {question.question_id}, {key}")
+                    progress(count / len(missing), f"question {question.question_id}, {key}")
                     decode = partial(decoded, key)
                     answered = _conversation(target, question, decode, settings, watch)
                     seconds = sum(turn.seconds for turn in answered)
@@ -143,8 +143,7 @@ def evaluate(
         finally:
             answers = _written(store, out, places)
             write(json.dumps({**settings, **made_on}, indent=1) + "\n", out / "run.json")
-    if progress:
-        progress(1.0, "done")
+    progress(1.0, "done")
     return answers
 
 

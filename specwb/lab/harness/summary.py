@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from specwb.lab.bench import results
+from specwb.lab.bench.statistics import interval
 from specwb.lab.harness.answers import CONVENTIONS, Turn, spec_bench_speedup
 
 
@@ -85,7 +86,7 @@ def frame(answers: Mapping[str, Sequence[Turn]], tokenizer: Any) -> pd.DataFrame
         turns, base = (
             [turn for turn in answers[name] if turn.question_id in ids] for name in (method, over)
         )
-        low, high = results.interval(part.speedup.dropna(), np.median)
+        low, high = interval(part.speedup.dropna(), np.median)
         figures = {name: one.compute(turns) for name, one in CONVENTIONS.items()}
         lines.append(
             {

@@ -1,25 +1,42 @@
 """Which rule wins where: acceptance of every rule on a real pair of models.
 
-It is computed from the pair's exact distributions, by domain, number of candidates and temperature.
+It is computed from both models' exact distributions, at positions along texts that the target
+samples, by domain, number of candidates and temperature.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from specwb.core.errors import ArgumentError
+from specwb.core.probability import Sampling
 from specwb.engine.decoding import decode
-from specwb.lab.evaluation import acceptance
+from specwb.lab.bench.statistics import mean_and_error
 from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question, interleave
+from specwb.models.target import Target
+from specwb.theory.analysis import DRAWN, RATES, optimum, rrsw_estimate
 
+RULES = {**DRAWN, "exact_text": "without"}
+"""How the candidates of every rule are drawn; ``exact_text`` is no rule but shared noise."""
+SCHEMES = tuple(dict.fromkeys(DRAWN.values()))
+"""The ways to draw candidates, as ``analysis.optimum`` names them."""
+COLUMNS = (*RULES, *(f"optimum {scheme}" for scheme in SCHEMES))
+BOUNDS = frozenset({"coupling"})
+"""Rules whose rate is known only by a lower bound. They are shown and never win."""
+TIE = 2.0
+"""Two rules tie if their paired difference is within so many of its standard errors."""
 SAMPLES = 64
-"""Of the rates that are estimated, see :func:`specwb.lab.evaluation.acceptance.rates`."""
+"""Of the rates that are estimated, see :func:`rates`."""
 
 
 def probe(
@@ -29,7 +46,7 @@ def probe(
 
     Every prompt is continued by the target alone, up to ``tokens`` tokens at that temperature;
     ``positions`` positions of the continuation are chosen at random. The rows are those of
-    :func:`specwb.lab.evaluation.acceptance.table`.
+    :func:`table`.
     """
     target, draft, cells = models.target, models.draft, document["cells"]
     assert draft is not None
@@ -55,9 +72,9 @@ def probe(
             if key in cells:
                 continue
             began = time.monotonic()
-            at = acceptance.random_positions(len(text), settings["positions"], seed + i)
-            p, q = acceptance.distributions_along(target, draft, prompt, text, at, temperature)
-            rates = acceptance.rates(p, q, settings["ks"], samples=SAMPLES, seed=seed + i)
+            order = torch.randperm(len(text), generator=torch.Generator().manual_seed(seed + i))
+            at = order[: settings["positions"]].sort().values.tolist()
+            p, q = distributions_along(target, draft, prompt, text, at, temperature)
             cells[key] = {
                 "temperature": temperature,
                 "domain": question.subtask,
@@ -65,21 +82,144 @@ def probe(
                 "at": at,
                 "rates": [
                     [[round(rate, 4) for rate in rules] for rules in position]
-                    for position in rates.cpu().tolist()
+                    for position in rates(p, q, settings["ks"], seed + i).cpu().tolist()
                 ],
             }
             document["spent"] = round(document["spent"] + time.monotonic() - began, 3)
             yield len(cells) / (len(prompts) * len(settings["temperatures"])), key
-    rows = acceptance.table(list(cells.values())).to_dict("records")
-    document["columns"] = list(acceptance.COLUMNS)
-    document["rows"] = [{name: _number(value) for name, value in row.items()} for row in rows]
+    document["columns"] = list(COLUMNS)
+    document["rows"] = table(list(cells.values()))
 
 
-def _number(value: Any) -> Any:
-    """A float with five digits; None for NaN, which JSON does not have."""
-    if not isinstance(value, float):
-        return value
-    return None if value != value else round(value, 5)
+def distributions_along(
+    target: Target,
+    draft: Target,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    at: Sequence[int],
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute both models' distributions of the next token at positions along a text.
+
+    Each model runs one forward over prompt and text.
+
+    Returns:
+        p of the target and q of the draft model, each ``[m,V]`` in float64: after the first i
+        tokens of ``text``, for the m positions i in ``at``.
+    """
+    ids = [*prompt, *text]
+    rows = [len(prompt) - 1 + i for i in at]
+    sampling = Sampling(temperature)
+
+    def distributions(model: Target) -> Tensor:
+        tokens = torch.tensor([ids], device=model.device)
+        with torch.inference_mode():
+            logits = model.model(tokens, use_cache=False).logits[0, rows]
+        return sampling.probabilities(logits.double())
+
+    return distributions(target), distributions(draft)
+
+
+def rates(p: Tensor, q: Tensor, ks: Sequence[int], seed: int = 0) -> Tensor:
+    """Compute the acceptance of every rule, and the optimum alpha* of every sampling scheme.
+
+    The rules are those of ``analysis.RATES``, and ``exact_text``. All rates are exact but ``rrsw``
+    for k >= 3 and ``exact_text``, which are estimated without bias from :data:`SAMPLES` draws.
+    Their noise is independent from position to position and so contained in every standard error
+    taken over positions or prompts.
+
+    Returns:
+        ``[len(ks), m, len(COLUMNS)]``.
+    """
+
+    def column(name: str, k: int) -> Tensor:
+        if name.startswith("optimum "):
+            return optimum(p, q, k, name.removeprefix("optimum "))
+        if name == "rrsw":
+            return rrsw_estimate(p, q, k, samples=SAMPLES, seed=seed)[0]
+        if name == "exact_text":
+            return places.lt(k).double().mean(-1)
+        return RATES[name](p, q, k)
+
+    places = first_arrivals(p, q, seed)
+    return torch.stack([torch.stack([column(name, k) for name in COLUMNS], -1) for k in ks])
+
+
+def first_arrivals(p: Tensor, q: Tensor, seed: int) -> Tensor:
+    """The target's token is the first in the race ``E / p``. How many tokens are before it in the
+    draft's race with the same noise, ``E / q`` (theorem 7.8): ``[m, SAMPLES]``, V where the draft
+    cannot draw it. Noise is drawn anew for each pair."""
+    generator = torch.Generator(p.device).manual_seed(seed)
+    noise = torch.empty(SAMPLES, p.shape[-1], dtype=p.dtype, device=p.device)
+    places = []
+    for a, b in zip(p, q, strict=True):
+        noise.exponential_(generator=generator)
+        theirs = noise / b
+        first = theirs.gather(1, (noise / a).argmin(1, keepdim=True))
+        places.append(torch.where(first.isinf()[:, 0], len(a), (theirs < first).sum(1)))
+    return torch.stack(places)
+
+
+def table(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare the rules: one row for every domain ("all" too), temperature, k and rule.
+
+    Returns:
+        Rows with the keys
+
+        - domain, temperature, k, rule.
+        - drawn: how the candidates are drawn, as ``analysis.optimum`` names it.
+        - mean: the mean rate; every prompt counts the same.
+        - error: its standard error over prompts, None of a single one.
+        - optimum: alpha* of that sampling scheme.
+        - verdict: the rules that are best, the largest first: that with the largest mean, and
+          those whose paired difference from it is within two of its standard errors.
+        - prompts, positions: how many there are.
+    """
+    domains = [*dict.fromkeys(record["domain"] for record in records), "all"]
+    # domain, temperature and k -> the rates of every prompt, ``[positions, columns]``
+    cells: dict[tuple[int, float, int], list[np.ndarray]] = defaultdict(list)
+    for record in records:
+        for k, positions in zip(record["ks"], record["rates"], strict=True):
+            for domain in (domains.index(record["domain"]), len(domains) - 1):
+                cells[domain, record["temperature"], k].append(np.array(positions))
+    every = [prompt for prompts in cells.values() for prompt in prompts]
+    if not every or {prompt.shape[-1] for prompt in every} != {len(COLUMNS)}:
+        raise ArgumentError(
+            f"records must have the columns {', '.join(COLUMNS)}; measure them again"
+        )
+    rows = []
+    for (domain, temperature, k), prompts in sorted(cells.items(), key=lambda cell: cell[0]):
+        means = dict(zip(COLUMNS, zip(*(prompt.mean(0) for prompt in prompts)), strict=True))
+        verdict = " = ".join(_best(means))
+        for rule, drawn in RULES.items():
+            mean, error = mean_and_error(means[rule])
+            rows.append(
+                {
+                    "domain": domains[domain],
+                    "temperature": temperature,
+                    "k": k,
+                    "rule": rule,
+                    "drawn": drawn,
+                    "mean": round(mean, 5),
+                    "error": round(error, 5) if len(prompts) > 1 else None,
+                    "optimum": round(float(np.mean(means[f"optimum {drawn}"])), 5),
+                    "verdict": verdict,
+                    "prompts": len(prompts),
+                    "positions": sum(map(len, prompts)),
+                }
+            )
+    return rows
+
+
+def _best(means: Mapping[str, Sequence[float]]) -> list[str]:
+    """The best rule and those that tie with it, from their rates by prompt."""
+    rates = {rule: np.array(means[rule]) for rule in RULES if rule not in BOUNDS}
+    winner = max(rates.values(), key=np.mean)
+    behind = {rule: mean_and_error(winner - rate) for rule, rate in rates.items()}
+    # Two rules that are the same differ by rounding alone: hence 1e-9. A single prompt has the
+    # error NaN, so that it ties with none.
+    best = [rule for rule, (by, error) in behind.items() if by <= 1e-9 or by <= TIE * error]
+    return sorted(best, key=behind.__getitem__)
 
 
 def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:

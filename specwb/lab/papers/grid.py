@@ -8,7 +8,6 @@ equal weight. Texts go on past an end-of-text token.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -16,10 +15,10 @@ from specwb.core.errors import ArgumentError
 from specwb.core.probability import Sampling
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
-from specwb.lab.bench.measure import Job, Run, measure
+from specwb.lab.bench.measure import Job, Run, measure, rotated
 from specwb.lab.bench.statistics import mean_and_error
 from specwb.lab.papers.figures import figure
-from specwb.lab.papers.paper import CELL
+from specwb.lab.papers.paper import Cell
 from specwb.lab.papers.store import Store
 from specwb.models.questions import Question, interleave
 from specwb.models.target import Target
@@ -34,49 +33,14 @@ TOGETHER = 16
 """Prompts in a batch whose tokens alone are counted."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A method with its settings, read from its name (:mod:`specwb.lab.papers.paper`)."""
-
-    name: str
-    spec: str  # the method, as it is typed
-    head: str = ""  # the name of the trained head it decodes with, where there are several
-    temperature: float = 0.0
-    layout: str = "tree"  # how the target is run over a draft
-    long: bool = False  # whether the prompt has other prompts before it, up to LONG tokens
-
-    @classmethod
-    def read(cls, name: str) -> Cell:
-        """Read a cell's name.
-
-        Raises:
-            ArgumentError: it is none.
-        """
-        found = CELL.fullmatch(name)
-        if found is None:
-            raise ArgumentError(f"{name!r} is no cell, such as 'T=0 mcsd:tree=4-2-2'")
-        temperature, spec, head, batch, long = found.groups()
-        layout = "batch" if batch else "tree"
-        return cls(name, spec, head or "", float(temperature), layout, bool(long))
-
-    @property
-    def kind(self) -> str:
-        """The key of the method in the registry."""
-        return self.spec.partition(":")[0]
-
-
 def measure_cells(
     target: Target,
     questions: Sequence[Question],
     store: Store,
     methods: Mapping[Cell, Method],
-    *,
-    steps: int = 10,
-    seconds: float | None = None,
-    seed: int = 0,
-    progress: Callable[[float, str], None] | None = None,
-    room: int | None = None,
-    timed: bool = True,
+    steps: int,
+    room: int | None,
+    progress: Callable[[float, str], None],
 ) -> bool:
     """Measure every cell on every prompt, and put the results into the store.
 
@@ -85,11 +49,11 @@ def measure_cells(
     ``store.document["domains"]``.
 
     It goes through the prompts, beginning where the store ends, until another would take longer
-    than ``seconds`` of measuring in all (at least two are done), or to the last. Cells take turns
-    in rotating order; prompt i has ``seed + i``. Behind a prompt there is room for the longest
-    drafts, all accepted, or for ``room`` new tokens, which must hold three steps.
+    than the settings' ``seconds`` of measuring in all (at least two are done), or to the last.
+    Cells take turns in rotating order; prompt i has ``seed + i``. Behind a prompt there is room for
+    the longest drafts, all accepted, or for ``room`` new tokens, which must hold three steps.
 
-    Without ``timed`` only tokens are counted, of several prompts together, and no time is recorded.
+    Without times only tokens are counted, of several prompts together, and no time is recorded.
     A cell then has tokens of more prompts than times; a later run with times fills these in and
     leaves the tokens.
 
@@ -98,7 +62,7 @@ def measure_cells(
     Raises:
         ArgumentError: a prompt and its steps do not fit into the target's context.
     """
-    cells = list(methods)
+    cells, settings = list(methods), store.settings
     longest = 1 + max(method.drafter.limits.depth for method in methods.values())
     space = target.context - (room or steps * longest)
     if space < 2:
@@ -113,27 +77,25 @@ def measure_cells(
     for cell in cells:
         entry = store.cells.setdefault(cell.name, {"accepted": [], "ms": []})
         entry.setdefault("disturbed", [0] * len(entry["ms"]))
-    last, together = ("ms", 1) if timed else ("accepted", TOGETHER)
+    last, together = ("ms", 1) if settings.timed else ("accepted", TOGETHER)
 
     def jobs() -> Iterator[Job]:
         first = min(len(store.cells[cell.name][last]) for cell in cells)
         for index in range(first, len(texts), together):
-            is_late = index >= MIN_PROMPTS and seconds is not None
-            if is_late and document["spent"] * (index + 1) / index > seconds:
+            is_late = index >= MIN_PROMPTS and settings.seconds is not None
+            if is_late and document["spent"] * (index + 1) / index > settings.seconds:
                 return
-            for turn in range(len(cells)):
-                cell = cells[(turn + 7 * index) % len(cells)]
+            for turn, cell in enumerate(rotated(cells, 7 * index)):
                 # a cell of an interrupted run may have some of these prompts
                 begin = len(store.cells[cell.name][last])
                 end = min(index + together, len(texts))
                 if begin >= end:
                     continue
-                if progress:
-                    done = (index + turn / len(cells) * together) / len(texts)
-                    progress(done, f"prompt {begin + 1}: {cell.name}")
+                done = (index + turn / len(cells) * together) / len(texts)
+                progress(done, f"prompt {begin + 1}: {cell.name}")
                 rows = [lengthened(i) if cell.long else texts[i] for i in range(begin, end)]
                 tokens = room or steps * (1 + methods[cell].drafter.limits.depth)
-                seeds = list(range(seed + begin, seed + end))
+                seeds = range(settings.seed + begin, settings.seed + end)
                 sampling = Sampling(cell.temperature)
                 yield Job(cell.name, methods[cell], rows, tokens, sampling, seeds, cell.layout)
 
@@ -141,6 +103,7 @@ def measure_cells(
         before = [token for text in (*texts[index + 1 :], *texts[:index]) for token in text]
         return [*before, *texts[index]][-min(LONG, space) :]
 
+    timed = settings.timed
     watch = Watch(one_step(target)) if timed else None
     try:
         for job, run in measure(target, jobs(), steps=steps, watch=watch, timed=timed):

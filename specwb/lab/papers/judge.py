@@ -19,19 +19,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from specwb.lab.bench.statistics import bootstrap
 from specwb.lab.papers.figures import SPEEDS, Cells, figure, runs_of
-from specwb.lab.papers.paper import Claim, Side
+from specwb.lab.papers.paper import Cell, Claim, Side
 
 PROMPTS = 48
 """With fewer prompts a claim is undecided."""
-RESAMPLES = 10_000
-"""Draws of every interval."""
 EVEN = 1.05
 """Two settings are even if their ratio is within this factor of 1."""
 MACHINE = "cuda"
@@ -83,47 +81,6 @@ def series(cells: Cells, side: Side, what: str) -> list[float]:
     return np.array([row[:n] for row in rows])[best, np.arange(n)].tolist() if n > 1 else []
 
 
-@lru_cache(maxsize=32)
-def weights(n: int, drawn: int | None = None, seed: int = 0) -> np.ndarray:
-    """The shares ``[n,RESAMPLES]`` of n things in draws of ``drawn`` (default n) of them."""
-    drawn = drawn or n
-    places = np.random.default_rng(seed).integers(0, n, (RESAMPLES, drawn))
-    places = places + n * np.arange(RESAMPLES)[:, None]
-    counts = np.bincount(places.ravel(), minlength=n * RESAMPLES)
-    return (counts / drawn).reshape(RESAMPLES, n).T.copy()
-
-
-def bootstrap(data: np.ndarray) -> tuple[float, float, float]:
-    """Compute a ratio of means and its 95 % interval.
-
-    Args:
-        data: ``[sides,n]`` or ``[runs,sides,n]``, the figure of two sides for every prompt and
-            training run, ``mean(a) / mean(b)``, or of four, that over the ratio of the last two.
-            Of r runs r - 1 are drawn, for each side by itself: their variance is then that of a
-            mean of r. Prompts are drawn together.
-    Returns:
-        The ratio, and the ends of the interval.
-    """
-    runs = data[None] if data.ndim == 2 else data
-    means = (runs @ weights(data.shape[-1])).transpose(1, 0, 2)  # sides, runs, draws
-    if len(runs) > 1:
-        shares = [weights(len(runs), len(runs) - 1, seed) for seed in range(1, len(means) + 1)]
-        drawn = [(side * share).sum(0) for side, share in zip(means, shares, strict=True)]
-    else:
-        drawn = list(means[:, 0])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio, ratios = _ratio(runs.mean((0, 2))), _ratio(drawn)
-    if np.isnan(ratios).all():
-        return float(ratio), np.nan, np.nan
-    low, high = np.nanquantile(ratios, [0.025, 0.975])
-    return float(ratio), float(low), float(high)
-
-
-def _ratio(sides: Any) -> Any:
-    a, b, *over = sides
-    return a / b / (over[0] / over[1]) if over else a / b
-
-
 def judge(
     claim: Claim,
     documents: Sequence[Mapping[str, Any]],
@@ -160,7 +117,7 @@ def judge(
         elif n >= PROMPTS:
             verdict = replace(verdict, word=_word(verdict))
         of_speed = claim.what.removesuffix("/ms") in SPEEDS
-        if of_speed and _of_one_method(claim):
+        if of_speed and len({kind for kind, _ in claim.methods}) == 1:
             notes.append("on this machine")
         elif of_speed and document.get("kind", "cpu") != MACHINE:
             if verdict.word != "undecided":
@@ -173,24 +130,15 @@ def judge(
     return replace(verdict, note="; ".join(filter(None, notes)))
 
 
-def _of_one_method(claim: Claim) -> bool:
-    """Whether all sides are settings of one method."""
-    return len({cell.split()[1].partition(":")[0] for cell in claim.cells}) == 1
-
-
 def _compares_heads(claim: Claim) -> bool:
     """Whether the sides differ in the trained heads that they decode with."""
-    return len({frozenset(map(_head, side.cells)) for side in claim.sides}) > 1
+    return len({frozenset(Cell.read(cell).head for cell in x.cells) for x in claim.sides}) > 1
 
 
 def _again(claim: Claim, cells: Sequence[str]) -> list[Side]:
     """The sides of a claim with these cells in place of its own."""
     rest = iter(cells)
     return [replace(side, cells=tuple(next(rest) for _ in side.cells)) for side in claim.sides]
-
-
-def _head(cell: str) -> str:
-    return cell.partition("[")[2].partition("]")[0]
 
 
 def bounds(claim: Claim) -> tuple[float, float]:
@@ -220,7 +168,7 @@ def other_heads(
     published: Mapping[str, Mapping[str, Any]],
 ) -> Iterable[str]:
     """Say which of the target's own heads that a claim decodes with are not as the paper's."""
-    used = {cell.split()[1].partition(":")[0] for cell in claim.cells if not _head(cell)}
+    used = {kind for kind, head in claim.methods if not head}
     for kind, settings in published.items():
         own = ours.get(kind, {}) if kind in used else {}
         known = {key: wanted for key, wanted in settings.items() if key in own}
@@ -233,8 +181,7 @@ def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Mapping[str, Any]]
     """Say of which drafters of a claim less than half of what the paper's accept is accepted."""
     for one in drafters:
         method, _, head = one["drafter"].partition(" ")
-        drafted_by = {(cell.split()[1].partition(":")[0], _head(cell)) for cell in claim.cells}
-        uses = (method, head.strip("[]")) in drafted_by
+        uses = (method, head.strip("[]")) in claim.methods
         here = figure(cells, one["cell"], one["what"]) if uses else []
         if here and fmean(here) < one["paper"] / 2:
             of = "of its levels" if one["what"] == "depth_fraction" else "draft tokens"

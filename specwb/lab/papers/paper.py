@@ -32,6 +32,37 @@ class PaperError(SpecwbError, ValueError):
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A method with its settings, read from its name."""
+
+    name: str
+    spec: str  # the method, as it is typed
+    head: str = ""  # the name of the trained head it decodes with, where there are several
+    temperature: float = 0.0
+    layout: str = "tree"  # how the target is run over a draft
+    long: bool = False  # whether the prompt has other prompts before it, up to LONG tokens
+
+    @classmethod
+    def read(cls, name: str) -> Cell:
+        """Read a cell's name.
+
+        Raises:
+            PaperError: it is none.
+        """
+        found = CELL.fullmatch(name)
+        if found is None:
+            raise PaperError(f"{name!r} is no cell; write 'T=0 METHOD' or 'T=0 METHOD [HEAD]'")
+        temperature, spec, head, batch, long = found.groups()
+        layout = "batch" if batch else "tree"
+        return cls(name, spec, head or "", float(temperature), layout, bool(long))
+
+    @property
+    def kind(self) -> str:
+        """The key of the method in the registry."""
+        return self.spec.partition(":")[0]
+
+
+@dataclass(frozen=True)
 class Side:
     """One side of a ratio: a cell, the mean of several, or for every prompt the best of several.
 
@@ -95,6 +126,11 @@ class Claim:
     def cells(self) -> list[str]:
         """All cells that are compared."""
         return [cell for side in self.sides for cell in (*side.cells, *side.like)]
+
+    @property
+    def methods(self) -> set[tuple[str, str]]:
+        """The methods that are compared, each with its trained head where there are several."""
+        return {(cell.kind, cell.head) for cell in map(Cell.read, self.cells)}
 
 
 @dataclass(frozen=True)
@@ -223,8 +259,8 @@ def _read(path: Path) -> Paper:
 def _cells(texts: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
     """The cells that are written."""
     cells = [cell for text in texts for cell in expand(text, names)]
-    if wrong := [cell for cell in cells if not CELL.fullmatch(cell)]:
-        raise PaperError(f"{wrong[0]!r} is no cell; write 'T=0 METHOD' or 'T=0 METHOD [HEAD]'")
+    for cell in cells:
+        Cell.read(cell)  # raises where it is none
     return tuple(cells)
 
 

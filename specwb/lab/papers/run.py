@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from specwb.core.files import OBJECT, document, home, weights_hash
 from specwb.core.options import MethodError
+from specwb.core.progress import unseen
 from specwb.drafters.easyspec import deep_draft
 from specwb.engine.machine import commit
 from specwb.engine.methods import METHODS, Method
 from specwb.engine.methods import method as make_method
 from specwb.lab.bench.conditions import conditions
 from specwb.lab.papers import grid, training
-from specwb.lab.papers.grid import Cell
-from specwb.lab.papers.paper import Paper
+from specwb.lab.papers.paper import Cell, Paper
 from specwb.lab.papers.results import SavedResults
-from specwb.lab.papers.store import RECORD, Store
+from specwb.lab.papers.store import RECORD, RunSettings, Store
 from specwb.models.load import draft_model
 from specwb.models.questions import Question, interleave
 from specwb.models.target import Target
@@ -62,22 +62,6 @@ class Models:
 Probe = Callable[[Models, Sequence[Question], SavedResults, int], Iterator[tuple[float, str]]]
 """Measures what is no cell, from (models, questions, document, seed): it adds to the document what
 is not there yet, and yields (fraction done, what was added)."""
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How a paper is measured, and where its results are kept."""
-
-    out: Path  # the file of the results; those of trained heads lie next to it
-    prompts: str  # the name of the prompts
-    rounds: int | None = None  # decoding steps of each prompt and cell, default the paper's
-    seconds: float | None = None  # about how long to measure in all, None takes every prompt
-    seed: int = 0  # of the sampling
-    restart: bool = False  # replace the results that are there
-    # whether times are recorded; otherwise tokens alone are counted, and the file may be of another
-    # machine
-    timed: bool = True
-    command: str = ""  # what was typed
 
 
 @dataclass(frozen=True)
@@ -135,7 +119,7 @@ def reproduce(
     questions: Sequence[Question],
     settings: RunSettings,
     trained: HeadTraining | None = None,
-    progress: Progress | None = None,
+    progress: Progress = unseen,
 ) -> tuple[list[SavedResults], bool]:
     """Measure a paper into its file, or go on with it.
 
@@ -155,10 +139,8 @@ def reproduce(
         ArgumentError: prompts and steps do not fit into the context.
     """
     build(paper, paper.measure, models)  # what cannot be used is refused before any work
-    cell = RECORD if paper.rounds else {"type": "object"}
     arguments, versions = identity(paper, models, settings)
-    differing = () if settings.timed else ("device",)
-    store = Store(settings.out, arguments, versions, settings.restart, cell, differing)
+    store = Store(settings, arguments, versions, RECORD if paper.rounds else OBJECT)
     documents = [store.document]
     if trained is not None:
         assert paper.trained is not None
@@ -166,18 +148,15 @@ def reproduce(
             paper.trained, trained.target, trained.folder, device=trained.device, runs=trained.runs
         )
         heads = {name: card["sha256"] for name, card in cards.items()}
-        beside = Store(
-            settings.out.with_name(f"{settings.out.stem}-ablation.json"),
-            {**arguments, "system": f"{paper.name}-ablation", "heads": heads},
-            versions,
-            settings.restart,
-        )
+        arguments = {**arguments, "system": f"{paper.name}-ablation", "heads": heads}
+        out = settings.out.with_name(f"{settings.out.stem}-ablation.json")
+        beside = Store(replace(settings, out=out), arguments, versions)
         beside.document |= {"heads": cards, "runs": trained.runs, "command": settings.command}
         others = Models(models.target, models.draft, trained.folder)
-        if measure(paper, others, questions, beside, settings, progress, trained.runs):
+        if measure(paper, others, questions, beside, progress, trained.runs):
             raise KeyboardInterrupt
         documents.append(beside.document)
-    interrupted = measure(paper, models, questions, store, settings, progress)
+    interrupted = measure(paper, models, questions, store, progress)
     if not store.cells:
         raise KeyboardInterrupt
     return documents, interrupted
@@ -224,8 +203,7 @@ def measure(
     models: Models,
     questions: Sequence[Question],
     store: Store,
-    settings: RunSettings,
-    progress: Progress | None = None,
+    progress: Progress,
     runs: int = 0,
 ) -> bool:
     """Measure a paper's cells, then what its probe measures, and complete the file.
@@ -235,7 +213,7 @@ def measure(
     Returns:
         Whether it was interrupted. Without times only cells are measured.
     """
-    document, interrupted, by_task = store.document, False, False
+    document, settings, interrupted, by_task = store.document, store.settings, False, False
     if paper.rounds:
         cells = list(paper.measure)
         if by_task := settings.prompts in paper.by_task.get("prompts", ()):
@@ -255,25 +233,16 @@ def measure(
             document["architecture"] = architecture
         shapes = {cell.name: grid.shape(method) for cell, method in methods.items()}
         document.setdefault("shapes", {}).update(shapes)
+        steps = settings.rounds or paper.rounds
         interrupted = grid.measure_cells(
-            models.target,
-            questions,
-            store,
-            methods,
-            steps=settings.rounds or paper.rounds,
-            seconds=settings.seconds,
-            seed=settings.seed,
-            progress=progress,
-            room=paper.room,
-            timed=settings.timed,
+            models.target, questions, store, methods, steps, paper.room, progress
         )
     if paper.name in PROBES and settings.timed and not by_task and not interrupted:
         probe: Probe = import_module(f"specwb.lab.papers.{paper.name}").probe
         try:
             for done, text in probe(models, questions, document, settings.seed):
                 store.save()
-                if progress:
-                    progress(done, text)
+                progress(done, text)
         except KeyboardInterrupt:
             interrupted = True
     before = filter(None, document.get("commit", "").split(", "))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,13 @@ EVERY = 2.0
 """Seconds between two writes, which are lost by SIGKILL."""
 
 
-def saved(cell: Mapping[str, Any] = RECORD) -> dict[str, Any]:
-    """The schema of results whose cells have this one."""
-    return {
+def read_results(path: Path, cell: Mapping[str, Any] = RECORD, advice: str = "") -> dict[str, Any]:
+    """Read a file of results whose cells have this JSON schema.
+
+    Raises:
+        StoreError: it is missing, damaged or another file.
+    """
+    schema = {
         **OBJECT,
         "required": ["arguments", "versions", "spent", "cells"],
         "properties": {
@@ -45,35 +50,41 @@ def saved(cell: Mapping[str, Any] = RECORD) -> dict[str, Any]:
             "kind": {"type": "string"},
         },
     }
+    return document(path, schema, StoreError, advice or "specwb reproduce makes such a file")
 
 
-def read_results(path: Path, cell: Mapping[str, Any] = RECORD, advice: str = "") -> dict[str, Any]:
-    """Read a file of results.
+@dataclass(frozen=True)
+class RunSettings:
+    """How a paper is measured, and where its results are kept."""
 
-    Raises:
-        StoreError: it is missing, damaged or another file.
-    """
-    return document(path, saved(cell), StoreError, advice or "specwb reproduce makes such a file")
+    out: Path  # the file of the results; those of trained heads lie next to it
+    prompts: str  # the name of the prompts
+    rounds: int | None = None  # decoding steps of each prompt and cell, default the paper's
+    seconds: float | None = None  # about how long to measure in all, None takes every prompt
+    seed: int = 0  # of the sampling
+    restart: bool = False  # replace the results that are there
+    # whether times are recorded; otherwise tokens alone are counted, and the file may be of another
+    # machine
+    timed: bool = True
+    command: str = ""  # what was typed
 
 
 class Store:
     """The results of a run, and the file they are saved in; ``document`` is its content.
 
-    A file with the same ``arguments`` is continued, with others refused unless ``restart`` begins
-    anew; in those of ``differing`` it may differ, and its own stay. ``cell`` is the JSON schema of
-    every cell. A missing folder below the working directory's ``build`` is made.
+    A file with the same ``arguments`` is continued, with others refused unless the settings say to
+    begin anew; where no times are recorded it may be of another device, and its own stays. ``cell``
+    is the JSON schema of every cell.
     """
 
     def __init__(
         self,
-        path: Path,
+        settings: RunSettings,
         arguments: Mapping[str, Any],
         versions: Mapping[str, Any],
-        restart: bool = False,
         cell: Mapping[str, Any] = RECORD,
-        differing: tuple[str, ...] = (),
     ) -> None:
-        self.path = home(path)
+        self.settings, self.path = settings, home(settings.out)
         claim({"--out": (self.path, STUDY)})
         self._saved_at, self._state = 0.0, _state(self.path)
         self.document: dict[str, Any] = {
@@ -82,10 +93,10 @@ class Store:
             "spent": 0.0,
             "cells": {},
         }
-        if self._state and self.path.stat().st_size and not restart:
+        if self._state and self.path.stat().st_size and not settings.restart:
             advice = "name another file, or replace it with --restart"
             self.document = read_results(self.path, cell, advice)
-            self._check(json.loads(json.dumps(arguments)), differing)
+            self._check(json.loads(json.dumps(arguments)))
 
     @property
     def cells(self) -> dict[str, Any]:
@@ -111,11 +122,11 @@ class Store:
         write(f"{{\n{parts}\n}}\n", self.path)
         self._saved_at, self._state = time.monotonic(), _state(self.path)
 
-    def _check(self, arguments: Mapping[str, Any], differing: tuple[str, ...]) -> None:
+    def _check(self, arguments: Mapping[str, Any]) -> None:
         before = self.document["arguments"]
         for name in dict.fromkeys([*arguments, *before]):
             old, new = before.get(name), arguments.get(name)
-            if name in differing or old == new:
+            if old == new or (name == "device" and not self.settings.timed):
                 continue
             if isinstance(old, dict) and isinstance(new, dict):  # of many heads the first
                 part = next(key for key in {**old, **new} if old.get(key) != new.get(key))

@@ -11,7 +11,8 @@ import pandas as pd
 
 from specwb.core.errors import SpecwbError
 from specwb.core.files import foreign
-from specwb.lab.bench.results import interval, of_plain
+from specwb.lab.bench.results import of_plain
+from specwb.lab.bench.statistics import interval
 from specwb.lab.bench.store import RunStore
 
 SHARED = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")

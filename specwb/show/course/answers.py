@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from specwb.core.errors import ArgumentError
+from specwb.lab.bench.statistics import bootstrap, weights
 from specwb.lab.papers.figures import figure
-from specwb.lab.papers.judge import bootstrap, weights
 
 Figures = float | Fraction | Sequence[float] | np.ndarray
 """A number that is exact, or one number for every prompt."""

@@ -17,7 +17,7 @@ from specwb.core.options import Option, spell
 from specwb.core.tree import Tree
 from specwb.engine.decoding import rounds
 from specwb.engine.methods import METHODS, Method, method, read_spec
-from specwb.lab.papers.judge import bootstrap
+from specwb.lab.bench.statistics import bootstrap
 from specwb.models.load import load
 from specwb.models.prompts import Prompt, token_rows
 from specwb.models.questions import load_prompts

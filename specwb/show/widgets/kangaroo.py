@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
-from specwb.lab.cost.calibrate import seconds_at
-from specwb.lab.evaluation.exits import Rounds, Simulation
-from specwb.lab.papers import kangaroo as reproduced
+from specwb.lab.papers.kangaroo import Rounds, Simulation, rounds_of
 from specwb.lab.papers.paper import read_paper
 from specwb.show import figures
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 
 STEP = 0.05
 ETAS = tuple(round(STEP * i, 2) for i in range(21))
+CHAIN = re.compile(r"T=0 kangaroo:gamma=(\d+),eta=([\d.]+)(?: \[(.+)\])?")
+"""The name of a cell of a chain: gamma, eta and, in brackets, the adapter."""
 ByThreshold = Mapping[float, tuple[float, float]]
 
 
@@ -24,7 +26,7 @@ class StopExplorer(Explorer):
     the one measured where it was measured, and the paper's curves beside.
 
     The steps are those that a decoding would have
-    (:meth:`specwb.lab.evaluation.exits.Rounds.simulate`); nothing is run.
+    (:meth:`specwb.lab.papers.kangaroo.Rounds.simulate`); nothing is run.
 
     Args:
         traces: name of an adapter -> :class:`Rounds`.
@@ -51,30 +53,27 @@ class StopExplorer(Explorer):
         """Of result files of ``specwb reproduce kangaroo``. The target's own adapter is called
         "own". ``at``: where the controls stand.
         """
-        traces, costs, measured = {}, {}, {}
+        traces, costs = {}, {}
+        measured: dict[tuple[str, int], dict[float, tuple[float, float]]] = defaultdict(dict)
         for document in documents:
-            rows = {r["cell"]: (r["tau"], r["speedup"]) for r in document["rows"] if r["speedup"]}
             for variant, trace in document["traces"].items():
-                name = variant or "own"
-                traces[name] = reproduced.rounds_of(trace)
-                costs[name] = reproduced.costs_of(document["costs"][variant])
-                for gamma in reproduced.GAMMAS:
-                    keys = {
-                        float(eta): reproduced.chain(eta, gamma, variant) for eta in reproduced.ETAS
-                    }
-                    measured[name, gamma] = {e: rows[key] for e, key in keys.items() if key in rows}
-        points = read_paper("kangaroo").tables["eta"]["rows"]
-        paper = {
-            f"gamma {g}": {r["eta"]: (r["cr"], r["speedup"]) for r in points if r["gamma"] == g}
-            for g in reproduced.GAMMAS
-        }
+                name, cost = variant or "own", document["costs"][variant]
+                traces[name] = rounds_of(trace)
+                costs[name] = {0: cost["plain"], **{int(d): ms for d, ms in cost["round"].items()}}
+            for row in document["rows"]:
+                if row["speedup"] and (found := CHAIN.fullmatch(row["cell"])):
+                    gamma, eta, variant = found.groups()
+                    one = row["tau"], row["speedup"]
+                    measured[variant or "own", int(gamma)][float(eta)] = one
+        paper: dict[str, dict[float, tuple[float, float]]] = defaultdict(dict)
+        for row in read_paper("kangaroo").tables["eta"]["rows"]:
+            paper[f"gamma {row['gamma']}"][row["eta"]] = row["cr"], row["speedup"]
         return cls(traces, costs, measured, paper, **at)
 
     def curve(self, name: str, gamma: int) -> list[tuple[Simulation, float]]:
         """The steps at every threshold of :data:`ETAS`, and the speedup predicted of them."""
         every = (self.traces[name].simulate(eta, gamma) for eta in ETAS)
-        cost = self.costs[name]
-        return [(one, one.speedup(partial(seconds_at, cost), cost[0])) for one in every]
+        return [(one, one.speedup(self.costs[name])) for one in every]
 
     def draw(self, name: str, eta: float, gamma: int) -> Drawn:
         rounds, speeds = zip(*self._curve(name, gamma), strict=True)

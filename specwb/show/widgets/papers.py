@@ -42,9 +42,7 @@ def rows(name: str, family: str = "lab") -> list[dict[str, Any]]:
     return [row for document in results(name, family) for row in rows_of(document)]
 
 
-def verdicts(name: str, family: str = "lab") -> list[Judgement]:
-    """Return what became of every claim of a paper on the shipped results."""
-    return shipped_verdicts(name, family)
+verdicts = shipped_verdicts
 
 
 def show_ledger(name: str, family: str = "lab") -> None:

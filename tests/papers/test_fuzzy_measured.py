@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import specwb
-from specwb.lab.evaluation import fuzzy
+from specwb.lab.papers import easyspec as fuzzy
 from specwb.models.fuzzy import grouping
 
 LAYERS = 6

@@ -8,19 +8,17 @@ import tiny
 import torch
 
 import specwb
-from specwb.lab.evaluation.roots import output_shifts
+from specwb.lab.papers.mcsd_ti import output_shifts
 
 LOSSY = {"draft": tiny.draft(), "lossy": True, "stop": "none", "eos": ()}
 
 
 def test_greedy_text_is_judged_by_its_own_prefix():
-    one, four = output_shifts(
-        tiny.target(), tiny.draft(), tiny.PROMPTS, (1, 4), depth=3, max_new_tokens=16
-    )
+    one, four = output_shifts(tiny.target(), tiny.draft(), tiny.PROMPTS, (1, 4), max_new_tokens=16)
     assert (one.roots, four.roots) == (1, 4)
     assert one.other == 0
     assert four.mean_tokens_per_round > one.mean_tokens_per_round
-    how = {"roots": 4, "tree": (1, 1, 1), "max_new_tokens": 16}
+    how = {"roots": 4, "tree": (1,) * 5, "max_new_tokens": 16}
     texts = specwb.decode(tiny.target(), tiny.PROMPTS, "mcsd_ti", **how, **LOSSY).tokens
     other, sums = 0, []
     for prompt, text in zip(tiny.PROMPTS, texts, strict=True):

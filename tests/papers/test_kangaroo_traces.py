@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 import specwb
-from specwb.lab.evaluation.exits import Rounds, every_round
+from specwb.lab.papers.kangaroo import Rounds, every_round
 
 
 def random_rounds(rng: np.random.Generator, positions: int = 40, depth: int = 7) -> Rounds:
