@@ -21,11 +21,12 @@ from test_layers import FLOORS
 
 from specwb.show import course
 from specwb.show.scope import TraceError, checked
-from specwb.show.scope.pages import PACKED, player
+from specwb.show.scope.pages import PACKED
 from specwb.theory.analysis import best_gamma, expected_tokens, roofline, speedup
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
+player = runpy.run_path(str(SITE / "player.py"))["player"]
 RECORDINGS = sorted((ROOT / "data" / "recordings").glob("*.json"))
 
 

@@ -28,12 +28,13 @@ from typing import Any
 import specwb
 from specwb.engine.methods import METHODS
 from specwb.show.course.question import ask, lessons
-from specwb.show.scope.pages import PACKED, player, section, unpacked
+from specwb.show.scope.pages import PACKED, section, unpacked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import front  # noqa: E402, it lies next to this file
+from player import player  # noqa: E402
 
 ROOT = HERE.parents[1]
 RECORDINGS = ROOT / "data" / "recordings"

@@ -15,7 +15,7 @@ from explorers import (
 )
 
 from specwb import Tree
-from specwb.lab.evaluation.fuzzy import similarity
+from specwb.lab.papers.easyspec import similarity
 from specwb.models.fuzzy import grouping
 from specwb.show import figures, widgets
 from specwb.show.widgets import designer
@@ -52,7 +52,9 @@ def test_speed():
     for scoring, v in zip(view.scoring.options, (view.v, lambda gamma: 1.0)):
         view.scoring.value = scoring
         curve = [analysis.speedup(0.8, g, 0.05, v(g)) for g in range(9)]
-        assert shown(view) == picture(figures.speedup({"predicted": curve}, measured, 6))
+        line, chosen, points = (list(trace.y) for trace in view._figures[0].figure.data)
+        assert (line, chosen) == (pytest.approx(curve, abs=1e-4), [line[6]])
+        assert points == list(measured.values())
         best = analysis.best_gamma(0.8, 0.05, v, 8)
         tokens = analysis.expected_tokens(0.8, 6)
         wanted = [0.8, 0.05, 6, v(6), 6, tokens, curve[6], best, curve[best]]

@@ -22,7 +22,7 @@ pytest.importorskip("plotly")
 import plotly.graph_objects as go  # noqa: E402
 
 from specwb.show import figures, palette  # noqa: E402
-from specwb.show.figures import easyspec, sweeps  # noqa: E402
+from specwb.show.figures import sweeps  # noqa: E402
 from specwb.show.figures.style import label, visible  # noqa: E402
 
 COMPARED = pd.DataFrame(
@@ -45,7 +45,6 @@ MEANS = pd.DataFrame(
 )
 BLOCKS = BlockTree(Tree.branching(2, 2, 1), 2)
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
-CURVES = {"a": [1.0, 2.0, 1.5], "b": [1.0, 1.5, 1.25]}
 
 
 # name -> arguments; a second entry of a list is another case
@@ -55,7 +54,6 @@ EVERY: dict[str, tuple] = {
     "bars": ({"a": {"x": 1.0}, "b": {"y": 3}}, "tokens", 1),
     "block_designer": (BLOCKS, {"one": [1.0, 1.5], "two": [1.0] * 11}, "two"),
     "block_tree": (BLOCKS, "t"),
-    "by_layer": (CURVES, [(0,), (1, 2)], "t", "y"),
     "by_parameter": (MEANS, ["eta", "gamma"], "tau"),
     "by_setting": ({"a": {0.0: 1.0}, "b": {0.5: 2.0}}, "t", "y", "x", {"c": {0.2: 1.5}}),
     "comparison": (COMPARED,),
@@ -69,7 +67,6 @@ EVERY: dict[str, tuple] = {
     "output": (P, Q, "it"),
     "rule_rates": ({"a": 0.5}, {"iid": 0.6}, {"a": "iid"}),
     "slices": (P, Q, [1, 1.5]),
-    "speedup": (CURVES, {2: 2.5}, 1),
     "stopping": ([0.1, 0.5], P[:2], P[:2], P[:2], 1, {0.1: (2, 1)}, {}),
     "tree_mask": ([-1, 0, 0],),
     "tried": ({"a": (2, 1, 3)}, {"a": (1, 1, 2)}),
@@ -78,7 +75,7 @@ EVERY: dict[str, tuple] = {
 
 
 def drawn(name: str, *arguments) -> go.Figure:
-    room = next(room for room in (figures, easyspec, sweeps) if name in vars(room))
+    room = next(room for room in (figures, sweeps) if name in vars(room))
     return vars(room)[name](*(arguments or EVERY[name]))
 
 
@@ -129,7 +126,6 @@ def series(figure: go.Figure, *fields: str) -> list[list]:
 THIRD = [F(1, 2), F(3, 10), F(1, 5), F(0)], [F(1, 10), F(1, 5), F(3, 10), F(2, 5)]
 # figure, arguments, fields, the first traces' values of them
 VALUES: list[tuple[str, tuple, tuple[str, ...], list]] = [
-    ("speedup", EVERY["speedup"], ("y",), [*CURVES.values(), [2], [2.5]]),
     ("by_setting", EVERY["by_setting"], ("y",), [[1.0], [2.0], [1.5]]),
     ("bars", EVERY["bars"], ("y",), [[1.0, None], [None, 3]]),
     (

@@ -20,7 +20,7 @@ from specwb.show.figures import kit, style
 from specwb.show.widgets import SpeedExplorer, display, show
 from specwb.show.widgets.figure import LiveFigure
 
-FIGURE = figures.speedup({"a": [1.0, 1.5, 1.25]}, {}, 1)
+FIGURE = figures.by_setting({"a": {0: 1.0, 1: 1.5, 2: 1.25}}, "t", "y", "x")
 
 # --------------------------------------------------------------------------- figures that change
 

@@ -70,27 +70,3 @@ def tried(taus: Mapping[str, Sequence[float]], speeds: Mapping[str, Sequence[flo
             ends = whiskers([middle], [low], [high])
             panel.points("", [middle], [rows[name]], look, size=11, error_x=ends)
     return draw([[left, right]], 120 + 46 * len(rows), gaps=(0.06, 0))
-
-
-def speedup(
-    curves: Mapping[str, Sequence[float]], measured: Mapping[int, float], gamma: int
-) -> go.Figure:
-    """Predicted speedups at gamma = 0, 1, .. as lines, measured ones as diamonds, ``gamma`` ringed
-    on the first curve; the dashed line at 1 is plain decoding.
-
-    Args:
-        curves: name -> speedup by gamma.
-        measured: gamma -> speedup.
-        gamma: the chosen one.
-    """
-    first = next(iter(curves.values()))
-    most = max([len(c) - 1 for c in curves.values()] + list(measured))
-    top = max([1.0, *measured.values(), *(v for c in curves.values() for v in c)])
-    panel = Panel("Speedup over plain decoding (dashed: 1)", y=axis("speedup", 0, 1.15 * top))
-    panel.x = axis("gamma, draft tokens per step", -0.4, most + 0.4, dtick=1 if most <= 16 else 2)
-    panel.lines({name: (range(len(c)), c) for name, c in curves.items()}, size=6)
-    look = (INK, "", "circle-open")
-    panel.points("chosen gamma", [gamma], [first[gamma]], look, size=18, marker_line_width=3)
-    if measured:
-        panel.points("measured", measured, measured.values(), (DRAFT, "", "diamond"), size=11)
-    return draw(panel.rule(y=1, look=(OTHER, "dash", 2)), 380)

@@ -16,11 +16,11 @@ LABEL = 14  # letters in a line below a group of bars
 
 
 def by_setting(
-    curves: Mapping[str, Mapping[float, Any]],
+    curves: Mapping[str, Mapping[Any, Any]],
     title: str,
     yaxis: str,
     xaxis: str,
-    points: Mapping[str, Mapping[float, Any]] | None = None,
+    points: Mapping[str, Mapping[Any, Any]] | None = None,
 ) -> go.Figure:
     """Lines over the values of one setting, with points next to them.
 

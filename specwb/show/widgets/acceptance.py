@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 from specwb.show import figures
+from specwb.show.palette import OTHER
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 from specwb.theory.analysis import (
     acceptance_rate,
@@ -87,14 +88,18 @@ class SpeedExplorer(Explorer):
 
     def draw(self, alpha: float, c: float, gamma: int, scoring: str) -> Drawn:
         v = self.v if self.v and scoring == MEASURED else (lambda g: 1.0)
-        curve = [speedup(alpha, g, c, v(g)) for g in range(self.most + 1)]
+        curve = {g: speedup(alpha, g, c, v(g)) for g in range(self.most + 1)}
         best = best_gamma(alpha, c, v, self.most)
         line = (
             f"alpha {alpha:.2f}, c {c:.2f}, v({gamma}) = {v(gamma):.2f}: gamma {gamma} adds "
             f"{expected_tokens(alpha, gamma):.2f} tokens per step, "
             f"speedup {curve[gamma]:.2f}x; best is gamma {best} with {curve[best]:.2f}x"
         )
-        return line, figures.speedup({"predicted": curve}, self.measured or {}, gamma)
+        points = {"chosen": {gamma: curve[gamma]}}
+        points |= {"measured": dict(self.measured)} if self.measured else {}
+        title, x = "Speedup over plain decoding (dashed: 1)", "gamma, draft tokens per step"
+        drawn = figures.by_setting({"predicted": curve}, title, "speedup", x, points)
+        return line, drawn.add_hline(1, line={"color": OTHER, "dash": "dash"})
 
 
 class BatchExplorer(Explorer):

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from specwb.lab.evaluation.fuzzy import KINDS, similarity
+from specwb.lab.papers.easyspec import KINDS, similarity
 from specwb.models.fuzzy import LayerIndices, grouping
 from specwb.models.target import Target
-from specwb.show.figures import easyspec as figures
+from specwb.show import figures
+from specwb.show.palette import FAINT
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 
 
@@ -21,7 +22,8 @@ def named(groups: LayerIndices) -> str:
 
 class FuzzyExplorer(Explorer):
     """Choose how many attentions of a draft model run side by side, and see what one such pass
-    changes: by layer, the cosine between exact and fuzzy.
+    changes: by layer, the cosine between exact and fuzzy. A grey band lies behind layers that run
+    side by side.
 
     Args:
         draft: the model.
@@ -49,5 +51,12 @@ class FuzzyExplorer(Explorer):
             f"n {n}, groups {named(self.groups)}, R = {len(self.groups)} of {self._layers}{mlps}: "
             f"smallest cosine of {least}"
         )
+        curves = {kind: dict(enumerate(cosines)) for kind, cosines in self.found.items()}
         title = "Exact and fuzzy execution, by layer"
-        return line, figures.by_layer(self.found, self.groups, title, "cosine", least=0.5)
+        drawn = figures.by_setting(curves, title, "cosine", "layer")
+        low = min(0.5, *(min(cosines) for cosines in self.found.values()))
+        drawn.update_yaxes(range=[low - 0.03, 1.03]).update_xaxes(dtick=1, showgrid=False)
+        for group in (group for group in self.groups if len(group) > 1):
+            ends = group[0] - 0.4, group[-1] + 0.4
+            drawn.add_vrect(*ends, line_width=0, fillcolor=FAINT, layer="below")
+        return line, drawn
