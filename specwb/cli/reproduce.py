@@ -29,7 +29,7 @@ from specwb.lab.papers import FAMILIES, NAMES, OTHERS
 
 if TYPE_CHECKING:
     from specwb.lab.papers.paper import Paper
-    from specwb.lab.papers.run import RunSettings
+    from specwb.lab.papers.store import RunSettings
     from specwb.show.ledger import Judged, Section
 
 STUDIES = (*NAMES, *OTHERS)
@@ -143,7 +143,8 @@ def reproduce(
         results = shipped_results(paper, target)
         _print(ledger.judged(paper, results, target), paper, results)
         return
-    from specwb.lab.papers.run import HeadTraining, RunSettings
+    from specwb.lab.papers.store import RunSettings
+    from specwb.lab.papers.training import HeadTraining
     from specwb.models.questions import load_prompts
 
     settings = RunSettings(

@@ -19,6 +19,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 FIRST, EVERY = 3.0, 30.0
 # :x: is part of a message such as package:x: and no picture
 errors = Console(stderr=True, emoji=False)
+Report = Callable[[float, str], None]
+"""Called with (fraction done, text)."""
 _printed = 0.0  # when the last line was
 _begun = 0.0  # when the last block began that prints lines of its own
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specwb.lab.papers import FAMILIES, NAMES
-from specwb.lab.papers.figures import SHOWN, figure
+from specwb.lab.papers.figures import SHOWN, SavedResults, figure
 from specwb.lab.papers.judge import EVEN, JUDGED, PROMPTS, WORDS, Judgement, bounds, counts
 from specwb.lab.papers.paper import EVEN as CLAIMED_EVEN
 from specwb.lab.papers.paper import Paper, read_paper
@@ -70,7 +70,7 @@ class Judged:
         return self.paper.name if is_first else f"{self.paper.name} on {self.family}"
 
 
-def judged(paper: Paper, documents: Sequence[dict[str, Any]], family: str = "") -> Judged:
+def judged(paper: Paper, documents: Sequence[SavedResults], family: str = "") -> Judged:
     """Judge a paper on results; ``documents`` as of :func:`specwb.lab.papers.results.shipped`."""
     own = documents[0]
     by = own.get("command") or own.get("counted", {}).get("command", "?")
@@ -102,7 +102,11 @@ class Pictured(str):
 
 def here(verdict: Judgement) -> str:
     """Write the measured ratio with its interval, ``1.33 (1.29-1.37)``, and draw it."""
-    text = Pictured(_here(verdict))
+    text = Pictured()
+    if not np.isnan(verdict.ratio):
+        runs = f", {verdict.runs} training runs" if verdict.runs > 1 else ""
+        few = f", {verdict.prompts} prompts" if verdict.prompts < PROMPTS else ""
+        text = Pictured(f"{verdict.ratio:.2f} ({verdict.low:.2f}-{verdict.high:.2f}){runs}{few}")
     if text or verdict.claim.paper:
         text.picture = drawn(verdict)
     return text
@@ -137,15 +141,6 @@ def drawn(verdict: Judgement) -> str:
     )
 
 
-def _here(verdict: Judgement) -> str:
-    if np.isnan(verdict.ratio):
-        return ""
-    text = f"{verdict.ratio:.2f} ({verdict.low:.2f}-{verdict.high:.2f})"
-    if verdict.runs > 1:
-        text += f", {verdict.runs} training runs"
-    return text if verdict.prompts >= PROMPTS else f"{text}, {verdict.prompts} prompts"
-
-
 def seen(point: Seen | None) -> str:
     """Write a value measured here with its interval."""
     if point is None:
@@ -154,7 +149,7 @@ def seen(point: Seen | None) -> str:
     return f"{point.value:.2f}{interval}"
 
 
-def cell_rows(document: Mapping[str, Any]) -> list[dict[str, str]]:
+def cell_rows(document: SavedResults) -> list[dict[str, str]]:
     """Write the figures of every cell of some results."""
     out = []
     for name, record in document["cells"].items():

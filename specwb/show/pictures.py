@@ -3,7 +3,7 @@ bars; ours are solid."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from specwb.core.errors import ArgumentError
 from specwb.lab.papers.curves import Curve, Seen, curves, note
-from specwb.lab.papers.figures import SHOWN
+from specwb.lab.papers.figures import SHOWN, SavedResults
 from specwb.lab.papers.paper import Paper
 from specwb.show.figures.kit import Panel, whiskers
 from specwb.show.figures.kit import draw as laid_out
@@ -21,7 +21,7 @@ WORDS = 100
 """Letters in a line below a figure's title."""
 
 
-def draw(paper: Paper, name: str, documents: Sequence[Mapping[str, Any]]) -> go.Figure:
+def draw(paper: Paper, name: str, documents: Sequence[SavedResults]) -> go.Figure:
     """Draw a figure of a paper.
 
     Args:

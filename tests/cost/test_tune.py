@@ -11,6 +11,7 @@ import pytest
 import tiny
 
 import specwb
+from specwb.core.errors import ArgumentError
 from specwb.engine.methods import that_run
 from specwb.lab.bench import compare as comparing
 from specwb.lab.cost import tune as tuning
@@ -71,7 +72,7 @@ def test_one_question_in_three_of_every_category_calibrates():
     assert {q.question_id for q in [*calibrating, *measuring]} == {q.question_id for q in every}
     assert len(calibrating) + len(measuring) == len(every)
     assert [len(half) for half in tuning.split_questions(questions(1, 1))] == [1, 1]
-    with pytest.raises(tuning.TuneError, match="at least two prompts"):
+    with pytest.raises(ArgumentError, match="at least two prompts"):
         tuning.split_questions(questions(1))
 
 
@@ -190,9 +191,9 @@ def test_settings_are_compared_by_batch(pair, call, monkeypatch, tmp_path):
     ]
     assert all(row["fixed"] == ("sps:gamma=2", 12.0) and row["plain"][1] == 10.0 for row in rows)
     assert {"ar", "mcsd:tree=2-1", "mcsd:tree=4-2,verify=auto"} <= set(frames[0][1])
-    with pytest.raises(tuning.TuneError, match="batch"):
+    with pytest.raises(ArgumentError, match="batch"):
         tuning.by_batch(target, questions(4), [1, 5], draft=draft)
-    with pytest.raises(tuning.TuneError, match="batch"):
+    with pytest.raises(ArgumentError, match="batch"):
         tuning.by_batch(target, questions(4), ["many"], draft=draft)
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(json.dumps({**asdict(q), "subtask": None}) for q in questions(4)))

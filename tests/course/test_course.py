@@ -6,6 +6,7 @@ from fractions import Fraction as F
 
 import pytest
 
+from specwb.core.errors import ArgumentError
 from specwb.show import course
 from specwb.show.course.question import _ASKED
 
@@ -161,7 +162,7 @@ def test_figures_of_every_prompt_are_those_of_the_study():
             assert sum(figures) / len(figures) == pytest.approx(row[what], abs=1e-4)
     assert course.ratio([2, 4, 6], [1, 2, 3]) == (2.0, 2.0, 2.0)
     assert course.with_intervals({"a": [2.0] * 9}, "x") == "a: 2.00x (2.00-2.00)"
-    with pytest.raises(course.MissingResult, match=r"no result 'x' in .*; there are .*tune-lab"):
+    with pytest.raises(ArgumentError, match=r"no result 'x' in .*; there are .*tune-lab"):
         course.stored("x")
 
 

@@ -130,14 +130,13 @@ def test_a_replay_goes_through_the_steps_of_a_decoding(constants, reads, tmp_pat
     """It does so with a proxy that learns from the text as it is written, too."""
     target, model, ngram = tiny.target(), head(), proxy()
     ngram.save(tmp_path / "ngram.npz")
-    search = {"lam": 0.7, "mass": 0.9, "top": 10, "beams": 2}
+    search = {"lam": 0.5, "mass": 0.8, "top": 15, "beams": 3}
     replay = lattices.Replay(
         target,
         model,
         TEXTS[0],
         40,
         (lambda: OnlineNGram(3, tiny.VOCABULARY)) if reads else lambda: ngram,
-        **search,
     )
     rounds = replay.rounds(**constants)
     rest = {name: value for name, value in constants.items() if name not in ("least", "most")}

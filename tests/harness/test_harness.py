@@ -17,10 +17,10 @@ import specwb
 from specwb.core.errors import ArgumentError
 from specwb.drafters.diffuspec_parts.ngram import NGram
 from specwb.lab.bench import measure as measuring
+from specwb.lab.bench.store import StoreError
 from specwb.lab.harness import answers as files
 from specwb.lab.harness import run, summary
 from specwb.lab.harness.answers import Turn
-from specwb.lab.harness.run import HarnessError
 from specwb.models.questions import PromptSetError, Question
 from specwb.models.templates import TEMPLATES, TemplateError, use_template
 
@@ -124,7 +124,7 @@ def test_a_folder_keeps_the_settings_it_began_with(target, tmp_path):
     first = answered(QUESTIONS[:1])
     for other in ({"max_new_tokens": 5}, {"stop": ["w63"]}):
         (named,) = other
-        with pytest.raises(HarnessError, match=f"answers of another run .*{named} = "):
+        with pytest.raises(StoreError, match=f"answers of another run .*{named} = "):
             answered(QUESTIONS[:1], **other)
         assert read(tmp_path, "ar") == first
     # another question 7 is answered anew, and the first one's answer is still there
@@ -165,7 +165,7 @@ def test_answers_by_another_model_are_not_taken_over(target, tmp_path, decoded, 
 
 
 def test_what_cannot_be_is_refused_before_the_first_answer(target, tmp_path):
-    with pytest.raises(HarnessError, match="leaves no room"):
+    with pytest.raises(ArgumentError, match="leaves no room"):
         run.evaluate(target, QUESTIONS, ["pld"], tmp_path, max_new_tokens=target.context)
     with pytest.raises(PromptSetError, match="one number occurs twice"):
         run.evaluate(target, [QUESTIONS[0]] * 2, ["pld"], tmp_path, **SHORT)
@@ -182,7 +182,7 @@ def test_a_store_that_no_evaluation_has_written(target, tmp_path):
     run.evaluate(target, QUESTIONS[:1], [], tmp_path, **SHORT)
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
         connection.execute("UPDATE runs SET record = '{}'")
-    with pytest.raises(HarnessError, match=r"store\.sqlite holds what no evaluation .* no 'choi"):
+    with pytest.raises(StoreError, match=r"store\.sqlite holds what no evaluation .* no 'choi"):
         run.evaluate(target, QUESTIONS[:1], [], tmp_path, **SHORT)
 
 

@@ -139,7 +139,7 @@ def test_no_text_of_a_trace_gets_out_of_its_script():
     trace["prompt"]["text"] = HOSTILE
     trace["words"] = dict.fromkeys(trace["words"], HOSTILE)
     trace["method"]["spec"] = HOSTILE
-    html = page(trace, title=HOSTILE, command=f"specwb trace {HOSTILE}")
+    html = page(trace, command=f"specwb trace {HOSTILE}")
     assert html.count("</script>") == 2 == html.count("<script")
     assert "<img" not in html
     assert "<!--" not in html

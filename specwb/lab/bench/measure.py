@@ -103,11 +103,6 @@ def rotated(names: Sequence[Any], turn: int) -> list[Any]:
     return [*names[first:], *names[:first]]
 
 
-def clock_is_free(device: torch.device) -> bool:
-    """Says whether a clock costs nothing: it waits for the device, five times a step."""
-    return device.type == "cpu"
-
-
 def measure(
     target: Target,
     jobs: Iterable[Job],
@@ -208,9 +203,10 @@ def _by_engine(
     if count is not None:
         enough = count * (1 + drafter.limits.depth)  # not reached before the last step is over
         tokens = min(enough, tokens)
+    # a clock waits for the device, five times a step, which costs nothing on a CPU
     if clocked is None:  # where steps are timed one by one, those that are never recorded too
         waits = by_step and (not drafter.captured or job.layout != "tree")
-        clocked = waits or clock_is_free(target.device)
+        clocked = waits or target.device.type == "cpu"
     clock = Clock(target.device) if clocked else None
 
     spent = getattr(drafter, "spent", {})

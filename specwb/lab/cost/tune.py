@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from specwb.core.errors import SpecwbError
+from specwb.core.errors import ArgumentError
 from specwb.core.files import TUNED, claim, home, write
 from specwb.core.inputs import integer
 from specwb.core.options import spell
 from specwb.core.probability import Sampling
-from specwb.core.progress import unseen
+from specwb.core.progress import Report, unseen
 from specwb.core.tree import Tree
 from specwb.engine.methods import Method, that_run
 from specwb.lab.bench.compare import compare
@@ -62,8 +62,8 @@ AUTO = [
 ]
 
 
-class TuneError(SpecwbError, ValueError):
-    """Arguments with which nothing can be tuned."""
+Row = dict[str, Any]
+"""What is known of a setting, by name."""
 
 
 def tune(
@@ -77,7 +77,7 @@ def tune(
     seconds: float | None = None,
     seed: int = 0,
     path: Path | None = None,
-    progress: Callable[[float, str], None] = unseen,
+    progress: Report = unseen,
     command: str = "",
 ) -> dict[str, Any]:
     """Measure chains, trees, heads and all other methods, and name the fastest.
@@ -105,12 +105,12 @@ def tune(
         ValueError: nodes < 2, there are too few questions, the file cannot be written, or as
             :func:`specwb.compare`.
     """
-    integer("nodes (the root included)", nodes, 2, kind=TuneError)
-    integer("max_new_tokens", max_new_tokens, 1, kind=TuneError)
+    integer("nodes (the root included)", nodes, 2)
+    integer("max_new_tokens", max_new_tokens, 1)
     how: dict[str, Any] = {"temperature": Sampling(temperature).temperature, "seed": seed}
     how["max_new_tokens"] = max_new_tokens
     if max_new_tokens >= target.context:
-        raise TuneError(
+        raise ArgumentError(
             "max_new_tokens must leave room for a prompt in the context of "
             f"{target.name!r} ({target.context}), got {max_new_tokens}"
         )
@@ -185,9 +185,9 @@ def checked_batches(batches: Iterable[Any], questions: Sequence[Question]) -> li
     """Check numbers of prompts that are decoded together.
 
     Raises:
-        TuneError: one is no number of prompts, or larger than there are questions.
+        ArgumentError: one is no number of prompts, or larger than there are questions.
     """
-    return [integer("batch", batch, 1, len(questions), kind=TuneError) for batch in batches]
+    return [integer("batch", batch, 1, len(questions)) for batch in batches]
 
 
 def by_batch(
@@ -197,9 +197,9 @@ def by_batch(
     *,
     draft: Target | str | None = None,
     seconds: float | None = None,
-    progress: Callable[[float, str], None] = unseen,
+    progress: Report = unseen,
     **how: Any,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Measure plain decoding, fixed settings and ``verify=auto`` at several batch sizes.
 
     Args:
@@ -217,7 +217,7 @@ def by_batch(
     """
     batches = checked_batches(batches, questions)
     fixed, auto = (that_run(specs, target, draft)[0] for specs in (FIXED_IN_BATCHES, AUTO))
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
 
     def moved(done: float, text: str, _: object) -> None:
         progress((len(rows) + done) / len(batches), f"batch {batches[len(rows)]}, {text}")
@@ -234,7 +234,7 @@ def by_batch(
             **how,
         )
         speed = frame.set_index("method").tokens_per_second
-        row: dict[str, Any] = {"batch": batch, "plain": ("ar", float(speed["ar"]))}
+        row: Row = {"batch": batch, "plain": ("ar", float(speed["ar"]))}
         for name, methods in (("fixed", fixed), ("auto", auto)):
             keys = [method.key for method in methods.values() if method.key in speed.index]
             best = max(keys, key=speed.__getitem__, default=None)
@@ -246,7 +246,7 @@ def by_batch(
 def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list[Question]]:
     """Split into the questions that calibrate, one in three of every category, and the others."""
     if len(questions) < 2:
-        raise TuneError(
+        raise ArgumentError(
             "tune needs at least two prompts, one to calibrate and one to measure on; "
             f"got {len(questions)}"
         )
@@ -261,7 +261,7 @@ def split_questions(questions: Sequence[Question]) -> tuple[list[Question], list
     return calibrating, measuring
 
 
-def candidates(models: Mapping[str, CostModel], nodes: int) -> list[dict[str, Any]]:
+def candidates(models: Mapping[str, CostModel], nodes: int) -> list[Row]:
     """What is measured: chains, every drafter's best tree of at most ``nodes``, and
     :data:`FIXED`; the first two with the tau and the speed over plain decoding that follow from
     the cost model."""
@@ -290,9 +290,7 @@ def best_tree(model: CostModel, nodes: int) -> Tree:
     return Tree.parents(choose_tree(model.tree, seconds, nodes)[0])
 
 
-def _add_measurements(
-    rows: list[dict[str, Any]], frame: Any, methods: Mapping[str, Method]
-) -> None:
+def _add_measurements(rows: list[Row], frame: Any, methods: Mapping[str, Method]) -> None:
     """Put what was measured into the rows; for some the time may have been up."""
     for row in rows:
         if (key := methods[row["method"]].key) in frame.index:

@@ -33,7 +33,6 @@ def acceptance_by_dependence(
     contexts: Sequence[Prompt],
     paths: int = 64,
     temperature: float = 1.0,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Measure dependence and acceptance at the k positions of a head's block.
 
@@ -66,7 +65,6 @@ def acceptance_by_dependence(
         contexts: texts or token ids of at least k + 1 tokens; tokens 1..k are those that follow.
         paths: n, the paths a context, >= 2.
         temperature: 0 is greedy. Then all paths are the same and the information is 0.
-        seed: context i draws from (seed, i).
     Returns:
         One row a context and position j = 1..k, with the columns context and place (their numbers),
         information, acceptance and marginal.
@@ -90,7 +88,7 @@ def acceptance_by_dependence(
         drafter = FalconDrafter(head, Tree.chain(k, target.device))
         drafter.open(state, target)
         q = sampling.probabilities(drafter.logits(drafter.begin(state))[0].double())
-        for j, p in enumerate(_path_distributions(target, state, trees, paths, seed, i)):
+        for j, p in enumerate(_path_distributions(target, state, trees, paths, i)):
             mean = p.mean(0)
             information = float(entr(mean).sum() - entr(p).sum(-1).mean())
             records.append(
@@ -106,10 +104,10 @@ def acceptance_by_dependence(
 
 
 def _path_distributions(
-    target: Target, state: State, trees: list[Tree], paths: int, seed: int, i: int
+    target: Target, state: State, trees: list[Tree], paths: int, i: int
 ) -> Iterator[Tensor]:
     """``[paths,V]`` distributions of token j = 1..k, each after the tokens that its path drew."""
-    u = np.random.Generator(np.random.Philox(key=[seed, i])).random((len(trees), paths))
+    u = np.random.Generator(np.random.Philox(key=[0, i])).random((len(trees), paths))
     tokens = state.tokens[0, state.horizon - 1 : state.horizon]
     for tree, row in zip(trees, u, strict=True):
         ids = torch.as_tensor(tokens, device=target.device)[None]

@@ -30,6 +30,9 @@ from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.target import Target
 from specwb.theory.analysis.diffusion import AdlRound, adl_trace
 
+TOP = 15
+"""M, the candidates of a position."""
+
 
 @dataclass(frozen=True, eq=False)
 class BlockCandidates:
@@ -120,7 +123,7 @@ def places(
     model: DiffusionModel,
     texts: Sequence[Prompt],
     k: int = 8,
-    top: int = 15,
+    top: int = TOP,
 ) -> list[BlockCandidates]:
     """Run one forward of the diffusion model behind each text, and k tokens of the target.
 
@@ -232,17 +235,12 @@ class Replay:
         prompt: the beginning of the text.
         tokens: how many the target writes.
         proxy: makes the search's proxy. One that reads along is given the text.
-        lam: of the search.
-        mass: of the lattice.
-        top: of the lattice.
-        beams: of the search.
     Attributes:
         prompt: token ids before the first step.
         text: token ids that the target writes.
         most: the longest draft that the context has room for.
     Raises:
-        ValueError: as :func:`places`, with ``tokens`` for k; or settings that the search does not
-            take.
+        ValueError: as :func:`places`, with ``tokens`` for k.
     """
 
     def __init__(
@@ -252,15 +250,9 @@ class Replay:
         prompt: Prompt,
         tokens: int,
         proxy: Callable[[], Proxy],
-        *,
-        lam: float = 0.5,
-        mass: float = 0.8,
-        top: int = 15,
-        beams: int = 3,
     ) -> None:
         (self.prompt,) = _checked_texts(target, model, [prompt], tokens)
         self.target, self.model, self.proxy = target, model, proxy
-        self.lam, self.mass, self.top, self.beams = lam, mass, top, beams
         (self.text,) = decode(target, [self.prompt], "ar", max_new_tokens=tokens).tokens
         self.most = min(target.context, model.context + model.spared) - len(self.prompt) - tokens
         self._lengths: dict[tuple[int, int], tuple[int, int]] = {}
@@ -278,11 +270,11 @@ class Replay:
         if (place, k) not in self._lengths:
             prefix, rest = [*self.prompt, *self.text[:place]], self.text[place:]
             logits = block(self.model, prefix, k)
-            ids, logq = _best(self.target, self.model, logits, self.top).tolist()
-            lattice = Lattice.prune(ids, logq, self.mass, _ends(self.target, self.model))
+            ids, logq = _best(self.target, self.model, logits, TOP).tolist()
+            lattice = Lattice.prune(ids, logq, ends=_ends(self.target, self.model))
             proxy = self.proxy()
             read_along(proxy, prefix)
-            path = beam(lattice, proxy, prefix, self.lam, self.beams)[0].tokens
+            path = beam(lattice, proxy, prefix)[0].tokens
             # the text's last token is the bonus token of its step
             accepted = min(_first(map(eq, path, rest)), len(rest) - 1)
             self._lengths[place, k] = lattice.generated, accepted

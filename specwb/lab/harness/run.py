@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specwb.core.errors import SpecwbError
+from specwb.core.errors import ArgumentError
 from specwb.core.files import EVALUATION, OBJECT, claim, document, foreign, home, write
 from specwb.core.inputs import integer
 from specwb.core.probability import Sampling
-from specwb.core.progress import unseen
+from specwb.core.progress import Report, unseen
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
 from specwb.lab.bench.compare import build
 from specwb.lab.bench.conditions import conditions, weights
 from specwb.lab.bench.library import Library, plain_row
 from specwb.lab.bench.measure import Job, Run, measure, rotated
-from specwb.lab.bench.store import RunStore, digest
+from specwb.lab.bench.store import RunStore, StoreError, digest
 from specwb.lab.harness.answers import Turn, answers_path, line, turns_of
 from specwb.models.prompts import chat, encode
 from specwb.models.questions import PromptSetError, Question
@@ -29,10 +29,6 @@ from specwb.models.target import Target
 
 TURNS = 8
 """The largest number of turns of a question, by default."""
-
-
-class HarnessError(SpecwbError, ValueError):
-    """A folder whose answers cannot be used, or settings that leave no room."""
 
 
 def evaluate(
@@ -47,7 +43,7 @@ def evaluate(
     turns: int = TURNS,
     stop: Sequence[str] = (),
     seed: int = 0,
-    progress: Callable[[float, str], None] = unseen,
+    progress: Report = unseen,
 ) -> dict[str, list[Turn]]:
     """Answer every question by every method, one at a time; return the answers by method.
 
@@ -73,9 +69,9 @@ def evaluate(
         progress: called with (fraction done, text).
 
     Raises:
-        HarnessError: ``out`` holds answers under other settings, or max_new_tokens leaves no room.
-        StoreError: as :class:`specwb.lab.bench.store.RunStore`, or another program answers into
-            ``out``.
+        ArgumentError: max_new_tokens leaves no room.
+        StoreError: ``out`` holds answers under other settings, or another program answers into
+            it; as :class:`specwb.lab.bench.store.RunStore`.
         PromptSetError: a question's number occurs twice, or a first turn cannot be shortened to
             fit.
         MethodError: a method cannot be built or is named twice.
@@ -86,7 +82,7 @@ def evaluate(
         raise PromptSetError("there are no questions, or one number occurs twice")
     if max_new_tokens >= target.context:
         context = f"the context of {target.name!r} ({target.context})"
-        raise HarnessError(f"max_new_tokens={max_new_tokens} leaves no room in {context}")
+        raise ArgumentError(f"max_new_tokens={max_new_tokens} leaves no room in {context}")
     out = home(out)
     claim({"--out": (out, EVALUATION)})
     sampling = Sampling(temperature)
@@ -152,12 +148,10 @@ def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     if not path.exists():
         return
     schema = {**OBJECT, "required": [*settings]}
-    before = document(path, schema, HarnessError, "delete it, or name another --out")
+    before = document(path, schema, StoreError, "delete it, or name another --out")
     if other := [name for name, value in settings.items() if before[name] != value]:
         was = ", ".join(f"{name} = {before[name]!r}" for name in other)
-        raise HarnessError(
-            f"{path.parent} holds answers of another run ({was}); name another --out"
-        )
+        raise StoreError(f"{path.parent} holds answers of another run ({was}); name another --out")
 
 
 def _written(
@@ -172,7 +166,7 @@ def _written(
     for key, lines in rows.items():
         if lines:
             write("".join(json.dumps(row) + "\n" for row in lines), answers_path(out, key))
-    with foreign(f"{store.path} holds what no evaluation has written", HarnessError):
+    with foreign(f"{store.path} holds what no evaluation has written", StoreError):
         return {key: [t for row in lines for t in turns_of(row)] for key, lines in rows.items()}
 
 

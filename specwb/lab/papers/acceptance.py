@@ -20,7 +20,7 @@ from specwb.core.errors import ArgumentError
 from specwb.core.probability import Sampling
 from specwb.engine.decoding import decode
 from specwb.lab.bench.statistics import mean_and_error
-from specwb.lab.papers.results import SavedResults
+from specwb.lab.papers.figures import Printed, SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question, interleave
 from specwb.models.target import Target
@@ -222,7 +222,7 @@ def _best(means: Mapping[str, Sequence[float]]) -> list[str]:
     return sorted(best, key=behind.__getitem__)
 
 
-def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
+def tables(document: SavedResults) -> Printed:
     """What is printed of it: a table a domain with one row for each temperature and k, with every
     rule's mean, the errors' median, the most any rule can accept (``*``) and the best rules: the
     largest mean over prompts, and what is not behind it by more than two standard errors of the

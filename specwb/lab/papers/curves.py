@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from specwb.lab.bench.statistics import mean_and_error, ratio_and_error
-from specwb.lab.papers.figures import figure, runs_of
+from specwb.lab.papers.figures import SavedResults, Table, figure, runs_of
 from specwb.lab.papers.paper import Paper
 
 
@@ -68,7 +68,7 @@ def note(paper: Paper, name: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def curves(paper: Paper, name: str, documents: Sequence[Mapping[str, Any]]) -> list[Curve]:
+def curves(paper: Paper, name: str, documents: Sequence[SavedResults]) -> list[Curve]:
     """Compute the curves of all panels of a figure.
 
     Args:
@@ -97,9 +97,7 @@ def curves(paper: Paper, name: str, documents: Sequence[Mapping[str, Any]]) -> l
     return found
 
 
-def _points(
-    paper: Paper, curve: Mapping[str, Any], panel: Mapping[str, Any]
-) -> Iterator[tuple[Mapping[str, Any], Any, float | None]]:
+def _points(paper: Paper, curve: Table, panel: Table) -> Iterator[tuple[Table, Any, float | None]]:
     """The row, x and the paper's value of every point of a curve."""
     if "table" not in curve:
         values = curve.get("paper", [None] * len(curve["x"]))
@@ -128,18 +126,18 @@ def _points(
 
 def _seen(
     cell: str,
-    panel: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    documents: Sequence[Mapping[str, Any]],
+    panel: Table,
+    fields: Table,
+    documents: Sequence[SavedResults],
 ) -> Seen | None:
     """What measures a point here; None where nothing does."""
     measured = [d for d in documents if cell in d["cells"]]
     choices = [(d, name) for name in panel.get("domain", [""]) for d in measured]
-    found = ((d, name) for d, name in choices if name in ("", *_domains(d), _prompts(d)))
+    found = ((d, name) for d, name in choices if name in _prompts(d))
     document, wanted = next(found, (None, ""))
     if document is None:
         return None
-    cells, domains = document["cells"], _domains(document)
+    cells, domains = document["cells"], document.get("domains", ())
     what = panel["what"].format(**fields)
     if "over" in panel:
         other = figure(cells, panel["over"].format(**fields), what)
@@ -155,13 +153,9 @@ def _seen(
     return interval(*mean_and_error(values), len(values)) if values else None
 
 
-def _domains(document: Mapping[str, Any]) -> Sequence[str]:
-    return document.get("domains", ())
-
-
-def _prompts(document: Mapping[str, Any]) -> str:
-    """The name of the set of prompts that results are of."""
-    return document["arguments"].get("prompts", "") if "arguments" in document else ""
+def _prompts(document: SavedResults) -> tuple[str, ...]:
+    """What prompts of results are called: all of them "", those of a domain, and their set."""
+    return ("", *document.get("domains", ()), document.get("arguments", {}).get("prompts", ""))
 
 
 def interval(value: float, error: float | None, count: int) -> Seen:

@@ -23,7 +23,7 @@ from specwb.engine.decoding import decode
 from specwb.engine.loop import Decoding
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
-from specwb.lab.papers.results import SavedResults
+from specwb.lab.papers.figures import Printed, SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.backbone import ForwardPass, Stack
 from specwb.models.fuzzy import Groups, LayerIndices, grouping
@@ -78,7 +78,7 @@ def _five_digits(x: Any) -> Any:
     return [_five_digits(value) for value in x] if isinstance(x, list) else float(f"{x:.5g}")
 
 
-def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
+def tables(document: SavedResults) -> Printed:
     """What is printed of it."""
     cosines = [
         {"N": n, **{kind: f"{fmean(x):.3f} ({min(x):.2f})" for kind, x in by_kind.items()}}

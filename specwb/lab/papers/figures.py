@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-Cells = Mapping[str, Mapping[str, Any]]
+Table = Mapping[str, Any]
+"""A table of a paper's file, or a record of results."""
+SavedResults = dict[str, Any]
+"""Results as they are saved: arguments, versions, spent, cells and what a probe adds."""
+Printed = list[tuple[str, list[dict[str, str]]]]
+"""Tables as they are printed, each with its title."""
+Cells = Mapping[str, Table]
 """A cell's name -> what was recorded of it, see :func:`specwb.lab.papers.grid.record`."""
 PARTS = ("draft", "search", "verify", "rest")
 """The parts of a decoding step's time."""

@@ -7,17 +7,18 @@ equal weight. Texts go on past an end-of-text token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
 from specwb.core.errors import ArgumentError
 from specwb.core.probability import Sampling
+from specwb.core.progress import Report
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
 from specwb.lab.bench.measure import Job, Run, measure, rotated
 from specwb.lab.bench.statistics import mean_and_error
-from specwb.lab.papers.figures import figure
+from specwb.lab.papers.figures import SavedResults, figure
 from specwb.lab.papers.paper import Cell
 from specwb.lab.papers.store import Store
 from specwb.models.questions import Question, interleave
@@ -40,7 +41,7 @@ def measure_cells(
     methods: Mapping[Cell, Method],
     steps: int,
     room: int | None,
-    progress: Callable[[float, str], None],
+    progress: Report,
 ) -> bool:
     """Measure every cell on every prompt, and put the results into the store.
 
@@ -168,7 +169,7 @@ def shape(method: Method) -> dict[str, Any]:
     return {"nodes": limits.nodes, "depth": limits.depth, "chain": limits.children <= 1}
 
 
-def row(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+def row(document: SavedResults, name: str) -> dict[str, Any]:
     """Compute one cell's figures from its record: a row of the results.
 
     Returns:
@@ -198,7 +199,7 @@ def row(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows(document: SavedResults) -> list[dict[str, Any]]:
     """Compute the rows of all cells that were measured."""
     cells = document["cells"]
     return [row(document, name) for name in cells if cells[name]["accepted"]]

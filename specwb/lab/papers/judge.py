@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from specwb.lab.bench.statistics import bootstrap
-from specwb.lab.papers.figures import SPEEDS, Cells, figure, runs_of
+from specwb.lab.papers.figures import SPEEDS, Cells, SavedResults, Table, figure, runs_of
 from specwb.lab.papers.paper import Cell, Claim, Side
 
 PROMPTS = 48
@@ -83,9 +83,9 @@ def series(cells: Cells, side: Side, what: str) -> list[float]:
 
 def judge(
     claim: Claim,
-    documents: Sequence[Mapping[str, Any]],
-    drafters: Sequence[Mapping[str, Any]] = (),
-    published: Mapping[str, Mapping[str, Any]] | None = None,
+    documents: Sequence[SavedResults],
+    drafters: Sequence[Table] = (),
+    published: Mapping[str, Table] | None = None,
 ) -> Judgement:
     """Hold a claim against measurements.
 
@@ -164,8 +164,8 @@ def _word(verdict: Judgement) -> str:
 
 def other_heads(
     claim: Claim,
-    ours: Mapping[str, Mapping[str, Any]],
-    published: Mapping[str, Mapping[str, Any]],
+    ours: Mapping[str, Table],
+    published: Mapping[str, Table],
 ) -> Iterable[str]:
     """Say which of the target's own heads that a claim decodes with are not as the paper's."""
     used = {kind for kind, head in claim.methods if not head}
@@ -177,7 +177,7 @@ def other_heads(
             yield f"our {kind} head has {', '.join(others)}"
 
 
-def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def weaknesses(claim: Claim, cells: Cells, drafters: Sequence[Table]) -> Iterable[str]:
     """Say of which drafters of a claim less than half of what the paper's accept is accepted."""
     for one in drafters:
         method, _, head = one["drafter"].partition(" ")

@@ -32,7 +32,7 @@ from specwb.engine.decoding import decode, rounds
 from specwb.engine.methods import Method
 from specwb.engine.methods import method as make_method
 from specwb.lab.cost.calibrate import seconds_at, step_times
-from specwb.lab.papers.results import SavedResults
+from specwb.lab.papers.figures import SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.questions import Question
 from specwb.models.target import Target

@@ -15,7 +15,7 @@ import torch
 from specwb.core.probability import Sampling
 from specwb.engine.decoding import decode
 from specwb.lab.bench.statistics import mean_and_error
-from specwb.lab.papers.results import SavedResults
+from specwb.lab.papers.figures import Printed, SavedResults
 from specwb.lab.papers.run import Models
 from specwb.models.prompts import Prompt, check_room, token_rows
 from specwb.models.questions import Question
@@ -100,7 +100,7 @@ def output_shifts(
         yield OutputShift(n, out.mean_tokens_per_step, fmean(other), *mean_and_error(log_ps))
 
 
-def tables(document: SavedResults) -> list[tuple[str, list[dict[str, str]]]]:
+def tables(document: SavedResults) -> Printed:
     """What is printed of it."""
     lines = [
         {

@@ -18,7 +18,7 @@ from typing import Any
 
 from specwb.core.errors import SpecwbError
 from specwb.core.files import data_dir, toml
-from specwb.lab.papers.figures import FIGURE
+from specwb.lab.papers.figures import FIGURE, Table
 
 CELL = re.compile(r"T=(\d[\d.]*) ([\w:=,.+-]+)(?: \[([\w@-]+)\])?( batch)?( long)?")
 """A cell's temperature, method, head and conditions."""
@@ -182,21 +182,21 @@ class Paper:
     setting: str = ""
     certainty: str = ""
     contradictions: tuple[str, ...] = ()
-    drafters: tuple[Mapping[str, Any], ...] = ()
-    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    drafters: tuple[Table, ...] = ()
+    published: Mapping[str, Table] = field(default_factory=dict)
     measure: tuple[str, ...] = ()
     by_task: Mapping[str, Sequence[str]] = field(default_factory=dict)
     trained: Trained | None = None
     claims: tuple[Claim, ...] = ()
-    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    figures: Mapping[str, Table] = field(default_factory=dict)
+    constants: Table = field(default_factory=dict)
     heads: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     draft: str = ""
     rounds: int = 10
     room: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Table = field(default_factory=dict)
 
     @property
     def is_paper(self) -> bool:
@@ -239,10 +239,10 @@ def _read(path: Path) -> Paper:
         data.pop(unread, None)
     claims = data.pop("claims", [])
     try:
-        data["measure"] = _once(_cells(data.get("measure", ()), names))
+        data["measure"] = _measured(data.get("measure", ()), names)
         if "by_task" in data:
             questions, cells = data["by_task"]["prompts"], data["by_task"]["measure"]
-            data["by_task"] = {"prompts": questions, "measure": _once(_cells(cells, names))}
+            data["by_task"] = {"prompts": questions, "measure": _measured(cells, names)}
         if "trained" in data:
             data["trained"] = _trained(data["trained"], names)
         data["figures"] = _named(data.get("figures", {}), names)
@@ -258,14 +258,15 @@ def _read(path: Path) -> Paper:
 
 def _cells(texts: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
     """The cells that are written."""
-    cells = [cell for text in texts for cell in expand(text, names)]
+    cells = tuple(cell for text in texts for cell in expand(text, names))
     for cell in cells:
         Cell.read(cell)  # raises where it is none
-    return tuple(cells)
+    return cells
 
 
-def _once(cells: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(cells))
+def _measured(texts: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    """The cells that are written, each once."""
+    return tuple(dict.fromkeys(_cells(texts, names)))
 
 
 def _named(value: Any, names: Mapping[str, str]) -> Any:
@@ -277,24 +278,19 @@ def _named(value: Any, names: Mapping[str, str]) -> Any:
     return expand(value, names)[0] if isinstance(value, str) else value
 
 
-def _trained(data: Mapping[str, Any], names: Mapping[str, str]) -> Trained:
+def _trained(data: Table, names: Mapping[str, str]) -> Trained:
     """Heads by name; a head's settings stand in place of the common ones."""
     heads = {}
     for written, settings in data["heads"].items():
-        every = expand(written)
-        for name, own in zip(every, _repeated(settings, len(every)), strict=True):
+        every, its = expand(written), expand(settings)
+        its = its * len(every) if len(its) == 1 else its
+        for name, own in zip(every, its, strict=True):
             pairs = [x.split("=") for x in (data.get("common", ""), own) for x in x.split(",") if x]
             heads[name] = ",".join(f"{key}={value}" for key, value in dict(pairs).items())
-    return Trained(data["kind"], heads, _once(_cells(data["measure"], names)))
+    return Trained(data["kind"], heads, _measured(data["measure"], names))
 
 
-def _repeated(text: str, count: int) -> list[str]:
-    """A text's alternatives, or the text itself ``count`` times."""
-    every = expand(text)
-    return every * count if len(every) == 1 else every
-
-
-def _claims(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Iterator[Claim]:
+def _claims(rows: Sequence[Table], names: Mapping[str, str]) -> Iterator[Claim]:
     """The claims of a row: one a figure, and one an alternative in its text."""
     for row in rows:
         fields = dict(row)
@@ -308,17 +304,14 @@ def _claims(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> Iter
             one |= {key: one[key][0] for key in ("a", "b")}
             for what, ratio in ratios.items():
                 claim = Claim(**{**one, "what": what, "paper": ratio})
-                if ratio is not None and not _can_be_judged(claim):
+                value = 1.0 if ratio is None else ratio
+                is_large = value >= 1 or claim.least is not None
+                if not (abs(value - 1) <= EVEN if claim.even else is_large):
                     raise PaperError(
                         f"claim {text!r}: {what} = {ratio}; an even claim is within {EVEN:.0%} of "
                         "1, and one below 1 without 'least' is written the other way round"
                     )
                 yield claim
-
-
-def _can_be_judged(claim: Claim) -> bool:
-    ratio = claim.paper or 1.0
-    return abs(ratio - 1) <= EVEN if claim.even else ratio >= 1 or claim.least is not None
 
 
 def _sides(value: Any, names: Mapping[str, str], index: int, count: int) -> tuple[Side, ...]:

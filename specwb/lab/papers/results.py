@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from specwb.core.errors import ArgumentError
 from specwb.core.files import OBJECT, data_dir, document
 from specwb.lab.papers import FAMILIES
+from specwb.lab.papers.figures import SavedResults
 from specwb.lab.papers.judge import Judgement, judge
 from specwb.lab.papers.paper import Paper, read_paper
 
-SavedResults = dict[str, Any]
-"""Results as they are saved: arguments, versions, spent, cells and what a probe adds."""
 
-
-def files(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[Path]:
+def files(paper: Paper, family: str = "lab") -> list[Path]:
     """The files of a family's shipped results: of its own heads, on the usual prompts and on the
     paper's, then of trained ones, those of ``paper.evidence`` at the end."""
-    folder = folder or data_dir() / "results"
+    folder = data_dir() / "results"
     end = "-cpu" if paper.is_paper else ""
     names = [f"{paper.name}-{family}{end}"]
     names += [f"{paper.name}-{family}-{prompts}" for prompts in paper.by_task.get("prompts", ())]
@@ -27,16 +24,16 @@ def files(paper: Paper, family: str = "lab", folder: Path | None = None) -> list
     return [path for name in names if (path := folder / f"{name}.json").exists()]
 
 
-def shipped(paper: Paper, family: str = "lab", folder: Path | None = None) -> list[SavedResults]:
+def shipped(paper: Paper, family: str = "lab") -> list[SavedResults]:
     """Read a family's shipped results: of its own heads, then of heads trained to be compared.
 
     Raises:
         ArgumentError: there are none.
     """
     schema = {**OBJECT, "required": ["arguments", "cells"]}
-    found = [document(path, schema) for path in files(paper, family, folder)]
+    found = [document(path, schema) for path in files(paper, family)]
     if not found:
-        has = [name for name in FAMILIES if files(paper, name, folder)]
+        has = [name for name in FAMILIES if files(paper, name)]
         others = f"; there are of {' and '.join(has)}" if has else ""
         raise ArgumentError(f"there are no shipped results of {paper.name} on {family}{others}")
     return found

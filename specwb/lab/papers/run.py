@@ -10,15 +10,15 @@ from typing import Any
 
 from specwb.core.files import OBJECT, document, home, weights_hash
 from specwb.core.options import MethodError
-from specwb.core.progress import unseen
+from specwb.core.progress import Report, unseen
 from specwb.drafters.easyspec import deep_draft
 from specwb.engine.machine import commit
 from specwb.engine.methods import METHODS, Method
 from specwb.engine.methods import method as make_method
 from specwb.lab.bench.conditions import conditions
 from specwb.lab.papers import grid, training
+from specwb.lab.papers.figures import SavedResults
 from specwb.lab.papers.paper import Cell, Paper
-from specwb.lab.papers.results import SavedResults
 from specwb.lab.papers.store import RECORD, RunSettings, Store
 from specwb.models.load import draft_model
 from specwb.models.questions import Question, interleave
@@ -26,8 +26,6 @@ from specwb.models.target import Target
 
 PROBES = ("mcsd_ti", "kangaroo", "easyspec", "acceptance")
 """Those with measurements beside their cells: the function ``probe`` of the module of that name."""
-Progress = Callable[[float, str], None]
-"""Called with (fraction done, text)."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +60,6 @@ class Models:
 Probe = Callable[[Models, Sequence[Question], SavedResults, int], Iterator[tuple[float, str]]]
 """Measures what is no cell, from (models, questions, document, seed): it adds to the document what
 is not there yet, and yields (fraction done, what was added)."""
-
-
-@dataclass(frozen=True)
-class HeadTraining:
-    """The training of heads to be compared: of which target, into which folder, how many runs."""
-
-    target: str
-    folder: Path
-    runs: int = 1
-    device: str = "auto"
 
 
 def models_of(paper: Paper, target: Target, draft: Any = None) -> Models:
@@ -118,8 +106,8 @@ def reproduce(
     models: Models,
     questions: Sequence[Question],
     settings: RunSettings,
-    trained: HeadTraining | None = None,
-    progress: Progress = unseen,
+    trained: training.HeadTraining | None = None,
+    progress: Report = unseen,
 ) -> tuple[list[SavedResults], bool]:
     """Measure a paper into its file, or go on with it.
 
@@ -144,9 +132,7 @@ def reproduce(
     documents = [store.document]
     if trained is not None:
         assert paper.trained is not None
-        cards = training.train(
-            paper.trained, trained.target, trained.folder, device=trained.device, runs=trained.runs
-        )
+        cards = training.train(paper.trained, trained)
         heads = {name: card["sha256"] for name, card in cards.items()}
         arguments = {**arguments, "system": f"{paper.name}-ablation", "heads": heads}
         out = settings.out.with_name(f"{settings.out.stem}-ablation.json")
@@ -203,7 +189,7 @@ def measure(
     models: Models,
     questions: Sequence[Question],
     store: Store,
-    progress: Progress,
+    progress: Report,
     runs: int = 0,
 ) -> bool:
     """Measure a paper's cells, then what its probe measures, and complete the file.

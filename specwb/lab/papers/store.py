@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import Any
 
 from specwb.core.files import OBJECT, STUDY, claim, document, home, write
 from specwb.lab.bench.store import StoreError
+from specwb.lab.papers.figures import SavedResults, Table
 
 _NUMBER = {"type": ["number", "null"]}
 _LISTS = {"type": "array", "items": {"type": ["array", "null"], "items": _NUMBER}}
-RECORD: Mapping[str, Any] = {
+RECORD: Table = {
     **OBJECT,
     "required": ["accepted", "ms"],
     "properties": {
@@ -33,7 +33,7 @@ EVERY = 2.0
 """Seconds between two writes, which are lost by SIGKILL."""
 
 
-def read_results(path: Path, cell: Mapping[str, Any] = RECORD, advice: str = "") -> dict[str, Any]:
+def read_results(path: Path, cell: Table = RECORD, advice: str = "") -> SavedResults:
     """Read a file of results whose cells have this JSON schema.
 
     Raises:
@@ -80,14 +80,14 @@ class Store:
     def __init__(
         self,
         settings: RunSettings,
-        arguments: Mapping[str, Any],
-        versions: Mapping[str, Any],
-        cell: Mapping[str, Any] = RECORD,
+        arguments: Table,
+        versions: Table,
+        cell: Table = RECORD,
     ) -> None:
         self.settings, self.path = settings, home(settings.out)
         claim({"--out": (self.path, STUDY)})
         self._saved_at, self._state = 0.0, _state(self.path)
-        self.document: dict[str, Any] = {
+        self.document: SavedResults = {
             "arguments": arguments,
             "versions": versions,
             "spent": 0.0,
@@ -122,7 +122,7 @@ class Store:
         write(f"{{\n{parts}\n}}\n", self.path)
         self._saved_at, self._state = time.monotonic(), _state(self.path)
 
-    def _check(self, arguments: Mapping[str, Any]) -> None:
+    def _check(self, arguments: Table) -> None:
         before = self.document["arguments"]
         for name in dict.fromkeys([*arguments, *before]):
             old, new = before.get(name), arguments.get(name)

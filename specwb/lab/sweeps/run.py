@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from joblib import Parallel, delayed
 
 from specwb.core.inputs import integer
 from specwb.core.probability import Sampling
+from specwb.core.progress import Report
 from specwb.core.progress import progress as bar
 from specwb.engine.machine import Watch, one_step
 from specwb.engine.methods import Method
@@ -67,7 +68,7 @@ def sweep(
     store: Path | str | None = None,
     jobs: int = 1,
     timed: bool | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Report | None = None,
     **axes: Any,
 ) -> pd.DataFrame:
     """Measure many settings of one or several methods; return a frame with one row a run.
@@ -111,7 +112,7 @@ def sweep(
     if (method is None) == (blocks is None) or (blocks is not None and axes):
         raise SweepError("a sweep needs a method with its axes, or blocks of them")
     blocks = [{"method": method, **axes}] if blocks is None else blocks
-    integer("jobs", jobs, 1, kind=SweepError)
+    integer("jobs", jobs, 1)
     if jobs > 1 and isinstance(target, Target):
         raise SweepError("several processes load the target by its name; give that, not a model")
     settings = with_plain(configurations(blocks))

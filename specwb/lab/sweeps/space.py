@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from specwb.core.files import home, toml
-from specwb.core.inputs import integer, is_many, real
+from specwb.core.inputs import integer, is_many
 from specwb.core.options import REQUIRED, spell
 from specwb.core.probability import Sampling
 from specwb.core.tree import Tree
@@ -50,9 +50,9 @@ def shapes(nodes: int, least: int = 2, depth: int = 8) -> list[str]:
     Raises:
         SweepError: there is no such tree.
     """
-    integer("nodes", nodes, 2, 1024, kind=SweepError)
-    integer("least", least, 2, nodes, kind=SweepError)
-    integer("depth", depth, 1, kind=SweepError)
+    integer("nodes", nodes, 2, 1024)
+    integer("least", least, 2, nodes)
+    integer("depth", depth, 1)
 
     def grown(shape: tuple[int, ...], level: int, size: int) -> Iterator[tuple[int, ...]]:
         if shape and size >= least:
@@ -102,12 +102,10 @@ def checked(configuration: SweepBlock) -> Configuration:
     if not isinstance(one.get("method"), str):
         raise SweepError(f"a configuration needs a method, got {dict(configuration)}")
     entry, _, options = read_spec(one["method"], one.get("rule"), options_of(one))
-    for name, least in (("top_k", 0), ("seed", 0), ("max_new_tokens", 1)):
-        one[name] = integer(name, one[name], least, kind=SweepError)
-    for name in ("temperature", "top_p"):
-        one[name] = real(name, one[name], SweepError)
-    # one that is greedy is 0
-    one["temperature"] = Sampling(one["temperature"], one["top_k"], one["top_p"]).temperature
+    for name, least in (("seed", 0), ("max_new_tokens", 1)):
+        one[name] = integer(name, one[name], least)
+    sampling = Sampling(one["temperature"], one["top_k"], one["top_p"])  # one that is greedy is 0
+    one |= {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
     for name, option in entry.options.items():
         value = options.get(name)
         if value is not None:

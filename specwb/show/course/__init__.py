@@ -16,6 +16,6 @@ fractions; a solution may return floats, which are compared to 1e-9. No model ta
 """
 
 from specwb.show.course.answers import best, nearest, per_prompt, ratio, with_intervals, within
-from specwb.show.course.examples import MissingResult, calibration, lattices, recording, stored
+from specwb.show.course.examples import calibration, lattices, recording, stored
 from specwb.show.course.exercises import ExerciseError, Grade, exercises, grade, task
 from specwb.show.course.question import MultipleChoice, QuestionError, ask, questions, score

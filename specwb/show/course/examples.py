@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from specwb.core.errors import SpecwbError
+from specwb.core.errors import ArgumentError
 
 if TYPE_CHECKING:
     from specwb.drafters.diffuspec_parts.ngram import NGram
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 TEXTS = 12  # prompts behind which lesson 10 looks at lattices
 
 
-class MissingResult(SpecwbError, ValueError):
-    """There is no shipped file of that name."""
-
-
 def stored(name: str, kind: str = "results") -> dict[str, Any]:
     """Read a shipped result, ``data/results/NAME.json``.
 
@@ -27,7 +23,7 @@ def stored(name: str, kind: str = "results") -> dict[str, Any]:
         name: the file's name without its suffix, such as ``"kangaroo-lab-cpu"``.
         kind: the folder of ``data``: ``results`` or ``recordings``.
     Raises:
-        MissingResult: there is none of that name; the message lists those that there are.
+        ArgumentError: there is none of that name; the message lists those that there are.
     """
     from specwb.core.files import document
     from specwb.models.load import data_dir
@@ -35,7 +31,7 @@ def stored(name: str, kind: str = "results") -> dict[str, Any]:
     path = data_dir() / kind / f"{name}.json"
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
-        raise MissingResult(f"no result {name!r} in {path.parent}; there are {names}")
+        raise ArgumentError(f"no result {name!r} in {path.parent}; there are {names}")
     return document(path)
 
 
@@ -45,7 +41,7 @@ def recording(name: str) -> dict[str, Any]:
     It was made on an idle machine, and plays without the model that it is of.
 
     Raises:
-        MissingResult: there is none of that name.
+        ArgumentError: there is none of that name.
     """
     return stored(name, "recordings")
 

@@ -9,7 +9,6 @@ require("specwb.show.figures", "notebooks", "plotly")
 from specwb.show.figures.diffuspec import adaptive, lattice
 from specwb.show.figures.falcon import block_designer, block_tree, dependence
 from specwb.show.figures.kangaroo import stopping
-from specwb.show.figures.methods import comparison, tried
 from specwb.show.figures.rules import acceptance, output, rule_rates, slices
-from specwb.show.figures.series import bars, by_setting, estimates
+from specwb.show.figures.series import bars, by_setting, comparison, estimates, tried
 from specwb.show.figures.tree import designer, tree_mask, value_tree

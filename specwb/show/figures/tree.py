@@ -17,22 +17,19 @@ WRITTEN = 16  # nodes whose positions can be written into the mask's cells
 NODES = "nodes, the root included"
 
 
-def value_tree(
-    parents: Sequence[int], values: Sequence[float], labels: Sequence[str] | None = None
-) -> go.Figure:
+def value_tree(parents: Sequence[int], values: Sequence[float]) -> go.Figure:
     """A tree from left to right, one column a depth, siblings from top to bottom in drawing order;
     markers grow with the values.
 
     Args:
         parents: -1 for the root, in level order.
         values: of every node, the root's first.
-        labels: written at the nodes, default their numbers.
     Raises:
-        ArgumentError: not a tree, or not one value (and label) per node.
+        ArgumentError: not a tree, or not one value per node.
     """
     total = f"{len(values) - 1} draft tokens, their values sum to {float(sum(values)) - 1:.2f}"
     height = max(240, 110 + 24 * leaves_of(parents))
-    return draw(valued(total, parents, values, labels), height)
+    return draw(valued(total, parents, values), height)
 
 
 def tree_mask(parents: Sequence[int]) -> go.Figure:
@@ -47,8 +44,29 @@ def tree_mask(parents: Sequence[int]) -> go.Figure:
     Raises:
         ArgumentError: not a tree.
     """
-    panel = mask_panel("What each node sees, and at which position", parents, y=0.5, length=0.9)
-    return draw(panel, max(300, min(560, 120 + 24 * len(parents))))
+    depth, n = depths(parents), len(parents)
+    seen: list[set[int]] = []
+    for node, parent in enumerate(parents):
+        seen.append({node} | (seen[parent] if parent >= 0 else set()))
+    z = [[depth[j] if j in seen[i] else None for j in range(n)] for i in range(n)]
+    words = [["" if d is None else f"+{d}" for d in row] for row in z]
+    ticks = {"dtick": 1 if n <= WRITTEN else 4, "tickangle": 0}
+    panel = Panel("What each node sees, and at which position", axis("seen", **ticks, **BARE))
+    panel.y = axis("node", autorange="reversed", **ticks, **BARE)
+    bar = {"title": {"text": "position"}, "tickprefix": "+", "dtick": 1, "thickness": 12}
+    panel.cells(
+        range(n),
+        range(n),
+        z,
+        DEPTHS,
+        words,
+        hover="node %{y} sees %{x}: %{text}",
+        written=n <= WRITTEN,
+        zmax=max(1, *depth),
+        showscale=True,
+        colorbar={**bar, "x": 1.02, "y": 0.5, "len": 0.9},
+    )
+    return draw(panel, max(300, min(560, 120 + 24 * n)))
 
 
 def designer(
@@ -88,18 +106,11 @@ def tree_panel(
     return panel.line("", xs, ys, (EDGE, "solid", ""), size=0, width=width), place
 
 
-def valued(
-    title: str,
-    parents: Sequence[int],
-    values: Sequence[float],
-    labels: Sequence[str] | None = None,
-) -> Panel:
+def valued(title: str, parents: Sequence[int], values: Sequence[float]) -> Panel:
     """The tree of :func:`value_tree`: edges and nodes."""
     deepest, n = max(depths(parents)), len(parents)
-    words = labels or list(map(str, range(n)))
-    if len(values) != n or len(words) != n:
-        counts = f"{len(values)} and {len(words)}"
-        raise ArgumentError(f"a tree of {n} nodes needs as many values and labels, got {counts}")
+    if len(values) != n:
+        raise ArgumentError(f"a tree of {n} nodes needs as many values, got {len(values)}")
     panel, place = tree_panel(title, parents, 1.5)
     panel.x |= axis("depth", -0.2, deepest + 0.9)
     # to the left of a node whose first child lies above it, where its edge would cross the words,
@@ -116,40 +127,13 @@ def valued(
         (FIRST, "", "circle"),
         size=[round(5 + 15 * float(v) ** 0.5, 1) for v in values],
         mode="markers+text" if n <= LABELLED else "markers",
-        text=[f"{word} <b>{float(v):.2f}</b>" for word, v in zip(words, values, strict=True)],
+        text=[f"{node} <b>{float(v):.2f}</b>" for node, v in enumerate(values)],
         textposition=["top left" if rise else "top right" for rise in rises],
         textfont={"family": MONOSPACE, "size": 11, "color": INK},
         hover="%{text}",
         cliponaxis=False,
         marker_opacity=1,
         marker_line_width=0,
-    )
-
-
-def mask_panel(title: str, parents: Sequence[int], y: float, length: float) -> Panel:
-    """The mask of :func:`tree_mask`; ``y`` and ``length`` of its colour bar, in shares of the
-    figure."""
-    depth, n = depths(parents), len(parents)
-    seen: list[set[int]] = []
-    for node, parent in enumerate(parents):
-        seen.append({node} | (seen[parent] if parent >= 0 else set()))
-    z = [[depth[j] if j in seen[i] else None for j in range(n)] for i in range(n)]
-    words = [["" if d is None else f"+{d}" for d in row] for row in z]
-    ticks = {"dtick": 1 if n <= WRITTEN else 4, "tickangle": 0}
-    panel = Panel(title, axis("seen", **ticks, **BARE))
-    panel.y = axis("node", autorange="reversed", **ticks, **BARE)
-    bar = {"title": {"text": "position"}, "tickprefix": "+", "dtick": 1, "thickness": 12}
-    return panel.cells(
-        range(n),
-        range(n),
-        z,
-        DEPTHS,
-        words,
-        hover="node %{y} sees %{x}: %{text}",
-        written=n <= WRITTEN,
-        zmax=max(1, *depth),
-        showscale=True,
-        colorbar={**bar, "x": 1.02, "y": y, "len": length},
     )
 
 

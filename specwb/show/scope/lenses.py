@@ -1,4 +1,4 @@
-"""Lenses: the view of a step that only one family of methods has, of its drafter's input.
+"""Partes: the view of a step that only one family of methods has, of its drafter's input.
 
 A lens is read while the drafter proposes, because a step later its state is another.
 """
@@ -24,12 +24,10 @@ from specwb.drafters.medusa import MedusaDrafter
 from specwb.drafters.pld import PromptLookup
 from specwb.models.eagle import Eagle3Head
 from specwb.models.target import Target
-from specwb.show.scope.trace import short
+from specwb.show.scope.trace import Part, short
 
 HEADS = 5  # tokens of a head's list
 CHOICES = 6  # candidates of a place of a lattice
-
-Lens = dict[str, Any]
 
 
 class Look(NamedTuple):
@@ -46,11 +44,11 @@ class Look(NamedTuple):
         return self.state.tokens[0, max(0, n - count) : n].tolist()
 
 
-def watched(drafter: Drafter, target: Target) -> tuple[Drafter, list[Lens | None]]:
+def watched(drafter: Drafter, target: Target) -> tuple[Drafter, list[Part | None]]:
     """A copy of a drafter, which drafts the same, and the list to which it adds a lens for each
     step, None where its method has none."""
     kind: Any = type(drafter)
-    lenses: list[Lens | None] = []
+    lenses: list[Part | None] = []
     sure: list[float] = []
 
     def propose(self: Any, state: State, noise: Any) -> Draft:
@@ -65,7 +63,7 @@ def watched(drafter: Drafter, target: Target) -> tuple[Drafter, list[Lens | None
             sure.append(short(float(level[0])))
         return level
 
-    parts: dict[str, Any] = {"propose": propose}
+    parts: Part = {"propose": propose}
     if isinstance(drafter, Levels):
         parts["_sureness"] = sureness
     # a subclass: the engine copies drafters, and a copy keeps its class
@@ -74,18 +72,18 @@ def watched(drafter: Drafter, target: Target) -> tuple[Drafter, list[Lens | None
     return twin, lenses
 
 
-def _of(drafter: Drafter, look: Look) -> Lens | None:
+def _of(drafter: Drafter, look: Look) -> Part | None:
     view = next((view for cls, view in VIEWS.items() if isinstance(drafter, cls)), None)
     return view(drafter, look) if view else None
 
 
-def _copying(drafter: Copying, look: Look) -> Lens | None:
+def _copying(drafter: Copying, look: Look) -> Part | None:
     """Where row 0's draft was copied from, otherwise the view of the drafter behind."""
     lens = _lookup(drafter, look)
     return lens if lens["at"] is not None else _of(drafter.behind, look)
 
 
-def _medusa(drafter: MedusaDrafter, look: Look) -> Lens | None:
+def _medusa(drafter: MedusaDrafter, look: Look) -> Part | None:
     """The heads' lists: all of them see one state, that of the token before the pending one."""
     if not drafter.tree.D or look.state.features is None:
         return None
@@ -102,7 +100,7 @@ def _medusa(drafter: MedusaDrafter, look: Look) -> Lens | None:
     return {"kind": "medusa", "text": look.words(4), "heads": heads}
 
 
-def _eagle(drafter: EagleDrafter, look: Look) -> Lens:
+def _eagle(drafter: EagleDrafter, look: Look) -> Part:
     """The head's input: pairs of a state of the target and the token after it; below the text
     its own states."""
     return {
@@ -114,9 +112,9 @@ def _eagle(drafter: EagleDrafter, look: Look) -> Lens:
     }
 
 
-def _falcon(drafter: FalconDrafter, look: Look) -> Lens:
+def _falcon(drafter: FalconDrafter, look: Look) -> Part:
     """The nodes of each block by pass, and the slots that each slot sees."""
-    lens: Lens = {"kind": "falcon", "k": drafter.k}
+    lens: Part = {"kind": "falcon", "k": drafter.k}
     if (blocks := getattr(drafter, "blocks", None)) is not None:
         nodes = [list(map(list, each.nodes)) for each in blocks.passes]
         nodes[0] = []  # the first pass reads the text
@@ -125,7 +123,7 @@ def _falcon(drafter: FalconDrafter, look: Look) -> Lens:
     return lens
 
 
-def _kangaroo(drafter: KangarooDrafter, look: Look) -> Lens:
+def _kangaroo(drafter: KangarooDrafter, look: Look) -> Part:
     """The layer of its exit, its threshold eta, and its confidence by level."""
     eta = drafter.length.confidence if drafter.length is not None else 0.0
     if isinstance(drafter, DynamicKangaroo):
@@ -140,7 +138,7 @@ def _kangaroo(drafter: KangarooDrafter, look: Look) -> Lens:
     }
 
 
-def _lattice(drafter: DiffusionDrafter, look: Look) -> Lens | None:
+def _lattice(drafter: DiffusionDrafter, look: Look) -> Part | None:
     """The candidates of every place with both scores, and the paths that the beam kept.
 
     r of a candidate is the proxy's probability behind the best path's tokens before it; along the
@@ -184,13 +182,13 @@ def _lattice(drafter: DiffusionDrafter, look: Look) -> Lens | None:
     }
 
 
-def _lookup(drafter: PromptLookup | Copying, look: Look) -> Lens:
+def _lookup(drafter: PromptLookup | Copying, look: Look) -> Part:
     """The earlier place in the text from which the draft was copied."""
     n = int(look.state.length[0])
     text = look.words(n)
     tokens, valid = look.draft.tokens[0, 1:], look.draft.valid[0, 1:]
     copied = tokens[valid].tolist()
-    lens: Lens = {"kind": "lookup", "text": text[-64:], "begins": n - len(text[-64:]), "at": None}
+    lens: Part = {"kind": "lookup", "text": text[-64:], "begins": n - len(text[-64:]), "at": None}
     for size in range(min(drafter.ngram, n - 1), drafter.least - 1, -1):
         for at in range(n - size):
             block = text[at : at + size + len(copied)]
@@ -199,10 +197,10 @@ def _lookup(drafter: PromptLookup | Copying, look: Look) -> Lens:
     return lens
 
 
-def _draft_model(drafter: LevelDrafter, look: Look) -> Lens:
+def _draft_model(drafter: LevelDrafter, look: Look) -> Part:
     """The two models' sizes, and where drafting stopped."""
 
-    def size(model: Target) -> dict[str, Any]:
+    def size(model: Target) -> Part:
         count = sum(weight.numel() for weight in model.model.parameters())
         return {"layers": len(model.backbone.layers), "weights": count}
 
@@ -217,7 +215,7 @@ def _draft_model(drafter: LevelDrafter, look: Look) -> Lens:
     }
 
 
-VIEWS: dict[type, Callable[[Any, Look], Lens | None]] = {
+VIEWS: dict[type, Callable[[Any, Look], Part | None]] = {
     MedusaDrafter: _medusa,
     FalconDrafter: _falcon,
     EagleDrafter: _eagle,

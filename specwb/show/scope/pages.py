@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -14,24 +13,25 @@ from typing import Any
 from specwb.core.errors import ArgumentError
 from specwb.core.files import foreign, from_json
 from specwb.show.palette import VOCABULARY
-from specwb.show.scope.trace import TraceError, several
+from specwb.show.scope.trace import Part, TraceError, Traces, several
 
 FOLDER = Path(__file__).with_name("js")
 PARTS = ("base", "frames", "prose", "tree", "panel", "lenses", "main")
 """The files that the module is joined from, in this order."""
 
 
+TITLE = "A decoding under the microscope"
 PACKED = "application/vnd.specwb.traces+gzip"
 """The mime type of :func:`packed` traces, which an executed notebook keeps beside a picture."""
 
 
-def packed(traces: Sequence[Mapping[str, Any]]) -> str:
+def packed(traces: Traces) -> str:
     """Traces as base64 of gzip of JSON, a tenth as long; the same traces give the same text."""
     content = json.dumps(several(traces), ensure_ascii=False, separators=(",", ":")).encode()
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
-def unpacked(text: str) -> list[dict[str, Any]]:
+def unpacked(text: str) -> list[Part]:
     """The traces of :func:`packed`; a TraceError if the text is something else."""
     with foreign("these are no packed traces", TraceError):
         return several(from_json(gzip.decompress(base64.b64decode(text))))
@@ -58,7 +58,7 @@ def inside_script(value: Any) -> str:
 
 
 def section(
-    traces: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    traces: Traces,
     name: str = "specwb",
     play: bool = False,
 ) -> str:
@@ -88,23 +88,15 @@ def section(
     )
 
 
-def page(
-    traces: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    title: str = "A decoding under the microscope",
-    command: str = "",
-) -> str:
+def page(traces: Traces, command: str = "") -> str:
     """A page of its own that plays the traces, light or dark as the reader's system is.
 
     Args:
         traces: what :func:`specwb.record` returned, one or several.
-        title: of the page.
         command: the command line that it came from.
     Raises:
         TraceError: one is no trace.
     """
-    for what, text in (("title", title), ("command", command)):
-        if not isinstance(text, str):
-            raise ArgumentError(f"{what} must be a text, got {text!r}")
     # the browser itself forbids every request
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
     made = f"<p><code>{escape(command)}</code></p>" if command else ""
@@ -112,8 +104,8 @@ def page(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{escape(title)}</h1>\n{section(traces)}"
+        f"<title>{TITLE}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{TITLE}</h1>\n{section(traces)}"
         "<p>Keys: left and right move, with shift by whole steps; space plays; up and down go "
         f"through the tree, enter chooses a node.</p>\n{made}</body></html>\n"
     )

@@ -16,7 +16,7 @@ from specwb.models.prompts import Prompt, token_rows
 from specwb.models.target import Target
 from specwb.show.scope.lenses import watched
 from specwb.show.scope.rounds import as_round, rule_of
-from specwb.show.scope.trace import FORMAT, VERSION, Trace
+from specwb.show.scope.trace import FORMAT, VERSION, Part, Trace
 
 SHOWN = 400  # tokens of a prompt that a trace holds, the last ones
 
@@ -113,7 +113,7 @@ def _pieces(text: Text) -> list[str]:
     return [text.printed[a:b] for a, b in pairwise([*ends, len(text.printed)])]
 
 
-def _labels(target: Target, trace: dict[str, Any]) -> dict[str, str]:
+def _labels(target: Target, trace: Part) -> dict[str, str]:
     """Words of every token that the trace names, by id."""
     used = {*trace["tokens"], *trace["prompt"]["tokens"]}
     for entry in trace["rounds"]:

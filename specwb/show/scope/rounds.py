@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from specwb.core.flow import Scheme, Step
 from specwb.core.tree import Trie
 from specwb.engine.trace import Explanation, NodeTests, Test, explain
 from specwb.rules import Greedy, Rule
-from specwb.show.scope.trace import short
+from specwb.show.scope.trace import Part, short
 
 TOP = 5  # tokens of a row that are listed next to the candidates
 CANDIDATES = 12  # of a node's children
@@ -69,7 +68,7 @@ class DraftNodes:
         return places
 
 
-def as_round(step: Step) -> dict[str, Any]:
+def as_round(step: Step) -> Part:
     """A decoding step of one row, as the schema of docs/trace.md says, without words and lens.
 
     Args:
@@ -119,7 +118,7 @@ def _distributions(step: Step, node: int, inner: bool = True) -> tuple[Tensor, T
     return p / p.sum(), q
 
 
-def _level(step: Step, level: NodeTests, nodes: DraftNodes, rows: dict[str, Any]) -> dict[str, Any]:
+def _level(step: Step, level: NodeTests, nodes: DraftNodes, rows: Part) -> Part:
     """The tests at one visited node, each with its threshold and what it compared at the tokens
     of the node's row."""
     node = nodes.number.get(level.node, 0)
@@ -127,7 +126,7 @@ def _level(step: Step, level: NodeTests, nodes: DraftNodes, rows: dict[str, Any]
     tests = [test for test in level.tests if test.decision != "invalid"]
     kids = nodes.children(node, [test.token for test in tests])
     name = step.rule.name if isinstance(step.rule, Rule) else ""
-    entries: list[dict[str, Any]] = [
+    entries: list[Part] = [
         {
             "candidate": test.candidate,
             "child": child,
@@ -203,9 +202,7 @@ def stretches(tests: Sequence[Test], p: Tensor) -> list[list[float]]:
     return [*pairs, [1.0, -1]]
 
 
-def _row(
-    step: Step, nodes: DraftNodes, node: int, left: Tensor | None, bonus: int
-) -> dict[str, Any]:
+def _row(step: Step, nodes: DraftNodes, node: int, left: Tensor | None, bonus: int) -> Part:
     """p, q and, where the path ends, the distribution of the bonus token, at one node."""
     p, q = _distributions(step, nodes.old[node], inner=bool(nodes.kids[node]))
     listed = [nodes.token[kid] for kid in nodes.kids[node][:CANDIDATES]]
@@ -215,7 +212,7 @@ def _row(
     if left is not None:
         listed.append(bonus)
     tokens = list(dict.fromkeys(listed))
-    entry: dict[str, Any] = {"tokens": tokens}
+    entry: Part = {"tokens": tokens}
     for name, values in (("p", p), ("q", q), ("left", left)):
         entry[name] = None if values is None else [short(x) for x in values[tokens].tolist()]
     return entry
@@ -223,10 +220,10 @@ def _row(
 
 def _bonus(
     step: Step, explained: Explanation, nodes: DraftNodes, last: int
-) -> tuple[dict[str, Any], Tensor | None]:
+) -> tuple[Part, Tensor | None]:
     """The origin of the bonus token, and the distribution ``[V]`` that it was drawn from."""
     token, verdict = int(step.verdict.bonus[0]), step.verdict
-    bonus: dict[str, Any] = {"token": token, "node": nodes.number.get(last, 0), "how": "argmax"}
+    bonus: Part = {"token": token, "node": nodes.number.get(last, 0), "how": "argmax"}
     if explained.trimmed:
         return bonus | {"how": "cut"}, None
     if verdict.distribution is None:

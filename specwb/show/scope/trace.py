@@ -16,6 +16,12 @@ VERSION = 1
 SCHEMA = Path(__file__).with_name("trace.schema.json")
 
 
+Part = dict[str, Any]
+"""A part of a trace: an object of the schema."""
+Traces = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""One trace, or several."""
+
+
 class TraceError(SpecwbError, ValueError):
     """This is no trace, or one of another version."""
 
@@ -31,12 +37,12 @@ class Trace(dict[str, Any]):
 
 
 @cache
-def schema() -> dict[str, Any]:
+def schema() -> Part:
     """The JSON schema (draft 2020-12) of a trace of this version."""
     return document(SCHEMA)
 
 
-def checked(trace: Any) -> dict[str, Any]:
+def checked(trace: Any) -> Part:
     """A trace as :func:`specwb.record` made it, or as it was read from a file; a TraceError if it
     cannot be played.
 
@@ -59,7 +65,7 @@ def checked(trace: Any) -> dict[str, Any]:
     return dict(trace)
 
 
-def several(traces: Any) -> list[dict[str, Any]]:
+def several(traces: Any) -> list[Part]:
     """One trace or a sequence of them as a list of those that can be played; a TraceError for
     others.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import anywidget
@@ -13,7 +13,7 @@ from specwb.core.inputs import integer
 from specwb.engine.methods import METHODS
 from specwb.models.target import Target
 from specwb.show.scope import in_words, module, record
-from specwb.show.scope.trace import several
+from specwb.show.scope.trace import Traces, several
 
 MOST_TOKENS = 200  # of one recording from the page
 SETTINGS: dict[str, Any] = {"options": "", "temperature": 0.0, "seed": 0, "max_new_tokens": 24}
@@ -48,7 +48,7 @@ class Microscope(anywidget.AnyWidget):
 
     def __init__(
         self,
-        traces: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+        traces: Traces = (),
         *,
         target: Target | None = None,
         stage: str = "",
@@ -100,7 +100,7 @@ class Microscope(anywidget.AnyWidget):
 
 
 def microscope(
-    what: Target | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    what: Target | Traces,
     prompt: str | None = None,
     method: str | None = None,
     **settings: Any,
