@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specwb.core.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from specwb.drafters.diffuspec_parts.ngram import NGram
-    from specwb.lab.cost.calibrate import CostModel
-    from specwb.lab.evaluation.lattices import BlockCandidates
-    from specwb.models.target import Target
+from specwb.core.files import data_dir, document
+from specwb.drafters.diffuspec_parts.ngram import NGram
+from specwb.engine.decoding import decode
+from specwb.lab.cost.calibrate import CostModel
+from specwb.lab.evaluation.lattices import BlockCandidates, places
+from specwb.models.diffusion import load_diffusion
+from specwb.models.load import load
+from specwb.models.questions import load_prompts
+from specwb.models.target import Target
 
 TEXTS = 12  # prompts behind which lesson 10 looks at lattices
 
@@ -25,9 +28,6 @@ def stored(name: str, kind: str = "results") -> dict[str, Any]:
     Raises:
         ArgumentError: there is none of that name; the message lists those that there are.
     """
-    from specwb.core.files import document
-    from specwb.models.load import data_dir
-
     path = data_dir() / kind / f"{name}.json"
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
@@ -49,8 +49,6 @@ def recording(name: str) -> dict[str, Any]:
 def calibration() -> CostModel:
     """Return the cost model of the lab's target and draft model on two idle CPU cores: seconds by
     number of tokens, as ``specwb tune`` measured them."""
-    from specwb.lab.cost.calibrate import CostModel
-
     return CostModel.from_json(stored("tune-lab-cpu")["calibrated"])
 
 
@@ -65,13 +63,6 @@ def lattices(texts: int = TEXTS) -> tuple[Target, list[BlockCandidates], NGram]:
     Args:
         texts: how many prompts.
     """
-    from specwb.drafters.diffuspec_parts.ngram import NGram
-    from specwb.engine.decoding import decode
-    from specwb.lab.evaluation.lattices import places
-    from specwb.models.diffusion import load_diffusion
-    from specwb.models.load import data_dir, load
-    from specwb.models.questions import load_prompts
-
     lab = load("lab", dtype="float64", device="cpu")
     begun = [prompt.ids(lab.tokenizer)[:48] for prompt in load_prompts("lab")[:texts]]
     written = decode(lab, begun, "ar", max_new_tokens=4 + TEXTS, eos=()).tokens

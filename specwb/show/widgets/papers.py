@@ -22,9 +22,9 @@ from specwb.show.widgets.display import show
 
 SHOWN = 6  # claims of a ledger that are not folded away
 _COLOURS = {"agrees": ACCEPTED, "more than claimed": ACCEPTED, "differs": REJECTED}
-_shipped = cache(lambda name, family: shipped(read_paper(name), family))
 
 
+@cache
 def results(name: str, family: str = "lab") -> list[dict[str, Any]]:
     """Return the shipped results of a paper: of the target's own heads, then of trained ones.
 
@@ -34,7 +34,7 @@ def results(name: str, family: str = "lab") -> list[dict[str, Any]]:
         PaperError: there is no paper of that name.
         ArgumentError: no results are shipped.
     """
-    return _shipped(name, family)
+    return shipped(read_paper(name), family)
 
 
 def rows(name: str, family: str = "lab") -> list[dict[str, Any]]:
