@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 import tiny
 
+import specwb.lab.papers.results  # noqa: F401  # before a test replaces read_paper
 from specwb.core.options import MethodError
 from specwb.lab.bench.store import StoreError
 from specwb.lab.papers import paper as papers
