@@ -11,6 +11,7 @@ from specwb.lab.papers.easyspec import KINDS, similarity
 from specwb.models.fuzzy import LayerIndices, grouping
 from specwb.models.target import Target
 from specwb.show import figures
+from specwb.show.figures.kit import BARE
 from specwb.show.palette import FAINT
 from specwb.show.widgets.controls import Control, Drawn, Explorer
 
@@ -55,7 +56,7 @@ class FuzzyExplorer(Explorer):
         title = "Exact and fuzzy execution, by layer"
         drawn = figures.by_setting(curves, title, "cosine", "layer")
         low = min(0.5, *(min(cosines) for cosines in self.found.values()))
-        drawn.update_yaxes(range=[low - 0.03, 1.03]).update_xaxes(dtick=1, showgrid=False)
+        drawn.update_yaxes(range=[low - 0.03, 1.03]).update_xaxes(dtick=1, **BARE)
         for group in (group for group in self.groups if len(group) > 1):
             ends = group[0] - 0.4, group[-1] + 0.4
             drawn.add_vrect(*ends, line_width=0, fillcolor=FAINT, layer="below")
