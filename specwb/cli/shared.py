@@ -63,11 +63,11 @@ def table(rows: list[dict[str, str]], words: tuple[str, ...], console: Console) 
     """
     made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     first = next(iter(rows[0]))
-    vertical = "top" if rows[0].keys() <= set(words) else "bottom"
+    top = rows[0].keys() <= set(words)
     for name in rows[0]:
         header = escape(name)
         if name in words:
-            made.add_column(header, overflow="fold", no_wrap=False, vertical=vertical)
+            made.add_column(header, overflow="fold", vertical="top" if top else "bottom")
         else:
             header = header.replace(" ", "\n") if len(name) > 8 else header
             made.add_column(header, justify="right", no_wrap=name != first, overflow="fold")
