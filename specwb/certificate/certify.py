@@ -75,10 +75,8 @@ def certify(
     Raises:
         ArgumentError: an argument that cannot be.
     """
-    is_rule = not callable(verifier) or _is_rule(verifier)
-    if isinstance(verifier, str) and ":" in verifier:
-        is_rule = False
-    if is_rule and not isinstance(verifier, str) and not _is_rule(verifier):
+    is_rule = ":" not in verifier if isinstance(verifier, str) else _is_rule(verifier)
+    if not (isinstance(verifier, str) or is_rule or callable(verifier)):
         raise ArgumentError(f"verifier must be a function (p, q, drafts), got {verifier!r:.80}")
     if is_rule and (draw != "chain" or logits or like or cases is not None):
         raise ArgumentError("a rule names its sampling schemes itself: give no draw, logits, cases")

@@ -222,7 +222,7 @@ class Forking(TorchFunctionMode):
             ):
                 like = func(*map(like_of, args), **kwargs)
                 with torch._C.DisableTorchFunction():
-                    found = value.found_in(torch.as_tensor(limits), bool(kwargs.get("right")))
+                    found = value.found_in(torch.as_tensor(limits))
                     return dressed(found, like)
         if not symbols:
             return func(*args, **kwargs)

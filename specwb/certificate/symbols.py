@@ -224,7 +224,7 @@ class Symbol:
         if func.__name__ == "searchsorted" and is_symbol(args[1]) and not set(kwargs) - {"side"}:
             like = func(like_of(args[0]), like_of(args[1]), **kwargs)
             limits = torch.as_tensor(args[0], dtype=torch.float64)
-            return dressed(args[1].found_in(limits, kwargs.get("side") == "right"), like)
+            return dressed(args[1].found_in(limits), like)
         return self.call(func.__name__, args, kwargs, func)
 
     @classmethod
@@ -315,7 +315,7 @@ class Symbol:
     def special(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return self.run.refuse(f"{name} of random numbers")
 
-    def found_in(self, limits: Tensor, right: bool) -> Tensor:
+    def found_in(self, limits: Tensor) -> Tensor:
         return self.run.refuse(f"searchsorted of {self.name}")
 
     def _joined(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -511,21 +511,17 @@ class UniformSymbol(Symbol):
         return known and 0 <= low <= SMALLEST and high >= top - SMALLEST
 
     def _cells(self) -> Tensor:
-        """Whole parts of numbers that are not negative."""
-        out = []
-        for i, number in enumerate(self.ids.flatten().tolist()):
-            a, b = float(self.a.flatten()[i]), float(self.b.flatten()[i])
+        """Whole parts of numbers that are not negative: how many whole numbers from 1 on are
+        below."""
+        for number, a, b in zip(*(x.flatten().tolist() for x in (self.ids, self.a, self.b))):
             low, high = sorted(a * x + b for x in self.run.bounds[number])
             if low < 0 or high > MOST_CELLS:
                 return self.run.refuse("whole parts of random numbers that are negative or large")
-            cell = math.floor(low)
-            while cell + 1 < high and not self._holds("lt", number, a, b, 1.0, 0.0, cell + 1.0):
-                cell += 1
-            out.append(cell)
-        return torch.tensor(out).reshape(self.ids.shape)
+        return self.found_in(torch.arange(1.0, MOST_CELLS + 1))
 
-    def found_in(self, limits: Tensor, right: bool) -> Tensor:
-        """Where each number falls in a row, by bisection as the real functions do."""
+    def found_in(self, limits: Tensor) -> Tensor:
+        """Where each number falls in a row, by bisection as the real functions do; on which side of
+        an equal limit has probability 0."""
         rows = limits.double().expand(*self.ids.shape[:-1], limits.shape[-1])
         rows = rows.reshape(-1, limits.shape[-1])
         each = self.ids.reshape(len(rows), -1).shape[1] if self.ids.ndim else 1
