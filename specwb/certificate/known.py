@@ -186,10 +186,7 @@ def uncapped_product(p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
 @_known("biased", "chain", "TensorRT-LLM #15098: a wrong slice of the logits")
 def bonus_from_the_row_before(p: Tensor, q: Tensor, drafts: Tensor) -> Tokens:
     """The bonus token comes from the row before."""
-    for i, x in enumerate(drafts):
-        if torch.rand(()) * q[i, x] >= p[i, x]:
-            return [*drafts[:i], drawn(residual(p[i], q[i]))]
-    return [*drafts, drawn(p[-2])]
+    return token_rejection(torch.cat([p[:-1], p[-2:-1]]), q, drafts)
 
 
 @_known("no certificate", "chain", "vLLM #47386, fixed by #54282")
@@ -231,12 +228,8 @@ def bonus_without_temperature(
     p: Tensor, q: Tensor, drafts: Tensor, temperature: float = 1.0
 ) -> Tokens:
     """Candidates are tried at softmax(logits / T), the bonus token is drawn at T = 1."""
-    left = (p[0] / temperature).softmax(-1)
-    for i, x in enumerate(drafts):
-        if random.random() * left.sum() < left[x]:
-            return [x, drawn(p[i + 1].softmax(-1))]
-        left[x] = 0.0
-    return [drawn(left)]
+    tested, bonus = (p[:1] / temperature).softmax(-1), p[1:].softmax(-1)
+    return point_masses(torch.cat([tested, bonus]), q, drafts)
 
 
 @_known("biased", "chain", "SGLang #39253 (ROCm)", logits=True)

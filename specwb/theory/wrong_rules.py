@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact import (
@@ -108,20 +109,25 @@ WRONG_RULES: dict[str, WrongRule] = {}
 """By name; those at one node come first."""
 
 
-def _at_one_node(
-    scheme: str, k: int, original: str, wrong: str, name: str = ""
-) -> Callable[[ExactNodeRule], ExactNodeRule]:
-    """Add a node rule to :data:`WRONG_RULES`."""
+def _wrong(
+    scheme: str, where: int | tuple[int, ...], original: str, wrong: str, name: str = ""
+) -> Callable[[Any], Any]:
+    """Add a rule to :data:`WRONG_RULES`: one at a node with so many candidates, or one for whole
+    trees, such as this."""
 
-    def add(node: ExactNodeRule) -> ExactNodeRule:
-        key = name or node.__name__
-        WRONG_RULES[key] = WrongRule(key, wrong, original, scheme, (-1, *[0] * k), node=node)
-        return node
+    def add(rule: Any) -> Any:
+        key = name or rule.__name__
+        if isinstance(where, int):
+            one = WrongRule(key, wrong, original, scheme, (-1, *[0] * where), node=rule)
+        else:
+            one = WrongRule(key, wrong, original, scheme, where, tree=rule)
+        WRONG_RULES[key] = one
+        return rule
 
     return add
 
 
-@_at_one_node(
+@_wrong(
     "IID",
     1,
     "rejection",
@@ -133,12 +139,12 @@ def residual_from_p(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return accept, residual and list(p)
 
 
-_at_one_node(
+_wrong(
     "POINT", 1, "rejection", "a deterministic argmax draft is tested with p/q", "argmax_with_ratio"
 )(rejection)
 
 
-@_at_one_node(
+@_wrong(
     "IID",
     1,
     "rejection",
@@ -149,7 +155,7 @@ def squared_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return rejection(p, norm([b * b for b in q]), tokens)
 
 
-@_at_one_node(
+@_wrong(
     "WITHOUT_REPLACEMENT",
     2,
     "rrsw",
@@ -171,15 +177,13 @@ def _of_some(
     return accept, residual
 
 
-@_at_one_node(
-    "IID", 2, "rejection", "two draws, the one of larger q is kept and tested as one draw"
-)
+@_wrong("IID", 2, "rejection", "two draws, the one of larger q is kept and tested as one draw")
 def keep_larger_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     best = max(range(len(tokens)), key=lambda i: (q[tokens[i]], -i))
     return _of_some(rejection, [best], p, q, tokens)
 
 
-_at_one_node(
+_wrong(
     "WITHOUT_REPLACEMENT",
     2,
     "rrs",
@@ -188,7 +192,7 @@ _at_one_node(
 )(rrs)
 
 
-@_at_one_node(
+@_wrong(
     "IID",
     3,
     "rrs",
@@ -199,14 +203,14 @@ def deduplicated(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return _of_some(rrs, first, p, q, tokens)
 
 
-@_at_one_node(
+@_wrong(
     "POINT",
     3,
     "point",
     "top-k siblings tested as samples, without updating the residual",
     "no_update_top",
 )
-@_at_one_node(
+@_wrong(
     "IID",
     2,
     "rrs",
@@ -224,12 +228,10 @@ def no_residual_update(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return accept, norm(minus(p, q)) if not_accepted else None
 
 
-_at_one_node("POINT", 3, "rrsw", "the RRSw rule on deterministic top-k children", "rrsw_on_top")(
-    rrsw
-)
+_wrong("POINT", 3, "rrsw", "the RRSw rule on deterministic top-k children", "rrsw_on_top")(rrsw)
 
 
-@_at_one_node("IID", 1, "rejection", "the uniform that drew the child draws the bonus token too")
+@_wrong("IID", 1, "rejection", "the uniform that drew the child draws the bonus token too")
 def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """Both by inverse CDF."""
     accept, residual = rejection(p, q, tokens)
@@ -246,14 +248,14 @@ def noise_reused(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return accept, bonus
 
 
-@_at_one_node("IID", 2, "kseq", "k-SEQ with rho - 1 too small by a tenth")
+@_wrong("IID", 2, "kseq", "k-SEQ with rho - 1 too small by a tenth")
 def low_rho(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """What would be negative in the residual is cut off."""
     least = kseq_rho(tuple(p), tuple(q), len(tokens))
     return kseq(p, q, tokens, 1 + (least - 1) * Fraction(9, 10))
 
 
-@_at_one_node(
+@_wrong(
     "IID",
     2,
     "race",
@@ -267,7 +269,7 @@ def race_against_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return accept, None if sum(accept, _0) == 1 else norm(minus(p, q))
 
 
-@_at_one_node(
+@_wrong(
     "TOP_AND_SAMPLE",
     2,
     "top",
@@ -282,14 +284,14 @@ def whole_q(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     return accept, norm(bonus) if any(bonus) else None
 
 
-@_at_one_node("POINT", 2, "point", "a draw that is no child is thrown away and made again")
+@_wrong("POINT", 2, "point", "a draw that is no child is thrown away and made again")
 def keeps_children(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """The bonus token is the second draw from p."""
     accept = [_0 if x in tokens[:i] else p[x] for i, x in enumerate(tokens)]
     return accept, None if sum(accept, _0) == 1 else list(p)
 
 
-@_at_one_node("IID", 2, "naive", "every child is compared with its own draw from p")
+@_wrong("IID", 2, "naive", "every child is compared with its own draw from p")
 def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
     """The last of these draws is the bonus token."""
     accept, not_accepted = [_0] * len(tokens), _1
@@ -300,18 +302,6 @@ def draw_per_child(p: Dist, q: Dist, tokens: Tokens) -> ExactDecision:
 
 
 AT_ONE_NODE = tuple(WRONG_RULES.values())
-
-
-def _in_trees(
-    name: str,
-    tree: Outcomes,
-    scheme: str,
-    parents: tuple[int, ...],
-    original: str,
-    wrong: str,
-) -> None:
-    """Add a rule for whole trees to :data:`WRONG_RULES`."""
-    WRONG_RULES[name] = WrongRule(name, wrong, original, scheme, parents, None, tree)
 
 
 def uncapped_tests(
@@ -332,16 +322,17 @@ def uncapped_tests(
     return [(path, min(_1, math.prod(ratios, start=_1)), bonus), *tests[1:]]
 
 
-_in_trees(
-    "hsd",
-    decided(uncapped_tests),
-    "IID",
-    (-1, 0, 1),
-    "block",
-    "a whole block is kept with the uncapped ratio (HSD)",
+_wrong("IID", (-1, 0, 1), "block", "a whole block is kept with the uncapped ratio (HSD)", "hsd")(
+    decided(uncapped_tests)
 )
 
 
+@_wrong(
+    "WITHOUT_REPLACEMENT",
+    FORK,
+    "traversal",
+    "traversal of siblings that share one list of children",
+)
 def shared_lists(
     scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> Iterator[Outcome]:
@@ -373,16 +364,6 @@ def shared_lists(
             untested *= 1 - accept
 
 
-_in_trees(
-    "shared_lists",
-    shared_lists,
-    "WITHOUT_REPLACEMENT",
-    FORK,
-    "traversal",
-    "traversal of siblings that share one list of children",
-)
-
-
 def _one_pass(draft: Model) -> Model:
     """A draft that drafts all positions at once.
 
@@ -400,6 +381,12 @@ def _score(draft: Model, path: Tokens) -> Fraction:
     return math.prod((q(path[:i])[x] * draft(path[:i])[x] for i, x in enumerate(path)), start=_1)
 
 
+@_wrong(
+    "POINT",
+    (-1, 0, 1),
+    "rejection",
+    "LOSSY: a searched path is tested with p/q, as if drawn (DiffuSpec at T > 0)",
+)
 def searched_ratio(
     scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> Iterator[Outcome]:
@@ -418,16 +405,12 @@ def searched_ratio(
     yield from walked(rejection, target, q, [best], _1)
 
 
-_in_trees(
-    "searched_ratio",
-    searched_ratio,
-    "POINT",
-    (-1, 0, 1),
-    "rejection",
-    "LOSSY: a searched path is tested with p/q, as if drawn (DiffuSpec at T > 0)",
+@_wrong(
+    "IID",
+    FORK,
+    "rrs",
+    "LOSSY: independent paths are sorted by a score, then RRS",
 )
-
-
 def sorted_paths(
     scheme: str, target: Model, draft: Model, parents: Sequence[int]
 ) -> Iterator[Outcome]:
@@ -440,16 +423,6 @@ def sorted_paths(
         paths = sorted(sequences, key=lambda path: -_score(draft, path))
         probability = math.prod((chance for _, chance in draws), start=_1)
         yield from walked(rrs, target, q, paths, probability)
-
-
-_in_trees(
-    "sorted_paths",
-    sorted_paths,
-    "IID",
-    FORK,
-    "rrs",
-    "LOSSY: independent paths are sorted by a score, then RRS",
-)
 
 
 def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
@@ -480,28 +453,32 @@ def left_out(out: Callable[[Fraction, Fraction], bool]) -> Outcomes:
     return outcomes
 
 
-_in_trees(
-    "unsure_left_out",
-    left_out(lambda p, q: q < Fraction(1, 3)),
+_wrong(
     "IID",
     (-1, 0, 1),
     "rejection",
     "a drawn token is left out as its own q is small",
-)
-_in_trees(
-    "peeking",
-    left_out(lambda p, q: p < q),
+    "unsure_left_out",
+)(left_out(lambda p, q: q < Fraction(1, 3)))
+_wrong(
     "IID",
     (-1, 0, 1),
     "rejection",
     "a drawn token is left out after a look at the target, where p < q",
-)
+    "peeking",
+)(left_out(lambda p, q: p < q))
 
 
 SECONDS = (_1, Fraction(7, 4), Fraction(9, 5))
 """Of a step that verifies no, one and two draft tokens, in plain steps."""
 
 
+@_wrong(
+    "IID",
+    (-1, 0, 1),
+    "rejection",
+    "as many tokens are verified as this step's confidences make fastest",
+)
 def argmax_budget(
     scheme: str,
     target: Model,
@@ -535,16 +512,12 @@ def argmax_budget(
     return walks(rejection, SCHEMES[scheme], target, draft, parents, change)
 
 
-_in_trees(
-    "argmax_budget",
-    argmax_budget,
-    "IID",
-    (-1, 0, 1),
-    "rejection",
-    "as many tokens are verified as this step's confidences make fastest",
+@_wrong(
+    "WITHOUT_REPLACEMENT",
+    FORK,
+    "rrsw",
+    "LOSSY: siblings tested at once, the longest path stays (improved MCSD)",
 )
-
-
 def at_once(
     scheme: str, target: Model, draft: Model, parents: Sequence[int], plain: bool = True
 ) -> Iterator[Outcome]:
@@ -586,13 +559,3 @@ def at_once(
             residual_used = tested and (longest or not plain)
             bonus = norm(minus(p, draft(longest))) if residual_used else list(p)
             yield longest, bonus, probability
-
-
-_in_trees(
-    "at_once",
-    at_once,
-    "WITHOUT_REPLACEMENT",
-    FORK,
-    "rrsw",
-    "LOSSY: siblings tested at once, the longest path stays (improved MCSD)",
-)

@@ -9,9 +9,11 @@ x. The theorems are in theory/13_improved_mcsd.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import accumulate
 
 from specwb.core.errors import ArgumentError
 from specwb.theory.exact.basics import Dist, ExactNodeRule, Model, Tokens, iid, without_replacement
@@ -48,22 +50,16 @@ def root_chances(
                 "a token's lengths are the probabilities of 0..D, "
                 "the same D for all of them, with sum 1"
             )
-    at_most = [[sum(row[: n + 1], _0) for n in range(depth)] for row in lengths]
-
-    def shorter(x: int, n: int) -> Fraction:
-        return at_most[x][n - 1] if n else _0
-
+    at_most = [list(accumulate(row)) for row in lengths]
+    shorter = [[_0, *row] for row in at_most]
     chances = [[_0] * depth for _ in p]
     scheme = without_replacement if draw == "without" else iid
     for tokens, probability in scheme(p, W):
         for j, x in enumerate(tokens):
             for n in range(depth):
-                longest = _1
-                for y in tokens[:j]:
-                    longest = longest * shorter(y, n)
-                for y in tokens[j + 1 :]:
-                    longest = longest * at_most[y][n]
-                chances[x][n] += probability * longest
+                longer_than_earlier = math.prod((shorter[y][n] for y in tokens[:j]), start=_1)
+                as_long_as_later = math.prod((at_most[y][n] for y in tokens[j + 1 :]), start=_1)
+                chances[x][n] += probability * longer_than_earlier * as_long_as_later
     return chances
 
 
@@ -96,15 +92,11 @@ def first_stays(p: Dist, lengths: Sequence[Sequence[Fraction]], W: int) -> Fract
     ``TV(out, p)`` is at most one minus it, and so is the total variation of a whole step from the
     target.
     """
-    at_most = [[sum(row[: n + 1], _0) for n in range(len(row))] for row in lengths]
+    at_most = [list(accumulate(row)) for row in lengths]
     total = _0
     for (first, *others), probability in without_replacement(p, W):
         for n, a in enumerate(lengths[first]):
-            if not a:
-                continue
-            none_longer = _1
-            for y in others:
-                none_longer = none_longer * at_most[y][n]
+            none_longer = math.prod((at_most[y][n] for y in others), start=_1)
             total += probability * a * none_longer
     return total
 
