@@ -25,7 +25,10 @@ from specwb.show.widgets import papers as widgets
 
 ON_SMOL = ("mcsd", "mcsd_ti", "falcon", "kangaroo")
 SHIPPED = [*((name, "lab") for name in NAMES), *((name, "smol") for name in ON_SMOL)]
-BEFORE = {"falcon": "019fd38674133309e767adcb6c0d76a43c49361859c127f891faf593715d404f"}
+BEFORE = {
+    "eagle": "b473953e85404ae2ccd8f9b07258a083833c060e70086a82b29e99f6f98917ea",
+    "falcon": "019fd38674133309e767adcb6c0d76a43c49361859c127f891faf593715d404f",
+}
 """Heads of smol before the shipped ones, which have gone on with other text: the papers compare
 heads of one text."""
 TIMED = {"mcsd": {10}, "mcsd_ti": {0, PROMPTS}}
