@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from specwb.core.probability import inverse_cdf
 from specwb.models.decision import KINDS, DecisionModel
 from specwb.models.load import draft_model
-from specwb.models.target import Target
-from specwb.training import corpus as text
 from specwb.training.recipe import Moment, Recipe, TargetOutputs
 
 
@@ -38,14 +36,13 @@ class DecisionRecipe(Recipe):
     own_loss = True
     training = {**Recipe.training, "lr": 2e-3, "lr_matrix": 2e-3}  # noqa: RUF012
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
-        self.draft = draft_model(target, None)
+    def setup(self) -> None:
+        self.draft = draft_model(self.target, None)
 
     def initial_weights(self) -> str:
         return f"beside draft {self.draft.fingerprint}"
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> DecisionModel:
+    def make(self, words: Tensor | None) -> DecisionModel:
         return DecisionModel(self.draft.backbone.config.hidden_size)
 
     def min_tokens(self) -> int:

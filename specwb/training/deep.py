@@ -17,8 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specwb.core.files import weights_hash, write
 from specwb.models.folder import quiet
-from specwb.models.target import Target
-from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Predictions, Recipe, TargetOutputs
 from specwb.training.settings import count
@@ -65,24 +63,20 @@ class DeepRecipe(Recipe):
     measured_levels = 1
     training = {**Recipe.training, "lr": 2e-3}  # noqa: RUF012
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
-        s, width = self.settings, target.backbone.config.hidden_size
+    def setup(self) -> None:
+        s, target = self.settings, self.target
+        width = target.backbone.config.hidden_size
         if target.tokenizer is None:
             problem = f"{target.name!r} has no tokenizer, which is saved beside a draft model"
             raise TrainingError(f"{problem}; give it one")
-        if s["hidden"] % (2 * s["heads"]) or s["heads"] % s["kv_heads"]:
-            raise TrainingError(
-                f"deep: hidden={s['hidden']} must be a multiple of twice heads={s['heads']}, "
-                f"and heads of kv_heads={s['kv_heads']}"
-            )
+        self.check_heads()
         if s["hidden"] > min(width, target.vocabulary):
             raise TrainingError(
                 f"deep: hidden={s['hidden']} is wider than the target's embeddings ({width}) "
                 "that it begins from"
             )
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> DeepDraft:
+    def make(self, words: Tensor | None) -> DeepDraft:
         s, target = self.settings, self.target
         config = LlamaConfig(
             vocab_size=target.vocabulary,
@@ -107,10 +101,6 @@ class DeepRecipe(Recipe):
 
     def min_tokens(self) -> int:
         return 1
-
-    def adam_matrices(self, head: DeepDraft) -> set[str]:
-        names = [name for name, _ in head.named_parameters()]
-        return {name for name in names if "embed" in name or "lm_head" in name}
 
     def levels(
         self, head: DeepDraft, outputs: TargetOutputs, depth: int | None = None, offset: int = 0

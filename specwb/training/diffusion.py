@@ -16,7 +16,6 @@ from specwb.models.eagle import eagle_config, with_sdpa
 from specwb.models.layers import gain
 from specwb.models.load import load
 from specwb.models.target import Target
-from specwb.training import corpus as text
 from specwb.training.fit import TrainingError
 from specwb.training.recipe import Moment, Predictions, Recipe, TargetOutputs
 from specwb.training.settings import count, number, word
@@ -83,14 +82,9 @@ class DiffusionRecipe(Recipe):
     measured_levels = 8
     training = {**Recipe.training, "lr": 2e-3}  # noqa: RUF012
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
-        s = self.settings
-        if s["hidden"] % (2 * s["heads"]) or s["heads"] % s["kv_heads"]:
-            raise TrainingError(
-                f"diffusion: hidden={s['hidden']} must be a multiple of twice "
-                f"heads={s['heads']}, and heads of kv_heads={s['kv_heads']}"
-            )
+    def setup(self) -> None:
+        s, target = self.settings, self.target
+        self.check_heads()
         if s["start"] == "target":
             self._check_target()
         elif s["vocabulary"]:
@@ -123,10 +117,10 @@ class DiffusionRecipe(Recipe):
     def initial_weights(self) -> str:
         return "" if self.draft is None else self.draft.fingerprint
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> DiffusionModel:
+    def make(self, words: Tensor | None) -> DiffusionModel:
         s, target = self.settings, self.target
         if s["start"] == "target":
-            return self._from_target(self.frequent(data, mixture))
+            return self._from_target(words)
         draft = None if self.draft is None else self.draft.model
         shape = {
             "hidden_size": s["hidden"],
@@ -202,10 +196,6 @@ class DiffusionRecipe(Recipe):
         mean = target.backbone.embed.weight.mean(0, dtype=torch.float32)
         inner.embed_tokens.mask_embedding.copy_(mean)
         return model
-
-    def adam_matrices(self, head: DiffusionModel) -> set[str]:
-        names = [name for name, _ in head.named_parameters()]
-        return {name for name in names if "embed" in name or "lm_head" in name}
 
     def stride(self, head: DiffusionModel) -> int:
         return self.measured_levels

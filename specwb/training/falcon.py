@@ -10,8 +10,6 @@ from torch import Tensor
 
 from specwb.models.eagle import eagle_config
 from specwb.models.falcon import ALIGNS, FUSIONS, LARGEST, FalconHead
-from specwb.models.target import Target
-from specwb.training import corpus as text
 from specwb.training.recipe import Moment, Predictions, Recipe, TargetOutputs
 from specwb.training.settings import count, number, word
 
@@ -102,16 +100,14 @@ class FalconRecipe(Recipe):
     measured_levels = 8
     training = {**Recipe.training, "lr": 3e-3}  # noqa: RUF012
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
+    def setup(self) -> None:
         s = self.settings
         self.regression, self.hard, self.k = s["regression"], s["hard"], s["k"]
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> FalconHead:
+    def make(self, words: Tensor | None) -> FalconHead:
         s = self.settings
         config = eagle_config(self.target, s["layers"], s["ffn"])
         hidden = self.target.backbone.config.hidden_size
-        words = self.frequent(data, mixture)
         head = FalconHead(config, hidden, self.k, s["fusion"], s["align"], words=words)
         weight: Any = head.fc.weight if s["fusion"] == "linear" else head.lstm.weight_ih_l0
         self.balance(weight)

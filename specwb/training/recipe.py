@@ -257,18 +257,31 @@ class Recipe:
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         self.target, self.settings = target, {**self.defaults(), **settings}
+        self.setup()
+
+    def setup(self) -> None:
+        """Check the settings, and set what follows from them."""
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         return {name: option.default for name, option in cls.options.items()}
 
+    def check_heads(self) -> None:
+        """Refuse attention heads into which the hidden size cannot be cut."""
+        hidden, heads, kv_heads = (self.settings[x] for x in ("hidden", "heads", "kv_heads"))
+        if hidden % (2 * heads) or heads % kv_heads:
+            raise TrainingError(
+                f"{self.name}: hidden={hidden} must be a multiple of twice heads={heads}, "
+                f"and heads of kv_heads={kv_heads}"
+            )
+
     def initial_weights(self) -> str:
         """What a head's first weights come from, where settings do not say it."""
         return ""
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> Any:
-        """The head that training of ``data`` begins with; ``mixture``: the proportions of its
-        domains."""
+    def make(self, words: Tensor | None) -> Any:
+        """The head that training begins with; ``words`` are those that it drafts
+        (:meth:`frequent`), None for all."""
         raise NotImplementedError
 
     def levels(
@@ -303,9 +316,9 @@ class Recipe:
         """How many tokens a row must have."""
         return max(self.measured_levels, self.settings[self.depth_option])
 
-    def adam_matrices(self, head: Any) -> set[str]:
-        """The names of matrices that are rows of a vocabulary, which Muon is not for."""
-        return {name for name, _ in head.named_parameters() if "lm_head" in name}
+    def adam_matrices(self, head: Any) -> set[str] | None:
+        """The names of matrices that Muon is not for, None where these are embeddings and heads."""
+        return None
 
     def words(self, head: Any) -> Tensor | None:
         """The target ids that a head drafts, None for all."""
@@ -314,7 +327,7 @@ class Recipe:
     def frequent(self, data: text.Corpus, mixture: dict[str, float]) -> Tensor | None:
         """The ``vocabulary`` most frequent tokens of the training text, ascending; None where that
         is 0, or all."""
-        count = self.settings["vocabulary"]
+        count = self.settings.get("vocabulary", 0)
         if not 0 < count < self.target.vocabulary:
             return None
         ids = _by_frequency(data, mixture, self.target.vocabulary)[:count]
@@ -361,15 +374,13 @@ class MedusaRecipe(Recipe):
     }
     depth_option = "heads"
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
+    def setup(self) -> None:
         if self.settings["vocabulary"] and not self.settings["shared"]:
             raise TrainingError("medusa: vocabulary is of shared heads; set shared=1")
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> MedusaHeads:
+    def make(self, words: Tensor | None) -> MedusaHeads:
         hidden = self.target.backbone.config.hidden_size
         s, vocabulary = self.settings, self.target.vocabulary
-        words = self.frequent(data, mixture)
         sizes = hidden, vocabulary, s["heads"], s["blocks"], bool(s["shared"]), words
         return MedusaHeads(*sizes).start_from(self.target)
 
@@ -413,15 +424,14 @@ class EagleRecipe(Recipe):
         "vocabulary": count(0),
     }
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
+    def setup(self) -> None:
         self.regression = self.settings["regression"]
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> EagleHead:
+    def make(self, words: Tensor | None) -> EagleHead:
         layers, ffn = self.settings["layers"], self.settings["ffn"]
         config = eagle_config(self.target, layers, ffn)
         hidden = self.target.backbone.config.hidden_size
-        head = EagleHead(config, hidden, words=self.frequent(data, mixture))
+        head = EagleHead(config, hidden, words=words)
         self.balance(head.fc.weight)
         return head
 
@@ -465,10 +475,13 @@ class Eagle3Recipe(EagleRecipe):
 
     def __init__(self, target: Target, settings: dict[str, Any]) -> None:
         super().__init__(target, {**settings, "noise": 0.0})
+
+    def setup(self) -> None:
+        super().setup()
         if self.regression and not self.settings["normed"]:
             raise TrainingError("eagle3: regression compares normed states; set normed=1")
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> Eagle3Head:
+    def make(self, words: Tensor | None) -> Eagle3Head:
         target = self.target
         size = min(self.settings["vocabulary"], target.vocabulary)
         hidden = target.backbone.config.hidden_size
@@ -489,7 +502,6 @@ class Eagle3Recipe(EagleRecipe):
         lm_head = target.backbone.lm_head.weight.detach()
         norm = target.backbone.norm
         with torch.no_grad():
-            words = self.frequent(data, mixture)
             if words is not None:
                 head.speak(words)
                 lm_head = lm_head[words.to(lm_head.device)]
@@ -543,9 +555,8 @@ class KangarooRecipe(Recipe):
     }
     measured_levels = 1
 
-    def __init__(self, target: Target, settings: dict[str, Any]) -> None:
-        super().__init__(target, settings)
-        s, depth = self.settings, len(target.backbone.layers)
+    def setup(self) -> None:
+        s, depth = self.settings, len(self.target.backbone.layers)
         if not 0 <= s["exit"] < depth:
             wanted = f"a layer with one behind it, 0..{depth - 1} here"
             raise TrainingError(f"kangaroo: exit must be {wanted}, got {s['exit']}")
@@ -554,10 +565,9 @@ class KangarooRecipe(Recipe):
         if s["own_head"] and s["vocabulary"]:
             raise TrainingError("kangaroo: vocabulary is of adapters without own_head")
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
+    def make(self, words: Tensor | None) -> KangarooAdapter:
         s = self.settings
         config = eagle_config(self.target, s["layers"])
-        words = self.frequent(data, mixture)
         own = bool(s["own_head"])
         adapter = KangarooAdapter(config, s["exit"], s["adapter"], own, words)
         return adapter.start_from(self.target)
@@ -598,8 +608,8 @@ class DraftRecipe(KangarooRecipe):
         if layers > there:
             raise TrainingError(f"draft: layers={layers}, and {target.name!r} has {there}")
 
-    def make(self, data: text.Corpus, mixture: dict[str, float]) -> KangarooAdapter:
-        adapter = super().make(data, mixture)
+    def make(self, words: Tensor | None) -> KangarooAdapter:
+        adapter = super().make(words)
         if self.target.backbone.is_plain:
             adapter.begin_as(adapter.layers[-1], self.target.backbone.inner.layers[-1])
         return adapter

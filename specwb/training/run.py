@@ -175,7 +175,8 @@ def train_head(
     made_by = RECIPES[kind](target, checked.head)
     torch.manual_seed(seed)
     with BUILDING:
-        head = made_by.make(data, mixture).to(target.device)
+        words = made_by.frequent(data, mixture)
+        head = made_by.make(words).to(target.device)
     begun_from = made_by.initial_weights() if begin is None else _begun(head, kind, begin)
     facts = {**checked.flat, **made_by.settings}
     if made_by.own_loss:

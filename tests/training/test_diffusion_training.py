@@ -46,7 +46,7 @@ def diffusion_recipe(**settings) -> DiffusionRecipe:
 
 @cache
 def head(ends: tuple[int, ...] = ()) -> DiffusionModel:
-    model = tiny.loud(lambda: diffusion_recipe().make(None, {}), 3)  # type: ignore[arg-type]
+    model = tiny.loud(lambda: diffusion_recipe().make(None), 3)  # type: ignore[arg-type]
     model.ends = ends
     return model
 
@@ -241,7 +241,7 @@ def test_the_first_level_begins_as_the_draft_model(tmp_path, tied, layers):
     with_draft = copy.copy(target())
     with_draft.draft = str(tmp_path)
     recipe = DiffusionRecipe(with_draft, {"layers": layers, "start": "draft", "block": 8})
-    model, text = recipe.make(None, {}).eval(), random_outputs()  # type: ignore[arg-type]
+    model, text = recipe.make(None).eval(), random_outputs()  # type: ignore[arg-type]
     with torch.no_grad():
         first = next(iter(recipe.levels(model, text, 4)))
         wanted = net(input_ids=text.ids).logits[:, : first.logits.shape[1] * 4 : 4]
@@ -261,7 +261,7 @@ def test_all_of_the_targets_layers_begin_as_the_target(count):
     """The text's own positions say what the target does, of the most frequent tokens."""
     settings = {"layers": 3, "block": 8, "start": "target", "vocabulary": count}
     recipe = DiffusionRecipe(tiny.target(), settings)
-    model = recipe.make(TEXT, {"text": 1.0})
+    model = recipe.make(recipe.frequent(TEXT, {"text": 1.0}))
     words = torch.arange(V)
     if count:
         often = np.bincount(TEXT.train["text"], minlength=V)

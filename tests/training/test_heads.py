@@ -122,7 +122,7 @@ def test_a_head_learns_what_is_accepted(train, counting, monkeypatch, tmp_path, 
     recipe = RECIPES[kind](target, {"heads": 2, "unroll": 2})
     torch.manual_seed(3)
     windows = torch.from_numpy(data.windows("text", 8, 32)[0][:, :-1])
-    before = measure(recipe, recipe.make(data, {"text": 1.0}), windows)
+    before = measure(recipe, recipe.make(recipe.frequent(data, {"text": 1.0})), windows)
     after = card["held_out"]["text"]
     for depth in range(2):  # both were trained
         assert after["sampled"][depth] > before["sampled"][depth] + 0.03, (before, after)
@@ -165,7 +165,7 @@ def draft_state(head: EagleHead, outputs: TargetOutputs, row: int, i: int, j: in
 def some_head(kind: str, target: specwb.Target, data: corpus.Corpus, settings: dict):
     """Returns a head with random weights, whose predictions are not flat."""
     recipe = RECIPES[kind](target, {"heads": 3, "unroll": 2, **settings})
-    head = recipe.make(data, {"text": 1.0})
+    head = recipe.make(recipe.frequent(data, {"text": 1.0}))
     with torch.no_grad():
         for name, p in head.named_parameters():
             if "lm_head" not in name and ".1." not in name:
