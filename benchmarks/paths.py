@@ -40,26 +40,18 @@ from specwb.core.files import weights_hash
 from specwb.drafters.diffuspec_parts.proxy import read_along
 from specwb.engine.machine import commit
 from specwb.lab.bench.conditions import conditions
-from specwb.lab.bench.results import interval, resampled
+from specwb.lab.bench.statistics import bootstrap, interval
 from specwb.lab.evaluation import lattices
 from specwb.models.diffusion import load_diffusion
 from specwb.models.path import KIND, load_path
 from specwb.models.questions import interleave, load_prompts
 
 
-def ratio(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
-    """The ratio of two means over the same prompts, and its 95 % interval."""
-    index = resampled(len(ours))
-    drawn = ours[index].mean(1) / np.maximum(theirs[index].mean(1), 1e-9)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(ours.mean() / theirs.mean()), float(low), float(high)
-
-
 def cell(record: list[dict], runs: np.ndarray, reference: np.ndarray, **what: object) -> str:
     """Notes the mean of ``runs [R, prompts]``, its ratio to the reference's and each run's mean,
     and writes them."""
     values, means = runs.mean(0), runs.mean(1)
-    found, (low, high) = ratio(values, reference.mean(0)), interval(values)
+    found, (low, high) = bootstrap(np.stack([values, reference.mean(0)])), interval(values)
     numbers = {"mean": values.mean(), "low": low, "high": high}
     record.append(
         {

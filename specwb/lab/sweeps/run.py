@@ -112,7 +112,7 @@ def sweep(
     if (method is None) == (blocks is None) or (blocks is not None and axes):
         raise SweepError("a sweep needs a method with its axes, or blocks of them")
     blocks = [{"method": method, **axes}] if blocks is None else blocks
-    integer("jobs", jobs, 1)
+    integer("jobs", jobs, 1, kind=SweepError)
     if jobs > 1 and isinstance(target, Target):
         raise SweepError("several processes load the target by its name; give that, not a model")
     settings = with_plain(configurations(blocks))
