@@ -18,6 +18,9 @@ def run(connection: str, folder: str) -> None:
     """The kernel's process; its group is interrupted as one, and it ends with its parent."""
     from ipykernel.kernelapp import IPKernelApp
 
+    from specwb.core.progress import errors
+
+    errors.is_jupyter = True  # it was made before the fork, where no kernel was
     os.setsid()
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
