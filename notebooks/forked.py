@@ -20,7 +20,8 @@ def run(connection: str, folder: str) -> None:
 
     from specwb.core.progress import errors
 
-    errors.is_jupyter = True  # it was made before the fork, where no kernel was
+    # the console was made before the fork, outside of a kernel, and would draw progress bars
+    errors.is_jupyter = True
     os.setsid()
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -30,23 +30,27 @@ BRIDGE = [
     }
 ]
 STORY = "The sun had set, and the old house"
-WARM: dict[str, Any] = {"temperature": 0.8, "seed": 2}
-OTHER = {**WARM, "seed": 1}
+
+
+def warm(seed: int) -> dict[str, Any]:
+    """Settings of a sampled answer."""
+    return {"temperature": 0.8, "seed": seed}
+
 
 RECORDINGS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "edit": ("smol", "pld", BRIDGE, {"max_new_tokens": 48}),
-    "ar": ("smol", "ar", QUESTION, {**WARM, "seed": 3}),
-    "sps": ("smol", "sps:gamma=4", QUESTION, {**WARM, "seed": 6}),
-    "mcsd": ("smol", "mcsd:tree=3-2-1", QUESTION, WARM),
+    "ar": ("smol", "ar", QUESTION, warm(3)),
+    "sps": ("smol", "sps:gamma=4", QUESTION, warm(6)),
+    "mcsd": ("smol", "mcsd:tree=3-2-1", QUESTION, warm(2)),
     "pld": ("lab", "pld", AREAS, {}),
     "lookahead": ("lab", "lookahead", AREAS, {}),
-    "medusa": ("smol", "medusa:nodes=8", QUESTION, WARM),
-    "eagle": ("smol", "eagle:nodes=8", QUESTION, {**WARM, "seed": 5}),
-    "eagle2": ("smol", "eagle2:nodes=8,depth=4,top=3", QUESTION, WARM),
-    "eagle3": ("smol", "eagle3:nodes=8,depth=4,top=3", QUESTION, OTHER),
-    "falcon": ("smol", "falcon:nodes=8", QUESTION, WARM),
-    "falcon_dynamic": ("smol", "falcon_dynamic:nodes=8", QUESTION, {**WARM, "seed": 4}),
-    "kangaroo": ("smol", "kangaroo:gamma=4", QUESTION, OTHER),
+    "medusa": ("smol", "medusa:nodes=8", QUESTION, warm(2)),
+    "eagle": ("smol", "eagle:nodes=8", QUESTION, warm(5)),
+    "eagle2": ("smol", "eagle2:nodes=8,depth=4,top=3", QUESTION, warm(2)),
+    "eagle3": ("smol", "eagle3:nodes=8,depth=4,top=3", QUESTION, warm(1)),
+    "falcon": ("smol", "falcon:nodes=8", QUESTION, warm(2)),
+    "falcon_dynamic": ("smol", "falcon_dynamic:nodes=8", QUESTION, warm(4)),
+    "kangaroo": ("smol", "kangaroo:gamma=4", QUESTION, warm(1)),
     "diffuspec": ("lab", "diffuspec", AREAS, {}),
     "mcsd_ti": ("lab", "mcsd_ti", STORY, {"temperature": 1.0}),
     "easyspec": ("lab", "easyspec:n=4,width=2", STORY, {"temperature": 1.0}),

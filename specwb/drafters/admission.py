@@ -108,7 +108,7 @@ class Survival:
     of the draft's confidence, with two numbers for every level: a depth, or 0 for copied tokens.
 
     They begin as a = b = 1, since drafters are right more often than they are sure. Every decoding
-    step maximises a quadratic below the log-likelihood of what it tested (curvature 1/4 a node,
+    step maximises a quadratic below the log-likelihood of what it tested (curvature 1/4 per node,
     Boehning's bound), less the information of past steps, so it cannot overshoot however large the
     batch. b stays >= 0, so that elder siblings stay ahead.
     """

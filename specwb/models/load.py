@@ -46,8 +46,8 @@ FIXED = {
     "trust_remote_code": "code that comes with a checkpoint is never run",
     "ignore_mismatched_sizes": "weights must fit their config",
     "torch_dtype": "dtype= names the number type",
-    "tp_plan": "ranks= parts per model",
-    "distributed_config": "ranks= parts per model",
+    "tp_plan": "ranks= parts a model",
+    "distributed_config": "ranks= parts a model",
 }
 """Arguments of the library's that are decided here."""
 CACHED = 2**26
