@@ -304,7 +304,7 @@ class _Family:
         def loss(step: int, part: int) -> Tensor:
             step_rows, step_length = rows, length
             if name == "target" and step >= long_from and rows * length >= CONTEXT:
-                # the target meets its full context in the last tenth; the tokens a step stay the
+                # the target meets its full context in the last tenth; the tokens per step stay the
                 # same
                 step_rows, step_length = max(1, rows * length // CONTEXT), CONTEXT
             ids, _ = self.data.batch(seed, step, step_rows, step_length, self.mixture)

@@ -205,7 +205,7 @@ def _build_line(models: dict[str, dict], mixture: dict[str, float]) -> str:
         f"(seed {target['seed']}, torch {target['torch']}, Python {target['python']}; "
         f"{target['started_from']}): "
         f"Muon on matrices, AdamW on the rest, {target['rows']} rows x {target['length']} tokens "
-        f"a step, the target's last tenth at 1024; the draft's last {draft['distil']} "
+        f"per step, the target's last tenth at 1024; the draft's last {draft['distil']} "
         f"of {draft['steps']} steps distilled from the target{own_text}. "
         f"Mixture by tokens: {domains}. Standard-library text depends on the Python version, "
         "so another machine's corpus hash may differ."
