@@ -35,7 +35,7 @@ OUTPUTS = ArtifactOf(
 REFUSED = {
     "talks": ("length", "budget", "steps", "text", "generated", "corpus", "recipe", "begin"),
     "ngram": ("length", "budget", "steps", "rows", "recipe", "begin"),
-    **dict.fromkeys(("draft", "deep", "decision"), ("begin",)),
+    **dict.fromkeys(("deep", "decision"), ("begin",)),
 }
 """Options that a kind has no use for."""
 LARGEST_SEED = {"talks": 2**20}

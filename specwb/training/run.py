@@ -18,8 +18,10 @@ from torch import Tensor
 
 from specwb.core.files import HEAD, claim, home, table, whole_folder
 from specwb.engine.work import check_work
+from specwb.models.borrowed import is_borrowed
 from specwb.models.checkpoint import round_to_int8
 from specwb.models.folder import BUILDING
+from specwb.models.kangaroo import load_kangaroo
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus
 from specwb.training.fit import TrainingError, first_process, process_rows, say
@@ -266,9 +268,11 @@ def first_head(source: str | Path, kind: str, target: Target) -> Any:
     found = load_measured(source, target)
     if found.kind != kind:
         raise TrainingError(f"{kind} cannot begin with {source}, which holds {found.kind}")
-    if found.recipe is None:
-        raise TrainingError(f"{kind}: draft models begin anew, not with {source}")
-    return found.head
+    if found.recipe is not None:
+        return found.head
+    if not is_borrowed(found.head.folder):
+        raise TrainingError(f"{kind}: a whole model begins anew, not with {source}")
+    return load_kangaroo(found.head.folder, target).float()  # a draft model is an adapter at exit 0
 
 
 def _begun(head: Any, kind: str, first: Any) -> str:

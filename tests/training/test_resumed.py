@@ -71,6 +71,7 @@ def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path, kind, settin
         ("medusa", {"heads": 2}),
         ("falcon", {"k": 2, "vocabulary": 24}),
         ("kangaroo", {"exit": 1}),
+        ("draft", {"layers": 1, "vocabulary": 24}),
         ("diffusion", {"start": "target", "layers": 3, "block": 8, "vocabulary": 24}),
     ],
 )
@@ -107,3 +108,8 @@ def test_a_training_cannot_begin_with_a_head_of_other_sizes(tmp_path):
             *arguments, source="read", begin=run.first_head(first, "eagle", tiny.target())
         )
     assert not (tmp_path / "next").exists()
+
+
+def test_a_training_cannot_begin_with_a_whole_model():
+    with pytest.raises(TrainingError, match="draft: a whole model begins anew, not with draft"):
+        run.first_head("draft", "draft", specwb.load("lab", device="cpu"))
