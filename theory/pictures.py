@@ -8,6 +8,7 @@ are; pages 1 to 8 are here, the others in ``theory/pictures_methods.py``.
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from fractions import Fraction as F
@@ -21,7 +22,8 @@ from drawing import HATCHES, INK, bars, box, diagram, save, sheet, tokens
 from matplotlib.figure import Figure
 from pictures_methods import METHODS
 
-from specwb.show.palette import ACCEPTED, DRAFT, OTHER, REJECTED, RESIDUAL, TARGET
+from specwb.core.files import data_dir
+from specwb.show.palette import ACCEPTED, DRAFT, FIRST, MARK, OTHER, REJECTED, RESIDUAL, TARGET
 from specwb.theory import analysis, exact, wrong_rules
 
 P = (F(1, 2), F(3, 10), F(1, 5), F(0))  # the instance of theorem 5.4
@@ -475,6 +477,30 @@ def wrong() -> Figure:
     return figure
 
 
+def shared() -> Figure:
+    """Theorem 7.8: what shared noise accepts where candidates are drawn, by the shipped results."""
+    rows = json.loads((data_dir() / "results" / "acceptance-lab.json").read_text("utf-8"))["rows"]
+    found = {
+        (row["temperature"], row["rule"], row["k"]): row for row in rows if row["domain"] == "all"
+    }
+    temperatures, ks = sorted({t for t, _, _ in found}), sorted({k for _, _, k in found})
+    figure, panels = sheet(len(temperatures), 2.7)
+    for axes, temperature in zip(panels, temperatures, strict=True):
+        of = {rule: [found[temperature, rule, k] for k in ks] for rule in ("rrsw", "exact_text")}
+        lines = (
+            ([row["optimum"] for row in of["rrsw"]], "optimum", MARK, ":", ""),
+            ([row["mean"] for row in of["exact_text"]], "shared noise", FIRST, "-", "o"),
+            ([row["mean"] for row in of["rrsw"]], "RRSw", INK, "--", "s"),
+        )
+        for heights, label, colour, dash, marker in lines:
+            axes.plot(range(len(ks)), heights, dash, color=colour, marker=marker, label=label)
+        axes.set_xticks(range(len(ks)), [str(k) for k in ks])
+        axes.set(title=f"T = {temperature:g}", xlabel="candidates K", ylim=(0.45, 0.95))
+    panels[0].set_ylabel("accepted")
+    panels[-1].legend(loc="lower right")
+    return figure
+
+
 PICTURES = (
     rejection,
     overlap,
@@ -489,6 +515,7 @@ PICTURES = (
     tree,
     growth,
     block,
+    shared,
     most,
     wrong,
     *METHODS,
