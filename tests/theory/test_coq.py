@@ -19,6 +19,7 @@ FILES = (
     "Without",
     "Optimum",
     "Block",
+    "Traversal",
     "Counterexamples",
     "ExactText",
 )
