@@ -18,8 +18,8 @@ function plotted(place, figure) {
   });
 }
 
-/* On a phone panels stand below each other, titles have several lines, and names with groups are
-written upwards, the group behind the name. */
+/* On a phone panels stand below each other, titles have several lines, names for which there is no
+room are written upwards, with groups the group behind the name, and words in a figure are small. */
 function narrow(data, layout) {
   const grouped = data.filter(({ x }) => Array.isArray(x?.[0]));
   for (const trace of grouped) {
@@ -32,9 +32,25 @@ function narrow(data, layout) {
     layout.height += 90;
   }
   const broken = (text) => (text.length > 40 ? text.replace(/(.{20,40})\s/g, "$1<br>") : text);
+  const names = layout.xaxis?.ticktext?.map((name) => String(name).replaceAll(" ", "<br>"));
+  const longest = (all) => Math.max(...all.map((name) => name.length));
+  if (names && names.length * longest(names.flatMap((name) => name.split("<br>"))) > 40) {
+    const whole = names.map((name) => name.replaceAll("<br>", " "));
+    Object.assign(layout.xaxis, { tickangle: -90, ticktext: whole });
+    layout.height += 6 * longest(whole);
+  } else if (names) layout.xaxis.ticktext = names;
+  for (const trace of data.filter(({ mode }) => mode === "text")) {
+    trace.textfont.size = 9;
+    Object.assign(layout.yaxis, { title: {} });
+    layout.margin.r = 4;
+  }
   const lines = (text = "") => text.split("<br>").length;
   const panels = Object.entries(layout).filter(([name]) => name.startsWith("xaxis"))
     .map(([, x]) => ({ x, y: layout[(x.anchor ?? "y").replace("y", "yaxis")] }));
+  for (const { x } of panels.filter((one) => one.x.title?.text?.length > 32)) {
+    x.title.text = x.title.text.replace(/(.{12,24})\s/g, "$1<br>");
+    layout.height += 16 * (lines(x.title.text) - 1);
+  }
   if (panels.some(({ x }) => x.domain?.[0] > 0.2)) {
     const gap = 100; // pixels: an axis' title, and the next panel's
     const { t, b } = layout.margin;

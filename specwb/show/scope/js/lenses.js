@@ -86,7 +86,7 @@ LENSES.medusa = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
   const { depth } = layout(round);
   const first = width < 480 ? 122 : 150;
-  const each = clip((width - first) / lens.heads.length, 96, 132);
+  const each = clip((width - first) / lens.heads.length, 88, 132);
   const box = each - 44;
   const svg = s("svg", { width: first + lens.heads.length * each, height: 216, role: "img" });
   const state = lens.text.length > 1 ? word(lens.text[lens.text.length - 2]) : "";
