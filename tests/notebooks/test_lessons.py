@@ -99,9 +99,23 @@ def test_the_answers_to_lesson_6_s_tasks():
         assert steps.wasted > steps.mean_drafted / 2
     with explorer.at(eta=0.25):
         assert explorer.rounds.wasted < explorer.rounds.mean_drafted / 2
-    right = [best[6], max(speeds[6]), 0.2, 0.2, steps.wasted, steps.mean_drafted, slow]
+    right = [best[6], max(speeds[6]), 0.6, explorer.measured["own", 6][0.6][1]]
+    right += [0.2, 0.2, steps.wasted, steps.mean_drafted, slow]
     right += [best[2], min(speeds[2]), max(speeds[2])]
     assert numbers(LESSONS[5], "stop-answer") == [round(x, 2) for x in right]
+
+
+def test_the_answer_to_lesson_7_s_task():
+    pytest.importorskip("plotly")
+    from specwb.show.widgets import BatchExplorer
+
+    explorer, gains = BatchExplorer(), []
+    for spread in (0.25, 0.0):
+        with explorer.at(rows=110, spread=spread):
+            assert "the best same number in every row is 0, 1.00x" in explorer.summary
+            assert sum(explorer.verified) == 18
+            gains.append(float(re.search(r"per row, ([\d.]+)x", explorer.summary)[1]))
+    assert numbers(LESSONS[6], "explorer-answer") == gains
 
 
 def test_the_answers_to_lesson_10_s_tasks():

@@ -93,7 +93,7 @@ def lattice(
     outside = {"text": texts, "textposition": "outside", "cliponaxis": False}
     bars.bars(parts[1], second, list(costs), READER, "/", orientation="h", **outside)
     sizes = 21 * (m + 3), 21 * len(costs) + 20  # pixels
-    height, gaps = sum(sizes) + 160, (0.1, 70 / (sum(sizes) + 160))
+    height, gaps = sum(sizes) + 180, (0.1, 90 / (sum(sizes) + 180))
     return draw([[panel], [bars]], height, heights=sizes, gaps=gaps, barmode="stack")
 
 

@@ -86,7 +86,7 @@ def designer(
     curve.x = axis(NODES, 0.5, max(sizes[-1], n) + 0.5)
     curve.y = axis("speedup", 0, 1.15 * max(1.0, speed, *best.values()))
     look = FIRST, "solid", "circle"
-    curve.line("best tree of so many nodes", sizes, [best[m] for m in sizes], look, size=5)
+    curve.line("best tree of each size", sizes, [best[m] for m in sizes], look, size=5)
     curve.here("this tree", n, speed).rule(y=1)
     return draw([[tree, curve]], 400)
 

@@ -133,7 +133,7 @@ class BatchExplorer(Explorer):
         line = (
             f"{rows} rows, acceptance {rates[-1]:.2f} to {rates[0]:.2f}, n* = {balance}: the best "
             f"same number in every row is {same // rows}, {fixed[same][0]:.2f}x; by survival "
-            f"{best} draft tokens in all, {self.verified[-1]} to {self.verified[0]} a row, "
+            f"{best} draft tokens in all, {self.verified[-1]} to {self.verified[0]} per row, "
             f"{ranked[best][0]:.2f}x"
         )
         drawn = sorted({*range(0, len(ranked), 1 + len(ranked) // 80), *fixed, best})
