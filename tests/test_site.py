@@ -3,6 +3,7 @@ network."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
@@ -208,6 +209,37 @@ def test_a_stored_question_without_its_answer_is_named():
         for wrong, name in ((cell, "1.what"), (cell, other), (empty, key)):
             with pytest.raises(SystemExit, match=f"question {name} has changed or has no answer"):
                 program["question"](wrong, name)
+
+
+@pytest.mark.slow
+def test_names_and_titles_of_axes_have_room_on_a_phone(tmp_path):
+    """Names below bars lie next to each other, and no title is cut off."""
+    pytest.importorskip("plotly")
+    from specwb.lab.harness import CONVENTIONS
+    from specwb.show import figures
+
+    program, names = runpy.run_path(str(SITE / "make.py")), ("prompt lookup", "draft model", "EAGLE")
+    libraries = runpy.run_path(str(SITE / "libraries.py"))
+    shown = [figures.bars({"one": dict.fromkeys(row, 1.0)}, "") for row in (names, CONVENTIONS)]
+    shown.append(figures.estimates({"one after the other": [1.0, 2.0]}, 1, "a title of the axis " * 3))
+    libraries["plotly"](tmp_path)
+    shutil.copy(SITE / "site.js", tmp_path)
+    body = "".join(program["plotly"](one.to_json(), "") for one in shown)
+    page = tmp_path / "page.html"
+    page.write_text(f'<!doctype html><script src="site.js"></script>{body}', "utf-8")
+    boxes = "all => all.map((one) => one.getBoundingClientRect().toJSON())"
+    with chromium() as browser:
+        tab = browser.new_page(viewport={"width": 360, "height": 844})
+        tab.goto(page.as_uri())
+        tab.wait_for_function("document.querySelectorAll('.xtitle').length == 1")
+        for plot in tab.locator(".specwb-plotly").all()[:2]:
+            ticks = plot.locator(".xtick text").evaluate_all(boxes)
+            assert len(ticks) > 2
+            assert all(a["right"] <= b["left"] for a, b in itertools.pairwise(ticks))
+            (whole,) = plot.locator(".main-svg").first.evaluate_all(boxes)
+            assert max(tick["bottom"] for tick in ticks) <= whole["bottom"]
+        (title,) = tab.locator(".xtitle").evaluate_all(boxes)
+        assert 0 <= title["left"] < title["right"] <= 360
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ CONVENTIONS = {
         lambda turns: 1 + _mean(accepted for accepted, _ in _drafts(turns)),
     ),
     "draft_acceptance_rate": Convention(
-        "accepted / draft tokens; for trees these are all of its branches', so that rates of "
+        "accepted / draft tokens; those of a tree are of all its branches, so that rates of "
         "different shapes cannot be compared",
         "vLLM",
         lambda turns: _mean(a for a, _ in _drafts(turns)) / _mean(n for _, n in _drafts(turns)),
