@@ -218,10 +218,10 @@ def test_names_and_titles_of_axes_have_room_on_a_phone(tmp_path):
     from specwb.lab.harness import CONVENTIONS
     from specwb.show import figures
 
-    program, names = runpy.run_path(str(SITE / "make.py")), ("prompt lookup", "draft model", "EAGLE")
-    libraries = runpy.run_path(str(SITE / "libraries.py"))
+    program, libraries = (runpy.run_path(str(SITE / f"{x}.py")) for x in ("make", "libraries"))
+    names, title = ("prompt lookup", "draft model", "EAGLE"), "a title of the axis " * 3
     shown = [figures.bars({"one": dict.fromkeys(row, 1.0)}, "") for row in (names, CONVENTIONS)]
-    shown.append(figures.estimates({"one after the other": [1.0, 2.0]}, 1, "a title of the axis " * 3))
+    shown.append(figures.estimates({"one after the other": [1.0, 2.0]}, 1, title))
     libraries["plotly"](tmp_path)
     shutil.copy(SITE / "site.js", tmp_path)
     body = "".join(program["plotly"](one.to_json(), "") for one in shown)
