@@ -65,7 +65,6 @@ class Traversal(Rule):
     """
 
     name = "traversal"
-    fixed_shape = True
     schemes = frozenset({Scheme.WITHOUT_REPLACEMENT, Scheme.IID, Scheme.IID_PATHS})
     needs_independent = True
 
