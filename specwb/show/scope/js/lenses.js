@@ -303,39 +303,51 @@ function caches(lens, round, frame, word, width) {
 
 LENSES.lattice = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
-  const each = clip((width - 4) / (lens.places.length + 0.95), 76, 118);
+  const per = clip(Math.floor((width + 8) / 76) - 1, 1, lens.places.length); // places in a line
+  const each = clip((width - 4) / (per + 0.95), 76, 118);
   const box = Math.min(84, each - 16);
   const small = box < 76 ? 9 : 10.5;
   const lane = 52;
-  const rows = Math.max(...lens.places.map((place) => place.tokens.length));
   const left = box + 8;
-  const svg = s("svg", { width: left + lens.places.length * each, height: 38 + rows * lane,
-    role: "img" });
+  const tops = [0]; // of the lines
+  lens.places.forEach((place, i) => {
+    const line = Math.floor(i / per);
+    tops[line + 1] = Math.max(tops[line + 1] ?? 0, tops[line] + 38 + place.tokens.length * lane);
+  });
+  const svg = s("svg", { width: left + per * each, height: tops.at(-1), role: "img" });
+  const corner = (i) => [left + (i % per) * each, 30 + tops[Math.floor(i / per)]];
   const at = (place, rank) => {
     const i = lens.places[place].ranks.indexOf(rank);
-    return i < 0 ? null : { x: left + place * each, y: 30 + i * lane };
+    const [x, y] = corner(place);
+    return i < 0 ? null : { x, y: y + i * lane + 12 };
   };
   const text = lens.text.length ? lens.text.slice(-1) : round.tokens.slice(0, 1);
   const start = { x: 4, y: 30 };
   [...lens.paths.entries()].reverse().forEach(([n, path]) => {
     let from = { x: start.x + box - 4, y: start.y + 12 };
+    const shift = (n - (lens.paths.length - 1) / 2) * 5;
+    const join = (a, b) => svg.append(s("path", { d: `M${a.x},${a.y + shift} C${a.x + 16},` +
+      `${a.y + shift} ${b.x - 16},${b.y + shift} ${b.x},${b.y + shift}`, fill: "none",
+      class: n ? "stroke-soft" : "stroke-ink", "stroke-width": n ? 1.3 : 3,
+      "stroke-dasharray": n ? ["", "5 3", "2 3", "8 3 2 3"][n % 4] : null }));
     path.ranks.forEach((rank, i) => {
       const to = at(i, rank);
       if (!to) return;
-      const shift = (n - (lens.paths.length - 1) / 2) * 5;
-      svg.append(s("path", { d: `M${from.x},${from.y + shift} C${from.x + 16},${from.y + shift} ` +
-        `${to.x - 16},${to.y + 12 + shift} ${to.x},${to.y + 12 + shift}`, fill: "none",
-        class: n ? "stroke-soft" : "stroke-ink", "stroke-width": n ? 1.3 : 3,
-        "stroke-dasharray": n ? ["", "5 3", "2 3", "8 3 2 3"][n % 4] : null }));
-      from = { x: to.x + box, y: to.y + 12 };
+      if (i && i % per === 0) { // it goes on in the next line
+        join(from, { ...from, x: from.x + 14 });
+        from = { ...to, x: to.x - 14 };
+      }
+      join(from, to);
+      from = { ...to, x: to.x + box };
     });
   });
   svg.append(chip(start.x, start.y, box - 4, word(text[0]), "target"));
   lens.places.forEach((place, i) => {
-    svg.append(label(left + i * each + box / 2, 18, `place ${i + 1}`, { class: "soft",
+    const [x, top] = corner(i);
+    svg.append(label(x + box / 2, top - 12, `place ${i + 1}`, { class: "soft",
       "text-anchor": "middle" }));
     place.tokens.forEach((token, j) => {
-      const [x, y] = [left + i * each, 30 + j * lane];
+      const y = top + j * lane;
       const best = lens.paths[0].ranks[i] === place.ranks[j];
       const [q, r] = [Math.exp(place.logq[j]), Math.exp(place.logr[j])];
       svg.append(chip(x, y, box, word(token), best ? "draft" : "other", { strong: best,
@@ -348,6 +360,8 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
           "text-anchor": "end" }));
     });
   });
+  const whole = wide(svg);
+  if (tops.length > 2) whole.style.maxHeight = "none"; // all lines are seen
   const total = (path, key) => sum(path[key]) / path[key].length;
   const table = h("table", { class: "paths" }, h("tr", {}, ...["path", "mean log q",
     "mean log r", "score"].map((one) => h("th", {}, one))));
@@ -357,7 +371,7 @@ LENSES.lattice = (lens, round, frame, trace, width) => {
     h("td", { class: "soft" }, total(path, "logr").toFixed(2)),
     h("td", {}, path.score.toFixed(2)))));
   return { title: "DiffuSpec\u2019s lattice: all places at once, one path searched",
-    body: [wide(svg), h("ul", { class: "legend" }, item("draft", "", "q, the diffusion model: " +
+    body: [whole, h("ul", { class: "legend" }, item("draft", "", "q, the diffusion model: " +
       "does not know its neighbours"), item("other", "", `r, the n-gram proxy: sees the ` +
       `${lens.order - 1} tokens before, here those of the best path`)), table,
       note(`score = mean of ${lens.lam} log q + ${(1 - lens.lam).toFixed(2)} log r; the thick path ` +
