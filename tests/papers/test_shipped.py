@@ -26,11 +26,14 @@ from specwb.show.widgets import papers as widgets
 ON_SMOL = ("mcsd", "mcsd_ti", "falcon", "kangaroo")
 SHIPPED = [*((name, "lab") for name in NAMES), *((name, "smol") for name in ON_SMOL)]
 BEFORE = {
+    "decision": "5b1d40a9002f3b7fe972e557f8bd00372fbfccdec4214b282f055fb88a1955b7",
+    "draft": "2d64fbf51f7a8a333a2429cf16da71e4cebd4e823b06184ddb363a17b44e2323",
     "eagle": "b473953e85404ae2ccd8f9b07258a083833c060e70086a82b29e99f6f98917ea",
     "falcon": "019fd38674133309e767adcb6c0d76a43c49361859c127f891faf593715d404f",
+    "kangaroo": "5a4193005f76af61f47ec4b22275e172dfef9a8f12d67881e483f7de288f8b7b",
 }
-"""Heads of smol before the shipped ones, which have gone on with other text: the papers compare
-heads of one text."""
+"""Heads and the draft model of smol before the shipped ones, which have gone on with other text:
+the papers compare heads of one text."""
 TIMED = {"mcsd": {10}, "mcsd_ti": {0, PROMPTS}}
 """The numbers of prompts that cells were timed on, where they are not all of them."""
 
