@@ -65,7 +65,6 @@ METHODS: dict[str, tuple[str, dict]] = {
         for spec, own in {
             "sps:rule=block": {"gamma": 3},
             "mcsd:draw=without": {"tree": TREE},
-            "mcsd:draw=without,rule=traversal": {"tree": TREE},
         }.items()
     },
 }
@@ -85,14 +84,14 @@ FROM_THE_TEXT: dict[str, tuple[str, dict]] = {
     ),
     **{
         f"copying in front of {spec}": (f"{spec},copy=1", {"tree": TREE})
-        for spec in ("mcsd:draw=without", "mcsd:draw=without,rule=traversal", "eagle:draw=greedy")
+        for spec in ("mcsd:draw=without", "eagle:draw=greedy")
     },
     **{
         f"copying in front of {spec} in part": (
             f"{spec},copy=2,verify=auto",
             {"tree": TREE, "costs": COSTS},
         )
-        for spec in ("mcsd:draw=without", "mcsd:draw=without,rule=traversal", "eagle:draw=greedy")
+        for spec in ("mcsd:draw=without", "eagle:draw=greedy")
     },
 }
 

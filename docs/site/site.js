@@ -39,8 +39,8 @@ function narrow(data, layout) {
     Object.assign(layout.xaxis, { tickangle: -90, ticktext: whole });
     layout.height += 6 * longest(whole);
   } else if (names) layout.xaxis.ticktext = names;
-  for (const trace of data.filter(({ mode }) => mode === "text")) {
-    trace.textfont.size = 9;
+  for (const trace of data.filter(({ mode }) => mode === "text")) { // a lattice, by its columns
+    trace.textfont = { ...trace.textfont, size: 9 };
     Object.assign(layout.yaxis, { title: {} });
     layout.margin.r = 4;
   }

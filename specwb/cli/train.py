@@ -126,8 +126,8 @@ def train(
     begin: Annotated[
         str | None,
         typer.Option(
-            help="Trained head to go on with: a folder, a hub id, or the kind, for the target's "
-            "own; default: a new one."
+            help="Trained head, or draft model of train draft, to go on with: a folder, a hub id, "
+            "or the kind, for the target's own; default: a new one."
         ),
     ] = None,
     device: opt.DEVICE = "auto",

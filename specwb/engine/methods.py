@@ -236,10 +236,10 @@ def method(
     key = _spelled(entry, spec, options, chosen)
     built = Method(key, drafter, chosen, exactness, options=options)
     usual = built.rule_for(Sampling(1.0))
-    if (least or verify) and usual.fixed_number:
+    if (least or verify) and (usual.fixed_number or usual.fixed_shape):
         without = " and ".join(f"{name}=" for name in ("copy", "verify") if options.get(name))
         raise RuleMismatch(
-            f"{key}: rule {usual.name!r} needs a fixed number of candidates, without {without}"
+            f"{key}: rule {usual.name!r} needs drafts of a fixed shape, without {without}"
         )
     return built
 

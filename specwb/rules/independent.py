@@ -48,6 +48,7 @@ class Independent(Rule):
     """
 
     name = "independent"
+    fixed_shape = True
     schemes = frozenset({Scheme.ROOTS, Scheme.IID, Scheme.WITHOUT_REPLACEMENT})
     exactness = Exactness.LOSSY
 

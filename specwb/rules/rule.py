@@ -36,6 +36,9 @@ class Rule:
         fixed_number: whether its tests depend on the number of a node's candidates, which must then
             not depend on the draws (theorems 5.5, 5.8 and 7.5). A step in which some but not all
             children of a node are valid (:meth:`Draft.uneven`) is then an error.
+        fixed_shape: whether it goes by shapes that are known before a step: not by a tree of each
+            row, where rows copy, nor by one of whose equal siblings (:meth:`Tree.merged`) the
+            second may be there for what was drawn below the first, where drafts are admitted.
         lazy: set by the engine where reading a value costs nothing (on the CPU, in steps that are
             not recorded): work that no row needs is skipped. The same uniform tests the same
             candidate either way.
@@ -47,6 +50,7 @@ class Rule:
     chain_only = False
     needs_independent = False
     fixed_number = False
+    fixed_shape = False
     lazy = False
 
     def check(self, scheme: Scheme, limits: Limits, independent: bool = True) -> None:

@@ -65,6 +65,7 @@ class Traversal(Rule):
     """
 
     name = "traversal"
+    fixed_shape = True
     schemes = frozenset({Scheme.WITHOUT_REPLACEMENT, Scheme.IID, Scheme.IID_PATHS})
     needs_independent = True
 

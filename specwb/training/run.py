@@ -264,7 +264,11 @@ def train_head(
 
 def first_head(source: str | Path, kind: str, target: Target) -> Any:
     """The trained head of this kind in a folder or of a hub id, or the target's own of a kind, for
-    a training to begin with."""
+    a training to begin with; of a draft model that borrows its target's layers, its adapter.
+
+    Raises:
+        TrainingError: it is of another kind, or a whole model, which begins anew.
+    """
     found = load_measured(source, target)
     if found.kind != kind:
         raise TrainingError(f"{kind} cannot begin with {source}, which holds {found.kind}")

@@ -315,7 +315,8 @@ def test_what_was_learnt_goes_to_the_next_decoding_where_nothing_is_drawn(settin
     ("spec", "why"),
     [
         ("mcsd:tree=3-1-1,draw=with,verify=auto", "verify=auto is not for drafts"),
-        ("mcsd:tree=2-2,draw=with,rule=kseq,verify=auto", "needs a fixed number of candidates"),
+        ("mcsd:tree=2-2,draw=with,rule=kseq,verify=auto", "'kseq' needs drafts of a fixed shape"),
+        ("mcsd:tree=2-2,rule=traversal,verify=auto", "'traversal' needs drafts of a fixed shape"),
         ("sps:verify=some", "verify must be auto"),
         ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3,verify=auto", "without copy= and verify="),
         ("mcsd:verify=auto", "nothing to choose from"),

@@ -115,7 +115,8 @@ def test_recorded_steps_are_the_eager_ones(name, taped):
     ("spec", "why"),
     [
         ("mcsd:tree=3-1-1,draw=with,copy=3", "copy= is not for drafts"),
-        ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3", "'kseq' needs a fixed number of candidates"),
+        ("mcsd:tree=2-2,draw=with,rule=kseq,copy=3", "'kseq' needs drafts of a fixed shape"),
+        ("mcsd:tree=2-2,rule=traversal,copy=3", "'traversal' needs drafts of a fixed shape"),
         ("sps:copy=11", "copy must be an integer in 1..10"),
         ("pld:copy=3", "no option 'copy'"),
     ],

@@ -276,9 +276,9 @@ Proof.
   rewrite <- (one_more_draw again v k h ds w P s S Hs f C).
   apply sum_ext; intros x _. now rewrite IH.
 Qed.
-(* The claim of the page's proof, for the node h whose children ds are deleted and the draft of its
-   other children: the traversal ends at h or below with probability w (t = []), the text behind h
-   having the distribution P and then p. *)
+(* The claim of the page's proof, for the node h alone, whose children ds are deleted, and the draft
+   of its other children: the traversal ends at h or below with probability w (t = []), the text
+   behind h having the distribution P and then p. *)
 Theorem ends_with_its_weight : forall choose m drawn h ds w P t, state w P ->
   Forall (fun y => (y < n)%nat) t ->
   draft choose m drawn h ds none (fun k => accepted k h ds w P (text h t))
