@@ -1,4 +1,5 @@
-"""The pictures of the theory pages, drawn from what the library's own functions compute.
+"""The pictures of the theory pages, drawn from what the library's own functions compute, and one,
+``shared``, from shipped results.
 
     python theory/pictures.py [FOLDER]
 

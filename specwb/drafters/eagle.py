@@ -146,7 +146,7 @@ def eagle(target: Target, options: Options) -> Drafter:
     per level. It knows the path that it extends, and each level costs about as much as one of
     the target's layers.
 
-    The tree is fixed, by default the best of the size ``nodes`` for the head's measured accuracies.
+    The tree is fixed, by default the best one of size ``nodes`` for the head's measured accuracies.
     """
     head: EagleHead = trained_head("eagle", target, options.head, load_eagle, EagleHead)
     tree = EAGLE_TREE if isinstance(options.tree, str) else options.tree

@@ -309,7 +309,7 @@ def falcon(target: Target, options: Options) -> Drafter:
     than EAGLE's head. The tokens of a block are less certain, since each is guessed before the
     one in front of it is known.
 
-    The tree is fixed, by default the best of the size ``nodes`` for the head's measured accuracies
+    The tree is fixed, by default the best one of size ``nodes`` for the head's measured accuracies
     and ``passes``.
     """
     head = falcon_head(target, options.head, options.align)

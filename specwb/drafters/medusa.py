@@ -121,7 +121,7 @@ def medusa(target: Target, options: Options) -> Drafter:
     tokens, and their best guesses form a tree. One pass of the heads drafts it all, but no head
     knows what the others guessed.
 
-    By default the tree is the best of the size ``nodes``, root included, for the heads' measured
+    By default the tree is the best one of size ``nodes``, root included, for the heads' measured
     accuracies. At T > 0 it is exact by the point-mass rule; ``rule=typical`` is the paper's typical
     acceptance (LOSSY).
     """

@@ -36,9 +36,10 @@ class Rule:
         fixed_number: whether its tests depend on the number of a node's candidates, which must then
             not depend on the draws (theorems 5.5, 5.8 and 7.5). A step in which some but not all
             children of a node are valid (:meth:`Draft.uneven`) is then an error.
-        fixed_shape: whether it goes by shapes that are known before a step: not by a tree of each
-            row, where rows copy, nor by one of whose equal siblings (:meth:`Tree.merged`) the
-            second may be there for what was drawn below the first, where drafts are admitted.
+        fixed_shape: whether the draft's shape must be known before the step. Where rows copy, each
+            has a shape of its own; where nodes are admitted, the second of two equal siblings,
+            which are verified as one (:meth:`Tree.merged`), may be admitted because of a token
+            below the first.
         lazy: set by the engine where reading a value costs nothing (on the CPU, in steps that are
             not recorded): work that no row needs is skipped. The same uniform tests the same
             candidate either way.
