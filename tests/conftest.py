@@ -111,7 +111,7 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture
 def in_float32(monkeypatch):
     """Heads are trained in float32, whatever the processor is fast at."""
-    monkeypatch.setattr("specwb.training.fit.fast_bfloat16", lambda device: False)
+    monkeypatch.setattr("specwb.training.fit.fast_bfloat16_products", lambda device: False)
 
 
 @pytest.fixture

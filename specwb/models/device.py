@@ -14,7 +14,9 @@ estimate-memory`` tells beforehand what a model of the hub takes.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,34 @@ def fast_bfloat16(device: torch.device) -> bool:
         return False
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@cache
+def fast_bfloat16_products(device: torch.device) -> bool:
+    """Whether large matrix products, as in training, are faster in bfloat16 than in float32.
+
+    Where a processor has instructions for bfloat16 this is measured: on some they
+    are slower than those for float32, and bfloat16 is faster only where memory is the limit."""
+    if device.type != "cpu" or not fast_bfloat16(device):
+        return fast_bfloat16(device)
+
+    threads = torch.get_num_threads()
+
+    def seconds(dtype: torch.dtype) -> float:
+        x = torch.ones(1024, 768, dtype=dtype)
+        times = []
+        for _ in range(4):
+            began = time.thread_time()  # other processes do not count
+            torch.nn.functional.linear(x, x)
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    try:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            return seconds(torch.bfloat16) < seconds(torch.float32)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

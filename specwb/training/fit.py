@@ -19,7 +19,7 @@ from torch import nn
 from specwb.core.errors import SpecwbError
 from specwb.core.files import write
 from specwb.core.progress import line
-from specwb.models.device import fast_bfloat16
+from specwb.models.device import fast_bfloat16_products
 
 
 class TrainingError(SpecwbError, RuntimeError):
@@ -47,8 +47,9 @@ def dump(content: Any, path: Path) -> None:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """Computes in bfloat16 where the processor has instructions for it, otherwise in float32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast_bfloat16(device))
+    """Computes in bfloat16 where that is faster, otherwise in float32."""
+    fast = fast_bfloat16_products(device)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=fast)
 
 
 def _processes():

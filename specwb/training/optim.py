@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specwb.core.options import Option
-from specwb.models.device import fast_bfloat16
+from specwb.models.device import fast_bfloat16_products
 
 # quintic Newton-Schulz coefficients of Jordan et al., as in torch.optim.Muon
 _A, _B, _C = 3.4445, -4.775, 2.0315
@@ -74,7 +74,7 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
     bfloat16 where that is fast."""
     is_tall = g.shape[-2] > g.shape[-1]
     x = g.mT if is_tall else g
-    x = x.bfloat16() if fast_bfloat16(g.device) else x
+    x = x.bfloat16() if fast_bfloat16_products(g.device) else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.mT

@@ -9,7 +9,7 @@ from typing import Any
 
 from specwb.core.files import DataError, from_json, home
 from specwb.core.progress import EVERY, lines
-from specwb.models.device import fast_bfloat16, resolve_device
+from specwb.models.device import fast_bfloat16_products, resolve_device
 from specwb.models.load import load
 from specwb.models.target import Target
 from specwb.training.corpus import Corpus, Document, Turns, encode
@@ -27,11 +27,10 @@ _READ: dict[tuple, tuple[Corpus, dict[str, float]]] = {}
 def trained_on(target: str | Path | Target, device: str, dtype: str = "auto") -> Target:
     """The target of a training, on this process' device; a line says where it takes longer.
 
-    By default it is float32 on a processor without instructions for bfloat16: the library's
-    operators, by which heads are trained, are slow there."""
+    By default it is float32 on a processor whose products are not faster in bfloat16."""
     on = training_device(resolve_device(device))
     named = not isinstance(target, Target)
-    if named and dtype == "auto" and on.type == "cpu" and not fast_bfloat16(on):
+    if named and dtype == "auto" and on.type == "cpu" and not fast_bfloat16_products(on):
         dtype = "float32"
     with lines(lambda: f"loading {target}"):
         return load(target, device=on, dtype=dtype)

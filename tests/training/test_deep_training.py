@@ -88,7 +88,7 @@ def family(tmp_path_factory) -> Path:
     target().model.save_pretrained(folder / "target")
     target().tokenizer.save_pretrained(folder / "target")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "fast_bfloat16", lambda device: False)
+        patch.setattr(fit, "fast_bfloat16_products", lambda device: False)
         train(folder / "deep", model=specwb.load(folder / "target"))
     return folder
 

@@ -185,7 +185,7 @@ def some_head(kind: str, target: specwb.Target, data: corpus.Corpus, settings: d
 )
 def test_measure_against_a_direct_count(monkeypatch, target, data, kind, settings):
     """Counts by position and depth, each drafted path computed from nothing."""
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(fit, "fast_bfloat16_products", lambda device: False)
     recipe, head = some_head(kind, target, data, settings)
     windows = torch.from_numpy(data.windows("text", 2, 12)[0][:, :-1])
     outputs = target_outputs(target, windows, head.features)
@@ -221,7 +221,7 @@ def test_measure_against_a_direct_count(monkeypatch, target, data, kind, setting
 
 def test_a_card_counts_what_an_assistant_says(tmp_path, target, data, monkeypatch):
     """The shares of positions whose next token is the assistant's, told by the token itself."""
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(fit, "fast_bfloat16_products", lambda device: False)
     held_out, silent = data.held_out["text"][:400], dict.fromkeys(["text"], data.train["text"] >= 0)
     said = held_out < V // 3
     talks = replace(data, held_out={"text": held_out}, counted=silent)

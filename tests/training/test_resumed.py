@@ -39,7 +39,7 @@ def target(kind: str) -> specwb.Target:
 @pytest.mark.parametrize(("kind", "settings", "other", "spec"), KINDS)
 def test_killed_training_resumes_bit_for_bit(monkeypatch, tmp_path, kind, settings, other, spec):
     """Which positions are masked, or glance, is a function of the step."""
-    monkeypatch.setattr(fit, "fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(fit, "fast_bfloat16_products", lambda device: False)
     model = target(kind)
     data = random_corpus(tiny.MASK if kind == "diffusion" else tiny.VOCABULARY)
 
