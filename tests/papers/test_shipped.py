@@ -31,6 +31,7 @@ BEFORE = {
     "eagle": "b473953e85404ae2ccd8f9b07258a083833c060e70086a82b29e99f6f98917ea",
     "falcon": "019fd38674133309e767adcb6c0d76a43c49361859c127f891faf593715d404f",
     "kangaroo": "5a4193005f76af61f47ec4b22275e172dfef9a8f12d67881e483f7de288f8b7b",
+    "medusa": "e9d412e2cc2931d177fa4857af7ce2fde4865be99df50619a1637ab0e139627a",
 }
 """Heads and the draft model of smol before the shipped ones, which have gone on with other text:
 the papers compare heads of one text."""
