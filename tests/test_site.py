@@ -9,6 +9,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,7 +28,8 @@ from specwb.theory.analysis import best_gamma, expected_tokens, roofline, speedu
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
-player = runpy.run_path(str(SITE / "player.py"))["player"]
+PLAYER = runpy.run_path(str(SITE / "player.py"))
+player, films = PLAYER["player"], PLAYER["films"]
 RECORDINGS = sorted((ROOT / "data" / "recordings").glob("*.json"))
 
 
@@ -359,10 +361,49 @@ def test_the_player_plays_the_recording_that_its_address_names(tmp_path):
             for at in range(0, int(frame.get_attribute("max")) + 1, 1 if name == "edit" else 5):
                 frame.fill(str(at))
                 assert max(panes.evaluate_all(cut)) <= 0
+        tab.on("pageerror", lambda error: pytest.fail(str(error)))
+        for name, film in films().items():
+            tab.goto(f"{page.as_uri()}?film={name}")
+            frame.wait_for()
+            assert int(frame.get_attribute("max")) == len(film["shots"]) - 1
+            for at, shot in enumerate(film["shots"]):
+                frame.fill(str(at))
+                assert tab.locator("[data-says]").inner_text() == shot["say"]
+                step, stage, *_ = shot["at"].split()
+                shown = tab.locator("[data-stage][aria-current=step]").get_attribute("data-stage")
+                assert (shown, tab.get_by_text(f"step {step} of").count()) == (stage, 1)
+        tab.goto(f"{page.as_uri()}?film=none")
+        assert tab.locator("body").inner_text().startswith("There is no film none; there are one_")
         tab.goto(f"{page.as_uri()}?recording=none")
         assert (
             tab.locator("body").inner_text().startswith("There is no recording none; there are ar,")
         )
+
+
+@pytest.mark.parametrize("name", films())
+def test_a_film_speaks_of_what_it_shows(name):
+    """Its lesson exists, a quoted word is a token of the step or of what is computed there, and a
+    number with a decimal point is one of the step's, rounded."""
+    film = films()[name]
+    assert (ROOT / f"notebooks/lessons/{film['lesson']}.ipynb").exists()
+    trace = json.loads((RECORDINGS[0].parent / f"{film['recording']}.json").read_text("utf-8"))
+    for shot in film["shots"]:
+        one = trace["rounds"][int(shot["at"].split()[0]) - 1]
+        numbers = list(numbers_of(one))
+        words = {trace["words"].get(str(number), "").strip() for number in numbers}
+        words |= {text.strip() for _, text in one["text"]}
+        assert set(re.findall("“(.*?)”", shot["say"])) <= words, shot
+        decimals = re.findall(r"-?\d+\.\d+", shot["say"].replace("−", "-"))
+        assert set(decimals) <= {f"{x:.{n}f}" for x in numbers for n in (2, 3)}, shot
+
+
+def numbers_of(part: Any) -> Iterator[float]:
+    """All numbers in what was read from JSON."""
+    if isinstance(part, dict | list):
+        for one in part.values() if isinstance(part, dict) else part:
+            yield from numbers_of(one)
+    elif isinstance(part, int | float):
+        yield part
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)

@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import front  # noqa: E402, it lies next to this file
-from player import player  # noqa: E402
+from player import films, player  # noqa: E402
 
 ROOT = HERE.parents[1]
 RECORDINGS = ROOT / "data" / "recordings"
@@ -166,6 +166,10 @@ class Staging:
                 cells.append({"cell_type": "markdown", "metadata": {}, "source": source})
                 continue
             cells.append(drawn(cell, self.explorer(path.stem, cell)))
+        for name, film in films().items():
+            if film["lesson"] == path.stem:
+                source = f"```{{raw}} html\n{iframe(name, film['title'])}\n```"
+                cells.insert(1, {"cell_type": "markdown", "metadata": {}, "source": source})
         for i, cell in enumerate(cells):
             cell["id"] = f"cell-{i}"
         return json.dumps({**book, "cells": cells})
@@ -180,6 +184,15 @@ class Staging:
         import stored_explorers
 
         return stored_explorers.html(notebook, cell["id"], "".join(data[0]["text/plain"]))
+
+
+def iframe(name: str, title: str) -> str:
+    """A film, to be opened, on a lesson's page; it is loaded and plays once it is open."""
+    return (
+        f'<details class="specwb-film"><summary>A film of a minute: {escape(title)}</summary>'
+        f'<iframe src="../../microscope.html?film={name}" title="{escape(title)}" loading="lazy">'
+        "</iframe></details>"
+    )
 
 
 def cell_label(path: Path, cell: str) -> str:
@@ -340,7 +353,12 @@ def gallery(staging: Staging) -> None:
         " without Python. In a page of your own, next to this site's `microscope.html`:\n\n"
         "```html\n"
         '<iframe src="microscope.html?recording=mcsd&play" width="900" height="700"></iframe>\n'
-        "```\n\n| method | needs | source |\n|---|---|---|\n"
+        "```\n\nSome steps with captions, a minute each: "
+        + ", ".join(
+            f'<a href="../microscope.html?film={name}">{film["title"]}</a>'
+            for name, film in films().items()
+        )
+        + ".\n\n| method | needs | source |\n|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{listed}\n```\n",
     )

@@ -112,6 +112,7 @@ const STYLE = `
 .sw .says.accepted { --mark: var(--accepted); } .sw .says.rejected { --mark: var(--rejected); }
 .sw .says.draft { --mark: var(--draft); } .sw .says.target { --mark: var(--target); }
 .sw .says.wrong { --mark: var(--rejected); }
+.sw .says.caption { --mark: var(--target); font-size: 17px; min-height: 4.5em; }
 .sw .panes { display: grid; gap: 14px; grid-template-columns: minmax(0, 1fr); }
 @container (min-width: 880px) {
   .sw .panes { grid-template-columns: minmax(0, 1.12fr) minmax(0, 1fr); } }

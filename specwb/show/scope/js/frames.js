@@ -16,6 +16,15 @@ function frames(trace) {
   return list;
 }
 
+// the frames of a film with their captions; at: step, stage, and which of its tests
+function shots(all, film) {
+  return film.map(({ at, say }) => {
+    const [step, stage, test = 1] = at.split(" ");
+    const fits = all.filter((one) => one.r === step - 1 && one.stage === stage);
+    return { ...fits[test - 1], say };
+  });
+}
+
 // of a level that is decided at once, the test that a reader looks at
 function decisive(level) {
   return level.tests.find((one) => one.decision === "accepted") || level.tests[0];

@@ -86,30 +86,34 @@ LENSES.medusa = (lens, round, frame, trace, width) => {
   const word = wordsOf(trace);
   const { depth } = layout(round);
   const first = width < 480 ? 122 : 150;
-  const each = clip((width - first) / lens.heads.length, 88, 132);
+  const room = width - first;
+  const per = clip(Math.floor(room / 88), 1, lens.heads.length || 1); // in a line
+  const each = clip(room / per, 88, 132);
   const box = each - 44;
-  const svg = s("svg", { width: first + lens.heads.length * each, height: 216, role: "img" });
+  const lines = Math.ceil(lens.heads.length / per) || 1;
+  const svg = s("svg", { width: first + per * each, height: 216 * lines, role: "img" });
   const state = lens.text.length > 1 ? word(lens.text[lens.text.length - 2]) : "";
   const pending = word(lens.text[lens.text.length - 1]);
   svg.append(chip(4, 2, 110, state, "target"), label(4, 44, "the target\u2019s state", {
     class: "soft" }), label(4, 60, "after this token", { class: "soft" }),
     chip(4, 96, 110, pending, "other", { dash: "3 2" }), label(4, 138, "pending: no head", {
       class: "soft" }), label(4, 154, "sees this token", { class: "soft" }));
-  if (lens.heads.length) svg.append(s("path", { d: `M114,14 H${first + (lens.heads.length - 1) *
-    each + box / 2}`, class: "stroke-target", "stroke-width": 1.4, fill: "none" }));
   lens.heads.forEach((list, i) => {
-    const x = first + i * each;
-    svg.append(arrow(x + box / 2, 14, x + box / 2, 32, "target"));
-    svg.append(label(x, 48, `head ${i + 1}${each < 110 ? "" : `: depth ${i + 1}`}`, {
+    const x = first + (i % per) * each;
+    const top = 216 * Math.floor(i / per);
+    svg.append(s("path", { d: `M114,14 H118 V${top + 14} H${x + box / 2}`, class: "stroke-target",
+      "stroke-width": 1.4, fill: "none" }), arrow(x + box / 2, top + 14, x + box / 2, top + 32,
+      "target"));
+    svg.append(label(x, top + 48, `head ${i + 1}${each < 110 ? "" : `: depth ${i + 1}`}`, {
       "font-weight": 650 }));
     const most = Math.max(...list.map((one) => one[1]), 1e-9);
     list.forEach(([token, p], rank) => {
       const drafted = round.tokens.some((one, node) => depth[node] === i + 1 && one === token);
-      svg.append(chip(x, 56 + rank * 31, box, word(token), drafted ? "draft" : "other",
+      svg.append(chip(x, top + 56 + rank * 31, box, word(token), drafted ? "draft" : "other",
         { pale: !drafted, dash: drafted ? null : "3 2" }),
-        s("rect", { x, y: 81 + rank * 31, width: (box * p) / most, height: 3,
+        s("rect", { x, y: top + 81 + rank * 31, width: (box * p) / most, height: 3,
           class: "fill-draft" }),
-        label(x + box + 4, 72 + rank * 31, number(p), { class: "soft", "font-size": 11 }));
+        label(x + box + 4, top + 72 + rank * 31, number(p), { class: "soft", "font-size": 11 }));
     });
   });
   const body = lens.heads.length ? [wide(svg), note("Every head sees the same one state, and not " +

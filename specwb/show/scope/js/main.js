@@ -1,6 +1,7 @@
 // The microscope: transport, controls, and what is drawn of the current frame.
 const STAGES = { draft: "draft", score: "score", test: "test", bonus: "bonus token" };
-const BEAT = 1300;
+const BEAT = 1300; // milliseconds a frame, and for each word of a caption
+const WORD = 350;
 
 const icon = (d) => s("svg", { width: 12, height: 12, "aria-hidden": "true" }, s("path", { d }));
 
@@ -21,7 +22,8 @@ function themeOf(node) {
 }
 
 /* data: {traces, live: null or {methods, settings}, note, play: whether it plays by itself while it
-is in view}; ask(settings): a new recording. */
+is in view, film: null or {lens, shots}, some frames with a caption each, which play by themselves
+too, below the lens where that is the subject}; ask(settings): a new recording. */
 export function mount(element, data, ask = null) {
   const id = `sw${++instances}`;
   // JupyterLab's own keys are not for what happens in here
@@ -50,20 +52,22 @@ export function mount(element, data, ask = null) {
       ? list.findIndex((one) => one.r === frame().r) : by > 0 && r === frame().r
       ? list.length - 1 : first);
   };
-  function play(on) {
-    clearInterval(ui.playing);
-    ui.playing = on ? setInterval(() => {
-      if (ui.frame >= list.length - 1) play(false);
-      else go(ui.frame + 1);
-    }, BEAT) : null;
-    if (on && ui.frame >= list.length - 1) go(0);
+  function play(on, from = ui.frame >= list.length - 1 ? 0 : ui.frame) {
+    clearTimeout(ui.playing);
+    ui.playing = null;
+    if (on) {
+      const { say } = list[from] ?? {};
+      ui.playing = setTimeout(() => (ui.frame < list.length - 1 ? play(true, ui.frame + 1)
+        : play(false)), say ? BEAT + WORD * say.split(" ").length : BEAT);
+      if (from !== ui.frame) go(from);
+    }
     hosts.play.textContent = on ? "\u275a\u275a pause" : "\u25b6 play";
     hosts.play.setAttribute("aria-pressed", String(Boolean(on)));
   }
 
   function select(n, like = null) {
     ui.trace = n;
-    list = frames(current());
+    list = data.film ? shots(frames(current()), data.film.shots) : frames(current());
     const last = current().rounds.length - 1;
     ui.frame = like ? Math.max(0, list.findIndex((one) => one.r === Math.min(like.r, last)
       && one.stage === like.stage)) : 0;
@@ -91,13 +95,13 @@ export function mount(element, data, ask = null) {
       if (stage === at.stage) item.setAttribute("aria-current", "step");
       else item.removeAttribute("aria-current");
     }
-    const says = panel.says ? panel : sayOf(trace, at);
+    const says = at.say ? { kind: "caption", says: at.say } : panel.says ? panel : sayOf(trace, at);
     hosts.says.className = `says ${says.kind}`;
     hosts.says.textContent = says.says;
     const focused = document.activeElement?.closest?.("[data-node]")?.dataset.node;
     const tree = treeOf(trace, at, ui.chosen ?? highlighted(trace, at), half[0], choose);
     const lens = lensOf(trace, at, outer - 30, id);
-    const text = prose(trace, at, data.play ? 1 : 240);
+    const text = prose(trace, at, data.play || data.film ? 1 : 240);
     const panes = h("section", { class: two ? "panes" : "panes tall" },
       h("div", { class: "pane" }, h("h3", {}, titleOf(trace, at)), h("div", { class: "scroll" },
         tree), legend(), treeNote(trace, at)),
@@ -106,8 +110,9 @@ export function mount(element, data, ask = null) {
     const so = h("section", { "aria-label": "text" }, text, ...(data.play
       ? [race(trace, at), count] : []));
     // what plays by itself is a race first, below the request
-    hosts.stage.replaceChildren(...(data.play ? [so, panes, lens] : [count, panes, lens, so])
-      .filter(Boolean));
+    const order = data.play ? [so, panes, lens] : !data.film ? [count, panes, lens, so]
+      : data.film.lens ? [lens, panes, so] : [panes, so];
+    hosts.stage.replaceChildren(...order.filter(Boolean));
     text.scrollTop = text.scrollHeight;
     // what stands below must not jump while it plays
     if (ui.playing) root.style.minHeight = `${root.offsetHeight}px`;
@@ -180,8 +185,8 @@ export function mount(element, data, ask = null) {
       button(icon("M1,1 v10 l7,-5 z M8,1 h2 v10 h-2 z"), "next step (shift + right)",
         () => round(1)), hosts.range, hosts.where,
       h("ol", { class: "stages", "aria-label": "stage" }, ...Object.values(hosts.stages)));
-    root.replaceChildren(data.live ? controls() : chooser(), ...(data.play ? [request(traces[0])]
-      : []), transport, hosts.says, hosts.stage);
+    root.replaceChildren(data.live ? controls() : chooser(), ...(data.play || data.film
+      ? [request(traces[0])] : []), transport, hosts.says, hosts.stage);
   }
 
   function chooser() {
@@ -255,13 +260,10 @@ export function mount(element, data, ask = null) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const view = new IntersectionObserver(([seen]) => {
     if (ui.playing && !seen.isIntersecting) play(false);
-    else if (!ui.playing && seen.isIntersecting && ui.frame < list.length - 1) {
-      go(ui.frame + 1);
-      play(true);
-    }
+    else if (!ui.playing && seen.isIntersecting && ui.frame < list.length - 1) play(true);
   });
   const touched = () => view.disconnect();
-  if (data.play && !still) {
+  if ((data.play || data.film) && !still) {
     view.observe(root);
     root.addEventListener("pointerdown", touched, { once: true });
     root.addEventListener("keydown", touched, { once: true });
