@@ -77,7 +77,8 @@ def product_seconds(threads: int) -> float:
 
 
 def slowdown() -> float:
-    """Compare all of torch's threads with one: time of a product with all over its time with one.
+    """Compare all of torch's threads with one: time of a product with all over its time with one,
+    the median of a few pairs, so that another program's burst of a moment does not decide.
 
     The threads of a product wait for each other by spinning. Where other programs hold the CPUs,
     each wait can last until the system runs a thread again, thousands of times what the product
@@ -88,8 +89,7 @@ def slowdown() -> float:
         pairs = [(product_seconds(every), product_seconds(1)) for _ in range(TURNS)]
     finally:
         torch.set_num_threads(every)
-    with_all, with_one = map(sum, zip(*pairs, strict=True))
-    return with_all / with_one
+    return median(with_all / with_one for with_all, with_one in pairs)
 
 
 def load_average() -> float | None:
