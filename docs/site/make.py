@@ -44,6 +44,7 @@ PAGES = (
     "CHANGELOG.md",
     "docs/*.md",
     "theory/*.md",
+    "theory/*/README.md",
     "notebooks/*.ipynb",
     "notebooks/lessons/*.ipynb",
     "notebooks/papers/*.ipynb",
@@ -400,7 +401,8 @@ def index(staging: Staging) -> None:
     ]
     staging.write("index.md", front.page() + "\n" + "\n\n".join(trees))
     page = ROOT / "theory" / "README.md"  # its pages fold below it
-    listed = [Path(n).name for n in named("theory/notation.md", "theory/[0-9]*.md", "theory/c*.md")]
+    names = named("theory/notation.md", "theory/[0-9]*.md", "theory/c*.md", "theory/*/README.md")
+    listed = [name.removeprefix("theory/") for name in names]
     text = staging.markdown(page.read_text("utf-8"), page)
     tree = "\n".join(["```{toctree}", ":hidden:", ":maxdepth: 1", "", *listed, "```", ""])
     staging.write("theory/README.md", f"{text}\n{tree}")
