@@ -342,6 +342,8 @@ def test_the_player_plays_the_recording_that_its_address_names(tmp_path):
     page.write_text(player(traces), "utf-8")
     with chromium() as browser:
         tab = browser.new_page(viewport={"width": 390, "height": 844})
+        wrong: list[str] = []
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
         tab.goto(f"{page.as_uri()}?recording=edit&play")
         tab.wait_for_function("document.querySelector('[aria-label=frame]')?.value > 0")
         assert "Asked: Who built the bridge" in tab.locator("[data-request]").inner_text()
@@ -361,7 +363,7 @@ def test_the_player_plays_the_recording_that_its_address_names(tmp_path):
             for at in range(0, int(frame.get_attribute("max")) + 1, 1 if name == "edit" else 5):
                 frame.fill(str(at))
                 assert max(panes.evaluate_all(cut)) <= 0
-        tab.on("pageerror", lambda error: pytest.fail(str(error)))
+        tab.emulate_media(reduced_motion="reduce")  # it waits for the reader
         for name, film in films().items():
             tab.goto(f"{page.as_uri()}?film={name}")
             frame.wait_for()
@@ -372,37 +374,54 @@ def test_the_player_plays_the_recording_that_its_address_names(tmp_path):
                 step, stage, *_ = shot["at"].split()
                 shown = tab.locator("[data-stage][aria-current=step]").get_attribute("data-stage")
                 assert (shown, tab.get_by_text(f"step {step} of").count()) == (stage, 1)
+            tab.get_by_label("next step").click()  # of the film's, and this was the last one
+            assert frame.input_value() == frame.get_attribute("max")
+            tab.get_by_label("previous step").click()
+            assert int(frame.input_value()) < len(film["shots"]) - 1
+        tab.emulate_media(reduced_motion="no-preference")
+        tab.clock.install()
+        tab.goto(f"{page.as_uri()}?film=one_step")
+        frame.wait_for()
+        tab.get_by_role("button", name="pause").wait_for()
+        tab.clock.run_for(5000)  # a caption of 28 words takes 11 s
+        assert frame.input_value() == "0"
+        tab.clock.run_for(9000)
+        assert frame.input_value() == "1"
         tab.goto(f"{page.as_uri()}?film=none")
         assert tab.locator("body").inner_text().startswith("There is no film none; there are one_")
         tab.goto(f"{page.as_uri()}?recording=none")
         assert (
             tab.locator("body").inner_text().startswith("There is no recording none; there are ar,")
         )
+        assert wrong == []
 
 
 @pytest.mark.parametrize("name", films())
 def test_a_film_speaks_of_what_it_shows(name):
-    """Its lesson exists, a quoted word is a token of the step or of what is computed there, and a
-    number with a decimal point is one of the step's, rounded."""
+    """Its lesson exists, a quoted word is a token of the step or of what is shown of it, and a
+    number with a decimal point is one that the stage shows, rounded."""
     film = films()[name]
     assert (ROOT / f"notebooks/lessons/{film['lesson']}.ipynb").exists()
     trace = json.loads((RECORDINGS[0].parent / f"{film['recording']}.json").read_text("utf-8"))
     for shot in film["shots"]:
-        one = trace["rounds"][int(shot["at"].split()[0]) - 1]
-        numbers = list(numbers_of(one))
-        words = {trace["words"].get(str(number), "").strip() for number in numbers}
-        words |= {text.strip() for _, text in one["text"]}
+        step, stage, *_ = shot["at"].split()
+        one = trace["rounds"][int(step) - 1]
+        bonus = [one["bonus"], one["rows"][str(one["bonus"]["node"])], one["levels"][-1]]
+        shown = {"test": one["levels"], "bonus": [bonus, one["lens"]]}.get(stage, one["rows"]["0"])
+        parts = [one["tokens"], one["rows"], one["lens"], one["text"]]
+        words = {trace["words"].get(str(token), "").strip() for token in numbers(parts, int)}
         assert set(re.findall("“(.*?)”", shot["say"])) <= words, shot
         decimals = re.findall(r"-?\d+\.\d+", shot["say"].replace("−", "-"))
-        assert set(decimals) <= {f"{x:.{n}f}" for x in numbers for n in (2, 3)}, shot
+        rounded = {f"{x:.{digits}f}" for x in numbers(shown, float) for digits in (2, 3)}
+        assert set(decimals) <= rounded, shot
 
 
-def numbers_of(part: Any) -> Iterator[float]:
-    """All numbers in what was read from JSON."""
+def numbers(part: Any, kind: type) -> Iterator[Any]:
+    """All numbers of a kind in what was read from JSON."""
     if isinstance(part, dict | list):
         for one in part.values() if isinstance(part, dict) else part:
-            yield from numbers_of(one)
-    elif isinstance(part, int | float):
+            yield from numbers(one, kind)
+    elif type(part) is kind:
         yield part
 
 

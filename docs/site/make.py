@@ -190,7 +190,7 @@ class Staging:
 def iframe(name: str, title: str) -> str:
     """A film, to be opened, on a lesson's page; it is loaded and plays once it is open."""
     return (
-        f'<details class="specwb-film"><summary>A film of a minute: {escape(title)}</summary>'
+        f'<details class="specwb-film"><summary>A film of about a minute: {escape(title)}</summary>'
         f'<iframe src="../../microscope.html?film={name}" title="{escape(title)}" loading="lazy">'
         "</iframe></details>"
     )
@@ -356,7 +356,7 @@ def gallery(staging: Staging) -> None:
         '<iframe src="microscope.html?recording=mcsd&play" width="900" height="700"></iframe>\n'
         "```\n\nSome steps with captions, a minute each: "
         + ", ".join(
-            f'<a href="../microscope.html?film={name}">{film["title"]}</a>'
+            f'<a href="../microscope.html?film={name}">{escape(film["title"])}</a>'
             for name, film in films().items()
         )
         + ".\n\n| method | needs | source |\n|---|---|---|\n"

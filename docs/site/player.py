@@ -36,8 +36,8 @@ def player(recordings: Mapping[str, Mapping[str, Any]]) -> str:
             texts[name] = packed([trace])
         except TraceError as error:
             raise TraceError(f"recording {name}: {error}") from error
-    page = _PLAYER.replace("RECORDINGS", inside_script(texts))
-    return page.replace("FILMS", inside_script(films())).replace("MODULE", module())
+    page = _PLAYER.replace("MODULE", module()).replace("FILMS", inside_script(films()))
+    return page.replace("RECORDINGS", inside_script(texts))
 
 
 _PLAYER = """<!doctype html>

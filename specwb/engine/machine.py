@@ -34,7 +34,7 @@ SPARE = 0.5
 
 SPAN = 0.01
 """Seconds for which a product is repeated to time it with a number of threads."""
-TURNS = 3
+TURNS = 5
 """How often each number of threads has its turn."""
 CRAWL = 1.2
 """One thread is chosen where a product takes more than so many times as long with all of them."""
@@ -78,7 +78,7 @@ def product_seconds(threads: int) -> float:
 
 def slowdown() -> float:
     """Compare all of torch's threads with one: time of a product with all over its time with one,
-    the median of a few pairs, so that another program's burst of a moment does not decide.
+    the median of the pairs, so that a burst in fewer than half of them does not decide.
 
     The threads of a product wait for each other by spinning. Where other programs hold the CPUs,
     each wait can last until the system runs a thread again, thousands of times what the product

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import specwb
 from specwb import LoadError, UnsupportedModel
+from specwb.models import device
 from specwb.models.cache import KVCache, SpreadCache
 from specwb.models.device import MemoryShortage, gib, main_device
 from specwb.models.eagle import EagleHead, eagle_config
@@ -206,3 +207,19 @@ def test_a_cache_has_slots_for_what_a_decoding_may_need(folder, monkeypatch):
     nodes = 1  # plain decoding scores the root alone
     assert capacities == [len(PROMPTS[0]) + 12 + nodes + 1]
     assert capacities[0] < target.context / 10
+
+
+@pytest.mark.parametrize(("bfloat16", "fast"), [(0.7, True), (0.9, False), (2.0, False)])
+def test_bfloat16_has_to_be_clearly_faster_for_training(monkeypatch, bfloat16, fast):
+    """Seconds of a product in bfloat16, where one in float32 takes one."""
+    now, threads = [0.0], torch.get_num_threads()
+
+    def product(x, weight):
+        now[0] += bfloat16 if x.dtype == torch.bfloat16 else 1.0
+
+    monkeypatch.setattr(device, "fast_bfloat16", lambda on: True)
+    monkeypatch.setattr(device.time, "thread_time", lambda: now[0])
+    monkeypatch.setattr(torch.nn.functional, "linear", product)
+    measured = device.fast_bfloat16_products.__wrapped__
+    assert measured(torch.device("cpu")) is fast
+    assert torch.get_num_threads() == threads

@@ -1,7 +1,7 @@
 // The microscope: transport, controls, and what is drawn of the current frame.
 const STAGES = { draft: "draft", score: "score", test: "test", bonus: "bonus token" };
-const BEAT = 1300; // milliseconds a frame, and for each word of a caption
-const WORD = 350;
+const BEAT = 1300; // milliseconds for a frame
+const WORD = 350; // and for each word of its caption
 
 const icon = (d) => s("svg", { width: 12, height: 12, "aria-hidden": "true" }, s("path", { d }));
 
@@ -44,13 +44,12 @@ export function mount(element, data, ask = null) {
     ui.frame = clip(to, 0, list.length - 1);
     ui.chosen = null;
     draw();
+    if (ui.playing) play(true, ui.frame); // its time begins anew
   }
   const round = (by) => {
-    const r = clip(frame().r + by, 0, current().rounds.length - 1);
-    const first = list.findIndex((one) => one.r === r);
-    go(by < 0 && ui.frame > list.findIndex((one) => one.r === frame().r)
-      ? list.findIndex((one) => one.r === frame().r) : by > 0 && r === frame().r
-      ? list.length - 1 : first);
+    const begins = list.flatMap((one, i) => (one.r === list[i - 1]?.r ? [] : [i]));
+    go(by > 0 ? begins.find((i) => i > ui.frame) ?? list.length - 1
+      : begins.findLast((i) => i < ui.frame) ?? 0);
   };
   function play(on, from = ui.frame >= list.length - 1 ? 0 : ui.frame) {
     clearTimeout(ui.playing);
@@ -126,6 +125,7 @@ export function mount(element, data, ask = null) {
   }
 
   function choose(node) {
+    if (data.film) play(false);
     ui.chosen = ui.chosen === node ? null : node;
     draw();
   }
