@@ -28,11 +28,12 @@ from specwb.models.folder import (
     folder_of,
     weight_files,
 )
-
-logger = logging.getLogger("specwb")
+from specwb.models.products import is_int8, mark_int8, to_int8
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
+
+logger = logging.getLogger("specwb")
 
 
 class HeadError(LoadError):
@@ -154,6 +155,9 @@ def fill(module: nn.Module, weights: dict[str, Tensor], target: Target) -> None:
         if weight.is_floating_point() and not weight.isfinite().all():
             raise HeadError(f"{key} has values that are NaN or infinite")
     module.load_state_dict(weights)
+    for key, weight in weights.items():
+        if is_int8(weight):
+            mark_int8(module.get_parameter(key))
 
 
 SCALE = ".int8_scale"
@@ -165,18 +169,12 @@ def is_large_matrix(weight: Tensor) -> bool:
     return weight.is_floating_point() and weight.ndim == 2 and weight.numel() >= SMALL
 
 
-def _to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[N,K]`` -> int8 ``[N,K]`` and float32 ``[N,1]``: a row is its integers times its scale."""
-    scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
-    return (weight.float() / scale).round().to(torch.int8).contiguous(), scale
-
-
 @torch.no_grad()
 def round_to_int8(module: nn.Module) -> None:
     """Rounds a module's matrices to what int8 would store of them."""
     for weight in module.parameters():
         if is_large_matrix(weight):
-            integers, scale = _to_int8(weight)
+            integers, scale = to_int8(weight)
             weight.copy_(integers * scale)
 
 
@@ -189,6 +187,7 @@ def _from_int8(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if integers is None or integers.dtype != torch.int8 or scale.shape != (len(integers), 1):
             raise HeadError(f"the scale of {key} belongs to no integers")
         plain[key] = integers * scale
+        mark_int8(plain[key])
     if bare := [key for key, w in plain.items() if w.dtype == torch.int8]:
         raise HeadError(f"{bare[0]} is in int8 and has no scale")
     return plain
@@ -225,7 +224,7 @@ def write(
     for key, weight in weights.items():
         plain = weight.detach().cpu()
         if (card or {}).get("store") == "int8" and is_large_matrix(plain):
-            stored[key], stored[key + SCALE] = _to_int8(plain)
+            stored[key], stored[key + SCALE] = to_int8(plain)
             continue
         plain = plain.half() if plain.is_floating_point() else plain
         stored[key] = plain.contiguous().clone()

@@ -12,9 +12,10 @@ the path's keys lie in. Each sum runs in one order: of a product over the column
 rank in what the token sees. So a node of a draft tree has the same bits as the same text decoded
 token by token, and greedy decoding writes the same text in every number type (theory/08).
 
-Arithmetic is in float32; weights, keys and values are float32 or bfloat16. Everything else stays
-with torch: CUDA, float64 and float16, gradients, windows, caps, experts, norms behind, other
-activations and rotations, models on several devices (:func:`fits`).
+Arithmetic is in float32; weights, keys and values are float32 or bfloat16. Heads that are stored in
+int8 are read in int8 (:func:`specwb.models.products.packed`). Everything else stays with torch:
+CUDA, float64 and float16, gradients, windows, caps, experts, norms behind, other activations and
+rotations, models on several devices (:func:`fits`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from specwb.models.kernels import (
 )
 from specwb.models.layers import is_rms
 from specwb.models.place import Place
-from specwb.models.products import cache_folder, one_thread
+from specwb.models.products import cache_folder, is_int8, one_thread, packed
 
 logger = logging.getLogger("specwb")
 BLOCK = 2**13
@@ -124,16 +125,17 @@ _announced: set[torch.dtype] = set()
 
 
 @compiled
-def _product(like, size, w, columns, first, last, x, n, out, stride):
+def _product(like, w, columns, first, last, x, n, out, stride):
     """``out[t, r - first]`` of rows first..last and n tokens.
 
     More tokens pass block by block of the weight, MOST of them at a time; each pass over a block
     prefetches its part of the next one, so that computing does not wait for the memory."""
     passes, most = (n + MOST - 1) // MOST, last - first
+    step = like.itemsize * columns + (4 if like.itemsize == 1 else 0)  # bytes of a row
     if n <= AT_ONCE and 4 * n * columns <= NEAR:
         passes = 1
     if passes > 1:
-        most = max(passes * BLOCK // (columns * size) // 4 * 4, 4)
+        most = max(passes * BLOCK // step // 4 * 4, 4)
     row = first
     while row < last:
         rows, t = min(most, last - row), 0
@@ -144,12 +146,12 @@ def _product(like, size, w, columns, first, last, x, n, out, stride):
                 b = rows
             following = AHEAD
             if passes > 1 and row + rows < last:
-                following = size * columns * rows
+                following = step * rows
             for begin, end, further in ((0, a, AHEAD), (a, b, following), (b, rows, AHEAD)):
                 if begin < end:
                     multiply(
                         like,
-                        w + size * (row + begin) * columns,
+                        w + step * (row + begin),
                         columns,
                         end - begin,
                         x + 4 * t * columns,
@@ -198,9 +200,9 @@ def _rotate(head, cos, sin):
 
 
 @compiled
-def _keep(head, size, entry):
+def _keep(head, entry):
     """Store a head in the cache; bfloat16 rounds to the nearest, ties to even."""
-    if size == 4:
+    if entry.itemsize == 4:
         for d in range(len(head)):
             entry[d] = head[d]
     else:
@@ -231,10 +233,10 @@ def _scores(like, dim, q, keys, stride, count, out):
 
 
 @compiled
-def _attend(like, size, q, keys, values, stride, prefix, tail, s, out):
+def _attend(like, q, keys, values, stride, prefix, tail, s, out):
     """Attention of one head of one token over the slots 0..prefix - 1, then those of ``tail``;
     zeros where these are none."""
-    dim, count = len(q), prefix + len(tail)
+    dim, count, size = len(q), prefix + len(tail), like.itemsize
     if count == 0:
         out[:] = 0
         return
@@ -261,7 +263,7 @@ def _attend(like, size, q, keys, values, stride, prefix, tail, s, out):
 
 
 @compiled
-def _query_or_entry(head, h, t, i, heads, kv, size, at, bias, gains, numbers, cos, sin, q, cache):
+def _query_or_entry(head, h, t, i, heads, kv, at, bias, gains, numbers, cos, sin, q, cache):
     """What follows the product of head h of token t: bias, norm, rotation; a query is kept for
     this layer, a key or value in the cache at ``at``, its row and slot."""
     _, eps, scale = numbers
@@ -280,12 +282,12 @@ def _query_or_entry(head, h, t, i, heads, kv, size, at, bias, gains, numbers, co
         for d in range(dim):
             q[t, h, d] = head[d] * scale
     else:
-        _keep(head, size, cache[i, at[0], at[1], h - heads])
+        _keep(head, cache[i, at[0], at[1], h - heads])
 
 
 @compiled
 def _layers(
-    threads, like, size, board, weights, norms, bias, gains, numbers, x, attended, cos, sin,
+    threads, like, board, weights, norms, bias, gains, numbers, x, attended, cos, sin,
     positions, rows, slots, prefix, starts, tail, cache, layers, wanted, features, q, att, act,
 ):  # fmt: skip
     """Every thread's way through all layers; see :meth:`Layers.__call__` for the arguments."""
@@ -314,10 +316,10 @@ def _layers(
                     if not is_ready and (i > layers[0] or len(attended) == 0):
                         _norm(x, norms[i, 0], numbers[0], normed)
                     w, columns, a, b = weights[i, 0], reads.shape[1], u * dim, (u + 1) * dim
-                    _product(like, size, w, columns, a, b, reads.ctypes.data, n, to, across)
+                    _product(like, w, columns, a, b, reads.ctypes.data, n, to, across)
                     for t in range(n):
                         _query_or_entry(
-                            out[t, :dim], u, t, i, heads, kv, size, (rows[t], slots[t]),
+                            out[t, :dim], u, t, i, heads, kv, (rows[t], slots[t]),
                             bias, gains, numbers, cos[positions[t]], sin[positions[t]], q, cache,
                         )  # fmt: skip
                 elif phase == ATTENTION:
@@ -326,9 +328,7 @@ def _layers(
                     keys = cache[i, rows[t], 0, key].ctypes.data
                     values = cache[i, rows[t], 0, kv + key].ctypes.data
                     sees = tail[starts[t] : starts[t + 1]]
-                    _attend(
-                        like, size, q[t, h], keys, values, stride, prefix[t], sees, s, att[t, h]
-                    )
+                    _attend(cache, q[t, h], keys, values, stride, prefix[t], sees, s, att[t, h])
                 elif phase == GATE:
                     if not is_ready:
                         _norm(x, norms[i, 1], numbers[0], normed)
@@ -337,7 +337,7 @@ def _layers(
                     for half in range(2):
                         first, where = half * inner, to + 4 * half * pair
                         _product(
-                            like, size, w, width, first + a, first + b, source.ctypes.data, n,
+                            like, w, width, first + a, first + b, source.ctypes.data, n,
                             where, across,
                         )  # fmt: skip
                     for t in range(n):
@@ -349,7 +349,7 @@ def _layers(
                     if phase == OUTPUT:
                         w, columns, of = weights[i, 1], heads * dim, att.ctypes.data
                     a, b = u * part, min((u + 1) * part, width)
-                    _product(like, size, w, columns, a, b, of, n, to, across)
+                    _product(like, w, columns, a, b, of, n, to, across)
                     for t in range(n):
                         for r in range(b - a):
                             x[t, a + r] += out[t, r]
@@ -367,7 +367,7 @@ def _layers(
 
 
 @compiled
-def _matrix(threads, like, size, board, w, rows, x, gain, eps, out):
+def _matrix(threads, like, board, w, rows, x, gain, eps, out):
     """``out[t, r] = sum over c of w[r, c] * norm(x)[t, c]``; without a gain there is no norm."""
     n, width = x.shape
     source, is_ready = x, False
@@ -382,7 +382,7 @@ def _matrix(threads, like, size, board, w, rows, x, gain, eps, out):
             _norm(x, gain, eps, source)
         is_ready = True
         a, b, to = u * part, min((u + 1) * part, rows), out.ctypes.data + 4 * u * part
-        _product(like, size, w, width, a, b, source.ctypes.data, n, to, out.shape[1])
+        _product(like, w, width, a, b, source.ctypes.data, n, to, out.shape[1])
         take(at + 8 * APART)
     _wait(at + 8 * APART, -(-rows // part))
 
@@ -432,13 +432,12 @@ def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
         (_NONE, 0.0) if norm is None else (norm.weight.float().numpy(), norm.variance_epsilon)
     )
     many = len(flat) * weight.numel()
-    like = np.empty(0, DTYPES[weight.dtype])
+    weight, like = _as_read(weight, is_int8(weight))
     _announce(weight.dtype)
     team(
         one_thread.threads if many > LEAST else 1,
         _matrix,
         like,
-        weight.element_size(),
         np.zeros(2 * APART, np.int64),
         weight.data_ptr(),
         rows,
@@ -448,6 +447,13 @@ def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
         out.numpy(),
     )
     return out.view(*x.shape[:-1], rows)
+
+
+def _as_read(weight: Tensor, in_int8: bool) -> tuple[Tensor, np.ndarray]:
+    """A weight as the kernels read it, and an array like its numbers."""
+    if in_int8:
+        return packed(weight), np.empty(0, np.int8)
+    return weight.data, np.empty(0, DTYPES[weight.dtype])
 
 
 def multiplies(weight: Tensor) -> bool:
@@ -555,8 +561,10 @@ class Layers:
         self.stack = stack
         layers, width = stack.layers, len(stack.layers[0].o.weight)
         self.inner = layers[0].down.weight.shape[1] if layers[0].feeds_forward else 0
+        every = [_weights(layer) for layer in layers]
+        in_int8 = all(is_int8(weight) for weights in every for weight in weights)
         # kept, since a module may be given another weight while a pass reads this one's memory
-        self.held = [[weight.data for weight in _weights(layer)] for layer in layers]
+        self.held = [[_as_read(weight, in_int8)[0] for weight in weights] for weights in every]
         table = [[weight.data_ptr() for weight in weights] for weights in self.held]
         self.weights = np.array([(row * 2)[:4] for row in table], np.int64)
 
@@ -573,7 +581,7 @@ class Layers:
             self.gains = torch.stack([x.qk_norm.float() for x in layers]).numpy()
         eps = next(iter(_epsilons(layers)), 0.0)
         self.numbers = np.array([eps, first.qk_eps or 0.0, first.scale], np.float32)
-        self.like = np.empty(0, DTYPES[stack.dtype])
+        self.like = _as_read(layers[0].qkv, in_int8)[1]
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def rotation(self, capacity: int) -> tuple[np.ndarray, np.ndarray]:
@@ -622,7 +630,6 @@ class Layers:
             threads,
             _layers,
             self.like,
-            self.like.itemsize,
             np.zeros(12 * APART * (last - first) + 2 * APART * len(wanted), np.int64),
             self.weights,
             self.norms,

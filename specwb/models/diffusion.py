@@ -241,7 +241,11 @@ def build(config: Any, **conventions: Any) -> DiffusionModel:
 
 
 def shared(
-    config: Any, target: Target, words: Tensor | None = None, **conventions: Any
+    config: Any,
+    target: Target,
+    words: Tensor | None = None,
+    in_int8: bool = False,
+    **conventions: Any,
 ) -> DiffusionModel:
     """A fresh model between the embedding and the output layer of a target, which stay the
     target's; the mask's id is the target's vocabulary."""
@@ -252,7 +256,7 @@ def shared(
     net.model.embed_tokens = SharedEmbedding(target.backbone.embed, config.hidden_size)
     del net.lm_head
     # no part of the module, so that it is not trained, moved or stored
-    object.__setattr__(net, "lm_head", rows_of(target.backbone.lm_head, words))
+    object.__setattr__(net, "lm_head", rows_of(target.backbone.lm_head, words, in_int8))
     return DiffusionModel(net, target.vocabulary, words=words, **conventions)
 
 
@@ -284,7 +288,8 @@ def _ours(stored: Stored, target: Target) -> DiffusionModel:
         behind = f"{target.vocabulary}, behind the last token"
         raise HeadError(f"mask_token_id must be {behind}, got {mask!r}")
     words = words_in(stored.weights, target)
-    return shared(llama, target, words, **conventions)
+    in_int8 = stored.card.get("store") == "int8"
+    return shared(llama, target, words, in_int8, **conventions)
 
 
 def _dream(stored: Stored) -> DiffusionModel:

@@ -4,9 +4,10 @@ Every function computes with single IEEE operations (fma, add, multiply, divide)
 depends on nothing but the sizes of one sum. So a number has the same bits whether it is computed
 alone or among others, by one thread or by several; :mod:`specwb.models.compiled` builds on that.
 
-Addresses are integers; counts, strides and columns are in elements. The type of ``like``, an empty
-array, is that of the weights, or of keys and values: float32, or uint16 for bfloat16, which is
-widened to float32 when it is loaded. All arithmetic is in float32.
+Addresses are integers; counts, strides and columns are in elements. The type of ``like``, an array,
+is that of the weights, or of keys and values: float32, uint16 for bfloat16, or, of weights, int8,
+of which each row is followed by its scale, a float32. They are widened to float32 when they are
+loaded. All arithmetic is in float32.
 """
 
 from __future__ import annotations
@@ -86,10 +87,13 @@ def _store(b: Builder, value: Any, address: Any) -> None:
 
 
 def _widened(b: Builder, address: Any, size: int, lanes: int) -> Any:
-    """Numbers of 4 or 2 bytes as float32."""
+    """Numbers of 4, 2 or 1 bytes as float32."""
     if size == 4:
         return _load(b, address, _vector(FLOAT, lanes))
     wide = _vector(WORD, lanes)
+    if size == 1:
+        whole = b.sext(_load(b, address, _vector(ir.IntType(8), lanes), 1), wide)
+        return b.sitofp(whole, _vector(FLOAT, lanes))
     halves = b.zext(_load(b, address, _vector(ir.IntType(16), lanes), 2), wide)
     return b.bitcast(b.shl(halves, ir.Constant(wide, [16] * lanes)), _vector(FLOAT, lanes))
 
@@ -176,7 +180,12 @@ def _function(b: Builder, name: str, args: Values, build: Callable[..., None]) -
 
 
 def _size(like: Any) -> int:
-    return {"float32": 4, "uint16": 2}[str(like.dtype)]
+    return {"float32": 4, "uint16": 2, "int8": 1}[str(like.dtype)]
+
+
+def _row(b: Builder, columns: Any, size: int) -> Any:
+    """The bytes of a weight's row: in int8 its scale, a float32, follows its integers."""
+    return b.add(columns, _long(4)) if size == 1 else b.mul(columns, _long(size))
 
 
 def _tile(
@@ -192,7 +201,8 @@ def _tile(
     further: Any,
 ) -> None:
     """Some tokens times some rows: every sum is one vector over the columns in order."""
-    weights = [(_at(b, w, b.mul(_long(r), columns), size), size) for r in range(rows)]
+    step = _row(b, columns, size)
+    weights = [(b.add(w, b.mul(_long(r), step)), size) for r in range(rows)]
     inputs = [(_at(b, x, b.mul(_long(t), columns)), 4) for t in range(tokens)]
     # the fewer of them are held in registers, the others loaded one by one
     held, passing = (weights, inputs) if rows < tokens else (inputs, weights)
@@ -219,6 +229,8 @@ def _tile(
     zeros = [_all(0, SUM)] * (rows * tokens)
     for i, total in enumerate(_sums(b, _loop(b, b.sdiv(columns, _long(LANES)), zeros, body))):
         r, t = divmod(i, tokens)
+        if size == 1:
+            total = b.fmul(total, _load(b, b.add(weights[r][0], columns), FLOAT))
         _store(b, total, _at(b, out, b.add(b.mul(_long(t), stride), _long(r))))
 
 
@@ -237,7 +249,7 @@ def multiply(ctx, like, w, columns, rows, x, tokens, out, stride, further):
 
                 def body(i, _, begin=begin, each=each):
                     row = b.add(begin, b.mul(i, _long(each)))
-                    start = _at(b, w, b.mul(row, columns), size)
+                    start = b.add(w, b.mul(row, _row(b, columns, size)))
                     args = start, x, _at(b, out, row), stride, columns, further
                     name = f"specwb_tile_{many}_{each}_{size}"
                     _function(b, name, args, lambda b, *a: _tile(b, size, many, each, *a))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from specwb.models.checkpoint import HeadError, check_field, fill, opened, words_in, write
 from specwb.models.target import Target
-from specwb.models.words import Worded, rows_of
+from specwb.models.words import Worded
 
 
 class ResBlock(nn.Module):
@@ -96,7 +96,7 @@ class MedusaHeads(Worded, nn.Module):
         if self.shared:
             if lm_head is None:
                 raise HeadError("shared heads say their words by the target's lm_head; give it")
-            return rows_of(lm_head, self.words)
+            return self.rows(lm_head)
         return self.get_submodule(f"{i}.{self.blocks}")  # type: ignore[return-value]
 
     def last(self, i: int, x: Tensor) -> Tensor:

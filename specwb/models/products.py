@@ -81,6 +81,36 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x.to(weight.dtype), weight, bias)
 
 
+def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """``[N,K]`` -> int8 ``[N,K]`` and float32 ``[N,1]``: a row is its integers times its scale."""
+    scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
+    return (weight.float() / scale).round().to(torch.int8).contiguous(), scale
+
+
+def is_int8(weight: Tensor) -> bool:
+    """Whether the rows of a weight are integers of 8 bits times a scale, up to the rounding of its
+    number type: :func:`mark_int8` has been told so."""
+    return getattr(weight, "is_int8", False)
+
+
+def mark_int8(weight: Tensor) -> None:
+    """From now on the compiled kernels read this weight in int8: half as many bytes as in bfloat16,
+    for the same numbers."""
+    weight.is_int8 = True  # type: ignore[attr-defined]
+
+
+def packed(weight: Tensor) -> Tensor:
+    """``[N,K]`` -> int8 ``[N,K+4]``, as the compiled kernels read it: a row's integers, then the
+    bytes of its scale. It is made once, and anew where the weight was changed."""
+    version = weight.data_ptr(), None if weight.is_inference() else weight._version
+    made = getattr(weight, "packed", None)
+    if made is None or made[0] != version:
+        integers, scale = to_int8(weight.detach())
+        made = version, torch.cat([integers, scale.view(torch.int8)], 1)
+        weight.packed = made  # type: ignore[attr-defined]
+    return made[1]
+
+
 def of_decoding(*tensors: Any) -> ModuleType | None:
     """The compiled kernels, where they compute with these tensors: on the CPU, in a number type
     that they know, while nothing is differentiated."""

@@ -17,15 +17,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from specwb.models.products import product
+from specwb.models.products import mark_int8, product, to_int8
 
 _rows: WeakKeyDictionary[nn.Module, dict[bytes, tuple[tuple, nn.Linear]]] = WeakKeyDictionary()
 
 
-def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
+def rows_of(lm_head: nn.Linear, words: Tensor | None, in_int8: bool = False) -> nn.Linear:
     """An output layer for these words only, ``[d]`` ids; of None it is the layer itself.
 
-    Drafters with the same words share one copy, which is made anew where the layer was changed."""
+    ``in_int8``: its rows are rounded to integers of 8 bits times a scale, as a head's own matrices
+    are that is stored so. Drafters with the same words share one copy, which is made anew where
+    the layer was changed."""
     if words is None:
         return lm_head
     parts = [x for x in (lm_head.weight, lm_head.bias) if x is not None]
@@ -33,13 +35,18 @@ def rows_of(lm_head: nn.Linear, words: Tensor | None) -> nn.Linear:
     versions = (None if x.is_inference() else x._version for x in parts)
     state = tuple((x.data_ptr(), v, x.dtype) for x, v in zip(parts, versions, strict=True))
     cached = _rows.setdefault(lm_head, {})
-    key = words.cpu().numpy().tobytes()
+    key = words.cpu().numpy().tobytes() + bytes([in_int8])
     if key not in cached or cached[key][0] != state:
         with torch.no_grad(), torch.inference_mode(False):
             ids = words.to(lm_head.weight.device)
             weight, bias = lm_head.weight.detach()[ids], lm_head.bias
+            if in_int8:
+                integers, scale = to_int8(weight)
+                weight = (integers * scale).to(weight.dtype)
             rows = nn.Linear(weight.shape[1], len(ids), bias is not None, device="meta")
             rows.weight = nn.Parameter(weight, requires_grad=False)
+            if in_int8:
+                mark_int8(rows.weight)
             if bias is not None:
                 rows.bias = nn.Parameter(bias.detach()[ids], requires_grad=False)
         cached[key] = state, rows
@@ -56,13 +63,18 @@ def spread(values: Tensor, words: Tensor | None, vocabulary: int, other: float) 
 
 class Worded:
     """A head that may draft some of the target's tokens only: ``words [d]``, ascending; None for
-    all."""
+    all. ``card``: what was measured when it was trained, where that is known."""
 
     words: Tensor | None
+    card: dict[str, Any]
 
     def size(self, target: Any) -> int:
         """How many tokens it drafts: its words, or the target's."""
         return target.vocabulary if self.words is None else len(self.words)
+
+    def rows(self, lm_head: nn.Linear) -> nn.Linear:
+        """The target's output layer for its words, in int8 where the head is stored so."""
+        return rows_of(lm_head, self.words, self.card.get("store") == "int8")
 
 
 class HeadOutput(Worded):
@@ -73,7 +85,7 @@ class HeadOutput(Worded):
 
     def output(self, lm_head: nn.Linear) -> nn.Linear:
         """The layer that reads :meth:`last`, ``[d,H]``; ``lm_head``: the target's."""
-        return rows_of(lm_head, self.words) if self.lm_head is None else self.lm_head
+        return self.rows(lm_head) if self.lm_head is None else self.lm_head
 
     def last(self, hidden: Tensor) -> Tensor:
         """``[.., H]`` hidden states -> ``[.., H]`` what the output layer reads."""

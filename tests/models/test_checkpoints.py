@@ -43,11 +43,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 import specwb
-from specwb.models.checkpoint import HeadError, opened, round_to_int8, write
+from specwb.models.checkpoint import HeadError, fill, opened, round_to_int8, write
 from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads, load_medusa
+from specwb.models.products import is_int8
 
 LAYERS = 8
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -240,6 +241,9 @@ def test_rounding_to_int8_is_what_is_stored(tmp_path, target):
     with opened(tmp_path, target) as stored:
         torch.testing.assert_close(stored.weights["large"], layer.weight.detach())
         assert torch.equal(stored.weights["small"], weights["small"])
+        filled = nn.ParameterDict({key: torch.zeros_like(w) for key, w in stored.weights.items()})
+        fill(filled, stored.weights, target)
+    assert [key for key, weight in filled.items() if is_int8(weight)] == ["large"]
 
 
 @pytest.mark.parametrize("kind", ["eagle", "falcon"])

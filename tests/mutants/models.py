@@ -6,7 +6,6 @@ from mutants.patch import killed_by
 from specwb.engine import custom_generate
 from specwb.models import (
     architectures,
-    checkpoint,
     compiled,
     device,
     diffusion,
@@ -19,6 +18,7 @@ from specwb.models import (
     layers,
     layout,
     load,
+    products,
     reading,
     smol,
     target,
@@ -219,7 +219,7 @@ def entropy_in_bits(patch):
 @killed_by("models/test_words.py: made_once_and_anew")
 def rows_by_the_number_of_words(patch):
     """The rows of an output layer are kept by how many words there are, not by which."""
-    patch.edit(words.rows_of, "words.cpu().numpy().tobytes()", "len(words)")
+    patch.edit(words.rows_of, "words.cpu().numpy().tobytes()", "bytes(len(words))")
 
 
 @killed_by("models/test_borrowed.py: between_the_targets")
@@ -288,14 +288,14 @@ def attentions_dealt_out(patch):
 @killed_by("models/test_checkpoints.py: rounding_to_int8")
 def int8_cut_off(patch):
     """Weights are cut off to integers on their way into int8, not rounded."""
-    patch.edit(checkpoint._to_int8, ".round().to(", ".to(")
+    patch.edit(products.to_int8, ".round().to(", ".to(")
 
 
 @killed_by("models/test_checkpoints.py: rounding_to_int8")
 def int8_scale_of_the_matrix(patch):
     """A matrix in int8 has its largest number's scale in every row."""
     rows = "weight.float().abs().amax(1, keepdim=True)"
-    patch.edit(checkpoint._to_int8, rows, "weight.float().abs().amax().expand(len(weight), 1)")
+    patch.edit(products.to_int8, rows, "weight.float().abs().amax().expand(len(weight), 1)")
 
 
 @killed_by("test_backbone.py: constants_are_not_rounded")
