@@ -20,6 +20,7 @@ from specwb.core.files import HEAD, claim, home, table, whole_folder
 from specwb.engine.work import check_work
 from specwb.models.borrowed import is_borrowed
 from specwb.models.checkpoint import round_to_int8
+from specwb.models.device import fast_bfloat16_products
 from specwb.models.folder import BUILDING
 from specwb.models.kangaroo import load_kangaroo
 from specwb.models.target import Target
@@ -235,6 +236,7 @@ def train_head(
         "text": source,
         "tokens": checked.tokens,
         "device": target.device.type,
+        "products": "bfloat16" if fast_bfloat16_products(target.device) else "float32",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "corpus": data.sha256,
