@@ -28,7 +28,7 @@ from specwb.models.folder import (
     folder_of,
     weight_files,
 )
-from specwb.models.products import is_int8, mark_int8, to_int8
+from specwb.models.products import Int8, quantized
 
 if TYPE_CHECKING:
     from specwb.models.target import Target
@@ -156,8 +156,8 @@ def fill(module: nn.Module, weights: dict[str, Tensor], target: Target) -> None:
             raise HeadError(f"{key} has values that are NaN or infinite")
     module.load_state_dict(weights)
     for key, weight in weights.items():
-        if is_int8(weight):
-            mark_int8(module.get_parameter(key))
+        if form := getattr(weight, "int8", None):
+            module.get_parameter(key).int8 = form  # type: ignore[attr-defined]
 
 
 SCALE = ".int8_scale"
@@ -174,7 +174,7 @@ def round_to_int8(module: nn.Module) -> None:
     """Rounds a module's matrices to what int8 would store of them."""
     for weight in module.parameters():
         if is_large_matrix(weight):
-            integers, scale = to_int8(weight)
+            integers, scale = quantized(weight)
             weight.copy_(integers * scale)
 
 
@@ -187,7 +187,7 @@ def _from_int8(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if integers is None or integers.dtype != torch.int8 or scale.shape != (len(integers), 1):
             raise HeadError(f"the scale of {key} belongs to no integers")
         plain[key] = integers * scale
-        mark_int8(plain[key])
+        plain[key].int8 = Int8.of(integers, scale)  # type: ignore[attr-defined]
     if bare := [key for key, w in plain.items() if w.dtype == torch.int8]:
         raise HeadError(f"{bare[0]} is in int8 and has no scale")
     return plain
@@ -224,7 +224,7 @@ def write(
     for key, weight in weights.items():
         plain = weight.detach().cpu()
         if (card or {}).get("store") == "int8" and is_large_matrix(plain):
-            stored[key], stored[key + SCALE] = to_int8(plain)
+            stored[key], stored[key + SCALE] = quantized(plain)
             continue
         plain = plain.half() if plain.is_floating_point() else plain
         stored[key] = plain.contiguous().clone()

@@ -3,7 +3,7 @@
 A decoding step on a CPU reads every weight once for a few tokens. Between the products torch spends
 as long again in some thousand small operators, and its products of a few tokens are slower than
 reading the weights need be. Here a pass through all layers is one function, compiled by numba, over
-the weights as they lie; its threads take parts of each phase (q, k and v; attention; o; gate and
+the weights where they lie; its threads take parts of each phase (q, k and v; attention; o; gate and
 up; down) off a shared counter.
 
 **Layout invariance.** A token's hidden states depend on the tokens of its path and on the weights,
@@ -13,7 +13,7 @@ rank in what the token sees. So a node of a draft tree has the same bits as the 
 token by token, and greedy decoding writes the same text in every number type (theory/08).
 
 Arithmetic is in float32; weights, keys and values are float32 or bfloat16. Heads that are stored in
-int8 are read in int8 (:func:`specwb.models.products.packed`). Everything else stays with torch:
+int8 are read in int8 (:class:`specwb.models.products.Int8`). Everything else stays with torch:
 CUDA, float64 and float16, gradients, windows, caps, experts, norms behind, other activations and
 rotations, models on several devices (:func:`fits`).
 """
@@ -56,7 +56,7 @@ from specwb.models.kernels import (
 )
 from specwb.models.layers import is_rms
 from specwb.models.place import Place
-from specwb.models.products import cache_folder, is_int8, one_thread, packed
+from specwb.models.products import cache_folder, int8_rows, one_thread
 
 logger = logging.getLogger("specwb")
 BLOCK = 2**13
@@ -421,8 +421,8 @@ _ALL_SEEN = np.empty(0, np.int64)
 
 
 def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
-    """``norm(x) W^T`` in float32, ``[..., K]`` and ``[N, K]`` -> ``[..., N]``, of float32 or
-    bfloat16; K is a multiple of LANES and N of NARROW."""
+    """``norm(x) W^T`` in float32, ``[..., K]`` and ``[N, K]`` -> ``[..., N]``, of float32, bfloat16
+    or int8 (:func:`specwb.models.products.int8_rows`); K is a multiple of LANES and N of NARROW."""
     rows, columns = weight.shape
     flat = x.reshape(-1, columns).float().contiguous()
     out = torch.empty(len(flat), rows)
@@ -432,14 +432,15 @@ def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
         (_NONE, 0.0) if norm is None else (norm.weight.float().numpy(), norm.variance_epsilon)
     )
     many = len(flat) * weight.numel()
-    weight, like = _as_read(weight, is_int8(weight))
     _announce(weight.dtype)
+    whole = int8_rows(weight)
+    like = np.empty(0, DTYPES[weight.dtype] if whole is None else np.int8)
     team(
         one_thread.threads if many > LEAST else 1,
         _matrix,
         like,
         np.zeros(2 * APART, np.int64),
-        weight.data_ptr(),
+        (weight if whole is None else whole).data_ptr(),
         rows,
         flat.numpy(),
         gain,
@@ -447,13 +448,6 @@ def product(x: Tensor, weight: Tensor, norm: Any = None) -> Tensor:
         out.numpy(),
     )
     return out.view(*x.shape[:-1], rows)
-
-
-def _as_read(weight: Tensor, in_int8: bool) -> tuple[Tensor, np.ndarray]:
-    """A weight as the kernels read it, and an array like its numbers."""
-    if in_int8:
-        return packed(weight), np.empty(0, np.int8)
-    return weight.data, np.empty(0, DTYPES[weight.dtype])
 
 
 def multiplies(weight: Tensor) -> bool:
@@ -555,16 +549,17 @@ def seen_by(place: Place, rows: int, m: int) -> tuple[np.ndarray, np.ndarray, np
 
 class Layers:
     """The compiled pass through the layers of a stack that :func:`fits`; its weights are the
-    stack's own, read where they lie."""
+    stack's own, read where they lie, or their int8 forms if all have one."""
 
     def __init__(self, stack: Any) -> None:
         self.stack = stack
         layers, width = stack.layers, len(stack.layers[0].o.weight)
         self.inner = layers[0].down.weight.shape[1] if layers[0].feeds_forward else 0
-        every = [_weights(layer) for layer in layers]
-        in_int8 = all(is_int8(weight) for weights in every for weight in weights)
+        weights = [_weights(layer) for layer in layers]
+        forms: list[list[Any]] = [[int8_rows(weight) for weight in each] for each in weights]
+        in_int8 = all(form is not None for each in forms for form in each)
         # kept, since a module may be given another weight while a pass reads this one's memory
-        self.held = [[_as_read(weight, in_int8)[0] for weight in weights] for weights in every]
+        self.held = forms if in_int8 else [[weight.data for weight in each] for each in weights]
         table = [[weight.data_ptr() for weight in weights] for weights in self.held]
         self.weights = np.array([(row * 2)[:4] for row in table], np.int64)
 
@@ -581,7 +576,7 @@ class Layers:
             self.gains = torch.stack([x.qk_norm.float() for x in layers]).numpy()
         eps = next(iter(_epsilons(layers)), 0.0)
         self.numbers = np.array([eps, first.qk_eps or 0.0, first.scale], np.float32)
-        self.like = _as_read(layers[0].qkv, in_int8)[1]
+        self.like = np.empty(0, np.int8 if in_int8 else DTYPES[stack.dtype])
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def rotation(self, capacity: int) -> tuple[np.ndarray, np.ndarray]:

@@ -183,7 +183,7 @@ def _size(like: Any) -> int:
     return {"float32": 4, "uint16": 2, "int8": 1}[str(like.dtype)]
 
 
-def _row(b: Builder, columns: Any, size: int) -> Any:
+def _row_bytes(b: Builder, columns: Any, size: int) -> Any:
     """The bytes of a weight's row: in int8 its scale, a float32, follows its integers."""
     return b.add(columns, _long(4)) if size == 1 else b.mul(columns, _long(size))
 
@@ -201,7 +201,7 @@ def _tile(
     further: Any,
 ) -> None:
     """Some tokens times some rows: every sum is one vector over the columns in order."""
-    step = _row(b, columns, size)
+    step = _row_bytes(b, columns, size)
     weights = [(b.add(w, b.mul(_long(r), step)), size) for r in range(rows)]
     inputs = [(_at(b, x, b.mul(_long(t), columns)), 4) for t in range(tokens)]
     # the fewer of them are held in registers, the others loaded one by one
@@ -249,7 +249,7 @@ def multiply(ctx, like, w, columns, rows, x, tokens, out, stride, further):
 
                 def body(i, _, begin=begin, each=each):
                     row = b.add(begin, b.mul(i, _long(each)))
-                    start = b.add(w, b.mul(row, _row(b, columns, size)))
+                    start = b.add(w, b.mul(row, _row_bytes(b, columns, size)))
                     args = start, x, _at(b, out, row), stride, columns, further
                     name = f"specwb_tile_{many}_{each}_{size}"
                     _function(b, name, args, lambda b, *a: _tile(b, size, many, each, *a))

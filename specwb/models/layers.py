@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers.activations import SiLUActivation
 
 from specwb.models.architectures import Architecture, UnsupportedModel
-from specwb.models.products import is_int8, mark_int8, product
+from specwb.models.products import fused_int8, product
 
 MOST_PARTS = 16
 """Parts of a text's keys that are attended to side by side on a GPU, at most."""
@@ -88,8 +88,7 @@ class Layer:
         input; the parts' parameters become views of it."""
         check_plain(*parts)
         weight, bias = _joined([local(p.weight) for p in parts]), None
-        if all(is_int8(p.weight) for p in parts):
-            mark_int8(weight)
+        weight.int8 = fused_int8([p.weight for p in parts])  # type: ignore[attr-defined]
         if any(p.bias is not None for p in parts):
             zeros = [weight.new_zeros(len(local(p.weight))) for p in parts]
             biases = zip(parts, zeros, strict=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specwb.models.checkpoint import HeadError, check_field, fill, opened, words_in, write
+from specwb.models.products import product
 from specwb.models.target import Target
 from specwb.models.words import Worded
 
@@ -26,7 +27,7 @@ class ResBlock(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + F.silu(self.linear(x))
+        return x + F.silu(product(x, self.linear.weight, self.linear.bias))
 
 
 class MedusaHeads(Worded, nn.Module):
@@ -101,8 +102,10 @@ class MedusaHeads(Worded, nn.Module):
 
     def last(self, i: int, x: Tensor) -> Tensor:
         """``[.., H] -> [.., H]``, what the output layer of head i reads."""
-        for block in range(self.blocks + self.shared):
+        for block in range(self.blocks):
             x = self.get_submodule(f"{i}.{block}")(x)
+        if self.shared:
+            x = product(x, self.get_parameter(f"{i}.{self.blocks}.weight"))
         return x
 
     def save(self, folder: Path, base: str = "", card: dict | None = None) -> None:

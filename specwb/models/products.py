@@ -6,6 +6,8 @@ import importlib
 import logging
 import os
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -81,34 +83,62 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x.to(weight.dtype), weight, bias)
 
 
-def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[N,K]`` -> int8 ``[N,K]`` and float32 ``[N,1]``: a row is its integers times its scale."""
+def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """``[N,K]`` -> int8 ``[N,K]`` and float32 ``[N,1]``: a row is its integers times its scale, the
+    largest of them 127."""
     scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
     return (weight.float() / scale).round().to(torch.int8).contiguous(), scale
 
 
-def is_int8(weight: Tensor) -> bool:
-    """Whether the rows of a weight are integers of 8 bits times a scale, up to the rounding of its
-    number type: :func:`mark_int8` has been told so."""
-    return getattr(weight, "is_int8", False)
+@dataclass
+class Int8:
+    """The int8 form of a weight, kept in its attribute ``int8``, which the compiled kernels read in
+    its place while its numbers are still those.
+
+    Attributes:
+        rows: ``[N,K+4]``, a row's integers, then the bytes of its scale, a float32.
+        parts: the weights that lie in this one, where several are fused.
+        version: of the weights whose numbers were compared last.
+    """
+
+    rows: Tensor
+    parts: tuple[Tensor, ...] = ()
+    version: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, integers: Tensor, scale: Tensor) -> Int8:
+        return cls(torch.cat([integers, scale.float().view(torch.int8)], 1))
+
+    @property
+    def numbers(self) -> Tensor:
+        """``[N,K]`` float32."""
+        return self.rows[:, :-4] * self.rows[:, -4:].contiguous().view(torch.float32)
 
 
-def mark_int8(weight: Tensor) -> None:
-    """From now on the compiled kernels read this weight in int8: half as many bytes as in bfloat16,
-    for the same numbers."""
-    weight.is_int8 = True  # type: ignore[attr-defined]
+def fused_int8(parts: Sequence[Tensor]) -> Int8 | None:
+    """The form of weights one behind the other, None where one has none."""
+    forms = [form for part in parts if (form := getattr(part, "int8", None)) is not None]
+    if len(forms) < len(parts):
+        return None
+    return Int8(torch.cat([form.rows for form in forms]), tuple(parts))
 
 
-def packed(weight: Tensor) -> Tensor:
-    """``[N,K]`` -> int8 ``[N,K+4]``, as the compiled kernels read it: a row's integers, then the
-    bytes of its scale. It is made once, and anew where the weight was changed."""
-    version = weight.data_ptr(), None if weight.is_inference() else weight._version
-    made = getattr(weight, "packed", None)
-    if made is None or made[0] != version:
-        integers, scale = to_int8(weight.detach())
-        made = version, torch.cat([integers, scale.view(torch.int8)], 1)
-        weight.packed = made  # type: ignore[attr-defined]
-    return made[1]
+def int8_rows(weight: Tensor) -> Tensor | None:
+    """``[N,K+4]`` the rows of a weight's int8 form. None where it has none, or other numbers by
+    now; edits by ``.data`` or of numbers made in inference mode are not seen."""
+    form: Int8 | None = getattr(weight, "int8", None)
+    if form is None:
+        return None
+    parts = form.parts or (weight,)
+    if any(part.is_inference() for part in parts):
+        return None
+    version = tuple((part.data_ptr(), part._version) for part in parts)
+    if version != form.version:
+        if not torch.equal(form.numbers.to(weight.dtype), weight):
+            weight.int8 = None  # type: ignore[attr-defined]
+            return None
+        form.version = version
+    return form.rows
 
 
 def of_decoding(*tensors: Any) -> ModuleType | None:

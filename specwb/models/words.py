@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from specwb.models.products import mark_int8, product, to_int8
+from specwb.models.products import Int8, product, quantized
 
 _rows: WeakKeyDictionary[nn.Module, dict[bytes, tuple[tuple, nn.Linear]]] = WeakKeyDictionary()
 
@@ -25,9 +25,8 @@ _rows: WeakKeyDictionary[nn.Module, dict[bytes, tuple[tuple, nn.Linear]]] = Weak
 def rows_of(lm_head: nn.Linear, words: Tensor | None, in_int8: bool = False) -> nn.Linear:
     """An output layer for these words only, ``[d]`` ids; of None it is the layer itself.
 
-    ``in_int8``: its rows are rounded to integers of 8 bits times a scale, as a head's own matrices
-    are that is stored so. Drafters with the same words share one copy, which is made anew where
-    the layer was changed."""
+    ``in_int8``: its rows are rounded to int8, as the matrices of a head are that is stored so.
+    Drafters with the same words share one copy, which is made anew where the layer was changed."""
     if words is None:
         return lm_head
     parts = [x for x in (lm_head.weight, lm_head.bias) if x is not None]
@@ -40,13 +39,12 @@ def rows_of(lm_head: nn.Linear, words: Tensor | None, in_int8: bool = False) -> 
         with torch.no_grad(), torch.inference_mode(False):
             ids = words.to(lm_head.weight.device)
             weight, bias = lm_head.weight.detach()[ids], lm_head.bias
-            if in_int8:
-                integers, scale = to_int8(weight)
-                weight = (integers * scale).to(weight.dtype)
+            form = Int8.of(*quantized(weight)) if in_int8 else None
+            if form is not None:
+                weight = form.numbers.to(weight.dtype)
             rows = nn.Linear(weight.shape[1], len(ids), bias is not None, device="meta")
             rows.weight = nn.Parameter(weight, requires_grad=False)
-            if in_int8:
-                mark_int8(rows.weight)
+            rows.weight.int8 = form  # type: ignore[attr-defined]
             if bias is not None:
                 rows.bias = nn.Parameter(bias.detach()[ids], requires_grad=False)
         cached[key] = state, rows

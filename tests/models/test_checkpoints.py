@@ -48,7 +48,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config, load_eagle
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads, load_medusa
-from specwb.models.products import is_int8
+from specwb.models.products import int8_rows
 
 LAYERS = 8
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -243,7 +243,10 @@ def test_rounding_to_int8_is_what_is_stored(tmp_path, target):
         assert torch.equal(stored.weights["small"], weights["small"])
         filled = nn.ParameterDict({key: torch.zeros_like(w) for key, w in stored.weights.items()})
         fill(filled, stored.weights, target)
-    assert [key for key, weight in filled.items() if is_int8(weight)] == ["large"]
+    assert int8_rows(filled["small"]) is None
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = int8_rows(filled.to(dtype)["large"])
+        assert torch.equal(rows[:, :-4], load_file(tmp_path / "model.safetensors")["large"])
 
 
 @pytest.mark.parametrize("kind", ["eagle", "falcon"])

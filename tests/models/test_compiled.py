@@ -187,10 +187,9 @@ def test_products_compared_with_float64(dtype, tokens):
 
 
 def rounded(weight):
-    """Rounds a weight to int8 in place, and has it read so."""
-    integers, scale = products.to_int8(weight)
-    products.mark_int8(weight.copy_(integers * scale))
-    return weight
+    """Rounds a weight to int8 in place, and gives it that form."""
+    weight.int8 = products.Int8.of(*products.quantized(weight))
+    return weight.copy_(weight.int8.numbers)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 6, 13])
@@ -198,42 +197,46 @@ def test_products_in_int8_compared_with_float64(tokens):
     generator = torch.Generator().manual_seed(tokens)
     weight = rounded(torch.randn(112, 224, generator=generator))
     x = torch.randn(tokens, 224, generator=generator)
-    for _ in range(2):
+    for is_read in (True, False):
         with torch.inference_mode():
             out = products.product(x, weight)
             each = torch.cat([products.product(row[None], weight) for row in x])
+        assert (products.int8_rows(weight) is not None) == is_read
         assert torch.equal(out, each)
         exact = x.double() @ weight.double().T
         torch.testing.assert_close(out.double(), exact, atol=2e-5, rtol=1e-5)
-        weight.mul_(-3)  # its integers are packed anew
+        weight.mul_(-3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_head_in_int8_has_the_states_of_its_rounded_weights(dtype):
-    """If all matrices are; where one is not, they are read as they lie."""
+def test_a_head_in_int8_has_the_states_of_its_weights(dtype):
+    """Until one of them is edited, fused or not; then all are read as they lie."""
     target = specwb.load(model("llama", torch.float32))
-    head = tiny.loud(lambda: EagleHead(eagle_config(target, layers=2), 64), 1).requires_grad_(False)
-    matrices = [weight for weight in head.layers.parameters() if weight.ndim == 2]
-    for weight in matrices:
-        rounded(weight)
     x = torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0))
 
-    def run(like):
+    def run(head, like):
         stack = Stack.of(head)
         with torch.inference_mode():
             out = stack.run(x.to(stack.dtype), Place.text(1, 6), stack.cache(1, 6))[0].float()
         assert stack.compiled.like.dtype == like
         return out
 
-    exact = run(np.int8)
-    head.to(dtype)
-    in_int8 = run(np.int8)
-    del matrices[-1].is_int8
-    plain = run(compiled.DTYPES[dtype])
-    # rounded to bfloat16 first, weights are off by about as much in either form
-    limit = 1e-5 if dtype == torch.float32 else 2 * error(plain, exact)
-    assert error(in_int8, exact) <= limit
-    assert error(in_int8, plain) <= 2 * limit
+    for edited in ("layers.0.self_attn.k_proj", "layers.1.mlp.down_proj"):
+        head = EagleHead(eagle_config(target, layers=2), 64)
+        head = tiny.loud(lambda head=head: head, 1).requires_grad_(False)
+        for weight in head.layers.parameters():
+            if weight.ndim == 2:
+                rounded(weight)
+        exact = run(copy.deepcopy(head), np.float32)
+        head.to(dtype)
+        in_int8 = run(head, np.int8)
+        plain = run(copy.deepcopy(head), compiled.DTYPES[dtype])
+        # bfloat16 rounds the plain weights, not their int8 forms
+        assert error(in_int8, exact) <= max(1e-5, error(plain, exact))
+        head.get_parameter(f"{edited}.weight").mul_(1.5)
+        after = run(head, compiled.DTYPES[dtype])
+        assert torch.equal(after, run(copy.deepcopy(head), compiled.DTYPES[dtype]))
+        assert error(after, plain) > 0.01
 
 
 def error(x, exact):

@@ -17,7 +17,7 @@ from specwb.models.eagle import Eagle3Head, EagleHead, eagle_config
 from specwb.models.falcon import FalconHead
 from specwb.models.kangaroo import KangarooAdapter
 from specwb.models.medusa import MedusaHeads
-from specwb.models.products import is_int8, to_int8
+from specwb.models.products import int8_rows, quantized
 from specwb.models.words import rows_of
 
 WORDS = torch.tensor([1, 4, 5, 9, 17, 30, 31, 62])
@@ -131,8 +131,8 @@ def test_rows_are_made_once_and_anew_where_the_layer_changes():
 def test_rows_in_int8_are_apart_from_the_exact_ones():
     layer = nn.Linear(H, V)
     rows, exact = rows_of(layer, WORDS, in_int8=True), rows_of(layer, WORDS)
-    integers, scale = to_int8(layer.weight[WORDS])
+    integers, scale = quantized(layer.weight[WORDS])
     assert torch.equal(rows.weight, integers * scale)
-    assert is_int8(rows.weight)
-    assert not is_int8(exact.weight)
+    assert torch.equal(int8_rows(rows.weight)[:, :-4], integers)
     assert torch.equal(exact.weight, layer.weight[WORDS])
+    assert int8_rows(exact.weight) is None
