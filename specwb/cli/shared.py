@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NO_LOAD = ("source", "device", "dtype", "template", "tokenizer", "ranks", "token")
 """Arguments of :func:`specwb.load` that ``--load`` does not take."""
+STDOUT = ("compare", "measure")
+"""Commands that write a file named ``-`` to standard output."""
 
 
 def load_settings(words: list[str] | None) -> dict[str, Any]:
@@ -170,7 +172,10 @@ def careful(command: Callable[..., Any]) -> Callable[..., Any]:
                 value = given[name] = value or Path(default)
             if output is None:
                 inputs += [(parameter.word, text) for text in _files(value, parameter.default)]
-            elif value not in (None, Path("-")):
+            elif value == Path("-"):
+                if command.__name__ not in STDOUT:
+                    raise ValueError(f"{parameter.word} needs the name of a file, not -")
+            elif value is not None:
                 outputs[parameter.word] = value, output
         claim(outputs, inputs)
         try:

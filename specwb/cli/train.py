@@ -1,4 +1,4 @@
-"""specwb train: the shipped models, and heads."""
+"""specwb train: heads, draft models, and text to train on."""
 
 from __future__ import annotations
 

@@ -132,6 +132,7 @@ LOST = {
         ["sweep", "s.toml", "--out", "p.jsonl"],
         "--out: p.jsonl is there and not a store of specwb's runs",
     ),
+    "a file named -": (["trace", "ar", "--json", "-"], "--json needs the name of a file, not -"),
 }
 
 
