@@ -18,10 +18,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # short drafts, which are fastest where little is accepted
-SMOL := pld:gamma=3 suffix recycling lookahead sps:gamma=2 mcsd:tree=2-1 mcsd_ti:tree=2-1 \
-  medusa:nodes=6 eagle:nodes=4 eagle2:nodes=6,depth=3,top=3 eagle3:nodes=5,depth=2,top=3 \
-  eagle3:nodes=5,depth=2,top=3,copy=2 falcon:nodes=4 falcon_dynamic:nodes=6 kangaroo:gamma=3 \
-  diffuspec:k=3
+SMOL := pld:gamma=3 suffix recycling lookahead:window=3,level=3,guesses=3 sps:gamma=2 \
+  mcsd:tree=2-1 mcsd_ti:tree=2-1 medusa:nodes=6 eagle:nodes=4 eagle:nodes=4,copy=2 \
+  eagle2:nodes=6,depth=3,top=3 eagle3:nodes=5,depth=2,top=3 falcon:nodes=4 \
+  falcon_dynamic:nodes=6 kangaroo:gamma=3 diffuspec:k=3
 TRACE := $(BIN)/specwb trace mcsd:tree=2-1 eagle3:nodes=5,depth=2,top=3 medusa:nodes=6 \
   --target smol --temperature 0 --max-new-tokens 40 --html build/run.html --chat --prompt
 PROMPT := Explain to a child why the moon changes its shape.

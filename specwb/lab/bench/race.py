@@ -159,6 +159,19 @@ class Race:
         plain = of_plain(table, "tokens_per_second", over, ["prompt"])
         return table.assign(speedup=table.tokens_per_second / plain), over
 
+    def cost(self, name: str) -> float:
+        """The time of a method's decoding step over plain decoding's, without the first steps: the
+        median over the groups of both, or where parts of steps are not timed that of the opening.
+        NaN of the library's methods."""
+        pairs = zip(self.runs[name], self.runs["ar"], strict=False)
+        ratios = [_step(run) / _step(plain) for run, plain in pairs if run.parts and plain.parts]
+        if ratios := [ratio for ratio in ratios if math.isfinite(ratio)]:
+            return median(ratios)
+        if not self.opened[name]:
+            return math.nan
+        opened, plain = (median(self.opened[x][0].step_seconds[1:]) for x in (name, "ar"))
+        return opened / plain
+
     def frame(self) -> pd.DataFrame:
         """The figures so far, as :func:`specwb.lab.bench.compare.compare` has them, of all that has
         at least an opening."""
@@ -169,13 +182,19 @@ class Race:
             getattr(self.decoders[x], "exactness", None) is not Exactness.LOSSY for x in some
         ]
         frame["runs"] = [len(self.runs[name]) for name in some]
-        steps = {x: median(some[0].step_seconds[1:]) for x, some in self.opened.items() if some}
-        frame["cost"] = [steps.get(name, math.nan) / steps["ar"] for name in some]
+        frame["cost"] = [self.cost(name) for name in some]
         for part in PARTS:
             frame[part] = [sum(x.parts.get(part, math.nan) for x in runs) for runs in some.values()]
         stopped = sorted(self.stopped)
         frame.attrs = {"reference": {"method": over}, "stopped": stopped, "same_text": None}
         return frame
+
+
+def _step(run: Run) -> float:
+    """Seconds of a step after the first one, which processes the prompts."""
+    later = max(map(len, run.accepted)) - 1
+    seconds = sum(run.parts[part] - run.first_parts[part] for part in PARTS)
+    return seconds / later if later > 0 else math.nan
 
 
 def fastest(table: pd.DataFrame, over: str, looks: int = 1) -> dict[str, Any]:
