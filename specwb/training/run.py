@@ -251,7 +251,7 @@ def train_head(
     if store == "int8":
         card |= {"store": store, "before_rounding": learner.acceptance()}
         round_to_int8(head)
-        head.card = {"store": store}  # the target's rows of its words are rounded, too
+        head.card = {"store": store}  # so that heads round the target's rows of their words, too
     card |= {"held_out_of": data.measured, "held_out": learner.measured()}
     with first_process() as is_first:
         if is_first:

@@ -17,7 +17,7 @@ from specwb.lab.bench import report
 from specwb.lab.bench.compare import build
 from specwb.lab.bench.measure import Run
 from specwb.lab.bench.race import Race, fastest
-from specwb.lab.bench.results import of_plain
+from specwb.lab.bench.results import PARTS, of_plain
 
 TOKENS = 10
 NOISE = [1.01, 0.99]
@@ -55,6 +55,33 @@ def race(monkeypatch):
         return made, decoded[sum(not name.startswith("hf_") for name in seconds) :]
 
     return make
+
+
+def test_cost_is_the_median_over_prompts_of_a_step_after_the_first(race):
+    made, _ = race({"pld": 2.0, "ar": 3.0}, 1, None)
+
+    def run(steps, seconds):
+        """Of ``steps`` steps, each after the first one of so many ``seconds``."""
+        parts = dict.fromkeys(PARTS, 0.0)
+        later = {
+            **parts,
+            "draft": (steps - 1) * seconds / 4,
+            "score": (steps - 1) * seconds * 3 / 4,
+        }
+        total = {name: 5.0 + later[name] for name in PARTS}
+        first = dict.fromkeys(PARTS, 5.0)
+        return Run([[0]], steps, 1.0, accepted=[[0] * steps], parts=total, first_parts=first)
+
+    made.runs["pld"] = [run(3, 1.5), run(6, 4.0), run(2, 2.0), run(1, 9.0), run(4, 7.0)]
+    made.runs["ar"] = [run(3, 1.0), run(5, 2.0), run(4, 2.0), run(3, 1.0)]
+    assert made.cost("ar") == 1
+    assert made.cost("pld") == pytest.approx(1.5)  # of 1.5, 2 and 1
+    made.runs["pld"] = [run(1, 9.0)]
+    opened = [Run([[0]], 3, 1.0, step_seconds=[9.0, x, x]) for x in (3.0, 2.0)]
+    made.opened = {"pld": opened[:1], "ar": opened[1:]}
+    assert made.cost("pld") == 1.5
+    opened[0].step_seconds = [9.0]
+    assert math.isnan(made.cost("pld"))
 
 
 def test_the_fastest_are_first_and_then_all_take_turns(race):

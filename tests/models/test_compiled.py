@@ -205,6 +205,10 @@ def test_products_in_int8_compared_with_float64(tokens):
         assert torch.equal(out, each)
         exact = x.double() @ weight.double().T
         torch.testing.assert_close(out.double(), exact, atol=2e-5, rtol=1e-5)
+        if is_read:  # the integers, and not the weight
+            weight.int8.rows[0, 0] += 1
+            with torch.inference_mode():
+                assert not torch.equal(products.product(x, weight)[:, 0], out[:, 0])
         weight.mul_(-3)
 
 

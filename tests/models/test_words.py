@@ -136,3 +136,7 @@ def test_rows_in_int8_are_apart_from_the_exact_ones():
     assert torch.equal(int8_rows(rows.weight)[:, :-4], integers)
     assert torch.equal(exact.weight, layer.weight[WORDS])
     assert int8_rows(exact.weight) is None
+    heads = MedusaHeads(H, V, 2, shared=True, words=WORDS)
+    assert heads.output(0, layer) is exact
+    heads.card = {"store": "int8"}
+    assert heads.output(0, layer) is rows

@@ -116,8 +116,8 @@ def compare(
         - speedup, speedup_low, speedup_high: the median and the quartiles.
         - disturbed: number of runs beside a slow step.
         - cost: seconds of a decoding step over those of plain decoding, without the first step of
-          a text; the median of the pairs: about the tau from which the method is faster. On CUDA a
-          median of the steps of the first prompt's beginning.
+          a text; the median of the pairs: about the tau from which the method is faster. On CUDA
+          the ratio of the medians of the steps with which the first prompt begins.
         - draft, score, verify, commit: seconds by part of the decoding steps; NaN on CUDA, where
           the clock would wait for the device five times per step.
 

@@ -161,16 +161,15 @@ class Race:
 
     def cost(self, name: str) -> float:
         """The time of a method's decoding step over plain decoding's, without the first steps: the
-        median over the groups of both, or where parts of steps are not timed that of the opening.
-        NaN of the library's methods."""
+        median over the groups of both; before the first run, and where parts of steps are not
+        timed, the ratio of the medians of the openings. NaN of the library's methods, and where
+        there is one step."""
         pairs = zip(self.runs[name], self.runs["ar"], strict=False)
         ratios = [_step(run) / _step(plain) for run, plain in pairs if run.parts and plain.parts]
         if ratios := [ratio for ratio in ratios if math.isfinite(ratio)]:
             return median(ratios)
-        if not self.opened[name]:
-            return math.nan
-        opened, plain = (median(self.opened[x][0].step_seconds[1:]) for x in (name, "ar"))
-        return opened / plain
+        steps = [run.step_seconds[1:] for x in (name, "ar") for run in self.opened[x]]
+        return median(steps[0]) / median(steps[1]) if len(steps) == 2 and all(steps) else math.nan
 
     def frame(self) -> pd.DataFrame:
         """The figures so far, as :func:`specwb.lab.bench.compare.compare` has them, of all that has
